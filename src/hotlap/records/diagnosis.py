@@ -1,0 +1,68 @@
+"""`diagnosis.json`: what the time of a run is lost to."""
+
+from typing import Literal
+
+import msgspec
+
+from .run import Phases
+
+Bound = Literal["input", "h2d", "launch", "sync", "compute", "bandwidth", "memory", "communication", "unknown"]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the user's source."""
+
+    file: str
+    line: int | None = None
+    function: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause. share: of the step (0 to 1) that it takes; evidence: the numbers it rests on; levers: what helps."""
+
+    id: str
+    bound: Bound
+    share: float
+    title: str = ""
+    where: Place | None = None
+    evidence: str = ""
+    why: str = ""
+    instead: str = ""
+    levers: tuple[str, ...] = ()
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Quantiles over the steady steps, ms."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """step_ms: see `diagnose.steps.step_time`. throughput: rows a second over all ranks, None where unknown.
+
+    phases: host ms a step (they sum to the mean step). gpu_phases: the same cuts on the device. steps: seen;
+    steady_steps: those that the numbers rest on; settled: whether a steady state was recognised.
+    """
+
+    version: int = 1
+    mode: Literal["train", "inference", "none"]
+    bound: Bound
+    step_ms: float
+    spread: Spread
+    throughput: float | None = None
+    throughput_unit: str = "samples/s"
+    phases: Phases
+    gpu_ms: float | None = None
+    gpu_phases: Phases | None = None
+    findings: tuple[Finding, ...] = ()
+    steps: int = 0
+    steady_steps: int = 0
+    warmup_steps: int = 0
+    settled: bool = True
+    ranks: int = 1
+    device: str = "cpu"
+    device_name: str | None = None
+    unknown: tuple[str, ...] = ()
+    next: str = ""

@@ -1,0 +1,74 @@
+"""The error tree and the exit codes, in one place.
+
+HotlapError                 125
+├── UsageError              125   no command, a bad option, a folder that exists
+├── RecordError             125   a file that is missing, broken, too large or from another version
+│   └── RecipeError         125   a recipe that can't be used
+├── CommandError
+│   ├── CommandNotFound     127   as a shell says it
+│   └── CommandNotRunnable  126
+├── CommandFailed           123   tune: the command itself fails, so there is nothing to compare
+└── NothingMeasured         122   no step was seen, or too few before the command ended
+
+`hotlap run` ends with the command's own exit code (or by the same signal); the codes above are used only when hotlap
+could not do its work. 0 of `tune` means that it finished, with or without a gain. 130: interrupted.
+"""
+
+from typing import ClassVar
+
+
+class HotlapError(Exception):
+    """Anything hotlap reports as its own failure. The message says what, where and what to do."""
+
+    exit_code: ClassVar[int] = 125
+
+
+class UsageError(HotlapError):
+    """The command line can't be carried out as it stands."""
+
+
+class RecordError(HotlapError):
+    """A file of hotlap's could not be read or written."""
+
+
+class RecipeError(RecordError):
+    """A recipe can't be used."""
+
+
+class CommandError(HotlapError):
+    """The user's command could not be started."""
+
+    exit_code = 126
+
+
+class CommandNotFound(CommandError):
+    """There is no such program."""
+
+    exit_code = 127
+
+
+class CommandNotRunnable(CommandError):
+    """The program can't be executed."""
+
+
+class CommandFailed(HotlapError):
+    """The user's command fails without any lever."""
+
+    exit_code = 123
+
+
+class NothingMeasured(HotlapError):
+    """No steps, or too few, were seen."""
+
+    exit_code = 122
+
+
+EXIT_CODES: dict[int, str] = {
+    0: "done (for `run`: the command's own exit code)",
+    122: "no training step was seen, or too few to measure",
+    123: "the command itself fails, so tune has nothing to compare",
+    125: "hotlap could not do it: bad option, bad file, existing folder, full disk",
+    126: "the command can't be executed",
+    127: "the command was not found",
+    130: "interrupted; what is known was kept",
+}

@@ -1,0 +1,179 @@
+"""Reading and writing record files. Everything read is untrusted: bounded, typed, and named in the error."""
+
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import tomli_w
+
+from .diagnosis import Diagnosis
+from .errors import RecipeError, RecordError
+from .run import Facts, Problem, Run, Step
+from .tune import Recipe, Tune
+
+T = TypeVar("T")
+MAX_DOCUMENT: Final = 64 << 20
+MAX_RECIPE: Final = 1 << 20
+MAX_LINE: Final = 1 << 20
+RECIPE_FORMAT: Final = 1
+
+
+def plain(record: Any) -> Any:
+    """A record as plain dicts and lists."""
+    return msgspec.to_builtins(record)
+
+
+def encode(record: Any) -> bytes:
+    """A record as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write so that a reader sees the old file or the new one, never a part. Raises RecordError."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_record(path: Path, record: Any) -> None:
+    """Write a record as a JSON document. Raises RecordError."""
+    write_atomic(path, encode(record))
+
+
+def read_bytes(path: Path, limit: int = MAX_DOCUMENT) -> bytes:
+    """A whole file of bounded size. Raises RecordError."""
+    try:
+        size = path.stat().st_size
+        if size > limit:
+            raise RecordError(f"{path} is {size / 2**20:.0f} MiB; more than {limit / 2**20:.0f} MiB is not read")
+        return path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_record(path: Path, kind: type[T]) -> T:
+    """A JSON document of the given type. Raises RecordError that names the file and the field."""
+    try:
+        return msgspec.json.decode(read_bytes(path), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordError(f"{path} is not a {kind.__name__.lower()} record: {error}") from error
+
+
+def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
+    """The records of a JSON-lines file; broken lines are passed over (a killed writer leaves one at most)."""
+    decoder = msgspec.json.Decoder(kind)
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(MAX_LINE):
+                try:
+                    yield decoder.decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    continue
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_run(folder: Path) -> Run:
+    """`run.json` of a run folder."""
+    if not folder.is_dir():
+        raise RecordError(f"{folder} is not a folder; give the folder of a run, as printed at its end")
+    if not (folder / "run.json").is_file():
+        raise RecordError(f"{folder} holds no run.json; give the folder of a run, as printed at its end")
+    return read_record(folder / "run.json", Run)
+
+
+def rank_folders(folder: Path) -> list[Path]:
+    """The `rank-K` folders of a run, in rank order."""
+    found = [p for p in folder.glob("rank-*") if p.name[5:].isdigit()]
+    return sorted(found, key=lambda p: int(p.name[5:]))
+
+
+def read_steps(rank: Path) -> list[Step]:
+    """The steps of a rank, in order."""
+    return list(read_lines(rank / "steps.jsonl", Step))
+
+
+def read_facts(rank: Path) -> Facts | None:
+    """The facts of a rank, None where the process died before it wrote any."""
+    path = rank / "facts.json"
+    return read_record(path, Facts) if path.exists() else None
+
+
+def read_problems(rank: Path) -> list[Problem]:
+    """hotlap's own problems in a rank."""
+    return list(read_lines(rank / "problems.jsonl", Problem))
+
+
+def read_diagnosis(folder: Path) -> Diagnosis:
+    """`diagnosis.json`."""
+    return read_record(folder / "diagnosis.json", Diagnosis)
+
+
+def read_tune(folder: Path) -> Tune:
+    """`tune.json`."""
+    return read_record(folder / "tune.json", Tune)
+
+
+def new_folder(path: Path) -> Path:
+    """Make a folder that must not exist yet. Raises RecordError: nothing is ever overwritten."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+    except FileExistsError:
+        if path.is_dir() and not any(path.iterdir()):
+            return path
+        raise RecordError(f"{path} exists; nothing is overwritten. Give --out another folder") from None
+    except OSError as error:
+        raise RecordError(f"cannot make {path}: {error.strerror or error}") from error
+    return path
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_without_none(item) for item in value if item is not None]
+    return value
+
+
+def write_recipe(path: Path, recipe: Recipe) -> None:
+    """Write a recipe as TOML. Raises RecordError."""
+    head = "# hotlap recipe. Use it:  hotlap run --recipe THIS-FILE COMMAND...\n"
+    write_atomic(path, (head + tomli_w.dumps(_without_none(plain(recipe)))).encode())
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe. Raises RecipeError for anything that is not one of this format."""
+    try:
+        raw = tomllib.loads(read_bytes(path, MAX_RECIPE).decode())
+    except RecordError as error:
+        raise RecipeError(str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from error
+    version = raw.get("format")
+    if version != RECIPE_FORMAT:
+        raise RecipeError(
+            f"{path} is a recipe of format {version!r} (written by hotlap {raw.get('hotlap', '?')}); "
+            f"this hotlap reads format {RECIPE_FORMAT}. Run `hotlap tune` again"
+        )
+    try:
+        return msgspec.convert(raw, Recipe)
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"{path}: {error}") from error

@@ -1,0 +1,60 @@
+"""What the parent tells the agent: one JSON file, named by the environment variable HOTLAP_SESSION.
+
+Standard library only: the agent imports this file inside the user's process.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+VARIABLE: Final = "HOTLAP_SESSION"
+STOP_FILE: Final = "stop-at"
+"""Written in the run folder by the rank that decides to stop; holds the step at which every rank stops."""
+
+
+@dataclass(frozen=True)
+class LeverUse:
+    """One lever put in, with its settings (plain JSON values)."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Settings of one run, as the agent reads them.
+
+    folder: the run folder. package: the folder of the hotlap package itself. steps: steady steps after which the
+    command is ended, None to let it run. seconds: end after this many seconds of steady steps, whichever of the two
+    comes first, but never before `least_steps`. seed: set before the script's own code, None to leave it alone.
+    probe_steps: first steps in which the evidence of parity is taken. nudge: relative size of a change made to the
+    weights before the first step (the twin that shows how far rounding carries). redraw: reseed the random
+    generators after the first batch (the twin that shows how far other random draws carry). fail_in: the hook in which
+    a test wants an error.
+    """
+
+    folder: str
+    package: str
+    steps: int | None = None
+    seconds: float | None = None
+    least_steps: int = 10
+    levers: tuple[LeverUse, ...] = ()
+    seed: int | None = None
+    probe_steps: int = 0
+    nudge: float = 0.0
+    redraw: int | None = None
+    profile_steps: int = 0
+    fail_in: str | None = None
+
+    def write(self, path: Path) -> None:
+        """Write as JSON."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: str) -> "Session":
+        """Read what `write` wrote. Raises OSError, ValueError, TypeError or KeyError on anything else."""
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs the user's process an import
+            raw = json.load(file)
+        raw["levers"] = tuple(LeverUse(**use) for use in raw["levers"])
+        return cls(**raw)

@@ -1,0 +1,51 @@
+"""Where steady state begins. Standard library only: the agent (online) and the readers use this one rule.
+
+Warm-up is recognised from the steps themselves. Step `s` begins the steady state when none of the next `window` steps
+compiled anything or was probed, and their median time agrees with the median of the `window` steps after them within
+25% either way. A loader that had batches in flight is given that many steps first, because they were made before
+the loop's own pace was known. If no such step is found within `GIVE_UP` steps the second half is taken and the result
+says that it is unsteady.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+WINDOW: Final = 5
+LONG_STEP_MS: Final = 1000.0
+WINDOW_LONG: Final = 2
+AGREE: Final = 1.25
+GIVE_UP: Final = 60
+
+
+class Steady(NamedTuple):
+    """The first steady step (an index into the list) and whether the rule really held there."""
+
+    start: int
+    settled: bool
+
+
+def window_of(walls: Sequence[float]) -> int:
+    """Steps a median is taken over: fewer where a step takes seconds."""
+    return WINDOW_LONG if walls and median(walls[-WINDOW:]) >= LONG_STEP_MS else WINDOW
+
+
+def steady_start(walls: Sequence[float], disturbed: Sequence[bool], in_flight: int = 0) -> Steady | None:
+    """Find the first steady step.
+
+    walls: step times, ms. disturbed: whether the step compiled or was probed. in_flight: batches a loader makes ahead.
+    Returns None while there are too few steps to tell.
+    """
+    width = window_of(walls)
+    start = max(1, min(in_flight, GIVE_UP // 2))
+    while start + 2 * width <= len(walls):
+        if any(disturbed[start : start + width]):
+            start += 1
+            continue
+        first, second = median(walls[start : start + width]), median(walls[start + width : start + 2 * width])
+        if second > 0 and 1 / AGREE <= first / second <= AGREE:
+            return Steady(start, True)
+        if start >= GIVE_UP:
+            return Steady(start, False)
+        start += 1
+    return None

@@ -1,0 +1,135 @@
+"""Records of a tune: `tune.json`, `recipe.toml`, and the journal that `--resume` reads."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from .diagnosis import Diagnosis
+from .run import Environment, Lever
+
+Risk = Literal["exact", "numeric", "semantic"]
+Outcome = Literal["measured", "crashed", "timeout", "memory", "too few steps", "refused"]
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """A 95% interval of a ratio."""
+
+    low: float
+    high: float
+
+
+class Parity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether learning is unchanged. level: what held ("bitwise", "run-to-run", "numeric", "redraw"), or what failed.
+
+    loss_gap: root mean square of the loss difference over the mean loss; allowed: what it had to stay under and where
+    that came from; gradient_gap, update_gap: relative, of the first steps; steps: how many were compared.
+    """
+
+    ok: bool
+    level: str
+    why: str
+    loss_gap: float | None = None
+    allowed: float | None = None
+    gradient_gap: float | None = None
+    update_gap: float | None = None
+    samples: str | None = None
+    steps: int = 0
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A short run with some levers. ratio: incumbent step time over this one's (above 1 is faster)."""
+
+    id: int
+    purpose: str
+    levers: tuple[Lever, ...]
+    folder: str
+    outcome: Outcome
+    why: str = ""
+    step_ms: float | None = None
+    ratio: float | None = None
+    parity: Parity | None = None
+    warmup_s: float | None = None
+    wall_s: float = 0.0
+    peak_memory_bytes: int | None = None
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A lever in the recipe. predicted, measured: ratios when it was added; alone: from leave-one-out."""
+
+    lever: str
+    settings: dict[str, Any]
+    risk: Risk
+    meaning: str
+    predicted: float | None = None
+    measured: float | None = None
+    leave_one_out: float | None = None
+    parity: Parity
+    source: str = ""
+
+
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """A lever that is not in the recipe, and why. ratio: measured, where it was tried."""
+
+    lever: str
+    why: str
+    ratio: float | None = None
+
+
+class Tune(msgspec.Struct, frozen=True, kw_only=True):
+    """`tune.json`. speedup: step time of the baseline over the recipe's, from fresh ABBA pairs; None if nothing kept.
+
+    break_even_steps: after how many steps the recipe's longer start (compiling) has paid for itself.
+    """
+
+    version: int = 1
+    command: tuple[str, ...]
+    speedup: float | None
+    interval: Interval | None
+    pairs: int
+    gain: bool
+    kept: tuple[Kept, ...]
+    dropped: tuple[Dropped, ...]
+    parity: Parity | None
+    baseline: Diagnosis
+    tuned: Diagnosis | None
+    noise: float | None = None
+    seed: int | None = None
+    break_even_steps: int | None = None
+    trials: tuple[Trial, ...] = ()
+    wall_s: float = 0.0
+    complete: bool = True
+    why_incomplete: str = ""
+    environment: Environment
+    recipe: str | None = None
+
+
+class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A `[[lever]]` of a recipe."""
+
+    name: str
+    settings: dict[str, Any] = {}
+    risk: Risk = "exact"
+    measured: float | None = None
+
+
+class RecipeEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[evidence]`: what was measured when the recipe was made."""
+
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+    pairs: int = 0
+    parity: str = ""
+    baseline_ms: float | None = None
+    tuned_ms: float | None = None
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`recipe.toml`: data only; reading it runs no code."""
+
+    format: int
+    hotlap: str
+    command: tuple[str, ...] = ()
+    lever: tuple[RecipeLever, ...] = ()
+    evidence: RecipeEvidence = RecipeEvidence()
+    environment: dict[str, Any] = {}
