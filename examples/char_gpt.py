@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn as nn
+from torch import nn
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
@@ -30,8 +30,7 @@ class CharDataset(Dataset):
         return (len(self.data) - 1) // self.block
 
     def __getitem__(self, i):
-        start = i * self.block
-        chunk = self.data[start : start + self.block + 1]
+        chunk = self.data[i * self.block : (i + 1) * self.block + 1]
         return chunk[:-1], chunk[1:]
 
 
@@ -43,20 +42,20 @@ class Attention(nn.Module):
         self.key = nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
         self.proj = nn.Linear(dim, dim)
-        self.drop_att = nn.Dropout(dropout)
-        self.drop_out = nn.Dropout(dropout)
+        self.drop = nn.Dropout(dropout)
         self.register_buffer("mask", torch.tril(torch.ones(block, block)).view(1, 1, block, block))
 
     def forward(self, x):
         B, T, C = x.shape
-        q = self.query(x).view(B, T, self.heads, C // self.heads).transpose(1, 2)
-        k = self.key(x).view(B, T, self.heads, C // self.heads).transpose(1, 2)
-        v = self.value(x).view(B, T, self.heads, C // self.heads).transpose(1, 2)
+        shape = (B, T, self.heads, C // self.heads)
+        q = self.query(x).view(shape).transpose(1, 2)
+        k = self.key(x).view(shape).transpose(1, 2)
+        v = self.value(x).view(shape).transpose(1, 2)
         att = q @ k.transpose(-2, -1) / math.sqrt(C // self.heads)
         att = att.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf"))
-        att = self.drop_att(F.softmax(att, dim=-1))
+        att = self.drop(F.softmax(att, dim=-1))
         y = (att @ v).transpose(1, 2).contiguous().view(B, T, C)
-        return self.drop_out(self.proj(y))
+        return self.drop(self.proj(y))
 
 
 class Block(nn.Module):
@@ -82,13 +81,10 @@ class CharGPT(nn.Module):
         self.ln = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, vocab)
 
-    def forward(self, x, targets=None):
+    def forward(self, x):
         pos = torch.arange(x.shape[1], device=x.device)
         h = self.blocks(self.drop(self.tok(x) + self.pos(pos)))
-        logits = self.head(self.ln(h))
-        if targets is None:
-            return logits
-        return logits, F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+        return self.head(self.ln(h))
 
 
 @torch.no_grad()
@@ -109,7 +105,6 @@ def main():
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
@@ -119,24 +114,24 @@ def main():
     text = "\n".join(p.read_text(encoding="utf-8", errors="ignore") for p in sorted(stdlib.glob("*.py")))
     dataset = CharDataset(text, args.block)
     loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True)
-    model = CharGPT(len(dataset.chars), args.block, args.dim, args.heads, args.layers, args.dropout).to(args.device)
+    model = CharGPT(len(dataset.chars), args.block, args.dim, args.heads, args.layers, dropout=0.1).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     print(f"{len(text)} characters, {sum(p.numel() for p in model.parameters())} parameters, on {args.device}")
 
-    step = 0
-    start = time.time()
+    step, total, start = 0, 0.0, time.time()
     model.train()
     while step < args.steps:
         for x, y in loader:
             x, y = x.to(args.device), y.to(args.device)
-            logits, loss = model(x, y)
+            logits = model(x)
+            loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), y.view(-1))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            loss_value = loss.item()
             step += 1
+            total += loss.item()
             if step % 10 == 0:
-                print(f"step {step} loss {loss_value:.4f} time {time.time() - start:.1f}s")
+                print(f"step {step} loss {loss.item():.4f} mean {total / step:.4f} time {time.time() - start:.1f}s")
             if step >= args.steps:
                 break
 

@@ -1,7 +1,7 @@
 """Train a small CNN on scikit-learn's handwritten digits, with augmentation.
 
     python examples/digits_classifier.py
-    python examples/digits_classifier.py --epochs 50 --lr 0.02
+    python examples/digits_classifier.py --epochs 50 --lr 0.1
 
 Each 8x8 digit is drawn at 32x32, turned and shifted a little and given some noise, anew every time it
 is read. After each epoch the accuracy on a fifth of the digits, held out, is printed.
@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import torch
-import torch.nn as nn
+from torch import nn
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -100,7 +100,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()

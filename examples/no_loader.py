@@ -11,7 +11,7 @@ import math
 import time
 
 import torch
-import torch.nn as nn
+from torch import nn
 
 
 class WaveNet(nn.Module):

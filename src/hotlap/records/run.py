@@ -68,7 +68,8 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `steps.jsonl`. Times in ms; `time` is seconds since the epoch at the step's end.
 
-    loss: the sum over the step's backward calls; losses: each of them where there are several. kind: "train" or
+    loss: the sum over the step's backward calls; losses: each of them where there are several; nonfinite: it is NaN or
+    infinite (then loss is null). kind: "train" or
     "inference". evaluation: an evaluation ran inside. compiles: frames torch.compile compiled inside. skipped: a
     GradScaler skipped the update. probe: evidence of parity was taken, so the time is not to be quoted. backlog_ms:
     device work still queued when the host reached the step's end (CUDA).
@@ -81,7 +82,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     phases: Phases
     gpu_phases: Phases | None = None
     loss: float | None = None
-    losses: tuple[float, ...] | None = None
+    losses: tuple[float | None, ...] | None = None
+    nonfinite: bool = False
     samples: int | None = None
     kind: Literal["train", "inference"] = "train"
     evaluation: bool = False
@@ -111,6 +113,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     on_device: bool = False
     batch_bytes: int = 0
     non_blocking: bool = False
+    file: str | None = None
+    line: int | None = None
 
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +134,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     autocast: str | None = None
     training: bool = True
     wrapper: str | None = None
-    linear_flops: int = 0
+    file: str | None = None
+    line: int | None = None
 
 
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +168,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     tf32_matmul: bool = False
     tf32_cudnn: bool = False
+    cpu_bf16: bool = False
     cudnn_benchmark: bool = False
     deterministic: bool = False
     mode: Literal["train", "inference", "none"] = "none"
@@ -173,7 +179,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     backwards: int = 0
     optimizer_steps: int = 0
     peak_memory_bytes: int | None = None
-    agent_us: float | None = None
     stopped: bool = False
     loaders: tuple[LoaderFacts, ...] = ()
     roots: tuple[RootFacts, ...] = ()

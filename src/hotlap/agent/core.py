@@ -1,0 +1,164 @@
+"""The agent of one process: what it holds, and what happens at the end of each step."""
+
+import atexit
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import torch
+
+from hotlap.records.session import Session
+
+from .device import DeviceMarks, LateLosses
+from .facts import Script
+from .guard import Guard, hook
+from .probe import Probe
+from .recorder import Folder, Recorder
+from .seams import Seams
+from .steps import Steps
+from .stopper import Stopper
+from .timeline import Segment, Timeline
+
+AT_STEP = hook("step")
+AT_EXIT = hook("exit")
+SHORT_STEP_MS = 5.0
+SAMPLE_EVERY = 4
+"""Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (~5 µs a mark)."""
+
+
+class Agent:
+    """One per process. Hooks call it through its guard."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.guard = Guard(session.fail_in)
+        self.guard.report = self._report
+        self.pid = os.getpid()
+        self.thread: int | None = None
+        self.begun = False
+        self._folder: Folder | None = None
+        self.marks = DeviceMarks()
+        self.losses = LateLosses()
+        self.timeline = Timeline(time.perf_counter_ns, self.marks.mark)
+        self.steps = Steps(self.timeline, self._finished)
+        self.recorder = Recorder(self.folder, self.marks, self.losses)
+        self.script = Script(session)
+        self.seams = Seams(self)
+        self.probe = Probe(session, self.append)
+        self.stopper = Stopper(session, self)
+        self.start_ns = 0
+        self.compiled_frames = 0
+        self.rank = 0
+        self.world = 1
+        self.done = False
+        self.profiler: Any = None
+
+    # where records go
+
+    def folder(self) -> Folder:
+        """The rank's folder, made when it is first needed."""
+        if self._folder is None:
+            distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+            if distributed:
+                self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            else:
+                self.rank, self.world = _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
+            self._folder = Folder(self.session.folder, self.rank)
+        return self._folder
+
+    def append(self, name: str, line: str) -> None:
+        """Append a line to a file of the rank."""
+        self.folder().append(name, line)
+
+    def _report(self, where: str, what: str, trace: str, lever: str | None) -> None:
+        import json
+
+        record = {"where": where, "what": what, "trace": trace, "lever": lever, "time": time.time()}
+        self.append("problems.jsonl", json.dumps(record) + "\n")
+
+    # who is observed
+
+    def mine(self) -> bool:
+        """Whether this thread is the one that trains (the first that runs a loader or a model)."""
+        if not self.guard.on or self.done:
+            return False
+        here = threading.get_ident()
+        if self.thread is None:
+            self.thread = here
+        return self.thread == here
+
+    def begin(self) -> None:
+        """The first event of the loop: time starts here."""
+        if self.begun:
+            return
+        self.begun = True
+        self.timeline.segment = Segment()
+        self.timeline.last = self.timeline.clock()
+        self.start_ns = self.timeline.last
+        self.recorder.previous_event = self.marks.mark()
+        self.seams.begun()
+
+    # the end of a step
+
+    def _finished(self, segment: Segment, kind: str) -> None:
+        frames = _compiled_frames()
+        segment.compiles += frames - self.compiled_frames
+        self.compiled_frames = frames
+        segment.probe |= self.probe.active or self.profiler is not None
+        full = self.timeline.marking
+        wall_ms = self.recorder.add(segment, kind, self.start_ns, full)
+        self.start_ns = segment.end_ns
+        index = self.recorder.index
+        self.timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
+        self.probe.step_done(index)
+        if index in {3, 10, 40} or index % 1000 == 0:
+            self.write_facts(kind)
+        if self.session.profile_steps:
+            self.stopper.profile(index, wall_ms, bool(segment.compiles))
+        self.stopper.step_done(index, wall_ms, bool(segment.compiles or segment.probe), kind)
+
+    def write_facts(self, kind: str, stopped: bool = False) -> None:
+        """Write what was seen of the script."""
+        self.folder().replace("facts.json", self.script.facts(self, kind, stopped))
+
+    # the end of the process
+
+    def finish(self) -> None:
+        """At exit: the last steps, and what was seen."""
+        if self.pid != os.getpid() or self.done:
+            return
+        self.done = True
+        if not self.recorder.index:
+            self._write_seen()
+            return
+        self.recorder.drain(wait=True)
+        mode = "train" if self.steps.backwards else "inference"
+        self.write_facts(mode, self.stopper.stopped)
+
+    def _write_seen(self) -> None:
+        """A process without a step says what it did, so that the user learns why nothing was measured."""
+        seen = self.steps.forwards or self.steps.backwards or self.steps.optimizer_steps
+        if torch.utils.data.get_worker_info() is None and (seen or "torch.distributed.run" not in sys.modules):
+            self.write_facts("none")
+
+
+def _environment_int(name: str, default: int) -> int:
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError:
+        return default
+
+
+def _compiled_frames() -> int:
+    """Frames that torch.compile has compiled so far, without importing it."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return 0
+    return int(utils.counters["frames"].get("total", 0))
+
+
+def register_exit(agent: Agent) -> None:
+    """Finish at exit, under the guard."""
+    atexit.register(lambda: agent.guard.on and agent.guard.call(AT_EXIT, agent.finish))

@@ -1,0 +1,238 @@
+"""What the agent sees of the script, as later decisions need it: loaders, outermost modules, optimizers, the device."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotlap.records.session import Session
+
+from .probe import leaves
+
+if TYPE_CHECKING:
+    from .core import Agent
+
+LOOKED_AT_BATCHES = 4
+"""Batches of a loader whose leaves are described and followed to the device."""
+
+
+class Script:
+    """Collected by the hooks, written as facts.json."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.loaders: dict[int, dict[str, Any]] = {}
+        self.roots: dict[int, dict[str, Any]] = {}
+        self.optimizers: dict[int, dict[str, Any]] = {}
+        self.in_flight = 0
+        self.device = "cpu"
+        self._scaled: tuple[int, Any] | None = None
+        self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
+
+    # loaders
+
+    def loader(self, loader: Any, training: bool) -> dict[str, Any]:
+        """Describe a loader that is about to be iterated."""
+        known = self.loaders.get(id(loader))
+        workers = int(getattr(loader, "num_workers", 0) or 0)
+        if known is None:
+            context = getattr(loader, "multiprocessing_context", None)
+            dataset = getattr(loader, "dataset", None)
+            kind = type(dataset)
+            known = self.loaders[id(loader)] = {
+                "dataset": kind.__qualname__,
+                "iterable": isinstance(dataset, torch.utils.data.IterableDataset),
+                "workers": workers,
+                "batch_size": getattr(loader, "batch_size", None),
+                "pin_memory": bool(getattr(loader, "pin_memory", False)),
+                "persistent": bool(getattr(loader, "persistent_workers", False)),
+                "prefetch": getattr(loader, "prefetch_factor", None),
+                "batches": 0,
+                "training": training,
+                "in_main": kind.__module__ == "__main__",
+                "context": _context_name(context),
+                "custom_batch": False,
+                "leaves": 0,
+                "moved": [],
+                "on_device": False,
+                "batch_bytes": 0,
+                "non_blocking": False,
+                **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
+            }
+        known["training"] |= training
+        if training and workers:
+            self.in_flight = max(self.in_flight, workers * int(getattr(loader, "prefetch_factor", None) or 2))
+        return known
+
+    def batch(self, facts: dict[str, Any], batch: Any) -> None:
+        """Describe what a loader delivered, the first few times."""
+        facts["batches"] += 1
+        if facts["batches"] > LOOKED_AT_BATCHES:
+            self._leaf_ids.clear()
+            return
+        found = list(leaves(batch))
+        facts["leaves"] = len(found)
+        facts["custom_batch"] = not isinstance(batch, (torch.Tensor, tuple, list, dict))
+        facts["on_device"] = any(leaf.device.type != "cpu" for leaf in found)
+        facts["batch_bytes"] = sum(leaf.numel() * leaf.element_size() for leaf in found if leaf.layout == torch.strided)
+        self._leaf_ids = {id(leaf): (facts, at) for at, leaf in enumerate(found)}
+
+    def moved(self, tensor: Any, non_blocking: bool) -> None:
+        """The script moved a tensor to the device: was it a leaf of the batch?"""
+        hit = self._leaf_ids.get(id(tensor))
+        if hit is not None:
+            facts, at = hit
+            facts["non_blocking"] |= non_blocking
+            if at not in facts["moved"]:
+                facts["moved"].append(at)
+
+    # losses
+
+    def scaled(self, scaled: Any, loss: Any) -> None:
+        """Remember the loss behind a scaled one, until its backward."""
+        self._scaled = (id(scaled), loss.detach())
+
+    def unscaled(self, tensor: Any) -> Any:
+        """The loss as the script computed it, before a GradScaler."""
+        known, self._scaled = self._scaled, None
+        return known[1] if known is not None and known[0] == id(tensor) else tensor
+
+    # modules
+
+    def root(self, module: Any, training: bool, compiled: bool) -> None:
+        """Describe an outermost module. compiled: the script called `module.compile()` itself."""
+        parameters = list(module.parameters())
+        modules = list(module.modules())
+        compiled = compiled or any(
+            _class_in_mro(m, "OptimizedModule") or (m is not module and m._compiled_call_impl is not None)
+            for m in modules
+        )
+        convolutions = [m for m in modules if isinstance(m, torch.nn.modules.conv._ConvNd)]
+        four = [m for m in convolutions if isinstance(m, (torch.nn.Conv2d, torch.nn.ConvTranspose2d))]
+        sparse = any(getattr(m, "sparse", False) is True for m in modules)
+        device = parameters[0].device.type if parameters else "cpu"
+        if device != "cpu":
+            self.device = device
+        self.roots[id(module)] = {
+            "name": type(module).__qualname__,
+            "parameters": sum(p.numel() for p in parameters),
+            "modules": len(modules),
+            "devices": sorted({str(p.device) for p in parameters}),
+            "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+            "conv": len(convolutions),
+            "conv_input_4d": bool(four),
+            "channels_last": any(
+                m.weight.is_contiguous(memory_format=torch.channels_last) and not m.weight.is_contiguous() for m in four
+            ),
+            "dropout": sum(1 for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0),
+            "sparse": sparse,
+            "compiled": compiled,
+            "autocast": self._autocast(device),
+            "training": training,
+            "wrapper": type(module).__name__ if hasattr(module, "module") else None,
+            **_place(type(module), "forward"),
+        }
+
+    def inside_autocast(self, module: Any, device: str) -> None:
+        """The autocast that is on where a module is called, by its dtype: `autocast(dtype=float32)` is none."""
+        facts = self.roots.get(id(module))
+        if facts is not None:
+            facts["autocast"] = self._autocast(device)
+
+    @staticmethod
+    def _autocast(device: str) -> str | None:
+        if not torch.is_autocast_enabled(device):
+            return None
+        return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+    # optimizers
+
+    def optimizer(self, optimizer: Any) -> None:
+        """Describe an optimizer at its first step, when its gradients exist."""
+        if id(optimizer) in self.optimizers:
+            return
+        parameters = [p for g in optimizer.param_groups for p in g["params"] if isinstance(p, torch.Tensor)]
+        group = optimizer.param_groups[0] if optimizer.param_groups else {}
+        kind = type(optimizer)
+        self.optimizers[id(optimizer)] = {
+            "name": kind.__qualname__,
+            "builtin": kind.__module__.startswith("torch.optim"),
+            "tensors": len(parameters),
+            "fused": group.get("fused"),
+            "foreach": group.get("foreach"),
+            "capturable": group.get("capturable"),
+            "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
+            "devices": sorted({str(p.device) for p in parameters}),
+            "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+        }
+
+    # the whole
+
+    def facts(self, agent: "Agent", kind: str, stopped: bool) -> dict[str, Any]:
+        """The document of facts.json."""
+        steps = agent.steps
+        cuda = torch.version.cuda
+        on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
+        return {
+            "pid": os.getpid(),
+            "rank": agent.rank,
+            "world": agent.world,
+            "argv": list(sys.argv),
+            "python": sys.version.split()[0],
+            "torch": str(torch.__version__),
+            "cuda": cuda,
+            "device": self.device,
+            "device_name": torch.cuda.get_device_name() if on_cuda else None,
+            "capability": list(torch.cuda.get_device_capability()) if on_cuda else None,
+            "threads": torch.get_num_threads(),
+            "tf32_matmul": _tf32("matmul"),
+            "tf32_cudnn": _tf32("conv"),
+            "cpu_bf16": _cpu_bf16(),
+            "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "mode": kind,
+            "samples_from": steps.samples_from,
+            "in_flight": self.in_flight,
+            "seeded": self.session.seed is not None and torch.initial_seed() != self.session.seed,
+            "forwards": steps.forwards,
+            "backwards": steps.backwards,
+            "optimizer_steps": steps.optimizer_steps,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_cuda else None,
+            "stopped": stopped,
+            "loaders": list(self.loaders.values()),
+            "roots": list(self.roots.values()),
+            "optimizers": list(self.optimizers.values()),
+        }
+
+
+def _tf32(what: str) -> bool:
+    """Whether TF32 is on. Reading the old flag raises where the script used the new API, and the other way round."""
+    if what == "matmul":
+        return bool(torch.get_float32_matmul_precision() != "highest")
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return bool(getattr(torch.backends.cudnn.conv, "fp32_precision", "") == "tf32")
+
+
+def _place(kind: type, method: str) -> dict[str, Any]:
+    """File and line of a method of the user's."""
+    code = getattr(getattr(kind, method, None), "__code__", None)
+    return {"file": code.co_filename, "line": code.co_firstlineno} if code is not None else {}
+
+
+def _cpu_bf16() -> bool:
+    """Whether the host multiplies bfloat16 in hardware."""
+    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(check() for check in checks if check is not None)
+
+
+def _context_name(context: Any) -> str | None:
+    if context is None:
+        return None
+    return str(getattr(context, "_name", None) or context)
+
+
+def _class_in_mro(module: Any, name: str) -> bool:
+    return any(kind.__name__ == name for kind in type(module).__mro__)

@@ -1,0 +1,55 @@
+"""The one guard around every hook: an internal error switches hotlap off in this process, and the job goes on."""
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+
+class Stop(SystemExit):
+    """Ends a run after its steps. A SystemExit of code 0, so scripts that catch Exception don't see it."""
+
+
+HOOKS: Final[list[str]] = []
+"""Names of all hooks, in the order they were defined; tests inject an error into each."""
+
+
+class Guard:
+    """Calls hooks; after the first error of hotlap's own no hook runs any more."""
+
+    def __init__(self, fail_in: str | None = None) -> None:
+        self.on = True
+        self.fail_in = fail_in
+        self.report: Callable[[str, str, str, str | None], None] | None = None
+
+    def call(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
+        """Run a hook. Returns its value, or None after an error (which switches hotlap off)."""
+        try:
+            if self.fail_in == name:
+                raise RuntimeError(f"injected into {name}")
+            return hook(*args)
+        except Exception as error:  # noqa: BLE001 - the agent's one guard: the user's job comes first
+            self.on = False
+            self.problem(name, error)
+            return None
+
+    def problem(self, name: str, error: Exception, lever: str | None = None) -> None:
+        """Record a problem of hotlap's own, if it can be recorded at all."""
+        if self.report is None:
+            return
+        trace = "".join(traceback.format_exception(error))[-4000:]
+        try:
+            self.report(name, f"{type(error).__name__}: {error}", trace, lever)
+        except OSError:
+            self.report = None  # a full disk: nothing more can be said from here
+
+
+def hook(name: str) -> str:
+    """Register a hook's name and return it."""
+    HOOKS.append(name)
+    return name
+
+
+def now() -> float:
+    """Seconds since the epoch."""
+    return time.time()

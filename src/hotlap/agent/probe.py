@@ -1,0 +1,192 @@
+"""Evidence of parity, taken in the first steps of a trial: what data arrived, what gradients and updates it made.
+
+Only trials do this, and the steps in which it happens are marked so that their times are never quoted.
+"""
+
+import ctypes
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+
+from hotlap.records.session import Session
+
+MAX_ROWS: Final = 4096
+ROW_ELEMENTS: Final = 4096
+SAMPLED_TENSORS: Final = 64
+SAMPLED_ELEMENTS: Final = 32
+
+
+def leaves(batch: Any, depth: int = 0) -> Iterator[Any]:
+    """The tensors of a batch: tuples, lists, mappings and objects with attributes, in a fixed order."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif depth > 4:
+        return
+    elif isinstance(batch, (list, tuple)):
+        for item in batch[:64]:
+            yield from leaves(item, depth + 1)
+    elif hasattr(batch, "items") and callable(batch.items):
+        for _, item in batch.items():
+            yield from leaves(item, depth + 1)
+    elif hasattr(batch, "__dict__") and depth < 2:
+        for item in vars(batch).values():
+            yield from leaves(item, depth + 1)
+
+
+def row_digests(leaf: Any) -> list[str]:
+    """A short digest of each row of a leaf; long rows are sampled at a fixed stride."""
+    if leaf.dim() == 0:
+        leaf = leaf.reshape(1)
+    rows = leaf.detach()[:MAX_ROWS].reshape(min(leaf.shape[0], MAX_ROWS), -1)
+    stride = max(1, rows.shape[1] // ROW_ELEMENTS)
+    rows = rows[:, ::stride].contiguous().cpu()
+    width = rows.shape[1] * rows.element_size()
+    raw = ctypes.string_at(rows.data_ptr(), rows.shape[0] * width) if rows.numel() else b""
+    pieces = (raw[at : at + width] for at in range(0, len(raw), width))
+    return [hashlib.blake2b(piece, digest_size=6).hexdigest() for piece in pieces]
+
+
+class Probe:
+    """Takes the evidence while `active`."""
+
+    def __init__(self, session: Session, append: Callable[[str, str], None]) -> None:
+        self.steps = session.probe_steps
+        self.append = append
+        self.active = session.probe_steps > 0
+        self.batches = 0
+        self.index = 0
+        self.before: dict[int, Any] = {}
+        self.first: set[int] = set()
+
+    def _write(self, **record: Any) -> None:
+        self.append("probe.jsonl", json.dumps(record) + "\n")
+
+    def step_done(self, index: int) -> None:
+        """The probe ends with its last step."""
+        self.index = index
+        if index >= self.steps:
+            self.active = False
+
+    def batch(self, batch: Any) -> None:
+        """What a loader delivered to the script."""
+        if not self.active or self.batches > 2 * self.steps:
+            return
+        found = [
+            {"kind": "float" if leaf.is_floating_point() else "int", "rows": row_digests(leaf)}
+            for leaf in leaves(batch)
+            if leaf.layout == torch.strided
+        ]
+        self._write(what="batch", batch=self.batches, leaves=found)
+        self.batches += 1
+
+    def random_draws(self, before: tuple[Any, Any], after: tuple[Any, Any]) -> None:
+        """Whether the first training forward drew random numbers."""
+        drew = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True) if a is not None)
+        self._write(what="forward", draws=drew)
+
+    def output(self, output: Any) -> None:
+        """Some values of what an inference forward returned; compared as updates are."""
+        pieces = []
+        for leaf in leaves(output):
+            if leaf.is_floating_point() and leaf.numel():
+                flat = leaf.detach().reshape(-1)
+                pieces.append(flat[:: max(1, flat.numel() // SAMPLED_ELEMENTS)][:SAMPLED_ELEMENTS].double().cpu())
+        if pieces:
+            values = torch.cat(pieces)
+            sampled = [_json(value) for value in values.tolist()]
+            self._write(what="update", step=self.index, update_norm=_json(float(values.norm())), update=sampled)
+
+    def before_update(self, key: int, optimizer: Any) -> None:
+        """Remember some weights before an optimizer's first step."""
+        if self.active and key not in self.before:
+            self.before[key] = _sample(optimizer)
+
+    def after_update(self, key: int, optimizer: Any) -> None:
+        """Gradient norm and the change of the remembered weights: after the first step and at the probe's end."""
+        if not self.active or key not in self.before:
+            return
+        last = self.index + 1 >= self.steps
+        if key in self.first and not last:
+            return
+        change = _sample(optimizer) - self.before[key]
+        order = list(self.before).index(key)
+        self._write(
+            what="update",
+            optimizer=order,
+            step=self.index,
+            gradient_norm=_json(_gradient_norm(optimizer)),
+            update_norm=_json(float(change.norm())),
+            update=[_json(value) for value in change.tolist()],
+        )
+        self.first.add(key)
+
+
+def _json(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [p for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
+
+
+def _sample(optimizer: Any) -> Any:
+    """Some elements of some parameters, on the host."""
+    parameters = _parameters(optimizer)
+    parameters = parameters[:: max(1, len(parameters) // SAMPLED_TENSORS)][: 2 * SAMPLED_TENSORS]
+    pieces = []
+    for parameter in parameters:
+        flat = parameter.detach()
+        if hasattr(flat, "to_local"):
+            flat = flat.to_local()
+        flat = flat.contiguous().reshape(-1)
+        pieces.append(flat[:: max(1, flat.numel() // SAMPLED_ELEMENTS)][:SAMPLED_ELEMENTS].double().cpu())
+    return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64)
+
+
+def _gradient_norm(optimizer: Any) -> float:
+    total = 0.0
+    for parameter in _parameters(optimizer):
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if gradient.is_sparse:
+            gradient = gradient.coalesce().values()
+        if hasattr(gradient, "to_local"):
+            gradient = gradient.to_local()
+        total += float(gradient.detach().double().norm()) ** 2
+    return math.sqrt(total)
+
+
+def random_state() -> tuple[Any, Any]:
+    """The states of the default generators, host and device."""
+    device = torch.cuda.get_rng_state() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), device
+
+
+def nudge(module: Any, size: float) -> None:
+    """Multiply every weight by 1 ± size, signs from a generator of our own."""
+    generator = torch.Generator().manual_seed(20240607)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if not parameter.is_floating_point():
+                continue
+            sign = torch.randint(0, 2, (min(parameter.numel(), 65536),), generator=generator) * 2 - 1
+            repeats = -(-parameter.numel() // max(1, sign.numel()))
+            factor = (1 + size * sign.repeat(max(1, repeats))[: parameter.numel()].float()).reshape(parameter.shape)
+            parameter.mul_(factor.to(parameter.device, parameter.dtype))
+
+
+def redraw(seed: int) -> None:
+    """Reseed every generator: the same samples in the same order, other random draws."""
+    import random
+    import sys
+
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)

@@ -1,0 +1,164 @@
+"""Lines on disk, written as steps are done: one write call a line, so that a killed job loses at most its last."""
+
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hotlap.records.phases import PHASES
+
+from .device import DeviceMarks, LateLosses
+from .timeline import Segment
+
+
+class Finished(NamedTuple):
+    """A step whose host side is known and whose device side may still run."""
+
+    number: int
+    kind: str
+    wall_ns: int
+    time: float
+    segment: Segment
+    start: Any
+    full: bool
+
+
+def _number(value: float | None) -> str:
+    """JSON number, null where unknown or not finite."""
+    return "null" if value is None or not math.isfinite(value) else repr(value)
+
+
+def _phases(ms: list[float]) -> str:
+    return "{" + ",".join(f'"{name}":{value:.4f}' for name, value in zip(PHASES, ms, strict=True)) + "}"
+
+
+class Folder:
+    """A rank's folder in the run folder, made at the first step."""
+
+    def __init__(self, run: str, rank: int) -> None:
+        self.rank = rank
+        while True:
+            self.path = os.path.join(run, f"rank-{self.rank}")
+            try:
+                os.mkdir(self.path)
+                break
+            except FileExistsError:
+                self.rank += 1
+        self._files: dict[str, int] = {}
+
+    def append(self, name: str, line: str) -> None:
+        """Append one line with one write. Raises OSError."""
+        handle = self._files.get(name)
+        if handle is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+            handle = self._files[name] = os.open(f"{self.path}/{name}", flags, 0o644)
+        os.write(handle, line.encode("utf-8", "replace"))
+
+    def replace(self, name: str, document: Any) -> None:
+        """Write a JSON document so that readers see it whole."""
+        target = f"{self.path}/{name}"
+        with open(f"{target}.part", "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        os.replace(f"{target}.part", target)
+
+
+class Recorder:
+    """Turns segments into lines of steps.jsonl, late enough that the device is never waited for."""
+
+    def __init__(self, folder: Callable[[], Folder], marks: DeviceMarks, losses: LateLosses) -> None:
+        self.folder = folder
+        self.marks = marks
+        self.losses = losses
+        self.waiting: deque[Finished] = deque()
+        self.index = 0
+        self.previous_event: Any = None
+        self.host_anchor: int | None = None
+        self.device_ms = 0.0
+        self.least_lag: float | None = None
+        self.last_wall_ms = 0.0
+
+    def add(self, segment: Segment, kind: str, start_ns: int, full: bool) -> float:
+        """Take a finished step. Returns its wall time, ms."""
+        wall = segment.end_ns - start_ns
+        done = Finished(self.index, kind, wall, time.time(), segment, self.previous_event, full)
+        self.index += 1
+        self.previous_event = segment.marks[-1][1] if segment.marks else None
+        self.waiting.append(done)
+        self.last_wall_ms = wall / 1e6
+        self.drain()
+        return self.last_wall_ms
+
+    def drain(self, wait: bool = False) -> None:
+        """Write the steps the device has finished; with `wait` (at the end of the process) all of them."""
+        while self.waiting:
+            step = self.waiting[0]
+            last: Any = step.segment.marks[-1][1] if step.segment.marks else None
+            if not self.marks.done(last):
+                if not wait:
+                    return
+                last.synchronize()
+            self.waiting.popleft()
+            self.folder().append("steps.jsonl", self._line(step))
+
+    def _device(self, step: Finished) -> tuple[float | None, list[float] | None]:
+        """Device ms of the step, and by phase where every cut was marked."""
+        marks = step.segment.marks
+        if step.start is None or not marks:
+            return None, None
+        total = self.marks.elapsed(step.start, marks[-1][1])
+        phases = [0.0] * 6
+        previous = step.start
+        if step.full and total is not None:
+            for phase, event in marks:
+                phases[min(phase, 5)] += self.marks.elapsed(previous, event) or 0.0
+                previous = event
+        self.marks.give_back(step.start)
+        for _, event in marks[:-1]:
+            self.marks.give_back(event)
+        return total, phases if step.full and total is not None else None
+
+    def _backlog(self, step: Finished, gpu_ms: float | None) -> float | None:
+        """Device ms still queued when the host reached the step's end: how far device time runs behind host time,
+        above the least lag ever seen (at which the device was idle and began at once)."""
+        if gpu_ms is None:
+            self.host_anchor = step.segment.end_ns
+            self.device_ms = 0.0
+            self.least_lag = 0.0
+            return None
+        self.device_ms += gpu_ms
+        if self.host_anchor is None or self.least_lag is None:
+            return None
+        lag = self.device_ms - (step.segment.end_ns - self.host_anchor) / 1e6
+        self.least_lag = min(self.least_lag, lag)
+        return lag - self.least_lag
+
+    def _line(self, step: Finished) -> str:
+        segment = step.segment
+        gpu_ms, gpu_phases = self._device(step)
+        backlog = self._backlog(step, gpu_ms)
+        values = [self.losses.value(handle) for handle in segment.losses]
+        known = [value for value in values if value is not None]
+        loss = sum(known) if known and len(known) == len(values) else None
+        line = (
+            f'{{"step":{step.number},"time":{step.time:.6f},"wall_ms":{step.wall_ns / 1e6:.6f},'
+            f'"gpu_ms":{_number(gpu_ms)},"phases":{_phases([ns / 1e6 for ns in segment.ns[:6]])},'
+            f'"loss":{_number(loss)},"samples":{segment.samples or "null"}'
+        )
+        if gpu_phases is not None:
+            line += f',"gpu_phases":{_phases(gpu_phases)}'
+        if backlog is not None:
+            line += f',"backlog_ms":{backlog:.4f}'
+        if loss is not None and _number(loss) == "null":
+            line += ',"nonfinite":true'
+        if len(values) > 1:
+            line += f',"losses":[{",".join(_number(value) for value in values)}]'
+        line += f',"kind":"{step.kind}"'
+        for flag in ("evaluation", "skipped", "probe"):
+            if getattr(segment, flag):
+                line += f',"{flag}":true'
+        if segment.compiles:
+            line += f',"compiles":{segment.compiles}'
+        return line + "}\n"

@@ -1,0 +1,128 @@
+"""The seams that the agent offers to the in-process half of a lever.
+
+A lever's `install(seams, settings)` runs at the end of `import torch` and registers what it wants done where. An error
+in any of it takes that lever out, is recorded with its name, and leaves the script running without it.
+"""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .core import Agent
+
+Forward = Callable[..., Any]
+WrapForward = Callable[[Any, Forward], Forward]
+
+
+class Refused(Exception):
+    """Raised by a lever in process when it finds that it must not be put in."""
+
+
+class Seams:
+    """Registers what levers want done, and does it at the right moment."""
+
+    def __init__(self, agent: "Agent") -> None:
+        self.agent = agent
+        self.lever = ""
+        self._loaders: list[tuple[str, Callable[[Any], None]]] = []
+        self._batches: list[tuple[str, Callable[[Any, Callable[[], Any]], Any]]] = []
+        self._roots: list[tuple[str, Callable[[Any], None]]] = []
+        self._forwards: list[tuple[int, str, WrapForward]] = []
+        self._optimizers: list[tuple[str, Callable[[Any], None]]] = []
+        self._whole: list[str] = []
+        self._in_use: set[str] = set()
+
+    # what a lever may ask for
+
+    def on_loader(self, change: Callable[[Any], None]) -> None:
+        """`change(loader)` before each DataLoader that the script iterates with gradients enabled."""
+        self._loaders.append((self.lever, change))
+
+    def on_batch(self, fetch: Callable[[Any, Callable[[], Any]], Any]) -> None:
+        """`fetch(iterator, next_batch)` in place of `next(iterator)`; may raise StopIteration."""
+        self._batches.append((self.lever, fetch))
+
+    def on_root(self, change: Callable[[Any], None]) -> None:
+        """`change(module)` once for each outermost module, before its first training forward."""
+        self._roots.append((self.lever, change))
+
+    def wrap_forward(self, wrap: WrapForward, order: int) -> None:
+        """`wrap(module, forward) -> forward` around an outermost module; lower orders lie further in."""
+        self._forwards.append((order, self.lever, wrap))
+        self._forwards.sort(key=lambda item: item[0])
+
+    def on_optimizer(self, change: Callable[[Any], None]) -> None:
+        """`change(optimizer)` once for each optimizer, before its first step."""
+        self._optimizers.append((self.lever, change))
+
+    # what the hooks call
+
+    @property
+    def wants_loaders(self) -> bool:
+        return bool(self._loaders)
+
+    @property
+    def wants_batches(self) -> bool:
+        return bool(self._batches)
+
+    def _note(self, lever: str) -> None:
+        """A lever took hold: said once, so that a recipe whose lever never does is noticed."""
+        if lever not in self._in_use:
+            self._in_use.add(lever)
+            self.agent.append("levers.jsonl", json.dumps({"lever": lever}) + "\n")
+
+    def _try(self, lever: str, act: Callable[..., Any], *args: Any) -> Any:
+        try:
+            result = act(*args)
+            if self.agent.begun:
+                self._note(lever)
+            return result
+        except (Refused, *_LEVER_ERRORS) as error:
+            self.agent.guard.problem(f"lever {lever}", error, lever)
+            return None
+
+    def loader(self, loader: Any) -> None:
+        for lever, change in self._loaders:
+            self._try(lever, change, loader)
+
+    def batch(self, iterator: Any, fetch: Callable[[], Any]) -> Any:
+        for lever, wrap in self._batches:
+            self._note(lever)
+            fetch = _bind(wrap, iterator, fetch)
+        return fetch()
+
+    def root(self, module: Any, forward: Forward) -> Forward:
+        for lever, change in self._roots:
+            self._try(lever, change, module)
+        for _, lever, wrap in self._forwards:
+            forward = self._try(lever, wrap, module, forward) or forward
+        return forward
+
+    def optimizer(self, optimizer: Any) -> None:
+        for lever, change in self._optimizers:
+            self._try(lever, change, optimizer)
+
+    def install(self, name: str, install: Callable[["Seams", dict[str, Any]], None], settings: dict[str, Any]) -> None:
+        """Run a lever's in-process half."""
+        self.lever = name
+        before = self._registered()
+        self._try(name, install, self, settings)
+        if self._registered() == before:
+            self._whole.append(name)
+
+    def _registered(self) -> int:
+        registered = (self._loaders, self._batches, self._roots, self._forwards, self._optimizers)
+        return sum(len(requests) for requests in registered)
+
+    def begun(self) -> None:
+        """The loop begins: levers that ask for no seam have been in since the start."""
+        for lever in self._whole:
+            self._note(lever)
+
+
+_LEVER_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError, OSError)
+
+
+def _bind(wrap: Callable[[Any, Callable[[], Any]], Any], iterator: Any, fetch: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: wrap(iterator, fetch)

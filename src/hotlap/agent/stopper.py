@@ -1,0 +1,106 @@
+"""Ends a run after its steady steps, on every rank at the same step, and makes sure that it ends."""
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotlap.records.session import STOP_FILE, Session
+from hotlap.records.steady import Steady, steady_start
+
+from .guard import Stop
+
+if TYPE_CHECKING:
+    from .core import Agent
+
+GRACE_S = 20.0
+"""Seconds a process may take to end after the stop before it is ended hard."""
+AHEAD = 3
+"""Steps between the decision and the stop in distributed runs: ranks are at most one collective apart."""
+
+
+class Stopper:
+    """Counts steady steps; raises Stop in the user's loop when there are enough."""
+
+    def __init__(self, session: Session, agent: "Agent") -> None:
+        self.session = session
+        self.agent = agent
+        self.walls: list[float] = []
+        self.disturbed: list[bool] = []
+        self.steady: Steady | None = None
+        self.stopped = False
+        self.raised = 0
+        self.at: int | None = None
+        self.profile_from: int | None = None
+
+    def step_done(self, index: int, wall_ms: float, disturbed: bool, kind: str) -> None:
+        """Called after each step; raises Stop at the end."""
+        if self.session.steps is None:
+            return
+        if self.agent.world == 1:
+            if self._enough(wall_ms, disturbed):
+                self.stop(kind)
+            return
+        path = os.path.join(self.session.folder, STOP_FILE)
+        if self.at is None and self.agent.rank == 0 and self._enough(wall_ms, disturbed):
+            self.at = index + AHEAD
+            with open(f"{path}.part", "w", encoding="utf-8") as file:
+                file.write(str(self.at))
+            os.replace(f"{path}.part", path)
+        elif self.at is None and self.agent.rank != 0 and os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                self.at = int(file.read())
+        if self.at is not None and index >= self.at:
+            self.stop(kind)
+
+    def _enough(self, wall_ms: float, disturbed: bool) -> bool:
+        self.walls.append(wall_ms)
+        self.disturbed.append(disturbed)
+        if self.steady is None:
+            in_flight = self.agent.script.in_flight
+            self.steady = steady_start(self.walls, self.disturbed, in_flight)
+            if self.steady is None:
+                return False
+        steady = self.walls[self.steady.start :]
+        if len(steady) >= (self.session.steps or 0):
+            return True
+        spent = sum(steady) / 1000
+        return self.session.seconds is not None and (
+            len(steady) >= self.session.least_steps and spent >= self.session.seconds
+        )
+
+    def stop(self, kind: str) -> None:
+        """Write everything, arm the hard end, and raise Stop. The third time the process is ended at once."""
+        if not self.stopped:
+            self.stopped = True
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            self.agent.recorder.drain(wait=True)
+            self.agent.write_facts(kind, stopped=True)
+            timer = threading.Timer(GRACE_S, os._exit, args=(0,))
+            timer.daemon = True
+            timer.start()
+        self.raised += 1
+        if self.raised > 2:
+            os._exit(0)
+        raise Stop(0)
+
+    def profile(self, index: int, wall_ms: float, disturbed: bool) -> None:
+        """A window of torch.profiler over `profile_steps` steady steps, once."""
+        agent: Any = self.agent
+        if self.profile_from is None:
+            self.walls.append(wall_ms)
+            self.disturbed.append(disturbed)
+            if steady_start(self.walls, self.disturbed, agent.script.in_flight) is None:
+                return
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            if torch.cuda.is_available():
+                activities.append(torch.profiler.ProfilerActivity.CUDA)
+            self.profile_from = index
+            agent.profiler = torch.profiler.profile(activities=activities, record_shapes=True)
+            agent.profiler.__enter__()
+        elif agent.profiler is not None and index >= self.profile_from + self.session.profile_steps:
+            profiler, agent.profiler = agent.profiler, None
+            profiler.__exit__(None, None, None)
+            profiler.export_chrome_trace(f"{agent.folder().path}/trace.json.gz")

@@ -1,0 +1,78 @@
+"""How the agent starts: called at the end of `import torch`. Never raises."""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from hotlap.records.session import VARIABLE, Session
+
+from .guard import hook
+
+WAKE = hook("wake")
+
+
+def wake() -> None:
+    """Install the agent in this process, once, if it runs under hotlap."""
+    path = os.environ.get(VARIABLE)
+    if not path or getattr(sys, "_hotlap_agent", None) is not None:
+        return
+    try:
+        session = Session.read(path)
+    except (OSError, ValueError, TypeError, KeyError):
+        return
+    sys._hotlap_agent = start(session)  # type: ignore[attr-defined]
+
+
+def start(session: Session) -> Any:
+    """Make the agent and put in its hooks and levers."""
+    from .core import Agent, register_exit
+
+    agent = Agent(session)
+    agent.guard.call(WAKE, _install, agent)
+    register_exit(agent)
+    os.register_at_fork(after_in_child=lambda: _after_fork(agent))
+    return agent
+
+
+def _install(agent: Any) -> None:
+    from .hooks import backward, forward, loader, optimizer, transfer
+
+    if agent.session.seed is not None:
+        _seed(agent.session.seed)
+    for use in agent.session.levers:
+        _install_lever(agent, use.name, use.settings)
+    for hooks in (loader, forward, backward, optimizer, transfer):
+        hooks.install(agent)
+
+
+def _install_lever(agent: Any, name: str, settings: dict[str, Any]) -> None:
+    """Levers are found by name; none is imported unless it is used."""
+    try:
+        module = importlib.import_module(f"hotlap.levers.{name.replace('-', '_')}")
+        install = module.LEVER.install
+    except (ImportError, AttributeError) as error:
+        agent.guard.problem(f"lever {name}", error, name)
+        return
+    agent.seams.install(name, install, settings)
+
+
+def _seed(seed: int) -> None:
+    """Seed what a script may draw from, before its own code runs; its own seeds override."""
+    import random
+
+    import torch
+
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+def _after_fork(agent: Any) -> None:
+    """A child forked from a loop (a loader's worker) is left alone; one forked before it may be a rank."""
+    if agent.begun:
+        agent.guard.on = False
+    agent.pid = os.getpid()
+    agent.thread = None

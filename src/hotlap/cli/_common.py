@@ -1,0 +1,35 @@
+"""What the commands share."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hotlap.records.files import new_folder
+
+RUNS = Path("hotlap-runs")
+
+
+def run_folder(out: Path | None, command: list[str], kind: str) -> Path:
+    """The folder to write to: `--out`, or a new one under hotlap-runs. Raises RecordError."""
+    if out is not None:
+        return new_folder(out)
+    return new_folder(free_name(command, kind))
+
+
+def free_name(command: list[str], kind: str) -> Path:
+    """A name that is free: time, kind, script."""
+    script = next((Path(word).stem for word in command if word.endswith(".py")), Path(command[0]).name)
+    stem = f"{time.strftime('%m%d-%H%M%S')}-{kind}-{''.join(c for c in script if c.isalnum() or c in '-_')[:40]}"
+    number = 0
+    while (path := RUNS / (stem if not number else f"{stem}-{number}")).exists():
+        number += 1
+    return path
+
+
+def print_json(record: Any) -> None:
+    """A record as one line of JSON on stdout."""
+    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.flush()

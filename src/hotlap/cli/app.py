@@ -1,0 +1,71 @@
+"""The application: its commands, and the one place where errors become exit codes."""
+
+import sys
+from typing import Any
+
+import typer
+
+from hotlap import __version__
+from hotlap.records.errors import EXIT_CODES, HotlapError
+from hotlap.report.console import clean, stderr_console
+
+from . import run, show, tune
+
+CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # ClickException; newer typer carries its own click
+CODES = "\n\n".join(f"{code}: {meaning}" for code, meaning in EXIT_CODES.items())
+
+app = typer.Typer(
+    name="hotlap",
+    no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Makes PyTorch training commands faster, with proof. Prefix the command; edit nothing.",
+    epilog=f"Exit codes of hotlap itself:\n\n{CODES}",
+)
+COMMAND = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+app.command(name="run", context_settings=COMMAND)(run.run)
+app.command(name="show")(show.show)
+app.command(name="tune", context_settings=COMMAND)(tune.tune)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"hotlap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Makes PyTorch training commands faster, with proof. Prefix the command; edit nothing."""
+
+
+def main() -> None:
+    """Run the command line and end the process."""
+    sys.exit(_main())
+
+
+def _main() -> int:
+    try:
+        result = app(standalone_mode=False)
+    except HotlapError as error:
+        _say(str(error))
+        return error.exit_code
+    except typer.Abort:
+        return 130
+    except CLICK_ERROR as error:
+        _say(f"{error.format_message()}\nTry: hotlap --help")
+        return HotlapError.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 141
+    except OSError as error:
+        _say(f"{error.strerror or error}: {error.filename or ''}")
+        return HotlapError.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def _say(text: str) -> None:
+    stderr_console().print(f"hotlap: {clean(text)}", style="red", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,105 @@
+"""`hotlap run`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from hotlap.diagnose.diagnose import diagnose
+from hotlap.launch.command import find_program
+from hotlap.launch.environment import environment
+from hotlap.launch.run import Request, run_in_foreground
+from hotlap.launch.supervise import exit_like
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.errors import HotlapError, NothingMeasured, UsageError
+from hotlap.records.files import rank_folders, read_problems, write_record
+from hotlap.records.run import Lever, Problem, Run
+from hotlap.report.console import plain, stderr_console
+from hotlap.report.run_screen import run_screen
+from hotlap.tune.recipe import levers_of, variables_of
+
+from ._common import print_json, run_folder
+
+
+class RunDocument(msgspec.Struct, frozen=True):
+    """What `--json` prints: the documents of the run folder."""
+
+    folder: str
+    run: Run
+    diagnosis: Diagnosis | None
+    why: str = ""
+
+
+def run(
+    command: Annotated[list[str] | None, typer.Argument(help="The training command, as you would type it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the records; must not exist.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="End the command after this many steady steps.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="Put in the levers of this recipe.")] = None,
+    lenient: Annotated[bool, typer.Option(help="Leave out levers of the recipe that can't be used here.")] = False,
+    profile: Annotated[bool, typer.Option(help="Record three steady steps with torch.profiler.")] = False,
+    json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
+) -> int:
+    """Run a training command unchanged, time its steps and phases, and say what limits it.
+
+    The command's output, signals and exit code are its own; hotlap's screen goes to stderr when it has ended (or on
+    Ctrl-C).
+
+    Examples:
+
+      hotlap run python train.py --lr 3e-4
+
+      hotlap run --steps 50 torchrun --nproc-per-node 4 train.py
+
+      hotlap run --recipe recipe.toml python train.py
+    """
+    words = list(command or [])
+    here = Path.cwd()
+    find_program(words, here)
+    machine = environment(here)
+    levers: tuple[Lever, ...] = ()
+    passed: list[str] = []
+    if recipe is not None:
+        levers, passed = levers_of(recipe, machine, lenient)
+    elif lenient:
+        raise UsageError("--lenient goes with --recipe")
+    folder = run_folder(out, words, "run")
+    console = stderr_console()
+    for line in passed:
+        console.print(plain(f"hotlap: left out of the recipe: {line}", "yellow"))
+    request = Request(
+        command=tuple(words),
+        folder=folder,
+        environment=machine,
+        steps=steps,
+        least_steps=steps or 0,
+        levers=levers,
+        variables=variables_of(levers),
+        profile_steps=3 if profile else 0,
+        recipe=str(recipe) if recipe else None,
+        cwd=here,
+    )
+    record, ended = run_in_foreground(request)
+    try:
+        report(folder, record, json)
+    except (HotlapError, OSError) as error:
+        console.print(plain(f"hotlap: {error}", "red"))
+    return exit_like(ended)
+
+
+def report(folder: Path, record: Run, json: bool) -> None:
+    """Write the diagnosis of a run that has ended, and show it. Raises RecordError."""
+    diagnosis, why = None, ""
+    try:
+        diagnosis = diagnose(folder)
+        write_record(folder / "diagnosis.json", diagnosis)
+    except NothingMeasured as error:
+        why = str(error)
+    stderr_console().print(run_screen(record, diagnosis, problems_of(folder), folder, why))
+    if json:
+        print_json(RunDocument(str(folder), record, diagnosis, why))
+
+
+def problems_of(folder: Path) -> list[Problem]:
+    """hotlap's own problems in any rank."""
+    return [problem for rank in rank_folders(folder) for problem in read_problems(rank)]

@@ -1,0 +1,45 @@
+"""`hotlap show`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hotlap.diagnose.diagnose import diagnose
+from hotlap.records.errors import NothingMeasured
+from hotlap.records.files import read_run, read_tune
+from hotlap.report.run_screen import run_screen
+from hotlap.report.tune_screen import tune_screen
+
+from ._common import print_json
+from .run import RunDocument, problems_of
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run or a tune.")],
+    json: Annotated[bool, typer.Option(help="Print the documents instead.")] = False,
+) -> int:
+    """Show the verdict of a finished run or tune again, from its folder alone.
+
+    Example:
+
+      hotlap show hotlap-runs/1121-103000-run-train
+    """
+    if (folder / "tune.json").is_file():
+        tuned = read_tune(folder)
+        if json:
+            print_json(tuned)
+        else:
+            Console().print(tune_screen(tuned, folder))
+        return 0
+    record = read_run(folder)
+    try:
+        diagnosis, why = diagnose(folder), ""
+    except NothingMeasured as error:
+        diagnosis, why = None, str(error)
+    if json:
+        print_json(RunDocument(str(folder), record, diagnosis, why))
+    else:
+        Console().print(run_screen(record, diagnosis, problems_of(folder), folder, why))
+    return 0 if diagnosis is not None else NothingMeasured.exit_code

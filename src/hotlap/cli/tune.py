@@ -1,0 +1,83 @@
+"""`hotlap tune`."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hotlap.records.errors import UsageError
+from hotlap.report.console import stderr_console
+from hotlap.report.progress import Progress
+from hotlap.report.tune_screen import tune_screen
+from hotlap.tune import tune as tuning
+from hotlap.tune.tune import TuneRequest
+
+from ._common import free_name, print_json
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def tune(
+    command: Annotated[list[str] | None, typer.Argument(help="The training command, as you would type it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the records; must not exist.")] = None,
+    budget: Annotated[str, typer.Option(help="Time it may take: 90s, 10m, 1h.")] = "10m",
+    steps: Annotated[int, typer.Option(min=12, help="Steady steps a trial measures at most.")] = 60,
+    only: Annotated[str, typer.Option(help="Try only these levers: a,b.")] = "",
+    without: Annotated[str, typer.Option(help="Don't try these levers: a,b.")] = "",
+    allow: Annotated[str, typer.Option(help="'semantic' lets levers change training.")] = "",
+    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted tune of this folder.")] = None,
+    json: Annotated[bool, typer.Option(help="Print tune.json as the last line of stdout.")] = False,
+) -> int:
+    """Make a training command faster, with proof: try levers in short runs, keep what measurably helps, write a recipe.
+
+    Every trial is a fresh process of your command that is ended after its steps; nothing is edited. The speed-up is
+    measured in ABBA pairs against the bare command, and what is learned is compared step by step.
+
+    Examples:
+
+      hotlap tune python train.py --lr 3e-4
+
+      hotlap tune --budget 5m --without compile python train.py
+
+      hotlap tune --resume hotlap-runs/1121-103000-tune-train
+    """
+    if resume is not None:
+        folder, request = resume, tuning.read_request(resume)
+        request = _with_budget(request, _seconds(budget))
+    else:
+        request = TuneRequest(
+            command=tuple(command or ()),
+            cwd=str(Path.cwd()),
+            budget_s=_seconds(budget),
+            steps=steps,
+            only=_names(only),
+            without=_names(without),
+            allow=_names(allow),
+        )
+        tuning.check(request)
+        folder = out or free_name(list(request.command), "tune")
+        tuning.begin(folder, request)
+    with Progress(stderr_console(), request.budget_s) as progress:
+        progress.start(f"tune  {folder}")
+        result = tuning.tune(folder, request, progress, resume=resume is not None)
+    Console().print(tune_screen(result, folder)) if not json else print_json(result)
+    return 0 if result.complete else 130
+
+
+def _with_budget(request: TuneRequest, seconds: float) -> TuneRequest:
+    import msgspec
+
+    return msgspec.structs.replace(request, budget_s=seconds)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None:
+        raise UsageError(f"--budget {text!r} is not a time; write 90s, 10m or 1h")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

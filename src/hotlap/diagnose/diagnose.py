@@ -1,0 +1,149 @@
+"""The verdict of a run, from its folder alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding
+from hotlap.records.errors import NothingMeasured
+from hotlap.records.files import rank_folders, read_facts, read_problems, read_run, read_steps
+from hotlap.records.phases import PHASES
+from hotlap.records.run import Facts, Phases, Step
+
+from .findings import all_findings
+from .findings._base import Measured
+from .steps import SteadySteps, mean_known, mean_phases, spread, steady_steps, step_time, throughput
+
+LEAST_STEPS = 3
+WHAT_COUNTS = (
+    "A step is one optimizer step (or one forward with its backward where no torch.optim.Optimizer steps); "
+    "in inference one forward of an nn.Module with parameters"
+)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One training process of a run."""
+
+    folder: Path
+    steps: list[Step]
+    facts: Facts | None
+    steady: SteadySteps
+
+
+def read_ranks(folder: Path) -> list[Rank]:
+    """The processes of a run that made steps, in rank order."""
+    ranks = []
+    for path in rank_folders(folder):
+        steps, facts = read_steps(path), read_facts(path)
+        if steps:
+            ranks.append(Rank(path, steps, facts, steady_steps(steps, facts)))
+    return ranks
+
+
+def diagnose(folder: Path) -> Diagnosis:
+    """The verdict. Raises NothingMeasured (with what was seen) where there are too few steps, RecordError."""
+    ranks = read_ranks(folder)
+    mode = "train" if any(rank.steady.mode == "train" for rank in ranks) else "inference"
+    ranks = [rank for rank in ranks if rank.steady.mode == mode]
+    if not ranks:
+        raise NothingMeasured(_nothing(folder))
+    first = max(ranks, key=lambda rank: rank.steady.seen) if _apart(ranks) else ranks[0]
+    together = [first] if _apart(ranks) else ranks
+    if first.steady.seen < LEAST_STEPS:
+        raise NothingMeasured(
+            f"only {first.steady.seen} steps were seen before the command ended; at least {LEAST_STEPS} are needed, "
+            "of which the first is warm-up"
+        )
+    return _verdict(mode, first, together)
+
+
+def _apart(ranks: Sequence[Rank]) -> bool:
+    """Whether these are processes that trained one after another or on their own, not ranks of one run."""
+    return len(ranks) > 1 and any(rank.facts is not None and rank.facts.world != len(ranks) for rank in ranks)
+
+
+def _verdict(mode: str, first: Rank, ranks: Sequence[Rank]) -> Diagnosis:
+    steady, facts = first.steady, first.facts
+    host = mean_phases(steady.steps, device=False) or Phases()
+    device = mean_phases(steady.steps, device=True)
+    times = [step_time(rank.steady.walls, rank.steady.period) for rank in ranks]
+    backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
+    wall = fmean(steady.walls)
+    measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts)
+    findings = sorted(filter(None, (find(measured) for find in all_findings().values())), key=lambda f: -f.share)
+    rates = [throughput(rank.steady.steps) for rank in ranks]
+    return Diagnosis(
+        mode="train" if mode == "train" else "inference",
+        bound=_bound(findings),
+        step_ms=max(times),
+        spread=spread(steady.walls),
+        throughput=sum(rate for rate in rates if rate) if all(rates) else None,
+        throughput_unit="rows/s" if facts and facts.samples_from == "forward" else "samples/s",
+        phases=host,
+        gpu_ms=mean_known([step.gpu_ms for step in steady.steps]),
+        gpu_phases=device,
+        findings=tuple(findings),
+        steps=steady.seen,
+        steady_steps=len(steady.steps),
+        warmup_steps=steady.warmup,
+        settled=steady.settled,
+        ranks=len(ranks),
+        device=facts.device if facts else "cpu",
+        device_name=facts.device_name if facts else None,
+        unknown=tuple(_unknown(first, measured)),
+        next=_next(findings),
+    )
+
+
+def _bound(findings: Sequence[Finding]) -> Bound:
+    """The bound of the finding that costs most; unknown host code decides only where nothing else costs as much."""
+    return findings[0].bound if findings else "unknown"
+
+
+def _next(findings: Sequence[Finding]) -> str:
+    helped = [finding for finding in findings if finding.levers]
+    if not helped:
+        return "nothing that hotlap can change was found; see the findings"
+    return f"hotlap tune COMMAND...   (tries {', '.join(helped[0].levers[:4])} and what else applies, with proof)"
+
+
+def _unknown(rank: Rank, measured: Measured) -> list[str]:
+    said = []
+    facts = rank.facts
+    if facts is None:
+        said.append("what the script is made of: the process died before it could be written")
+    elif facts.samples_from == "none":
+        said.append("samples/s: no batch with a first dimension was seen")
+    if not rank.steady.settled:
+        said.append("a steady state: the step time was still changing, so the numbers may not hold for a long run")
+    if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
+        said.append("device time: no CUDA events could be recorded in this loop")
+    if any(read_problems(rank.folder)):
+        said.append("what happened after hotlap's own problem (problems.jsonl)")
+    return said
+
+
+def _nothing(folder: Path) -> str:
+    """Why there is nothing to measure, from what every process said at its end."""
+    seen = [facts for path in rank_folders(folder) if (facts := read_facts(path)) is not None]
+    run = read_run(folder)
+    said = "; ".join(
+        f"process {facts.pid} ({' '.join(facts.argv)[:80]}): {facts.forwards} forwards of a module with parameters, "
+        f"{facts.backwards} backwards, {facts.optimizer_steps} optimizer steps"
+        for facts in seen[:4]
+    )
+    if not seen:
+        error = folder / "session.json.error"
+        said = (
+            error.read_text(encoding="utf-8")[:500]
+            if error.is_file()
+            else (
+                "no process of it imported torch to the end (isolated Python, `python -I` or `-E`, can't be observed)"
+            )
+        )
+    return f"no training step was seen in `{' '.join(run.command)[:200]}`. {said}. {WHAT_COUNTS}"
+
+
+__all__ = ["LEAST_STEPS", "PHASES", "Rank", "diagnose", "read_ranks"]

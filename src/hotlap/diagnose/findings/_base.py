@@ -1,0 +1,57 @@
+"""What a finding decides from."""
+
+from dataclasses import dataclass
+
+from hotlap.records.diagnosis import Place
+from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
+
+DRAINED_MS = 0.5
+DRAINED_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step."""
+
+    step_ms: float
+    phases: Phases
+    gpu_phases: Phases | None
+    backlog_ms: float | None
+    facts: Facts | None
+
+    def host_share(self, *names: str) -> float:
+        """Share of the step's wall time in phases."""
+        return sum(getattr(self.phases, name) or 0.0 for name in names) / self.step_ms
+
+    def share(self, *names: str) -> float:
+        """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
+        times = self.gpu_phases or self.phases
+        total = sum(getattr(times, name) or 0.0 for name in times.__struct_fields__)
+        return sum(getattr(times, name) or 0.0 for name in names) / total if total else 0.0
+
+    @property
+    def cuda(self) -> bool:
+        """Whether device times are known."""
+        return self.gpu_phases is not None
+
+    @property
+    def drained(self) -> bool:
+        """Whether the device had nothing left to do when the host ended the step: it waits for the host."""
+        return self.backlog_ms is not None and self.backlog_ms < max(DRAINED_MS, DRAINED_SHARE * self.step_ms)
+
+    @property
+    def loader(self) -> LoaderFacts | None:
+        """The loader that feeds the training."""
+        loaders = [item for item in self.facts.loaders if item.training] if self.facts else []
+        return max(loaders, key=lambda item: item.batches, default=None)
+
+    @property
+    def root(self) -> RootFacts | None:
+        """The largest outermost module."""
+        return max(self.facts.roots, key=lambda item: item.parameters, default=None) if self.facts else None
+
+    def place_of(self, thing: LoaderFacts | RootFacts | None, function: str) -> Place | None:
+        """Where something of the user's is defined."""
+        if thing is None or thing.file is None:
+            return None
+        return Place(file=thing.file, line=thing.line, function=function)

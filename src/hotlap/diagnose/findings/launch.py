@@ -1,0 +1,24 @@
+"""The device waits for the host to launch its kernels."""
+
+from hotlap.records.diagnosis import Finding
+
+from ._base import Measured
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: forward, backward and optimizer, when the device has nothing queued at the step's end."""
+    if not measured.cuda or not measured.drained:
+        return None
+    share = measured.share("forward", "backward", "optimizer")
+    return Finding(
+        id="launch",
+        bound="launch",
+        share=share,
+        title="the device waits for Python to launch its kernels",
+        where=measured.place_of(measured.root, f"{measured.root.name}.forward" if measured.root else ""),
+        evidence=f"{measured.backlog_ms:.2f} ms of device work are queued when the host ends a step of "
+        f"{measured.step_ms:.2f} ms: the host is never ahead",
+        why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
+        instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",
+        levers=("compile", "fused-optimizer"),
+    )

@@ -1,0 +1,99 @@
+"""Numbers from the steps of a rank: which are steady, how long one takes, where its time goes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from hotlap.records.diagnosis import Spread
+from hotlap.records.phases import PHASES
+from hotlap.records.run import Facts, Phases, Step
+from hotlap.records.steady import steady_start
+
+BLOCKS = 8
+
+
+@dataclass(frozen=True)
+class SteadySteps:
+    """The steps that numbers rest on. steps: steady ones; warmup: how many came before; settled: the rule held."""
+
+    steps: tuple[Step, ...]
+    seen: int
+    warmup: int
+    settled: bool
+    mode: str
+    period: int
+
+    @property
+    def walls(self) -> list[float]:
+        """Wall times, ms."""
+        return [step.wall_ms for step in self.steps]
+
+
+def of_mode(steps: Sequence[Step]) -> tuple[str, list[Step]]:
+    """Training steps if there are any, else inference steps: a script may run its model before it trains it."""
+    training = [step for step in steps if step.kind == "train"]
+    if training:
+        return "train", training
+    return ("inference", list(steps)) if steps else ("none", [])
+
+
+def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
+    """Choose the steady steps: after warm-up, without those that compiled, were probed, or held an evaluation.
+
+    Where most steps hold an evaluation, it is part of the loop and they stay.
+    """
+    mode, chosen = of_mode(steps)
+    in_flight = facts.in_flight if facts else 0
+    walls = [step.wall_ms for step in chosen]
+    start = steady_start(walls, [bool(step.compiles or step.probe) for step in chosen], in_flight)
+    first = start.start if start else min(len(chosen) - 1, max(1, len(chosen) // 2)) if chosen else 0
+    later = chosen[first:]
+    evaluating = sum(step.evaluation for step in later) > len(later) / 2
+    kept = [s for s in later if not (s.compiles or s.probe or (s.evaluation and not evaluating))] or later
+    period = max((loader.workers for loader in facts.loaders if loader.training), default=1) if facts else 1
+    return SteadySteps(tuple(kept), len(chosen), first, bool(start and start.settled), mode, max(1, period))
+
+
+def step_time(walls: Sequence[float], period: int = 1) -> float:
+    """Ms a step: the median over blocks of consecutive steps of the block's mean.
+
+    A plain median would lie where steps come in bursts (a loader with w workers delivers w batches at once, then
+    none), so a block is never shorter than `period` where there are steps enough; a plain mean would let one hiccup
+    of a shared machine decide.
+    """
+    if not walls:
+        return math.nan
+    length = max(1, len(walls) // BLOCKS, min(period, len(walls) // 3))
+    blocks = [fmean(walls[at : at + length]) for at in range(0, len(walls) - length + 1, length)]
+    return median(blocks)
+
+
+def spread(walls: Sequence[float]) -> Spread:
+    """Deciles of the step times, ms."""
+    low, middle, high = (float(x) for x in np.quantile(walls, (0.1, 0.5, 0.9)))
+    return Spread(p10=low, p50=middle, p90=high)
+
+
+def mean_phases(steps: Sequence[Step], device: bool) -> Phases | None:
+    """Mean ms in each phase over the steps that know them; on the device, None where no step does."""
+    known = [step.gpu_phases if device else step.phases for step in steps]
+    rows = [row for row in known if row is not None]
+    if not rows:
+        return None
+    return Phases(**{name: fmean(getattr(row, name) or 0.0 for row in rows) for name in PHASES})
+
+
+def mean_known(values: Sequence[float | None]) -> float | None:
+    """Mean of those that are known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def throughput(steps: Sequence[Step]) -> float | None:
+    """Rows a second, None unless every step knows its rows."""
+    if not steps or any(step.samples is None for step in steps):
+        return None
+    return sum(step.samples or 0 for step in steps) / (sum(step.wall_ms for step in steps) / 1000)

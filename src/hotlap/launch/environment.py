@@ -1,0 +1,192 @@
+"""The machine and the source tree of a run, as the parent sees them."""
+
+import contextlib
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import psutil
+
+from .. import __version__
+from ..records.run import Environment, Gpu
+
+GIB: Final = 2**30
+GIT_TIMEOUT_S: Final = 2.0
+LONGEST_VALUE: Final = 200
+UNLIMITED_BYTES: Final = 2**62
+"""A cgroup v1 without a limit says 2^63 less a page."""
+PREFIXES: Final = ("CUDA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_", "TORCH")
+NAMES: Final = frozenset({"HF_HUB_OFFLINE", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED"})
+SECRET: Final = re.compile("KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH")
+LOGIN: Final = re.compile(r"://[^/\s]*@")
+"""A value such as `redis://user:password@host`."""
+
+PROC: Final = Path("/proc")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+def environment(cwd: Path) -> Environment:
+    """The environment record of a command that runs in `cwd`. What can't be found out is left unknown."""
+    commit, dirty = git_state(cwd)
+    driver, gpus = nvidia()
+    return Environment(
+        hotlap=__version__,
+        python=f"{platform.python_version()} ({sys.executable})",
+        os=platform.platform(),
+        cpu=cpu_model(PROC / "cpuinfo"),
+        cores=cores(),
+        memory_gib=round(memory_gib(), 2),
+        driver=driver,
+        gpus=gpus,
+        variables=variables(os.environ),
+        git_commit=commit,
+        git_dirty=dirty,
+    )
+
+
+def cpu_model(cpuinfo: Path) -> str:
+    """The processor's name, "unknown" where the system does not tell."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(\S.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine() or "unknown"
+
+
+def cores() -> int:
+    """Cores that this process, and so the command, may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_gib() -> float:
+    """Memory that the command may use, GiB: the machine's, or the cgroup's limit where that is lower."""
+    limits = [limit for limit, _ in cgroup_memory(PROC / "self" / "cgroup", CGROUPS)]
+    return min([float(psutil.virtual_memory().total), *limits]) / GIB
+
+
+def available_memory_gib() -> float:
+    """Memory that is free to use now without swapping, GiB, under the machine's and the cgroup's limits."""
+    room = [max(0.0, limit - used) for limit, used in cgroup_memory(PROC / "self" / "cgroup", CGROUPS)]
+    return min([float(psutil.virtual_memory().available), *room]) / GIB
+
+
+def cgroup_memory(membership: Path, root: Path) -> list[tuple[float, float]]:
+    """Limit and use, bytes, of every memory cgroup above the process that sets a limit. Page cache is not counted.
+
+    membership: `/proc/self/cgroup`; root: where cgroups are mounted. Reads versions 1 and 2.
+    """
+    found = []
+    for folder, limit_file, use_file in _cgroup_folders(membership, root):
+        limit = _number(folder / limit_file)
+        if limit is not None and limit < UNLIMITED_BYTES:
+            found.append((limit, max(0.0, (_number(folder / use_file) or 0.0) )))
+    return found
+
+
+def _cgroup_folders(membership: Path, root: Path) -> Iterator[tuple[Path, str, str]]:
+    """The folders of the process's memory cgroup and of those above it, with the names of their files."""
+    try:
+        lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            base, names = root, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            base, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        inside = PurePosixPath(path.lstrip("/"))
+        for part in (inside, *inside.parents):
+            yield base / part, *names
+
+
+def _number(path: Path) -> float | None:
+    """The number in a file; None where there is none ("max", or no such file)."""
+    try:
+        return float(int(path.read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return None
+
+
+def _page_cache(folder: Path) -> float:
+    """Bytes of file cache that the kernel gives back first when memory runs short."""
+    try:
+        text = (folder / "memory.stat").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return 0.0
+    found = re.search(r"^total_inactive_file (\d+)$", text, re.MULTILINE) or re.search(
+        r"^inactive_file (\d+)$", text, re.MULTILINE
+    )
+    return float(found[1]) if found else 0.0
+
+
+def variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change how training runs, sorted by name; never one that may hold a secret."""
+    return {
+        name: value[:LONGEST_VALUE]
+        for name, value in sorted(environ.items())
+        if (name.startswith(PREFIXES) or name in NAMES) and not SECRET.search(name.upper()) and not LOGIN.search(value)
+    }
+
+
+def nvidia() -> tuple[str | None, tuple[Gpu, ...]]:
+    """Driver version and GPUs; (None, ()) without the `gpu` extra, a driver or a GPU."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, ()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None, ()
+    try:
+        gpus = tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+        return _text(pynvml.nvmlSystemGetDriverVersion()), gpus
+    except pynvml.NVMLError:
+        return None, ()
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    """One GPU. Raises NVMLError."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return Gpu(name=_text(nvml.nvmlDeviceGetName(handle)), memory_gib=round(memory / GIB, 2))
+
+
+def _text(value: str | bytes) -> str:
+    """Old versions of pynvml return bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def git_state(cwd: Path) -> tuple[str | None, bool | None]:
+    """Commit of the source tree, and whether tracked files differ from it; None where git can't tell."""
+    commit = _git(cwd, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return None, None
+    changes = _git(cwd, "status", "--porcelain", "--untracked-files=no")
+    return commit.strip(), None if changes is None else bool(changes.strip())
+
+
+def _git(cwd: Path, *arguments: str) -> str | None:
+    """What git prints; None where it is absent, slow or fails. Writes nothing and starts no monitor of the tree's."""
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,114 @@
+"""One execution of a command under hotlap: a run folder from beginning to end."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from hotlap.records.files import write_record
+from hotlap.records.run import Environment, Lever, Run, Status
+from hotlap.records.session import LeverUse, Session
+
+from . import supervise
+from .command import PACKAGE, start
+from .supervise import Ended
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run and how. Times in seconds. See `records.session.Session` for the fields of the same name."""
+
+    command: tuple[str, ...]
+    folder: Path
+    environment: Environment
+    steps: int | None = None
+    seconds: float | None = None
+    least_steps: int = 10
+    levers: tuple[Lever, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    probe_steps: int = 0
+    nudge: float = 0.0
+    redraw: int | None = None
+    profile_steps: int = 0
+    recipe: str | None = None
+    cwd: Path = field(default_factory=Path.cwd)
+
+    def session(self) -> Session:
+        """What the agent is told."""
+        return Session(
+            folder=str(self.folder.resolve()),
+            package=str(PACKAGE),
+            steps=self.steps,
+            seconds=self.seconds,
+            least_steps=self.least_steps,
+            levers=tuple(LeverUse(lever.name, dict(lever.settings)) for lever in self.levers),
+            seed=self.seed,
+            probe_steps=self.probe_steps,
+            nudge=self.nudge,
+            redraw=self.redraw,
+            profile_steps=self.profile_steps,
+        )
+
+    def record(self) -> Run:
+        """The run as it begins."""
+        return Run(
+            command=self.command,
+            cwd=str(self.cwd),
+            environment=self.environment,
+            started=time.time(),
+            seed=self.seed,
+            levers=self.levers,
+            recipe=self.recipe,
+        )
+
+
+def run_in_foreground(request: Request) -> tuple[Run, Ended]:
+    """Run the command in our own terminal. The folder must exist. Raises CommandError, RecordError."""
+    record = request.record()
+    write_record(request.folder / "run.json", record)
+    begun = time.monotonic()
+    session_file = request.folder.resolve() / "session.json"
+    process = start(request.command, request.session(), session_file, request.variables, cwd=request.cwd)
+    ended = supervise.wait_in_foreground(process)
+    status: Status = "finished" if ended.code == 0 else "failed"
+    if ended.interrupted:
+        status = "interrupted"
+    return _close(request.folder, record, ended, status, begun), ended
+
+
+def run_apart(
+    request: Request, timeout_s: float, watch: Callable[[], None] | None = None, least_free_gib: float = 0.5
+) -> tuple[Run, Ended]:
+    """Run the command with its output in `output.txt`, at most `timeout_s`, and leave no process of it behind."""
+    record = request.record()
+    write_record(request.folder / "run.json", record)
+    begun = time.monotonic()
+    with (request.folder / "output.txt").open("wb") as output:
+        session_file = request.folder.resolve() / "session.json"
+        process = start(request.command, request.session(), session_file, request.variables, output, request.cwd)
+        ended = supervise.wait_apart(process, timeout_s, watch, least_free_gib)
+    status: Status = "finished" if ended.code == 0 else "failed"
+    if ended.timed_out:
+        status = "timeout"
+    return _close(request.folder, record, ended, status, begun), ended
+
+
+def _close(folder: Path, record: Run, ended: Ended, status: Status, begun: float) -> Run:
+    done = msgspec.structs.replace(
+        record, status=status, exit_code=ended.code, signal=ended.signal, wall_s=time.monotonic() - begun
+    )
+    write_record(folder / "run.json", done)
+    return done
+
+
+def output_tail(folder: Path, lines: int = 12, limit: int = 65536) -> Sequence[str]:
+    """The end of what a run apart printed."""
+    path = folder / "output.txt"
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - limit))
+        return file.read().decode("utf-8", "replace").splitlines()[-lines:]

@@ -1,0 +1,176 @@
+"""Waits for a command: passes signals on, keeps to a time limit, and leaves no process behind."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import psutil
+
+KILL_AFTER_S: Final = 8.0
+POLL_S: Final = 0.05
+PR_SET_CHILD_SUBREAPER: Final = 36
+FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Ended(NamedTuple):
+    """How a command ended. code: exit code, None if a signal ended it; interrupted: by Ctrl-C in the terminal."""
+
+    code: int | None
+    signal: int | None
+    timed_out: bool = False
+    interrupted: bool = False
+    out_of_memory: bool = False
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes that lose theirs, so that a trial's left-overs are found (Linux only)."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def passing_signals(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
+    """Pass signals on to the command. SIGINT is only noted: the terminal sends it to the command itself."""
+    noted: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    def note(number: int, frame: object) -> None:
+        noted.append(number)
+        if not _same_terminal(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _same_terminal(pid: int) -> bool:
+    """Whether Ctrl-C at the terminal reaches the command without us: same process group, in the foreground."""
+    try:
+        if os.getpgid(pid) != os.getpgrp():
+            return False
+        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def wait_in_foreground(process: "subprocess.Popen[bytes]") -> Ended:
+    """Wait for a command that shares our terminal, and say how it ended."""
+    with passing_signals(process) as noted:
+        process.wait()
+    return _ended(process.returncode, interrupted=bool(noted))
+
+
+def wait_apart(
+    process: "subprocess.Popen[bytes]",
+    timeout_s: float,
+    watch: Callable[[], None] | None = None,
+    least_free_gib: float = 0.0,
+) -> Ended:
+    """Wait for a command started in a session of its own, at most `timeout_s`; then end what is left of it.
+
+    watch is called about ten times a second (progress). The command is ended early if free memory falls under
+    `least_free_gib`. KeyboardInterrupt passes through after everything was ended.
+    """
+    deadline = time.monotonic() + timeout_s
+    timed_out = starved = False
+    family: dict[int, psutil.Process] = {}
+    looked = 0.0
+    try:
+        while process.poll() is None:
+            now = time.monotonic()
+            if now >= deadline:
+                timed_out = True
+                break
+            if now - looked > 0.5:
+                looked = now
+                _note_family(process.pid, family)
+                if psutil.virtual_memory().available < least_free_gib * 2**30:
+                    starved = True
+                    break
+            if watch is not None:
+                watch()
+            time.sleep(POLL_S)
+    finally:
+        end_family(process, family)
+    ended = _ended(process.returncode)
+    return ended._replace(timed_out=timed_out, out_of_memory=starved)
+
+
+def _note_family(pid: int, family: dict[int, psutil.Process]) -> None:
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            family[child.pid] = child
+
+
+def end_family(process: "subprocess.Popen[bytes]", family: dict[int, psutil.Process]) -> None:
+    """End the command and all it started: SIGTERM to the group, SIGKILL to what is left after KILL_AFTER_S."""
+    _note_family(process.pid, family)
+    running = process.poll() is None
+    if running:
+        _signal_group(process.pid, signal.SIGTERM)
+    left = [child for child in family.values() if child.is_running()]
+    for child in left:
+        with contextlib.suppress(psutil.Error):
+            child.terminate()
+    limit = time.monotonic() + (KILL_AFTER_S if running else 2.0)
+    while time.monotonic() < limit:
+        left = [child for child in left if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        if process.poll() is not None and not left:
+            break
+        time.sleep(POLL_S)
+    _signal_group(process.pid, signal.SIGKILL)
+    for child in left:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    process.wait()
+    _reap()
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _reap() -> None:
+    """Collect adopted orphans that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] > 0:
+            pass
+
+
+def _ended(returncode: int, interrupted: bool = False) -> Ended:
+    if returncode < 0:
+        return Ended(None, -returncode, interrupted=interrupted)
+    return Ended(returncode, None, interrupted=interrupted)
+
+
+def exit_like(ended: Ended) -> int:
+    """The exit code of a command; where a signal ended it, end this process by the same signal."""
+    if ended.signal is None:
+        return ended.code or 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(ValueError, OSError):
+        signal.signal(ended.signal, signal.SIG_DFL)
+    os.kill(os.getpid(), ended.signal)
+    return 128 + ended.signal

@@ -1,0 +1,127 @@
+"""What a lever is. Standard library only at run time: this is imported in the user's process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.diagnosis import Diagnosis
+    from hotlap.records.run import Environment, Facts, LoaderFacts
+
+Settings = dict[str, Any]
+Risk = Literal["exact", "numeric", "semantic"]
+
+
+class Applies(NamedTuple):
+    """Whether a lever may help here, and the reason either way."""
+
+    yes: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a lever decides from: the diagnosis of the incumbent, what the agent saw of the script, the machine, and
+    the levers that are already in."""
+
+    diagnosis: "Diagnosis"
+    facts: "Facts"
+    environment: "Environment"
+    active: Mapping[str, Settings]
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the model is on a CUDA device."""
+        return self.facts.device == "cuda"
+
+    @property
+    def training_loader(self) -> "LoaderFacts | None":
+        """The loader that feeds the training: the one that delivered the most batches."""
+        loaders = [loader for loader in self.facts.loaders if loader.training]
+        return max(loaders, key=lambda loader: loader.batches, default=None)
+
+    def share_of(self, *phases: str) -> float:
+        """Share of the step (0 to 1) that phases take: on the device's own clock where there is one."""
+        times = self.diagnosis.gpu_phases or self.diagnosis.phases
+        every = [getattr(times, name) or 0.0 for name in times.__struct_fields__]
+        total = sum(every)
+        return sum(getattr(times, phase) or 0.0 for phase in phases) / total if total else 0.0
+
+    @property
+    def model_share(self) -> float:
+        """Share of the step in forward, backward and optimizer."""
+        return self.share_of("forward", "backward", "optimizer")
+
+
+class Lever:
+    """One change that may help. Subclass, set the class variables, and bind one instance to `LEVER` in the module.
+
+    name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise,
+    or within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
+    redraws: random transforms of the data may draw other numbers, though the samples stay the same. tolerance: for
+    `numeric`, how far (relative) losses and first gradients may lie from the baseline's.
+    """
+
+    name: ClassVar[str]
+    meaning: ClassVar[str]
+    risk: ClassVar[Risk] = "exact"
+    redraws: ClassVar[bool] = False
+    tolerance: ClassVar[float] = 0.0
+    excludes: ClassVar[tuple[str, ...]] = ()
+
+    def applies(self, context: Context) -> Applies:
+        """Whether it may help here, and why or why not."""
+        raise NotImplementedError
+
+    def variants(self, context: Context) -> list[Settings]:
+        """Settings worth trying, the most promising first; the first is the default."""
+        return [{}]
+
+    def share(self, context: Context) -> float:
+        """The largest share of the step (0 to 1) that it can win here."""
+        raise NotImplementedError
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        """What is wrong with settings that come from a recipe; None if nothing is."""
+        return None if not settings else f"{self.name} has no settings"
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        """Why it can't be used on this machine, as far as the machine alone tells; None if it can. For recipes."""
+        return None
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        """Environment variables to set before the command starts."""
+        return {}
+
+    def for_parity(self, settings: Settings) -> Settings | None:
+        """Settings under which the same random numbers are drawn as without the lever, where they differ."""
+        return None
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        """In the user's process, at the end of `import torch`."""
+
+    def source(self, settings: Settings) -> str:
+        """How the change is written in the user's own source."""
+        raise NotImplementedError
+
+
+def no_gpu(environment: "Environment") -> str | None:
+    """The reason of levers that need a CUDA device, where the machine shows none."""
+    if environment.gpus or environment.driver:
+        return None
+    return "this machine shows no NVIDIA GPU"
+
+
+def integer(settings: Mapping[str, Any], name: str, low: int, high: int) -> str | None:
+    """What is wrong with an integer setting, if anything."""
+    value = settings.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        return f"{name} must be an integer from {low} to {high}, not {value!r}"
+    return None
+
+
+def unknown(settings: Mapping[str, Any], known: tuple[str, ...]) -> str | None:
+    """The first setting that is not known, if any."""
+    strange = [name for name in settings if name not in known]
+    return f"unknown setting {strange[0]!r}" if strange else None

@@ -1,0 +1,64 @@
+"""channels_last memory format for 2-d convolutional models."""
+
+from typing import TYPE_CHECKING, Any
+
+from ._base import Applies, Context, Lever, Settings
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Forward, Seams
+
+ORDER = 5
+"""Inside the compiled region."""
+
+
+class ChannelsLast(Lever):
+    name = "channels-last"
+    meaning = "images and convolution weights in NHWC order, which the fast kernels take without transposing"
+    risk = "numeric"
+    tolerance = 0.005
+
+    def applies(self, context: Context) -> Applies:
+        roots = context.facts.roots
+        if not any(root.conv_input_4d for root in roots):
+            return Applies(False, "the model has no 2-d convolutions")
+        if all(root.channels_last for root in roots if root.conv_input_4d):
+            return Applies(False, "the model is in channels_last already")
+        if any(root.wrapper == "DistributedDataParallel" for root in roots):
+            return Applies(False, "under DDP the gradient buckets already fix the strides; set it before DDP(model)")
+        return Applies(True, "2-d convolutions run in NCHW order")
+
+    def share(self, context: Context) -> float:
+        return 0.3 * context.share_of("forward", "backward")
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        seams.on_root(_weights)
+        seams.wrap_forward(_inputs, ORDER)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            "model = model.to(memory_format=torch.channels_last)\n"
+            "images = images.to(memory_format=torch.channels_last)  # in the loop"
+        )
+
+
+def _weights(module: Any) -> None:
+    import torch
+
+    module.to(memory_format=torch.channels_last)
+
+
+def _inputs(module: Any, forward: "Forward") -> "Forward":
+    import torch
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
+            return value.contiguous(memory_format=torch.channels_last)
+        return value
+
+    def channels_last(*args: Any, **kwargs: Any) -> Any:
+        return forward(*[convert(a) for a in args], **{name: convert(value) for name, value in kwargs.items()})
+
+    return channels_last
+
+
+LEVER = ChannelsLast()

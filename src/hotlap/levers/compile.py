@@ -1,0 +1,106 @@
+"""torch.compile around the outermost forward, in place: type, state_dict keys and copies stay as they are."""
+
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ._base import Applies, Context, Lever, Settings, unknown
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Forward, Seams
+    from hotlap.records.run import Environment
+
+ORDER: Final = 20
+MODES: Final = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+COMPILERS: Final = ("g++", "clang++", "c++")
+LAUNCH_SHARE: Final = 0.75
+COMPUTE_SHARE: Final = 0.35
+
+
+class Compile(Lever):
+    name = "compile"
+    meaning = "torch.compile of the outermost forward (and with it of its backward)"
+    risk = "numeric"
+    tolerance = 0.005
+
+    def applies(self, context: Context) -> Applies:
+        facts = context.facts
+        if not facts.roots:
+            return Applies(False, "no module's forward was seen")
+        if all(root.compiled for root in facts.roots):
+            return Applies(False, "the script compiles the model itself")
+        if any(root.sparse for root in facts.roots):
+            return Applies(False, "the model has sparse embeddings, whose gradients torch.compile does not make")
+        if not context.cuda and not any(shutil.which(name) for name in COMPILERS):
+            return Applies(False, "no C++ compiler was found, which torch.compile needs on the CPU")
+        return Applies(True, f"{sum(root.modules for root in facts.roots)} modules run eagerly")
+
+    def variants(self, context: Context) -> list[Settings]:
+        if not context.cuda:
+            return [{"mode": "default"}]
+        if context.diagnosis.bound == "launch":
+            return [{"mode": "reduce-overhead"}, {"mode": "default"}]
+        return [{"mode": "default"}]
+
+    def share(self, context: Context) -> float:
+        if context.diagnosis.bound == "launch":
+            return LAUNCH_SHARE * context.share_of("forward", "backward")
+        return COMPUTE_SHARE * context.share_of("forward", "backward")
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        wrong = unknown(settings, ("mode", "same_random"))
+        if wrong is None and settings.get("mode") not in MODES:
+            return f"mode must be one of {', '.join(MODES)}, not {settings.get('mode')!r}"
+        return wrong
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        if environment.gpus or any(shutil.which(name) for name in COMPILERS):
+            return None
+        return "no C++ compiler was found, which torch.compile needs on the CPU"
+
+    def for_parity(self, settings: Settings) -> Settings | None:
+        return {**settings, "same_random": True}
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        if settings.get("same_random"):
+            import torch._inductor.config
+
+            torch._inductor.config.fallback_random = True
+        seams.wrap_forward(lambda module, forward: _compiled(module, forward, settings["mode"]), ORDER)
+
+    def source(self, settings: Settings) -> str:
+        mode = settings["mode"]
+        return "model.compile()" if mode == "default" else f'model.compile(mode="{mode}")'
+
+
+def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
+    import torch
+
+    compiled: Forward = torch.compile(forward, mode=None if mode == "default" else mode)
+    if mode != "reduce-overhead":
+        return compiled
+
+    def with_own_outputs(*args: Any, **kwargs: Any) -> Any:
+        # The graph's outputs are overwritten by its next replay; scripts keep them (running losses, metrics).
+        torch.compiler.cudagraph_mark_step_begin()
+        return _clone(compiled(*args, **kwargs))
+
+    return with_own_outputs
+
+
+def _clone(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_clone(item) for item in value])
+    if isinstance(value, (list, tuple)):
+        return type(value)([_clone(item) for item in value])
+    if isinstance(value, dict):
+        for key, item in list(value.items()):
+            value[key] = _clone(item)
+    return value
+
+
+LEVER = Compile()

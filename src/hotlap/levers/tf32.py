@@ -1,0 +1,45 @@
+"""TF32 matrix products: float32 in and out, 10-bit mantissa inside the tensor cores (Ampere and later)."""
+
+from typing import TYPE_CHECKING
+
+from ._base import Applies, Context, Lever, Settings, no_gpu
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment
+
+
+class Tf32(Lever):
+    name = "tf32"
+    meaning = "float32 matrix products on the tensor cores, rounded to TF32"
+    risk = "numeric"
+    tolerance = 0.005
+
+    def applies(self, context: Context) -> Applies:
+        facts = context.facts
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU; TF32 is a mode of CUDA tensor cores")
+        if facts.capability is None or facts.capability < (8, 0):
+            return Applies(False, f"{facts.device_name} has no TF32 tensor cores")
+        if facts.tf32_matmul:
+            return Applies(False, "the script has TF32 matrix products on already")
+        if not any("float32" in root.dtypes for root in facts.roots):
+            return Applies(False, "no float32 weights were seen")
+        return Applies(True, "float32 matrix products run outside the tensor cores")
+
+    def share(self, context: Context) -> float:
+        return 0.6 * context.share_of("forward", "backward")
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        import torch
+
+        torch.set_float32_matmul_precision("high")
+
+    def source(self, settings: Settings) -> str:
+        return 'torch.set_float32_matmul_precision("high")  # before the loop'
+
+
+LEVER = Tf32()

@@ -1,0 +1,248 @@
+"""How hotlap writes to a terminal: numbers, bars, and text from outside made harmless.
+
+Names, commands and reasons come from outside. They are shown through `plain`, never as rich markup.
+"""
+
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+LONGEST_TEXT: Final = 1000
+"""Characters of one piece of outside text that a screen shows."""
+EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+ASCII: Final = str.maketrans("█▉▊▋▌▍▎▏×·–—→…µ", "#####   x|-->.u")
+REPLACED: Final = "\ufffd"
+
+
+def stderr_console() -> Console:
+    """The console for everything hotlap says beside the command's own output."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def clean(text: object) -> str:
+    """Outside text on one line, without control or direction characters and of bounded length."""
+    shown = "".join(map(_harmless, str(text)[: LONGEST_TEXT + 1]))
+    return shown if len(shown) <= LONGEST_TEXT else shown[: LONGEST_TEXT - 1] + "…"
+
+
+def _harmless(char: str) -> str:
+    """A character as it may be shown: blanks for line ends, nothing for what only steers a terminal."""
+    if char.isprintable():
+        return char
+    if char.isspace():
+        return " "
+    return REPLACED if "\ud800" <= char <= "\udfff" else ""
+
+
+def plain(text: object, style: str = "") -> Text:
+    """Outside text, shown as it is: `[red]` stays `[red]`."""
+    return Text(clean(text), style)
+
+
+def _three(value: float) -> str:
+    """Three significant digits below 1000, whole numbers above, two decimals at most."""
+    value = float(f"{value:.3g}") if abs(value) < 1000 else value
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds as people read them: 0.42 ms, 5.31 ms, 215 ms, 12.3 s."""
+    if value is None or not math.isfinite(value):
+        return "unknown"
+    if 0 < value < 0.01:
+        return "<0.01 ms"
+    return f"{_three(value / 1000)} s" if value >= 999.5 else f"{_three(value)} ms"
+
+
+def between(low: float, high: float, join: str, before: str = "") -> str:
+    """Two times in ms with the unit said once where it is the same: `210 – p90 231 ms`."""
+    first, last = ms(low), ms(high)
+    if first.split(" ")[-1] == last.split(" ")[-1]:
+        first = first.split(" ")[0]
+    return f"{before}{first}{join}{last}"
+
+
+def percent(share: float | None) -> str:
+    """A share (0 to 1) in percent."""
+    if share is None or not math.isfinite(share):
+        return "unknown"
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio of step times: 2.31×."""
+    return "unknown" if value is None or not math.isfinite(value) else f"{value:.2f}×"
+
+
+def count(value: float) -> str:
+    """A rate or a number of things: 297, 12,345, 5.31."""
+    return _three(value) if math.isfinite(value) else "unknown"
+
+
+def number(amount: int, thing: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{amount} {thing}" if amount == 1 else f"{amount} {thing}s"
+
+
+def minutes(seconds: float) -> str:
+    """Seconds as mm:ss, with hours where there are any."""
+    whole = max(0, round(seconds)) if math.isfinite(seconds) else 0
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+def bar(share: float, width: int) -> str:
+    """A bar for a share (0 to 1) of `width` characters; what is not zero shows at least a sliver."""
+    if not share > 0:
+        return ""
+    eighths = max(1, round(min(share, 1.0) * width * 8))
+    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
+
+
+class ShareBar:
+    """A bar that takes the width that is left, up to `widest` characters."""
+
+    def __init__(self, share: float, widest: int = 24, style: str = "") -> None:
+        self.share, self.widest, self.style = share, widest, style
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, self.widest)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(bar(self.share, min(self.widest, options.max_width)), self.style)
+
+
+class Parts:
+    """Short texts joined by ` · `; lines break only between two of them, where the width allows."""
+
+    def __init__(self, parts: Iterable[str], style: str = "") -> None:
+        self.parts, self.style = [clean(part) for part in parts if part], style
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, max(1, cell_len(" · ".join(self.parts)))).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = ""
+        for part in self.parts:
+            longer = f"{line} · {part}" if line else part
+            if line and cell_len(longer) > options.max_width:
+                yield Text(line, self.style)
+                longer = part
+            line = longer
+        yield Text(line, self.style)
+
+
+class ByWidth:
+    """One block where there are `least` columns or more, another where there are fewer."""
+
+    def __init__(self, least: int, wide: RenderableType, narrow: RenderableType) -> None:
+        self.least, self.wide, self.narrow = least, wide, narrow
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.wide if options.max_width >= self.least else self.narrow
+
+
+class CommandLine:
+    """A command to copy into a shell. Where it is wider than the terminal, lines end with a backslash."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in _shell_lines(self.words, max(20, options.max_width)):
+            yield Text(line, "bold", no_wrap=True, overflow="ignore")
+
+
+def _shell_lines(words: Sequence[str], width: int) -> Iterator[str]:
+    """The command in lines of at most `width` characters, which a shell joins again."""
+    line = ""
+    for word in words:
+        first, *rest = _pieces(word, width - 4)
+        if line and cell_len(f"{line} {first}") + 2 > width:
+            yield f"{line} \\"
+            line = f"  {first}"
+        else:
+            line = f"{line} {first}" if line else first
+        for piece in rest:
+            yield f"{line}\\"
+            line = piece
+    yield line
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    """The word for the shell, in pieces of at most `width` characters to be joined by a backslash at the line's end."""
+    if cell_len(quote(word)) <= width:
+        return [quote(word)]
+    pieces, start = [], 0
+    for end in range(1, len(word) + 1):
+        if cell_len(quote(word[start : end + 1])) > width or end == len(word):
+            pieces.append(quote(word[start:end]))
+            start = end
+    return pieces
+
+
+def quote(word: str) -> str:
+    """A word for the shell; control characters are written as escapes (`$'...'`), so that nothing is steered."""
+    if all(char.isprintable() for char in word):
+        return shlex.quote(word)
+    return "$'" + "".join(map(_escaped, word)) + "'"
+
+
+def _escaped(char: str) -> str:
+    """A character inside `$'...'`."""
+    code = ord(char)
+    if char in "\\'":
+        return f"\\{char}"
+    if char.isprintable():
+        return char
+    if code < 0x80:
+        return {"\n": "\\n", "\t": "\\t"}.get(char, f"\\x{code:02x}")
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def labelled(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Rows of a short label and what it labels."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, shown in rows:
+        table.add_row(label, shown)
+    return table
+
+
+def columns(*names: str, right: Sequence[str] = (), wide: Sequence[str] = ()) -> Table:
+    """An empty table without lines. right: columns of numbers; wide: columns that may wrap."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    for name in names:
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wide, overflow="fold")
+    return table
+
+
+class Screen:
+    """Blocks one under another, in characters that the terminal's encoding has."""
+
+    def __init__(self, *blocks: RenderableType) -> None:
+        self.blocks = blocks
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        segments = console.render(Group(*self.blocks), options)
+        return map(_ascii, segments) if options.ascii_only else segments
+
+
+def _ascii(segment: Segment) -> Segment:
+    """The segment in ASCII, each character replaced by one."""
+    text = segment.text.translate(ASCII).encode("ascii", "replace").decode()
+    style: Style | None = segment.style
+    return Segment(text, style, segment.control)

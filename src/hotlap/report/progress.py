@@ -1,0 +1,84 @@
+"""Live progress of a tune: a status line on a terminal, one plain line per trial elsewhere."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from .console import Screen, clean, minutes, ms, plain
+
+FRAMES: Final = "|/-\\"
+FRAMES_PER_S: Final = 4.0
+
+
+class Progress:
+    """Shows what a tune does now and how much of its budget is left.
+
+    budget_s: seconds in all. clock: seconds, injected so that tests are deterministic.
+    """
+
+    def __init__(self, console: Console, budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._budget_s, self._clock = console, budget_s, clock
+        self._began = clock()
+        self._doing = self._steps = ""
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __rich__(self) -> RenderableType:
+        """The status line. What matters most stands first, because a narrow terminal cuts the end."""
+        spent = self._clock() - self._began
+        frame = FRAMES[int(spent * FRAMES_PER_S) % len(FRAMES)]
+        left = minutes(self._budget_s - spent)
+        parts = [f"{frame} {minutes(spent)}, {left} left", self._doing, self._steps]
+        return Screen(Text("  ".join(part for part in parts if part), "cyan", no_wrap=True, overflow="ellipsis"))
+
+    def start(self, title: str) -> None:
+        """Say what begins, as a line that stays; the budget's clock runs from the construction."""
+        self._doing, self._steps = clean(title), ""
+        self._say(plain(title, "bold"))
+        if self._live is None and _is_live(self._console):
+            self._live = Live(
+                self, console=self._console, refresh_per_second=FRAMES_PER_S, transient=True,
+                redirect_stdout=False, redirect_stderr=False,
+            )  # fmt: skip
+            self._live.start(refresh=True)
+
+    def trial(self, purpose: str, levers: str) -> None:
+        """A trial begins."""
+        self._doing, self._steps = clean(f"{purpose}: {levers}" if levers else purpose), ""
+
+    def step(self, done: int, of: int | None, step_ms: float | None) -> None:
+        """Steps done in this trial, and the last step time, ms."""
+        steps = f"{done} steps" if of is None else f"{done}/{of} steps"
+        self._steps = steps if step_ms is None else f"{steps}, {ms(step_ms)}"
+
+    def result(self, text: str) -> None:
+        """A trial's result, as a line that stays."""
+        self._steps = ""
+        self._say(plain(text.rstrip()))
+
+    def close(self) -> None:
+        """Take the status line away; may be called twice."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def _say(self, line: Text) -> None:
+        """A line that stays, above the status line. A log gets it whole, whatever its width."""
+        self._console.print(Screen(line), soft_wrap=not _is_live(self._console))
+
+
+def _is_live(console: Console) -> bool:
+    """Whether a line can be redrawn. A log on which colours are forced is still a log."""
+    return console.is_interactive and console.file.isatty()

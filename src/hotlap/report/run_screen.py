@@ -1,0 +1,167 @@
+"""The verdict of one run, on one screen."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..records.diagnosis import Diagnosis, Finding, Place
+from ..records.phases import PHASES
+from ..records.run import Phases, Problem, Run
+from .console import Parts, Screen, ShareBar, between, columns, count, labelled, minutes, ms, number, percent, plain
+
+MOST_FINDINGS: Final = 3
+
+
+def run_screen(
+    run: Run, diagnosis: Diagnosis | None, problems: Sequence[Problem], folder: Path, why_none: str = ""
+) -> RenderableType:
+    """What a run's time is lost to. why_none: why there is no diagnosis, where there is none."""
+    judged = diagnosis if diagnosis and diagnosis.mode != "none" else None
+    body = list(verdict(run, judged)) if judged else [no_verdict(why_none)]
+    return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)))
+
+
+def no_verdict(why: str) -> RenderableType:
+    """The first line of a run that could not be judged."""
+    return plain(f"no verdict: {why or 'no training or inference step was seen'}", "bold yellow")
+
+
+def verdict(run: Run, diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """Headline, phases and findings."""
+    yield Parts(headline(diagnosis), "bold")
+    yield Parts(_basis(run, diagnosis), "dim")
+    if not diagnosis.settled:
+        yield plain("unsettled: no steady state was recognised, the numbers rest on an uneven run", "yellow")
+    yield Text()
+    yield phase_table(diagnosis.phases, diagnosis.gpu_phases)
+    yield Text()
+    yield from findings_block(diagnosis.findings, run.cwd)
+
+
+def headline(diagnosis: Diagnosis) -> Iterator[str]:
+    """The verdict, in parts."""
+    spread = between(diagnosis.spread.p10, diagnosis.spread.p90, " – p90 ")
+    yield bound_text(diagnosis)
+    yield f"{ms(diagnosis.step_ms)} a step (p10 {spread})"
+    if diagnosis.throughput is not None:
+        yield f"{count(diagnosis.throughput)} {diagnosis.throughput_unit}"
+
+
+def bound_text(diagnosis: Diagnosis) -> str:
+    """`input-bound`; what is not known is said."""
+    return "bound unknown" if diagnosis.bound == "unknown" else f"{diagnosis.bound}-bound"
+
+
+def _basis(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
+    """What the numbers rest on."""
+    ranks = f", {number(diagnosis.ranks, 'rank')}" if diagnosis.ranks > 1 else ""
+    yield f"{diagnosis.steady_steps} steady of {number(diagnosis.steps, 'step')}{ranks}"
+    if diagnosis.mode == "inference":
+        yield "inference: a step is one forward"
+    yield diagnosis.device_name or diagnosis.device
+    if run.recipe:
+        yield f"recipe {run.recipe}"
+    if run.levers:
+        yield f"levers {', '.join(lever.name for lever in run.levers)}"
+
+
+def phase_table(host: Phases, device: Phases | None) -> Table:
+    """Host and device time of each phase, mean ms a step, with its share of the step."""
+    heads = ("phase", "host", "share", "")
+    table = columns(*heads, *(("device", "share", "") if device else ()), right=("host", "device", "share"), wide=("",))
+    rows, on_device = msgspec.structs.asdict(host), msgspec.structs.asdict(device) if device else {}
+    for phase in PHASES:
+        if rows[phase] is not None or on_device.get(phase) is not None:
+            table.add_row(phase, *_cells(phase, rows), *(_cells(phase, on_device) if device else ()))
+    return table
+
+
+def _cells(phase: str, row: dict[str, float | None]) -> tuple[RenderableType, ...]:
+    """Time, share and bar of a phase; blank where it was not measured."""
+    value, whole = row[phase], sum(part or 0.0 for part in row.values())
+    if value is None:
+        return Text("-"), Text(), Text()
+    share = value / whole if whole > 0 else 0.0
+    return Text(ms(value)), Text(percent(share)), ShareBar(share, style="cyan")
+
+
+def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[RenderableType]:
+    """The first findings, largest as the diagnosis has them; how many more there are."""
+    if not findings:
+        yield plain("no finding: nothing that hotlap knows of takes a notable share", "dim")
+        return
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings[:MOST_FINDINGS]:
+        table.add_row(Text(percent(finding.share), "bold yellow"), Group(*finding_lines(finding, cwd)))
+    yield table
+    if len(findings) > MOST_FINDINGS:
+        yield plain(f"and {len(findings) - MOST_FINDINGS} more in diagnosis.json", "dim")
+
+
+def finding_lines(finding: Finding, cwd: str) -> Iterator[RenderableType]:
+    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead."""
+    yield plain(finding.title or finding.id, "bold")
+    where = f"at {place_text(finding.where, cwd)}" if finding.where else ""
+    yield Parts([finding.evidence, where, f"levers: {', '.join(finding.levers)}" if finding.levers else ""])
+    instead = f"Instead: {finding.instead}" if finding.instead else ""
+    if finding.why or instead:
+        yield plain(f"{finding.why} {instead}".strip(), "dim")
+
+
+def place_text(place: Place, cwd: str) -> str:
+    """`train.py:41 in main`; relative to the command's folder where it lies in it."""
+    path = Path(place.file)
+    shown = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else place.file
+    line = "" if place.line is None else f":{place.line}"
+    return f"{shown}{line}" + (f" in {place.function}" if place.function else "")
+
+
+def _notes(
+    run: Run, diagnosis: Diagnosis | None, problems: Sequence[Problem], folder: Path
+) -> Iterator[tuple[str, RenderableType]]:
+    """The last lines: how the command ended, what is unknown, hotlap's own problems, what to do next."""
+    if ending := ending_text(run):
+        yield "command", plain(ending, "yellow")
+    for text in diagnosis.unknown if diagnosis else ():
+        yield "unknown", plain(text)
+    if problems:
+        yield "problems", plain(problem_text(problems, folder), "yellow")
+    if diagnosis and diagnosis.next:
+        yield "next", plain(diagnosis.next, "bold")
+    yield "records", plain(folder)
+
+
+def ending_text(run: Run) -> str:
+    """How the command ended, where that was not simply its own end with exit code 0."""
+    if run.status == "finished" and not run.exit_code and run.signal is None:
+        return ""
+    after = "" if run.wall_s is None else f" after {minutes(run.wall_s)}"
+    if run.signal is not None:
+        return f"{run.status}{after}, ended by {_signal_name(run.signal)}"
+    return f"{run.status}{after}" + ("" if run.exit_code is None else f", exit code {run.exit_code}")
+
+
+def _signal_name(value: int) -> str:
+    """`SIGKILL`; the number where this system has no such signal."""
+    try:
+        return signal.Signals(value).name
+    except ValueError:
+        return f"signal {value}"
+
+
+def problem_text(problems: Sequence[Problem], folder: Path) -> str:
+    """hotlap's own problems: how many, the first one, and where all of them are."""
+    first = problems[0]
+    lever = f"lever {first.lever}, " if first.lever else ""
+    return (
+        f"{number(len(problems), 'problem')} of hotlap's own, not the command's; first: {lever}{first.where}: "
+        f"{first.what}; see {folder / 'rank-*' / 'problems.jsonl'}"
+    )

@@ -1,0 +1,238 @@
+"""The result of a tune, on one screen."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..records.diagnosis import Diagnosis
+from ..records.phases import PHASES
+from ..records.run import Environment, Phases
+from ..records.tune import Dropped, Kept, Parity, Tune
+from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, ms, number, plain, ratio
+from .run_screen import bound_text, place_text
+
+MOST_DROPPED: Final = 8
+WIDE_ENOUGH: Final = 64
+"""Columns that the table of kept levers needs."""
+RATIOS: Final = ("predicted", "measured", "leave-one-out")
+
+
+def tune_screen(tune: Tune, folder: Path) -> RenderableType:
+    """What a tune found: the gain with its proof, what was kept and dropped, and how to go on."""
+    return Screen(
+        plain(tune_headline(tune), "bold green" if tune.gain else "bold yellow"),
+        Parts(_bounds(tune), "dim"),
+        *_warnings(tune),
+        Text(),
+        before_and_after(tune.baseline, tune.tuned),
+        *_kept(tune.kept),
+        *_dropped(tune.dropped),
+        Text(),
+        labelled(_notes(tune)),
+        *_next(tune, folder),
+    )
+
+
+def tune_headline(tune: Tune) -> str:
+    """The gain, or that there is none, in one sentence."""
+    step = f"{ms(tune.baseline.step_ms)} a step"
+    if not tune.gain:
+        return f"{_without_gain(tune)}: {step}"
+    after = f"{ms(tune.baseline.step_ms)} → {ms(tune.tuned.step_ms)} a step" if tune.tuned else step
+    return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after}"
+
+
+def _without_gain(tune: Tune) -> str:
+    """Why there is no gain to report."""
+    if tune.speedup is not None:
+        return f"no gain: {ratio(tune.speedup)} ({_interval(tune)})"
+    if not tune.complete:
+        return _not_finished(tune)
+    return "no gain: the levers that were kept were not compared" if tune.kept else "no gain: no lever was kept"
+
+
+def _not_finished(tune: Tune) -> str:
+    """Why the tune ended early."""
+    return f"not finished, {tune.why_incomplete or 'the reason is unknown'}"
+
+
+def _interval(tune: Tune) -> str:
+    """What the speed-up rests on."""
+    pairs = number(tune.pairs, "ABBA pair")
+    if tune.interval is None:
+        return f"no interval, {pairs}"
+    return f"95% interval {tune.interval.low:.2f}–{tune.interval.high:.2f}, {pairs}"
+
+
+def _bounds(tune: Tune) -> Iterator[str]:
+    """What limited the step, what limits it now, and on which device."""
+    yield f"before {bound_text(tune.baseline)}"
+    yield f"after {bound_text(tune.tuned)}" if tune.tuned else ""
+    yield tune.baseline.device_name or tune.baseline.device
+
+
+def _warnings(tune: Tune) -> Iterator[RenderableType]:
+    """That the tune did not finish; that one of the two sides never became steady."""
+    if not tune.complete and tune.speedup is not None:
+        yield plain(_not_finished(tune), "yellow")
+    sides = (("before", tune.baseline), ("after", tune.tuned))
+    if names := [name for name, side in sides if side and not side.settled]:
+        yield plain(f"unsettled {' and '.join(names)}: no steady state was recognised in that run", "yellow")
+
+
+def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
+    """Mean ms a step in each phase, before and after, bars on one scale; device time where both sides have it."""
+    on_device = before.gpu_phases is not None and (after is None or after.gpu_phases is not None)
+    first = _row(before.gpu_phases if on_device else before.phases)
+    second = _row((after.gpu_phases if on_device else after.phases) if after else None)
+    scale = max(_total(first), _total(second))
+    name = "device" if on_device else "host"
+    heads = ("before", "", *(("after", "") if after else ()))
+    table = columns(f"{name} time", *heads, right=("before", "after"), wide=("",))
+    for phase in PHASES:
+        if first.get(phase) is not None or second.get(phase) is not None:
+            cells = _cells(first.get(phase), scale, "cyan")
+            table.add_row(phase, *cells, *(_cells(second.get(phase), scale, "green") if after else ()))
+    return table
+
+
+def _row(phases: Phases | None) -> dict[str, float | None]:
+    """Phases by name."""
+    return msgspec.structs.asdict(phases) if phases else {}
+
+
+def _total(row: dict[str, float | None]) -> float:
+    """The whole step, ms: what a bar of full length stands for."""
+    return sum(value or 0.0 for value in row.values())
+
+
+def _cells(value: float | None, scale: float, style: str) -> tuple[RenderableType, RenderableType]:
+    """A time and its bar; a dash where it was not measured."""
+    if value is None:
+        return Text("-"), Text()
+    return Text(ms(value)), ShareBar(value / scale if scale > 0 else 0.0, style=style)
+
+
+def _kept(kept: tuple[Kept, ...]) -> Iterator[RenderableType]:
+    """The levers in the recipe; ratios of step times, above 1 is faster."""
+    if not kept:
+        return
+    yield Text()
+    yield ByWidth(WIDE_ENOUGH, _kept_table(kept), _kept_list(kept))
+
+
+def _kept_table(kept: tuple[Kept, ...]) -> Table:
+    """A row a lever."""
+    table = columns("kept", "risk", *RATIOS, right=RATIOS, wide=("kept",))
+    for lever in kept:
+        table.add_row(_lever_name(lever), Text(lever.risk), *map(Text, _ratios(lever)))
+    return table
+
+
+def _kept_list(kept: tuple[Kept, ...]) -> Table:
+    """Two lines or more a lever, for a narrow terminal."""
+    table = columns("kept", wide=("kept",))
+    for lever in kept:
+        table.add_row(_lever_name(lever))
+        numbers = (f"{name} {value}" for name, value in zip(RATIOS, _ratios(lever), strict=True))
+        table.add_row(Padding(Parts([lever.risk, *numbers]), (0, 0, 0, 2)))
+    return table
+
+
+def _lever_name(lever: Kept) -> Text:
+    """The lever and its settings."""
+    return plain(lever.lever, "green").append_text(plain(settings_text(lever.settings), "dim"))
+
+
+def _ratios(lever: Kept) -> list[str]:
+    """What was predicted, what was measured, and what the recipe loses without the lever."""
+    values = (lever.predicted, lever.measured, lever.leave_one_out)
+    return ["-" if value is None else ratio(value) for value in values]
+
+
+def settings_text(settings: dict[str, Any]) -> str:
+    """` workers=4 pin=true`: each with a blank before it."""
+    return "".join(f" {name}={json.dumps(value, default=str)}" for name, value in settings.items())
+
+
+def _dropped(dropped: tuple[Dropped, ...]) -> Iterator[RenderableType]:
+    """The levers that are not in the recipe, those that were tried first."""
+    if not dropped:
+        return
+    table = columns("dropped", "measured", "why", right=("measured",), wide=("why",))
+    for lever in sorted(dropped, key=lambda lever: lever.ratio is None)[:MOST_DROPPED]:
+        measured = "-" if lever.ratio is None else ratio(lever.ratio)
+        table.add_row(plain(lever.lever), Text(measured), plain(lever.why))
+    yield Text()
+    yield table
+    if len(dropped) > MOST_DROPPED:
+        yield plain(f"and {len(dropped) - MOST_DROPPED} more in tune.json", "dim")
+
+
+def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
+    """What stands behind the numbers."""
+    if tune.parity is not None:
+        style = "" if tune.parity.ok else "bold red"
+        yield "parity", Group(Parts(parity_parts(tune.parity), style), plain(tune.parity.why, style))
+    if tune.complete and not tune.gain and tune.baseline.findings:
+        yield "limit", plain(_limit(tune))
+    yield "cost", Parts(_cost_parts(tune))
+    yield "machine", Parts(environment_parts(tune.environment))
+
+
+def _cost_parts(tune: Tune) -> Iterator[str]:
+    """What the tune took, and when the recipe's longer start (compiling) has paid for itself."""
+    yield f"tune took {minutes(tune.wall_s)} for {number(len(tune.trials), 'trial')}"
+    if tune.seed is not None:
+        yield f"seed {tune.seed} set from outside"
+    if tune.break_even_steps is not None:
+        yield f"the recipe's start pays off after {number(tune.break_even_steps, 'step')}"
+
+
+def _limit(tune: Tune) -> str:
+    """What holds the step back where no lever helped."""
+    first = tune.baseline.findings[0]
+    where = f", at {place_text(first.where, '')}" if first.where else ""
+    return f"{bound_text(tune.baseline)}: {first.title or first.id}{where}"
+
+
+def parity_parts(parity: Parity) -> Iterator[str]:
+    """Whether learning is unchanged, and the numbers that say so."""
+    yield f"{'holds' if parity.ok else 'FAILED'}, {parity.level}"
+    yield f"{number(parity.steps, 'step')} compared"
+    if parity.loss_gap is not None:
+        allowed = "no bound known" if parity.allowed is None else f"{parity.allowed:.3g} allowed"
+        yield f"loss gap {parity.loss_gap:.3g}, {allowed}"
+    yield f"samples: {parity.samples}" if parity.samples else ""
+
+
+def environment_parts(environment: Environment) -> Iterator[str]:
+    """The machine and the source tree, in parts."""
+    for name in dict.fromkeys(gpu.name for gpu in environment.gpus):
+        yield f"{sum(gpu.name == name for gpu in environment.gpus)} × {name}"
+    if environment.driver:
+        yield f"driver {environment.driver}"
+    yield f"{environment.cpu}, {number(environment.cores, 'core')}, {environment.memory_gib:.0f} GiB"
+    yield f"Python {environment.python.split(' ')[0]}"
+    if environment.git_commit:
+        yield f"git {environment.git_commit[:10]}" + (" with changes" if environment.git_dirty else "")
+
+
+def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
+    """The lines to type next, flush left so that they can be copied."""
+    if not tune.complete:
+        yield plain("next: go on where it stopped", "dim")
+        yield CommandLine(("hotlap", "tune", "--resume", str(folder)))
+    if tune.recipe is not None:
+        recipe = folder / Path(tune.recipe).name
+        yield plain("next: train with the recipe", "dim")
+        yield CommandLine(("hotlap", "run", "--recipe", str(recipe), *tune.command))
+    elif tune.complete:
+        yield labelled([("records", plain(folder))])

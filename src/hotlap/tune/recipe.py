@@ -1,0 +1,86 @@
+"""From kept levers to a recipe, and from a recipe (untrusted) to levers that can be put in."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hotlap import __version__
+from hotlap.levers import all_levers
+from hotlap.records.errors import RecipeError
+from hotlap.records.files import RECIPE_FORMAT, read_recipe
+from hotlap.records.run import Environment, Lever
+from hotlap.records.tune import Recipe, RecipeEvidence, RecipeLever, Tune
+
+
+def recipe_of(tune: Tune) -> Recipe:
+    """The recipe of a tune: levers, settings, evidence, environment."""
+    interval = tune.interval
+    return Recipe(
+        format=RECIPE_FORMAT,
+        hotlap=__version__,
+        command=tune.command,
+        lever=tuple(
+            RecipeLever(name=kept.lever, settings=kept.settings, risk=kept.risk, measured=kept.measured)
+            for kept in tune.kept
+        ),
+        evidence=RecipeEvidence(
+            speedup=tune.speedup,
+            low=interval.low if interval else None,
+            high=interval.high if interval else None,
+            pairs=tune.pairs,
+            parity=f"{tune.parity.level}: {tune.parity.why}" if tune.parity else "",
+            baseline_ms=tune.baseline.step_ms,
+            tuned_ms=tune.tuned.step_ms if tune.tuned else None,
+        ),
+        environment=_environment(tune.environment, tune.baseline.device_name),
+    )
+
+
+def _environment(environment: Environment, device: str | None) -> dict[str, object]:
+    return {
+        "cpu": environment.cpu,
+        "cores": environment.cores,
+        "device": device or "cpu",
+        "driver": environment.driver or "",
+        "git_commit": environment.git_commit or "",
+    }
+
+
+def levers_of(path: Path, machine: Environment, lenient: bool = False) -> tuple[tuple[Lever, ...], list[str]]:
+    """The levers of a recipe, and what was passed over (only with `lenient`).
+
+    Raises RecipeError for unknown levers, wrong settings, levers that exclude each other or don't fit the machine.
+    """
+    recipe = read_recipe(path)
+    levers: list[Lever] = []
+    passed: list[str] = []
+    for entry in recipe.lever:
+        wrong = _wrong(entry.name, entry.settings, (lever.name for lever in levers))
+        wrong = wrong or all_levers()[entry.name].fits(machine, entry.settings)
+        if wrong is None:
+            levers.append(Lever(name=entry.name, settings=entry.settings))
+        elif lenient:
+            passed.append(f"{entry.name}: {wrong}")
+        else:
+            raise RecipeError(f"{path}: {entry.name}: {wrong}. `--lenient` leaves such levers out")
+    return tuple(levers), passed
+
+
+def _wrong(name: str, settings: Mapping[str, object], active: Iterable[str]) -> str | None:
+    lever = all_levers().get(name)
+    if lever is None:
+        return f"this hotlap ({__version__}) has no such lever; it has {', '.join(all_levers())}"
+    present = list(active)
+    if name in present:
+        return "stands twice"
+    clash = [other for other in present if other in lever.excludes or name in all_levers()[other].excludes]
+    if clash:
+        return f"can't be used with {clash[0]}"
+    return lever.check(settings)
+
+
+def variables_of(levers: Iterable[Lever]) -> dict[str, str]:
+    """The environment variables that levers need before the command starts."""
+    variables: dict[str, str] = {}
+    for lever in levers:
+        variables.update(all_levers()[lever.name].environment(lever.settings))
+    return variables

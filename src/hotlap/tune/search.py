@@ -1,0 +1,434 @@
+"""The search: which lever next, keep or drop, until nothing is left that could win.
+
+Greedy, by what each lever can still win: after every kept lever the bound is read again from the trial that kept it,
+so that a lever whose bound has come up is tried even if it could not win before. Then leave-one-out, so that no
+passenger stays, and confirmation in ABBA pairs of fresh processes.
+"""
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from hotlap.levers import all_levers
+from hotlap.levers._base import Context, Lever, Settings
+from hotlap.records import run as records
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.errors import CommandFailed, NothingMeasured
+from hotlap.records.files import read_facts
+from hotlap.records.run import Facts
+from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial
+
+from .parity import MOST_TOLERANCE, Evidence, Rule, Twins, gaps, judge
+from .statistics import abba, half_width, ratio_interval
+from .trials import Special, Trials, names
+
+LEAST_GAIN: Final = 1.02
+UNSURE: Final = (0.90, 1.12)
+"""Ratios between these are measured again, beside the incumbent, before they decide."""
+LEAST_SHARE: Final = 0.01
+NUDGE: Final = 2.0**-9
+"""Half a unit in the last place of bfloat16 (8 significant bits), relative."""
+SAME_RANDOM: Final = "in a run of its own that draws the same random numbers as without the lever"
+PAIRS: Final = (3, 8)
+NARROW: Final = 0.03
+COMPILE_TIMEOUT_S: Final = 300.0
+
+
+class BudgetSpent(Exception):
+    """No time is left for another trial."""
+
+
+@dataclass
+class Incumbent:
+    """The best so far."""
+
+    levers: list[records.Lever]
+    trial: Trial
+    diagnosis: Diagnosis
+    facts: Facts
+    step_ms: float
+
+
+@dataclass
+class Found:
+    """What the search knows; filled as it goes, so that an interruption loses nothing."""
+
+    baseline: Diagnosis | None = None
+    kept: list[Kept] = field(default_factory=list)
+    dropped: dict[str, Dropped] = field(default_factory=dict)
+    tuned: Diagnosis | None = None
+    parity: Parity | None = None
+    speedup: float | None = None
+    interval: Interval | None = None
+    pairs: int = 0
+    noise: float | None = None
+    break_even: int | None = None
+    seeded: bool = False
+
+
+class Search:
+    """One tune of one command."""
+
+    def __init__(
+        self, trials: Trials, budget_s: float, only: tuple[str, ...], without: tuple[str, ...], semantic: bool = False
+    ) -> None:
+        self.trials = trials
+        self.deadline = time.monotonic() + budget_s
+        self.only, self.without, self.semantic = only, without, semantic
+        self.found = Found()
+        self.base: Evidence = Evidence(())
+        self.again: Evidence = Evidence(())
+        self.base_trial: Trial | None = None
+        self._twins: dict[str, Evidence | None] = {}
+        self.base_wall_s = 0.0
+        self.refused: set[str] = set()
+        self._proven: dict[str, Parity] = {}
+
+    # the whole
+
+    def run(self) -> Found:
+        """Baseline, search, leave-one-out, confirmation. KeyboardInterrupt leaves `found` as far as it got."""
+        incumbent = self.baseline()
+        try:
+            incumbent = self.climb(incumbent)
+            incumbent = self.leave_one_out(incumbent)
+        except BudgetSpent:
+            self._say("budget: no time for more trials; confirming what was kept")
+        if incumbent.levers:
+            try:
+                self.confirm(incumbent)
+            except BudgetSpent:
+                self._unconfirmed("no time was left to prove parity in the confirmation")
+        return self.found
+
+    def baseline(self) -> Incumbent:
+        """Two runs of the bare command. Raises CommandFailed, NothingMeasured."""
+        first = self.trials.run("baseline", ())
+        if first.outcome in {"crashed", "memory"}:
+            raise CommandFailed(f"the command itself fails, without any lever: {first.why} (see {self._output(first)})")
+        if first.outcome != "measured":
+            raise NothingMeasured(f"{first.why} (see {self._output(first)})")
+        self.base_wall_s = first.wall_s
+        self.trials.timeout_s = max(120.0, 4 * first.wall_s + 60)
+        second = self.trials.run("baseline", ())
+        if second.outcome != "measured":
+            raise CommandFailed(f"the command does not run twice alike: {second.why} (see {self._output(second)})")
+        self.base, self.again = self.trials.evidence(first), self.trials.evidence(second)
+        self.base_trial = first
+        diagnosis, facts = self.trials.diagnosis(second), self._facts(second)
+        times = [t.step_ms for t in (first, second) if t.step_ms is not None]
+        self.found.baseline = diagnosis
+        self.found.noise = abs(math.log(times[0] / times[1]))
+        self.found.seeded = facts.seeded
+        own = gaps(self.base, self.again)
+        in_loss = "not at all" if own.none else f"by {own.loss:.2%}"
+        self._say(
+            f"baseline  {_ms(_mean(times))}  {diagnosis.bound}-bound; "
+            f"two runs differ by {self.found.noise:.1%} in time, {in_loss} in loss"
+        )
+        return Incumbent([], second, diagnosis, facts, _mean(times))
+
+    def climb(self, incumbent: Incumbent) -> Incumbent:
+        """Try levers until none is left that could win."""
+        tried: set[tuple[str, str]] = set()
+        while True:
+            choice = self._next(incumbent, tried)
+            if choice is None:
+                return incumbent
+            lever, share = choice
+            tried.add((lever.name, incumbent.diagnosis.bound))
+            incumbent = self._try(incumbent, lever, share)
+
+    def leave_one_out(self, incumbent: Incumbent) -> Incumbent:
+        """Take out each lever without which the step is no slower."""
+        for kept in list(self.found.kept)[:-1] if len(self.found.kept) > 1 else []:
+            rest = [lever for lever in incumbent.levers if lever.name != kept.lever]
+            if any(lever.name == "device-prefetch" for lever in rest) and kept.lever == "loader-workers":
+                continue  # the one needs the other
+            trial = self._trial(f"without {kept.lever}", rest)
+            if trial.outcome != "measured" or trial.step_ms is None:
+                continue
+            worth = trial.step_ms / incumbent.step_ms
+            if worth < UNSURE[1]:
+                worth = self._again(incumbent, rest, f"without {kept.lever}", 1 / worth) ** -1
+            self._note_alone(kept, worth)
+            if worth < LEAST_GAIN:
+                why = f"no gain beside the others: without it the step takes {1 / worth:.2f} of the time"
+                self._drop(kept.lever, why, kept.measured)
+                self.found.kept = [other for other in self.found.kept if other.lever != kept.lever]
+                step_ms = min(incumbent.step_ms, trial.step_ms)
+                incumbent = Incumbent(rest, trial, self.trials.diagnosis(trial), self._facts(trial), step_ms)
+                self.found.tuned = incumbent.diagnosis
+        return incumbent
+
+    def confirm(self, incumbent: Incumbent) -> None:
+        """ABBA pairs of fresh processes: the speed-up with its interval, and parity of every run."""
+        self._say(f"confirm  {names(incumbent.levers)} against the bare command, in ABBA pairs")
+        before: list[Trial] = []
+        after: list[Trial] = []
+        for letter in abba(PAIRS[1]):
+            paired = min(len(before), len(after))
+            if len(before) == len(after) and paired >= 2:
+                self._conclude(before, after)
+                enough = paired >= PAIRS[0] and self.found.interval and half_width(self.found.interval) < NARROW
+                if enough or self._left() < 1.2 * (before[-1].wall_s + after[-1].wall_s):
+                    break
+            levers: list[records.Lever] = [] if letter == "A" else incumbent.levers
+            trial = self.trials.run("confirm", levers, timeout_s=max(self._timeout(levers), 2 * self.base_wall_s))
+            if trial.outcome != "measured":
+                self._unconfirmed(f"a confirmation run was not measured: {trial.why}")
+                return
+            (before if letter == "A" else after).append(trial)
+        self._conclude(before, after)
+        self._parity_of_confirmation(incumbent, after)
+
+    # steps of the climb
+
+    def _next(self, incumbent: Incumbent, tried: set[tuple[str, str]]) -> tuple[Lever, float] | None:
+        """The lever that can win most, of those that apply and were not tried under this bound."""
+        context = self._context(incumbent)
+        best: tuple[Lever, float] | None = None
+        for lever in all_levers().values():
+            if lever.name in context.active or (lever.name, context.diagnosis.bound) in tried:
+                continue
+            if lever.name in self.refused:
+                continue
+            why = self._excluded(lever, context)
+            if why is not None:
+                self._drop(lever.name, why)
+                continue
+            share = lever.share(context)
+            if share < LEAST_SHARE:
+                self._drop(lever.name, f"could win at most {share:.1%} of the step here")
+                continue
+            if best is None or share > best[1]:
+                best = (lever, share)
+        return best
+
+    def _excluded(self, lever: Lever, context: Context) -> str | None:
+        if self.only and lever.name not in self.only:
+            return "left out by --only"
+        if lever.name in self.without:
+            return "left out by --without"
+        if lever.risk == "semantic" and not self.semantic:
+            return "changes training; only with --allow semantic"
+        clash = [name for name in context.active if name in lever.excludes or lever.name in all_levers()[name].excludes]
+        if clash:
+            return f"can't be used with {clash[0]}"
+        applies = lever.applies(context)
+        return None if applies.yes else applies.why
+
+    def _try(self, incumbent: Incumbent, lever: Lever, share: float) -> Incumbent:
+        """Try a lever's variants; returns the new incumbent."""
+        predicted = 1 / (1 - min(share, 0.95))
+        variants = lever.variants(self._context(incumbent))
+        best: tuple[Trial, float, Settings, Parity] | None = None
+        for settings in variants[:3]:
+            use = records.Lever(name=lever.name, settings=settings)
+            levers = [*incumbent.levers, use]
+            trial = self._trial(f"try {lever.name}", levers)
+            if trial.outcome != "measured" or trial.step_ms is None:
+                self._refuse(lever, use, f"{trial.outcome}: {trial.why}")
+                continue
+            ratio = incumbent.step_ms / trial.step_ms
+            if UNSURE[0] < ratio < UNSURE[1]:
+                ratio = self._again(incumbent, levers, f"try {lever.name}", ratio)
+            if ratio < LEAST_GAIN or (best is not None and ratio < best[1] * LEAST_GAIN):
+                if best is None:
+                    self._drop(lever.name, "slower" if ratio < 1 / LEAST_GAIN else "no gain", ratio)
+                    self._say(f"drop  {_use(use)}  {_ms(trial.step_ms)}  {ratio:.2f}×")
+                if ratio < LEAST_GAIN and best is None:
+                    continue
+                break
+            parity = self._judge(levers, trial)
+            trial = self.trials.amend(trial, ratio=ratio, parity=parity)
+            if not parity.ok:
+                self._refuse(lever, use, f"parity: {parity.why}", ratio)
+                continue
+            best = (trial, ratio, settings, parity)
+        if best is None:
+            return incumbent
+        return self._keep(incumbent, lever, best, predicted)
+
+    def _refuse(self, lever: Lever, use: records.Lever, why: str, ratio: float | None = None) -> None:
+        """A variant that can't be used; the lever is not tried again when the bound moves."""
+        self._drop(lever.name, why, ratio)
+        self.refused.add(lever.name)
+        self._say(f"drop  {_use(use)}  {f'{ratio:.2f}×  ' if ratio else ''}{why[:160]}")
+
+    def _keep(
+        self, incumbent: Incumbent, lever: Lever, best: tuple[Trial, float, Settings, Parity], predicted: float
+    ) -> Incumbent:
+        trial, ratio, settings, parity = best
+        use = records.Lever(name=lever.name, settings=settings)
+        self.found.dropped.pop(lever.name, None)
+        self.found.kept.append(
+            Kept(
+                lever=lever.name,
+                settings=settings,
+                risk=lever.risk,
+                meaning=lever.meaning,
+                predicted=predicted,
+                measured=ratio,
+                parity=parity,
+                source=lever.source(settings),
+            )
+        )
+        self.found.parity = parity
+        diagnosis = self.trials.diagnosis(trial)
+        self.found.tuned = diagnosis
+        step_ms = incumbent.step_ms / ratio
+        self._say(
+            f"keep  {_use(use)}  {_ms(step_ms)}  {ratio:.2f}× (at most {predicted:.2f}× predicted)  "
+            f"{parity.level}; now {diagnosis.bound}-bound"
+        )
+        return Incumbent([*incumbent.levers, use], trial, diagnosis, self._facts(trial), step_ms)
+
+    def _again(self, incumbent: Incumbent, levers: list[records.Lever], purpose: str, first: float) -> float:
+        """A second look at an uncertain ratio: incumbent and candidate once more, one after the other."""
+        one = self._trial("incumbent again", incumbent.levers)
+        two = self._trial(f"{purpose} again", levers)
+        if one.step_ms is None or two.step_ms is None:
+            return first
+        return math.sqrt(first * (one.step_ms / two.step_ms))
+
+    # parity
+
+    def _judge(self, levers: list[records.Lever], trial: Trial) -> Parity:
+        evidence = self.trials.evidence(trial)
+        parity = judge(self._rule(levers), self.base, self.again, evidence, self._twin_runs())
+        if parity.ok or not self.base.draws:
+            return parity
+        same = [_for_parity(lever) for lever in levers]
+        if same == levers or parity.level == "refused":
+            return parity
+        key = repr(same)
+        if key not in self._proven:
+            own = self._trial("parity", same)
+            if own.outcome != "measured":
+                return parity
+            proof = judge(self._rule(levers), self.base, self.again, self.trials.evidence(own), self._twin_runs())
+            self.trials.amend(own, parity=proof)
+            self._proven[key] = msgspec.structs.replace(proof, why=f"{proof.why} ({SAME_RANDOM})")
+        return self._proven[key]
+
+    @staticmethod
+    def _rule(levers: list[records.Lever]) -> Rule:
+        known = [all_levers()[lever.name] for lever in levers]
+        tolerance = min(MOST_TOLERANCE, sum(lever.tolerance for lever in known))
+        return Rule(any(lever.risk != "exact" for lever in known), tolerance, any(lever.redraws for lever in known))
+
+    def _twin_runs(self) -> Twins:
+        return Twins(
+            nudged=lambda: self._twin("nudged twin", Special(nudge=NUDGE)),
+            redrawn=lambda: self._twin("redrawn twin", Special(redraw=self.trials.plan.seed + 4049)),
+        )
+
+    def _twin(self, purpose: str, special: Special) -> Evidence | None:
+        if purpose not in self._twins:
+            trial = self.trials.run(purpose, (), special)
+            self._twins[purpose] = self.trials.evidence(trial) if trial.outcome == "measured" else None
+        return self._twins[purpose]
+
+    # confirmation
+
+    def _conclude(self, before: list[Trial], after: list[Trial]) -> None:
+        count = min(len(before), len(after))
+        if count < 2:
+            return
+        a = [trial.step_ms or math.nan for trial in before[:count]]
+        b = [trial.step_ms or math.nan for trial in after[:count]]
+        self.found.speedup, self.found.interval = ratio_interval(a, b)
+        self.found.pairs = count
+        self.found.tuned = self.trials.diagnosis(after[-1])
+        saved_s = (_mean(a) - _mean(b)) / 1000
+        extra_s = _start_s(after) - _start_s(before)
+        self.found.break_even = max(0, math.ceil(extra_s / saved_s)) if saved_s > 0 else None
+
+    def _parity_of_confirmation(self, incumbent: Incumbent, after: list[Trial]) -> None:
+        for trial in after:
+            parity = self._judge(incumbent.levers, trial)
+            self.found.parity = parity
+            if not parity.ok:
+                self._unconfirmed(f"parity in a confirmation run: {parity.why}")
+                return
+        interval = self.found.interval
+        if interval is None or interval.low <= 1:
+            shown = f"{interval.low:.2f}–{interval.high:.2f}" if interval else "none"
+            self._unconfirmed(f"not confirmed: the 95% interval of the speed-up is {shown}")
+
+    def _unconfirmed(self, why: str) -> None:
+        """Nothing that was not proven goes into a recipe."""
+        for kept in self.found.kept:
+            self._drop(kept.lever, why, kept.measured)
+        self.found.kept = []
+        self._say(f"drop  all: {why}")
+
+    # small things
+
+    def _trial(self, purpose: str, levers: list[records.Lever]) -> Trial:
+        reserve = 2 * (self.base_wall_s + self.base_wall_s) if levers else 0.0
+        if purpose != "parity" and self._left() - reserve < 1.2 * self.base_wall_s:
+            raise BudgetSpent
+        return self.trials.run(purpose, levers, timeout_s=self._timeout(levers))
+
+    def _timeout(self, levers: list[records.Lever]) -> float:
+        compiling = any(lever.name == "compile" for lever in levers)
+        limit = self.trials.timeout_s + (COMPILE_TIMEOUT_S if compiling else 0)
+        return max(30.0, min(limit, self._left()))
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _context(self, incumbent: Incumbent) -> Context:
+        active: dict[str, Any] = {lever.name: lever.settings for lever in incumbent.levers}
+        return Context(incumbent.diagnosis, incumbent.facts, self.trials.plan.environment, active)
+
+    def _facts(self, trial: Trial) -> Facts:
+        """What the script is made of: from the bare command, since levers change what is seen of it."""
+        assert self.base_trial is not None
+        facts = read_facts(self.trials.rank(self.base_trial).folder)
+        if facts is None:
+            raise NothingMeasured(f"{trial.folder}: the process died before it could say what the script is made of")
+        return facts
+
+    def _drop(self, name: str, why: str, ratio: float | None = None) -> None:
+        known = self.found.dropped.get(name)
+        if known is None or known.ratio is None or ratio is not None:
+            self.found.dropped[name] = Dropped(lever=name, why=why, ratio=ratio)
+
+    def _note_alone(self, kept: Kept, worth: float) -> None:
+        at = next(i for i, other in enumerate(self.found.kept) if other.lever == kept.lever)
+        self.found.kept[at] = msgspec.structs.replace(kept, leave_one_out=worth)
+
+    def _output(self, trial: Trial) -> str:
+        return str(self.trials.plan.folder / trial.folder / "output.txt")
+
+    def _say(self, text: str) -> None:
+        self.trials.listener.result(text)
+
+
+def _for_parity(lever: records.Lever) -> records.Lever:
+    settings = all_levers()[lever.name].for_parity(lever.settings)
+    return lever if settings is None else records.Lever(name=lever.name, settings=settings)
+
+
+def _use(lever: records.Lever) -> str:
+    settings = ", ".join(f"{key}={value}" for key, value in lever.settings.items())
+    return f"{lever.name} ({settings})" if settings else lever.name
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4g} ms"
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _start_s(trials: list[Trial]) -> float:
+    """Mean seconds that steady steps did not take: start, compilation, warm-up."""
+    return _mean([trial.warmup_s or 0.0 for trial in trials])

@@ -1,0 +1,539 @@
+"""Screens on hand-made records: what is shown is what the records hold, on any terminal, whatever the names."""
+
+import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.run import Environment, Gpu, Lever, Phases, Problem, Run
+from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune
+from hotlap.report.console import (
+    LONGEST_TEXT,
+    CommandLine,
+    bar,
+    between,
+    clean,
+    minutes,
+    ms,
+    percent,
+    plain,
+    ratio,
+    stderr_console,
+)
+from hotlap.report.progress import Progress
+from hotlap.report.run_screen import run_screen
+from hotlap.report.tune_screen import tune_screen
+
+HOSTILE = "[red]a\x1b[31m\x07\u202eb\rc\nd[/red]:boom:"
+TAMED = "[red]a[31mb c d[/red]:boom:"
+FOLDER = Path("runs/one")
+COMMAND = ("python", "train.py", "--lr", "3e-4")
+ENVIRONMENT = Environment(
+    hotlap="0.1.0",
+    python="3.12.1 (/venv/bin/python)",
+    os="Linux",
+    cpu="AMD EPYC",
+    cores=16,
+    memory_gib=127.6,
+    driver="550.54",
+    gpus=(Gpu(name="NVIDIA H100", memory_gib=80.0),) * 2,
+    git_commit="0123456789abcdef",
+    git_dirty=True,
+)
+RUN = Run(command=COMMAND, cwd="/home/u/proj", environment=ENVIRONMENT, status="finished", exit_code=0)
+LOADER = Finding(
+    id="loader-in-process",
+    bound="input",
+    share=0.61,
+    title="The loader works in the training process",
+    where=Place(file="/home/u/proj/train.py", line=41, function="main"),
+    evidence="131 ms in next()",
+    why="The device waits.",
+    instead="Use worker processes.",
+    levers=("loader-workers", "pin-memory"),
+)
+BEFORE = Diagnosis(
+    mode="train",
+    bound="input",
+    step_ms=215.3,
+    spread=Spread(p10=210.2, p50=215.3, p90=231.4),
+    throughput=297.1,
+    phases=Phases(data=131.2, h2d=4.21, forward=24.3, backward=48.1, optimizer=6.03),
+    findings=(LOADER,),
+    steps=71,
+    steady_steps=60,
+    ranks=2,
+    next="hotlap tune python train.py",
+)
+AFTER = msgspec.structs.replace(
+    BEFORE, bound="compute", step_ms=93.2, phases=Phases(data=1.11, forward=24.4, backward=61.7), findings=()
+)
+PARITY = Parity(ok=True, level="numeric", why="rounding changes", loss_gap=0.00213, allowed=0.0061, steps=40)
+TUNE = Tune(
+    command=COMMAND,
+    speedup=2.312,
+    interval=Interval(low=2.241, high=2.378),
+    pairs=4,
+    gain=True,
+    kept=(
+        Kept(
+            lever="loader-workers",
+            settings={"workers": 8},
+            risk="exact",
+            meaning="loads ahead",
+            predicted=2.41,
+            measured=2.22,
+            leave_one_out=2.13,
+            parity=PARITY,
+        ),
+    ),
+    dropped=(
+        Dropped(lever="channels-last", why="no convolution was seen"),
+        Dropped(lever="compile", why="parity failed at step 7", ratio=1.43),
+    ),
+    parity=PARITY,
+    baseline=BEFORE,
+    tuned=AFTER,
+    seed=1234,
+    break_even_steps=312,
+    trials=(Trial(id=1, purpose="baseline", levers=(), folder="t1", outcome="measured"),) * 23,
+    wall_s=581.0,
+    environment=ENVIRONMENT,
+    recipe="recipe.toml",
+)
+NO_GAIN = msgspec.structs.replace(
+    TUNE, gain=False, speedup=1.004, interval=Interval(low=0.98, high=1.03), kept=(), tuned=None, recipe=None
+)
+UNFINISHED = msgspec.structs.replace(
+    NO_GAIN, speedup=None, interval=None, pairs=0, complete=False, why_incomplete="the budget of 10:00 ran out"
+)
+
+
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(screen: RenderableType, width: int = 80) -> str:
+    """The screen as a pipe gets it."""
+    console = Console(file=io.StringIO(), width=width)
+    console.print(screen)
+    return console.file.getvalue()
+
+
+def run_text(diagnosis: Diagnosis | None = BEFORE, width: int = 80, run: Run = RUN, **more) -> str:
+    return shown(run_screen(run, diagnosis, more.pop("problems", ()), FOLDER, **more), width)
+
+
+def tune_text(tune: Tune = TUNE, width: int = 80) -> str:
+    return shown(tune_screen(tune, FOLDER), width)
+
+
+def joined(text: str) -> str:
+    """The words of a screen, however it was wrapped."""
+    return " ".join(text.split())
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.00 ms"),
+        (0.004, "<0.01 ms"),
+        (0.42, "0.42 ms"),
+        (5.312, "5.31 ms"),
+        (9.996, "10.0 ms"),
+        (93.24, "93.2 ms"),
+        (215.3, "215 ms"),
+        (999.4, "999 ms"),
+        (999.7, "1.00 s"),
+        (12_345.0, "12.3 s"),
+        (4_000_000.0, "4,000 s"),
+        (None, "unknown"),
+        (float("nan"), "unknown"),
+    ],
+)
+def test_ms(value: float | None, text: str) -> None:
+    assert ms(value) == text
+
+
+def test_small_numbers() -> None:
+    assert [percent(x) for x in (0.61, 0.001, 0.0, 1.0, None)] == ["61%", "<1%", "0%", "100%", "unknown"]
+    assert [ratio(x) for x in (2.312, 0.5, None)] == ["2.31×", "0.50×", "unknown"]
+    assert [minutes(x) for x in (0, 61.2, 3723, -5, float("inf"))] == ["00:00", "01:01", "1:02:03", "00:00", "00:00"]
+    assert between(210.2, 231.4, " – p90 ") == "210 – p90 231 ms"
+    assert between(990.0, 1200.0, " – ") == "990 ms – 1.20 s"
+
+
+def test_bar_is_as_long_as_its_share() -> None:
+    assert bar(0.5, 10) == "█████"
+    assert bar(1.0, 10) == bar(7.0, 10) == "█" * 10
+    assert bar(0.0001, 10) == "▏"
+    assert bar(0.0, 10) == bar(float("nan"), 10) == bar(-1.0, 10) == ""
+
+
+# run
+
+
+def test_run_screen_shows_the_records_numbers() -> None:
+    text = run_text()
+    assert text.startswith("input-bound · 215 ms a step (p10 210 – p90 231 ms) · 297 samples/s\n")
+    assert "60 steady of 71 steps, 2 ranks" in text
+    assert re.search(r"^data +131 ms +61% █+", text, re.MULTILINE)
+    assert re.search(r"^optimizer +6\.03 ms +3%", text, re.MULTILINE)
+    for part in ("61% The loader", "131 ms in next()", "train.py:41 in main", "levers: loader-workers, pin-memory"):
+        assert part in text
+    for part in ("The device waits. Instead: Use worker processes.", "hotlap tune python train.py", str(FOLDER)):
+        assert part in text
+    assert "/home/u/proj" not in text
+    assert "unsettled" not in text and "command " not in text and "problems" not in text
+    assert not re.search(r"^other|^phase.*device", text, re.MULTILINE), "what was not measured has no row or column"
+
+
+def test_run_screen_fits_a_terminal() -> None:
+    text = run_text(msgspec.structs.replace(BEFORE, findings=(LOADER,) * 2, gpu_phases=BEFORE.phases))
+    assert len(text.splitlines()) <= 24
+    assert max(map(cell_len, text.splitlines())) <= 80
+
+
+def test_device_times_stand_beside_host_times() -> None:
+    text = run_text(msgspec.structs.replace(BEFORE, gpu_phases=Phases(data=1.5, backward=198.5)))
+    assert re.search(r"^data +131 ms +61% █+▎? +1\.50 ms +1%", text, re.MULTILINE)
+    assert re.search(r"^backward +48\.1 ms +22% █\S* +198 ms +99% █+", text, re.MULTILINE)
+    assert re.search(r"^h2d +4\.21 ms +2% \S* +-", text, re.MULTILINE)
+
+
+def test_at_most_three_findings_and_the_rest_counted() -> None:
+    findings = tuple(msgspec.structs.replace(LOADER, title=f"cause {n}") for n in range(5))
+    text = run_text(msgspec.structs.replace(BEFORE, findings=findings))
+    assert "cause 2" in text and "cause 3" not in text and "and 2 more" in text
+
+
+def test_what_is_not_certain_is_said() -> None:
+    text = joined(
+        run_text(
+            msgspec.structs.replace(
+                BEFORE, bound="unknown", settled=False, throughput=None, unknown=("communication: no window",)
+            )
+        )
+    )
+    assert text.startswith("bound unknown · 215 ms") and "samples/s" not in text
+    assert "unsettled: no steady state" in text and "unknown communication: no window" in text
+
+
+def test_inference_says_what_a_step_is() -> None:
+    assert "inference: a step is one forward" in run_text(msgspec.structs.replace(BEFORE, mode="inference"))
+    assert "inference" not in run_text()
+
+
+def test_without_a_diagnosis_the_reason_stands_first() -> None:
+    assert run_text(None, why_none="only 2 steps were seen").startswith("no verdict: only 2 steps were seen\n")
+    nothing = msgspec.structs.replace(BEFORE, mode="none", phases=Phases(), step_ms=0.0)
+    assert run_text(nothing).startswith("no verdict: no training or inference step was seen\n")
+    assert "0.00 ms" not in run_text(nothing)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"status": "failed", "exit_code": 3, "wall_s": 75.0}, "failed after 01:15, exit code 3"),
+        ({"status": "failed", "exit_code": None, "signal": 9}, "failed, ended by SIGKILL"),
+        ({"status": "failed", "exit_code": None, "signal": 4000}, "failed, ended by signal 4000"),
+        ({"status": "timeout", "exit_code": None}, "timeout"),
+    ],
+)
+def test_how_the_command_ended(changes: dict, text: str) -> None:
+    assert f"command  {text}" in run_text(run=msgspec.structs.replace(RUN, **changes))
+    assert "command  " not in run_text()
+
+
+def test_levers_of_the_run_are_named() -> None:
+    run = msgspec.structs.replace(RUN, levers=(Lever(name="tf32"),), recipe="fast.toml")
+    assert "recipe fast.toml · levers tf32" in joined(run_text(run=run))
+
+
+def test_own_problems_are_counted_and_the_first_is_shown() -> None:
+    problems = [Problem(where="forward hook", what="TypeError: x", lever="tf32"), Problem(where="b", what="second")]
+    text = joined(run_text(problems=problems))
+    assert "2 problems of hotlap's own" in text and "lever tf32, forward hook: TypeError: x" in text
+    assert "runs/one/rank-*/problems.jsonl" in text and "second" not in text
+
+
+# tune
+
+
+def test_tune_screen_shows_the_records_numbers() -> None:
+    text = tune_text()
+    assert text.startswith("2.31× faster (95% interval 2.24–2.38, 4 ABBA pairs): 215 ms → 93.2 ms a step\n")
+    assert "before input-bound · after compute-bound" in text
+    assert re.search(r"^data +131 ms █+\S* +1\.11 ms ▏", text, re.MULTILINE)
+    assert re.search(r"^h2d +4\.21 ms \S+ +-", text, re.MULTILINE)
+    assert re.search(r"^loader-workers workers=8 +exact +2\.41× +2\.22× +2\.13×", text, re.MULTILINE)
+    assert re.search(r"^compile +1\.43× parity failed at step 7", text, re.MULTILINE)
+    assert re.search(r"^channels-last +- no convolution was seen", text, re.MULTILINE)
+    assert text.index("compile ") < text.index("channels-last")
+    words = joined(text)
+    assert "holds, numeric · 40 steps compared · loss gap 0.00213, 0.0061 allowed" in words
+    assert "tune took 09:41 for 23 trials · seed 1234 set from outside" in words and "after 312 steps" in words
+    for part in ("2 × NVIDIA H100 · driver 550.54", "AMD EPYC, 16 cores, 128 GiB", "Python 3.12.1"):
+        assert part in words
+    assert "git 0123456789 with changes" in words
+    assert text.endswith("hotlap run --recipe runs/one/recipe.toml python train.py --lr 3e-4\n")
+    assert "not finished" not in text and "--resume" not in text
+
+
+def test_bars_share_one_scale() -> None:
+    rows = {line.split(" ")[0]: line for line in tune_text().splitlines()}
+    before, after = re.findall(r"[█▉▊▋▌▍▎▏]+", rows["forward"])
+    assert before == after
+    slower, faster = re.findall(r"[█▉▊▋▌▍▎▏]+", rows["data"])
+    assert len(slower) > 10 and len(faster) == 1
+
+
+def test_device_time_is_shown_only_where_both_sides_have_it() -> None:
+    device = Phases(forward=77.7)
+    before, after = (msgspec.structs.replace(side, gpu_phases=device) for side in (BEFORE, AFTER))
+    both = tune_text(msgspec.structs.replace(TUNE, baseline=before, tuned=after))
+    assert "device time" in both and "77.7 ms" in both
+    one = tune_text(msgspec.structs.replace(TUNE, baseline=before))
+    assert "host time" in one and "77.7 ms" not in one
+
+
+def test_no_gain_is_said_first_and_offers_no_recipe() -> None:
+    text = tune_text(NO_GAIN)
+    assert text.startswith("no gain: 1.00× (95% interval 0.98–1.03, 4 ABBA pairs): 215 ms a step\n")
+    assert "faster" not in text and "--recipe" not in text and "kept" not in text
+    assert "limit input-bound: The loader works in the training process, at /home/u/proj/train.py:41" in joined(text)
+    assert "no gain: no lever was kept" in tune_text(msgspec.structs.replace(NO_GAIN, speedup=None, interval=None))
+
+
+def test_unfinished_tune_says_why_and_how_to_go_on() -> None:
+    text = tune_text(UNFINISHED)
+    assert text.startswith("not finished, the budget of 10:00 ran out: 215 ms a step\n")
+    assert text.endswith("hotlap tune --resume runs/one\n") and "no gain" not in text
+    late = tune_text(msgspec.structs.replace(TUNE, complete=False, why_incomplete="interrupted"))
+    assert late.startswith("2.31× faster") and "not finished, interrupted" in late
+    assert "hotlap tune --resume runs/one\n" in late and "hotlap run --recipe" in late
+
+
+def test_failed_parity_and_unsettled_sides_are_said() -> None:
+    failed = Parity(ok=False, level="numeric", why="NaN at step 3", steps=3)
+    tune = msgspec.structs.replace(TUNE, parity=failed, tuned=msgspec.structs.replace(AFTER, settled=False))
+    words = joined(tune_text(tune))
+    assert "parity FAILED, numeric · 3 steps compared NaN at step 3" in words
+    assert "unsettled after:" in words and "loss gap" not in words
+
+
+def test_a_long_list_of_dropped_levers_is_cut_and_counted() -> None:
+    dropped = tuple(Dropped(lever=f"lever-{n}", why="does not apply") for n in range(20))
+    text = tune_text(msgspec.structs.replace(TUNE, dropped=dropped))
+    assert text.count("does not apply") == 8 and "and 12 more in tune.json" in text
+
+
+# text from outside
+
+
+def hostile_run() -> RenderableType:
+    finding = msgspec.structs.replace(
+        LOADER, title=HOSTILE, evidence=HOSTILE, why=HOSTILE, levers=(HOSTILE,), where=Place(file=HOSTILE)
+    )
+    diagnosis = msgspec.structs.replace(
+        BEFORE, findings=(finding,), unknown=(HOSTILE,), next=HOSTILE, device_name=HOSTILE, throughput_unit=HOSTILE
+    )
+    run = msgspec.structs.replace(RUN, recipe=HOSTILE, levers=(Lever(name=HOSTILE),))
+    return run_screen(run, diagnosis, [Problem(where=HOSTILE, what=HOSTILE)], Path(HOSTILE))
+
+
+def hostile_tune() -> RenderableType:
+    tune = msgspec.structs.replace(
+        TUNE,
+        command=("python", HOSTILE),
+        kept=(msgspec.structs.replace(TUNE.kept[0], lever=HOSTILE, settings={HOSTILE: HOSTILE}),),
+        dropped=(Dropped(lever=HOSTILE, why=HOSTILE),),
+        parity=Parity(ok=True, level=HOSTILE, why=HOSTILE, samples=HOSTILE),
+        environment=msgspec.structs.replace(ENVIRONMENT, cpu=HOSTILE, driver=HOSTILE, git_commit="\x1b[2J"),
+        complete=False,
+        why_incomplete=HOSTILE,
+        recipe=HOSTILE,
+    )
+    return tune_screen(tune, Path(HOSTILE))
+
+
+@pytest.mark.parametrize("make", [hostile_run, hostile_tune])
+@pytest.mark.parametrize("width", [200, 80, 40])
+def test_hostile_names_are_text(make, width: int) -> None:
+    text = shown(make(), width)
+    assert not set(text) & {"\x1b", "\x07", "\r", "\u202e"}
+    if width == 200:
+        assert TAMED in text
+
+
+@pytest.mark.parametrize("make", [hostile_run, hostile_tune])
+def test_hostile_names_steer_no_terminal(make) -> None:
+    console = Console(file=Terminal(), width=200, force_terminal=True, color_system="truecolor")
+    console.print(make())
+    codes = re.findall(r"\x1b(\[[0-9;]*m)?", console.file.getvalue())
+    assert codes and all(codes), "an escape that only sets a style is rich's own"
+    assert TAMED in re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_clean_leaves_only_printable_text(text: str) -> None:
+    result = clean(text)
+    assert result.isprintable() and len(result) <= LONGEST_TEXT
+    result.encode()
+
+
+def test_clean_keeps_text_and_bounds_it() -> None:
+    assert clean("größe 数据 a  b") == "größe 数据 a  b"
+    assert clean("x" * 10_000) == "x" * (LONGEST_TEXT - 1) + "…"
+    assert plain("[red]x").plain == "[red]x"
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+@pytest.mark.parametrize("width", [200, 80, 40, 20])
+def test_a_shown_command_can_be_pasted(width: int) -> None:
+    words = ["one", "two words", "it's", "", "~", "$HOME", "a\nb\tc\x1b[0m\\", "é\u00a0x", "/long/" * 40, "a b'" * 50]
+    text = shown(CommandLine(["printf", "%s|", *words]), width)
+    assert max(map(cell_len, text.splitlines())) <= width and "\x1b" not in text
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"})
+    assert done.stdout.split("|")[:-1] == words
+
+
+# terminals
+
+
+@pytest.mark.parametrize("width", [40, 20])
+@pytest.mark.parametrize("tune", [TUNE, NO_GAIN, UNFINISHED])
+def test_narrow_terminals_get_everything(width: int, tune: Tune) -> None:
+    for text in (run_text(width=width), tune_text(tune, width)):
+        assert max(map(cell_len, text.splitlines())) <= width
+    words = joined(tune_text(TUNE, 40))
+    for part in ("2.31× faster", "predicted 2.41×", "measured 2.22×", "leave-one-out 2.13×", "parity failed at step 7"):
+        assert part in words
+    assert re.search(r"^data +131 ms +61%", run_text(width=40), re.MULTILINE)
+
+
+def test_pipes_get_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    for text in (run_text(), run_text(None), tune_text(), tune_text(NO_GAIN), tune_text(UNFINISHED)):
+        assert "\x1b" not in text
+
+
+def terminal_text(screen: RenderableType) -> str:
+    console = Console(file=Terminal(), width=80, force_terminal=True, color_system="standard")
+    console.print(screen)
+    return console.file.getvalue()
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = tune_screen(TUNE, FOLDER)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert re.search(r"\x1b\[[0-9;]*3[0-7]m", terminal_text(screen))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[([0-9;]*;)?[349][0-7](;|m)", terminal_text(screen))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_other_encodings_get_ascii(encoding: str) -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=80)
+    console.print(run_screen(RUN, BEFORE, (), FOLDER))
+    console.print(tune_screen(TUNE, FOLDER))
+    file.flush()
+    text = file.buffer.getvalue().decode("ascii")
+    assert "2.31x faster (95% interval 2.24-2.38, 4 ABBA pairs): 215 ms > 93.2 ms" in text
+    assert re.search(r"^data +131 ms +61% #{10,}", text, re.MULTILINE) and "?" not in text
+
+
+def test_stderr_console_writes_to_stderr_without_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    stderr_console().print("[red]x[/red] :boom: 12")
+    out, err = capsys.readouterr()
+    assert out == "" and err == "[red]x[/red] :boom: 12\n"
+
+
+# progress
+
+
+def drive(progress: Progress, clock: Clock) -> None:
+    """One trial of a tune."""
+    with progress:
+        progress.start("tune python train.py")
+        clock.now += 83.0
+        progress.trial("screen", HOSTILE)
+        progress.step(23, 60, 91.84)
+        progress.result(f" ok  tf32            91.8 ms  2.28x  kept {'and a long reason ' * 8}{HOSTILE}")
+
+
+def test_progress_in_a_pipe_is_one_plain_line_a_result() -> None:
+    console, clock = Console(file=io.StringIO(), width=40), Clock()
+    drive(Progress(console, 600.0, clock), clock)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 2 and lines[0] == "tune python train.py"
+    assert lines[1].startswith(" ok  tf32            91.8 ms  2.28x  kept") and lines[1].endswith(TAMED)
+    assert "\x1b" not in console.file.getvalue()
+
+
+def test_forced_colours_make_no_terminal_of_a_log() -> None:
+    console, clock = Console(file=io.StringIO(), width=40, force_terminal=True), Clock()
+    drive(Progress(console, 600.0, clock), clock)
+    assert len(console.file.getvalue().splitlines()) == 2
+    assert not re.search(r"\x1b\[\??[0-9;]*[A-HJKhl]", console.file.getvalue())
+
+
+def test_status_line_has_times_trial_and_steps() -> None:
+    console, clock = Console(file=io.StringIO(), width=80), Clock()
+    progress = Progress(console, 600.0, clock)
+    clock.now = 83.0
+    progress.trial("screen", "tf32")
+    progress.step(23, 60, 91.84)
+    assert shown(progress)[1:] == " 01:23, 08:37 left  screen: tf32  23/60 steps, 91.8 ms\n"
+    progress.step(24, None, None)
+    assert "24 steps\n" in shown(progress)
+    progress.trial("confirm", "")
+    assert shown(progress).endswith("left  confirm\n")
+    clock.now = 700.0
+    assert "11:40, 00:00 left" in shown(progress)
+    narrow = shown(progress, 20)
+    assert cell_len(narrow.rstrip("\n")) <= 20 and narrow.count("\n") == 1 and "11:40" in narrow
+
+
+def test_progress_on_a_terminal_keeps_results_and_leaves_no_status_line() -> None:
+    console, clock = Console(file=Terminal(), width=80, force_terminal=True), Clock()
+    progress = Progress(console, 600.0, clock)
+    drive(progress, clock)
+    text = console.file.getvalue()
+    assert "00:00, 10:00 left" in text and " ok  tf32            91.8 ms  2.28x  kept" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor comes back"
+    progress.close()
+    assert console.file.getvalue() == text
+
+
+def test_the_status_line_goes_when_the_tune_fails() -> None:
+    console = Console(file=Terminal(), width=80, force_terminal=True)
+    with pytest.raises(KeyboardInterrupt), Progress(console, 600.0, Clock()) as progress:
+        progress.start("tune")
+        raise KeyboardInterrupt
+    assert "\x1b[?25h" in console.file.getvalue()
