@@ -118,6 +118,14 @@ UNFINISHED = msgspec.structs.replace(
 )
 
 
+@pytest.fixture(autouse=True)
+def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Screens depend on these variables; the machine that runs the tests must not."""
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
 class Terminal(io.StringIO):
     """A file that says it is a terminal."""
 
@@ -329,6 +337,15 @@ def test_no_gain_is_said_first_and_offers_no_recipe() -> None:
     assert "no gain: no lever was kept" in tune_text(msgspec.structs.replace(NO_GAIN, speedup=None, interval=None))
 
 
+def test_a_recipe_without_proof_is_not_recommended() -> None:
+    not_proved = tune_text(msgspec.structs.replace(NO_GAIN, kept=TUNE.kept, recipe="recipe.toml"))
+    assert not_proved.startswith("no gain") and "loader-workers workers=8" in not_proved
+    assert "--recipe" not in not_proved and "records  runs/one" in not_proved
+    failed = tune_text(msgspec.structs.replace(TUNE, parity=Parity(ok=False, level="numeric", why="NaN at step 3")))
+    assert "parity failed: do not train with these levers" in failed and "--recipe" not in failed
+    assert "parity failed:" not in tune_text()
+
+
 def test_unfinished_tune_says_why_and_how_to_go_on() -> None:
     text = tune_text(UNFINISHED)
     assert text.startswith("not finished, the budget of 10:00 ran out: 215 ms a step\n")
@@ -418,8 +435,8 @@ def test_a_shown_command_can_be_pasted(width: int) -> None:
     words = ["one", "two words", "it's", "", "~", "$HOME", "a\nb\tc\x1b[0m\\", "é\u00a0x", "/long/" * 40, "a b'" * 50]
     text = shown(CommandLine(["printf", "%s|", *words]), width)
     assert max(map(cell_len, text.splitlines())) <= width and "\x1b" not in text
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"})
-    assert done.stdout.split("|")[:-1] == words
+    done = subprocess.run(["bash", "-c", text.encode()], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
+    assert done.stdout.decode().split("|")[:-1] == words
 
 
 # terminals
@@ -436,8 +453,7 @@ def test_narrow_terminals_get_everything(width: int, tune: Tune) -> None:
     assert re.search(r"^data +131 ms +61%", run_text(width=40), re.MULTILINE)
 
 
-def test_pipes_get_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
+def test_pipes_get_no_escape_codes() -> None:
     for text in (run_text(), run_text(None), tune_text(), tune_text(NO_GAIN), tune_text(UNFINISHED)):
         assert "\x1b" not in text
 
@@ -450,7 +466,6 @@ def terminal_text(screen: RenderableType) -> str:
 
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = tune_screen(TUNE, FOLDER)
-    monkeypatch.delenv("NO_COLOR", raising=False)
     assert re.search(r"\x1b\[[0-9;]*3[0-7]m", terminal_text(screen))
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(r"\x1b\[([0-9;]*;)?[349][0-7](;|m)", terminal_text(screen))

@@ -87,7 +87,7 @@ def cgroup_memory(membership: Path, root: Path) -> list[tuple[float, float]]:
     for folder, limit_file, use_file in _cgroup_folders(membership, root):
         limit = _number(folder / limit_file)
         if limit is not None and limit < UNLIMITED_BYTES:
-            found.append((limit, max(0.0, (_number(folder / use_file) or 0.0) )))
+            found.append((limit, max(0.0, (_number(folder / use_file) or 0.0) - _page_cache(folder))))
     return found
 
 

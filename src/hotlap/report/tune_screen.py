@@ -27,7 +27,7 @@ RATIOS: Final = ("predicted", "measured", "leave-one-out")
 def tune_screen(tune: Tune, folder: Path) -> RenderableType:
     """What a tune found: the gain with its proof, what was kept and dropped, and how to go on."""
     return Screen(
-        plain(tune_headline(tune), "bold green" if tune.gain else "bold yellow"),
+        plain(tune_headline(tune), "bold green" if _usable(tune) else "bold yellow"),
         Parts(_bounds(tune), "dim"),
         *_warnings(tune),
         Text(),
@@ -47,6 +47,11 @@ def tune_headline(tune: Tune) -> str:
         return f"{_without_gain(tune)}: {step}"
     after = f"{ms(tune.baseline.step_ms)} → {ms(tune.tuned.step_ms)} a step" if tune.tuned else step
     return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after}"
+
+
+def _usable(tune: Tune) -> bool:
+    """Whether the recipe may be recommended: the gain is proved and parity did not fail."""
+    return tune.gain and tune.recipe is not None and (tune.parity is None or tune.parity.ok)
 
 
 def _without_gain(tune: Tune) -> str:
@@ -79,7 +84,9 @@ def _bounds(tune: Tune) -> Iterator[str]:
 
 
 def _warnings(tune: Tune) -> Iterator[RenderableType]:
-    """That the tune did not finish; that one of the two sides never became steady."""
+    """That parity failed, that the tune did not finish, that one of the two sides never became steady."""
+    if tune.parity is not None and not tune.parity.ok:
+        yield plain("parity failed: do not train with these levers", "bold red")
     if not tune.complete and tune.speedup is not None:
         yield plain(_not_finished(tune), "yellow")
     sides = (("before", tune.baseline), ("after", tune.tuned))
@@ -230,7 +237,7 @@ def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
     if not tune.complete:
         yield plain("next: go on where it stopped", "dim")
         yield CommandLine(("hotlap", "tune", "--resume", str(folder)))
-    if tune.recipe is not None:
+    if tune.recipe is not None and _usable(tune):
         recipe = folder / Path(tune.recipe).name
         yield plain("next: train with the recipe", "dim")
         yield CommandLine(("hotlap", "run", "--recipe", str(recipe), *tune.command))

@@ -26,8 +26,8 @@ from .statistics import abba, half_width, ratio_interval
 from .trials import Special, Trials, names
 
 LEAST_GAIN: Final = 1.02
-UNSURE: Final = (0.90, 1.12)
-"""Ratios between these are measured again, beside the incumbent, before they decide."""
+UNSURE: Final = 1.12
+"""Ratios from 1/UNSURE to UNSURE (wider where two baselines differed more) are measured again before they decide."""
 LEAST_SHARE: Final = 0.01
 NUDGE: Final = 2.0**-9
 """Half a unit in the last place of bfloat16 (8 significant bits), relative."""
@@ -82,6 +82,7 @@ class Search:
         self.base: Evidence = Evidence(())
         self.again: Evidence = Evidence(())
         self.base_trial: Trial | None = None
+        self.best: Incumbent
         self._twins: dict[str, Evidence | None] = {}
         self.base_wall_s = 0.0
         self.refused: set[str] = set()
@@ -91,15 +92,15 @@ class Search:
 
     def run(self) -> Found:
         """Baseline, search, leave-one-out, confirmation. KeyboardInterrupt leaves `found` as far as it got."""
-        incumbent = self.baseline()
+        self.best = self.baseline()
         try:
-            incumbent = self.climb(incumbent)
-            incumbent = self.leave_one_out(incumbent)
+            self.climb()
+            self.leave_one_out()
         except BudgetSpent:
-            self._say("budget: no time for more trials; confirming what was kept")
-        if incumbent.levers:
+            self._say("budget  no time for more trials; what was kept is confirmed")
+        if self.best.levers:
             try:
-                self.confirm(incumbent)
+                self.confirm(self.best)
             except BudgetSpent:
                 self._unconfirmed("no time was left to prove parity in the confirmation")
         return self.found
@@ -131,38 +132,40 @@ class Search:
         )
         return Incumbent([], second, diagnosis, facts, _mean(times))
 
-    def climb(self, incumbent: Incumbent) -> Incumbent:
-        """Try levers until none is left that could win."""
+    def climb(self) -> None:
+        """Try levers until none is left that could win; `best` moves as they are kept."""
         tried: set[tuple[str, str]] = set()
         while True:
-            choice = self._next(incumbent, tried)
+            choice = self._next(self.best, tried)
             if choice is None:
-                return incumbent
+                return
             lever, share = choice
-            tried.add((lever.name, incumbent.diagnosis.bound))
-            incumbent = self._try(incumbent, lever, share)
+            tried.add((lever.name, self.best.diagnosis.bound))
+            self.best = self._try(self.best, lever, share)
 
-    def leave_one_out(self, incumbent: Incumbent) -> Incumbent:
-        """Take out each lever without which the step is no slower."""
-        for kept in list(self.found.kept)[:-1] if len(self.found.kept) > 1 else []:
-            rest = [lever for lever in incumbent.levers if lever.name != kept.lever]
-            if any(lever.name == "device-prefetch" for lever in rest) and kept.lever == "loader-workers":
+    def leave_one_out(self) -> None:
+        """Take out each lever without which the step is no slower. The last one in was just measured so."""
+        for kept in list(self.found.kept)[:-1]:
+            rest = [lever for lever in self.best.levers if lever.name != kept.lever]
+            if kept.lever == "loader-workers" and any(lever.name == "device-prefetch" for lever in rest):
                 continue  # the one needs the other
             trial = self._trial(f"without {kept.lever}", rest)
             if trial.outcome != "measured" or trial.step_ms is None:
                 continue
-            worth = trial.step_ms / incumbent.step_ms
-            if worth < UNSURE[1]:
-                worth = self._again(incumbent, rest, f"without {kept.lever}", 1 / worth) ** -1
+            worth = trial.step_ms / self.best.step_ms
+            if worth < UNSURE:
+                worth = 1 / self._again(self.best, rest, f"without {kept.lever}", 1 / worth)
             self._note_alone(kept, worth)
-            if worth < LEAST_GAIN:
-                why = f"no gain beside the others: without it the step takes {1 / worth:.2f} of the time"
-                self._drop(kept.lever, why, kept.measured)
-                self.found.kept = [other for other in self.found.kept if other.lever != kept.lever]
-                step_ms = min(incumbent.step_ms, trial.step_ms)
-                incumbent = Incumbent(rest, trial, self.trials.diagnosis(trial), self._facts(trial), step_ms)
-                self.found.tuned = incumbent.diagnosis
-        return incumbent
+            if worth >= LEAST_GAIN:
+                continue
+            self._drop(
+                kept.lever, f"no gain beside the others: without it a step takes {worth:.2f} of the time", kept.measured
+            )
+            self._say(f"drop  {kept.lever}  no gain beside the others ({worth:.2f}×)")
+            self.found.kept = [other for other in self.found.kept if other.lever != kept.lever]
+            step_ms = min(self.best.step_ms, trial.step_ms)
+            self.best = Incumbent(rest, trial, self.trials.diagnosis(trial), self._facts(trial), step_ms)
+            self.found.tuned = self.best.diagnosis
 
     def confirm(self, incumbent: Incumbent) -> None:
         """ABBA pairs of fresh processes: the speed-up with its interval, and parity of every run."""
@@ -174,7 +177,7 @@ class Search:
             if len(before) == len(after) and paired >= 2:
                 self._conclude(before, after)
                 enough = paired >= PAIRS[0] and self.found.interval and half_width(self.found.interval) < NARROW
-                if enough or self._left() < 1.2 * (before[-1].wall_s + after[-1].wall_s):
+                if enough or self._left() < 1.1 * (before[-1].wall_s + after[-1].wall_s):
                     break
             levers: list[records.Lever] = [] if letter == "A" else incumbent.levers
             trial = self.trials.run("confirm", levers, timeout_s=max(self._timeout(levers), 2 * self.base_wall_s))
@@ -234,7 +237,7 @@ class Search:
                 self._refuse(lever, use, f"{trial.outcome}: {trial.why}")
                 continue
             ratio = incumbent.step_ms / trial.step_ms
-            if UNSURE[0] < ratio < UNSURE[1]:
+            if abs(math.log(ratio)) < max(math.log(UNSURE), 1.5 * (self.found.noise or 0.0)):
                 ratio = self._again(incumbent, levers, f"try {lever.name}", ratio)
             if ratio < LEAST_GAIN or (best is not None and ratio < best[1] * LEAST_GAIN):
                 if best is None:
@@ -370,8 +373,7 @@ class Search:
     # small things
 
     def _trial(self, purpose: str, levers: list[records.Lever]) -> Trial:
-        reserve = 2 * (self.base_wall_s + self.base_wall_s) if levers else 0.0
-        if purpose != "parity" and self._left() - reserve < 1.2 * self.base_wall_s:
+        if purpose != "parity" and self._left() < self._reserve() + 1.2 * self.base_wall_s:
             raise BudgetSpent
         return self.trials.run(purpose, levers, timeout_s=self._timeout(levers))
 
@@ -379,6 +381,10 @@ class Search:
         compiling = any(lever.name == "compile" for lever in levers)
         limit = self.trials.timeout_s + (COMPILE_TIMEOUT_S if compiling else 0)
         return max(30.0, min(limit, self._left()))
+
+    def _reserve(self) -> float:
+        """Seconds that the confirmation needs: two pairs."""
+        return 2.2 * (self.base_wall_s + max(self.base_wall_s, self.best.trial.wall_s)) if self.best.levers else 0.0
 
     def _left(self) -> float:
         return self.deadline - time.monotonic()
