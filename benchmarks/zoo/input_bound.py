@@ -145,7 +145,7 @@ def parse_args(log_every=10):
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--log-every", type=int, default=log_every)
     parser.add_argument("--tiny", action="store_true", help="small images and a thin network, for a CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

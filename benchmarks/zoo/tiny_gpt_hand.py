@@ -106,6 +106,7 @@ def main():
 
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side is not None:
+        side.wait_stream(torch.cuda.current_stream())
         torch.cuda.set_stream(side)
     start = time.perf_counter()
     for step in range(1, args.steps + 1):

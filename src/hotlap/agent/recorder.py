@@ -77,7 +77,7 @@ class Recorder:
         self.previous_event: Any = None
         self.host_anchor: int | None = None
         self.device_ms = 0.0
-        self.least_lag: float | None = None
+        self.least_lag = 0.0
         self.last_wall_ms = 0.0
 
     def add(self, segment: Segment, kind: str, start_ns: int, full: bool) -> float:
@@ -124,13 +124,11 @@ class Recorder:
         """Device ms still queued when the host reached the step's end: how far device time runs behind host time,
         above the least lag ever seen (at which the device was idle and began at once)."""
         if gpu_ms is None:
-            self.host_anchor = step.segment.end_ns
-            self.device_ms = 0.0
-            self.least_lag = 0.0
+            self.host_anchor = None
             return None
+        if self.host_anchor is None:
+            self.host_anchor, self.device_ms, self.least_lag = step.segment.end_ns - step.wall_ns, 0.0, 0.0
         self.device_ms += gpu_ms
-        if self.host_anchor is None or self.least_lag is None:
-            return None
         lag = self.device_ms - (step.segment.end_ns - self.host_anchor) / 1e6
         self.least_lag = min(self.least_lag, lag)
         return lag - self.least_lag

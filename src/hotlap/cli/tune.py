@@ -23,7 +23,9 @@ def tune(
     command: Annotated[list[str] | None, typer.Argument(help="The training command, as you would type it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records; must not exist.")] = None,
     budget: Annotated[str, typer.Option(help="Time it may take: 90s, 10m, 1h.")] = "10m",
-    steps: Annotated[int, typer.Option(min=12, help="Steady steps a trial measures at most.")] = 60,
+    steps: Annotated[
+        int, typer.Option(min=12, help="Steady steps a trial measures at most (20 at least, then 3 s).")
+    ] = 400,
     only: Annotated[str, typer.Option(help="Try only these levers: a,b.")] = "",
     without: Annotated[str, typer.Option(help="Don't try these levers: a,b.")] = "",
     allow: Annotated[str, typer.Option(help="'semantic' lets levers change training.")] = "",

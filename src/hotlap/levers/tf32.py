@@ -28,7 +28,9 @@ class Tf32(Lever):
         return Applies(True, "float32 matrix products run outside the tensor cores")
 
     def share(self, context: Context) -> float:
-        return 0.6 * context.share_of("forward", "backward")
+        if context.diagnosis.bound == "launch":
+            return 0.05
+        return (0.05 if "bf16-autocast" in context.active else 0.6) * context.share_of("forward", "backward")
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

@@ -32,6 +32,8 @@ TWIN_FACTOR: Final = 2.5
 GRADIENT_TOLERANCE: Final = 0.02
 UPDATE_TOLERANCE: Final = 0.05
 DIRECTION_TOLERANCE: Final = 0.2
+COMPARED_STEPS: Final = 64
+"""Steps whose losses are compared: later ones differ by what rounding has grown to, whatever the lever."""
 LEAST_STEPS: Final = 5
 MOST_TOLERANCE: Final = 0.03
 
@@ -119,7 +121,7 @@ class Gaps:
 
 def gaps(one: Evidence, two: Evidence) -> Gaps:
     """How far two runs differ; see `Gaps`. Losses: root mean square over the mean, worst of the backward calls."""
-    pairs = list(zip(one.losses, two.losses, strict=False))
+    pairs = list(zip(one.losses, two.losses, strict=False))[:COMPARED_STEPS]
     width = min((min(len(a), len(b)) for a, b in pairs), default=0)
     same_shape = all(len(a) == len(b) for a, b in pairs)
     loss = tail = 0.0 if same_shape or width else math.inf

@@ -28,6 +28,8 @@ from .recipe import variables_of
 
 PROBE_STEPS: Final = 4
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
+LEAST_STEPS: Final = 20
+"""Steady steps of a trial, however long they take; at most `Plan.steps`, and about `Plan.seconds` of them."""
 LEAST_STEADY: Final = 5
 
 
@@ -133,7 +135,7 @@ class Trials:
             environment=plan.environment,
             steps=plan.steps,
             seconds=plan.seconds,
-            least_steps=min(plan.steps, 12),
+            least_steps=min(plan.steps, LEAST_STEPS),
             levers=levers,
             variables={"PYTHONHASHSEED": "0", **variables_of(levers)},
             seed=plan.seed,

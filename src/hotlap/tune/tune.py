@@ -25,8 +25,8 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     cwd: str
     budget_s: float = 600.0
-    steps: int = 60
-    seconds: float = 6.0
+    steps: int = 400
+    seconds: float = 3.0
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
