@@ -33,7 +33,7 @@ unit: setup  ## pytest
 	$(PY) -m pytest
 
 lock: setup  ## write requirements.lock anew from what is installed
-	$(PY) -m pip freeze --exclude-editable | grep -v '^hotlap' > requirements.lock
+	$(PY) -m pip freeze --exclude-editable | grep -v '^hotlap' | sed 's|^\(torch==[0-9.]*\)+cpu|\1|' > requirements.lock
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
