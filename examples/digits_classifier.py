@@ -36,17 +36,16 @@ class DigitsDataset(Dataset):
 
     def __getitem__(self, index):
         index = index % len(self.images)
-        angle, dx, dy = 0.0, 0.0, 0.0
+        angle, dx, dy, noise = 0.0, 0.0, 0.0, 0.0
         if self.augment:
             angle = math.radians(random.uniform(-15, 15))
             dx = random.uniform(-1, 1)
             dy = random.uniform(-1, 1)
-        image = self.draw(self.images[index], angle, dx, dy)
-        if self.augment:
-            image += np.random.normal(0, 0.05, image.shape).astype(np.float32)
+            noise = 0.05
+        image = self.draw(self.images[index], angle, dx, dy, noise)
         return torch.from_numpy(image).unsqueeze(0), int(self.labels[index])
 
-    def draw(self, image, angle, dx, dy):
+    def draw(self, image, angle, dx, dy, noise):
         """Upscale, rotate and shift with bilinear interpolation, pixel by pixel."""
         src = image.tolist()
         n = len(src)
@@ -60,22 +59,23 @@ class DigitsDataset(Dataset):
                 x = cos * u - sin * v + center - dx
                 y = sin * u + cos * v + center - dy
                 x0, y0 = math.floor(x), math.floor(y)
-                if x0 < 0 or y0 < 0 or x0 >= n - 1 or y0 >= n - 1:
-                    continue
-                fx, fy = x - x0, y - y0
-                top = src[y0][x0] * (1 - fx) + src[y0][x0 + 1] * fx
-                bottom = src[y0 + 1][x0] * (1 - fx) + src[y0 + 1][x0 + 1] * fx
-                out[row, col] = (top * (1 - fy) + bottom * fy) / 16
+                value = random.gauss(0, noise)
+                if 0 <= x0 < n - 1 and 0 <= y0 < n - 1:
+                    fx, fy = x - x0, y - y0
+                    top = src[y0][x0] * (1 - fx) + src[y0][x0 + 1] * fx
+                    bottom = src[y0 + 1][x0] * (1 - fx) + src[y0 + 1][x0 + 1] * fx
+                    value += (top * (1 - fy) + bottom * fy) / 16
+                out[row, col] = value
         return out
 
 
 class SmallCNN(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
-        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
-        self.conv3 = nn.Conv2d(32, 64, 3, padding=1)
-        self.fc1 = nn.Linear(64 * 4 * 4, 64)
+        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
+        self.conv2 = nn.Conv2d(8, 16, 3, padding=1)
+        self.conv3 = nn.Conv2d(16, 32, 3, padding=1)
+        self.fc1 = nn.Linear(32 * 4 * 4, 64)
         self.fc2 = nn.Linear(64, 10)
 
     def forward(self, x):

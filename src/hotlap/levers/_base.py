@@ -60,7 +60,8 @@ class Lever:
     name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise,
     or within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
     redraws: random transforms of the data may draw other numbers, though the samples stay the same. tolerance: for
-    `numeric`, how far (relative) losses and first gradients may lie from the baseline's.
+    `numeric`, how far (relative) losses and first gradients may lie from the baseline's. compare_variants: the settings
+    are a number to search; else later variants are tried only where the first fails.
     """
 
     name: ClassVar[str]
@@ -69,6 +70,7 @@ class Lever:
     redraws: ClassVar[bool] = False
     tolerance: ClassVar[float] = 0.0
     excludes: ClassVar[tuple[str, ...]] = ()
+    compare_variants: ClassVar[bool] = False
 
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""

@@ -19,6 +19,7 @@ class LoaderWorkers(Lever):
     meaning = "batches are made by worker processes while the model computes"
     risk = "exact"
     redraws = True
+    compare_variants = True
 
     def applies(self, context: Context) -> Applies:
         loader = context.training_loader

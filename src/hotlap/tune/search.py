@@ -26,8 +26,9 @@ from .statistics import abba, half_width, ratio_interval
 from .trials import Special, Trials, names
 
 LEAST_GAIN: Final = 1.02
-UNSURE: Final = 1.12
-"""Ratios from 1/UNSURE to UNSURE (wider where two baselines differed more) are measured again before they decide."""
+UNSURE: Final = (1.03, 1.12)
+"""Ratios within three times the noise of two baselines, and within these bounds, are measured again before they decide:
+the least is for machines that are still, the most for noisy ones (where noise itself exceeds it, noise decides)."""
 LEAST_SHARE: Final = 0.01
 NUDGE: Final = 2.0**-9
 """Half a unit in the last place of bfloat16 (8 significant bits), relative."""
@@ -153,7 +154,7 @@ class Search:
             if trial.outcome != "measured" or trial.step_ms is None:
                 continue
             worth = trial.step_ms / self.best.step_ms
-            if worth < UNSURE:
+            if self._unsure(worth):
                 worth = 1 / self._again(self.best, rest, f"without {kept.lever}", 1 / worth)
             self._note_alone(kept, worth)
             if worth >= LEAST_GAIN:
@@ -237,7 +238,7 @@ class Search:
                 self._refuse(lever, use, f"{trial.outcome}: {trial.why}")
                 continue
             ratio = incumbent.step_ms / trial.step_ms
-            if abs(math.log(ratio)) < max(math.log(UNSURE), 1.5 * (self.found.noise or 0.0)):
+            if self._unsure(ratio):
                 ratio = self._again(incumbent, levers, f"try {lever.name}", ratio)
             if ratio < LEAST_GAIN or (best is not None and ratio < best[1] * LEAST_GAIN):
                 if best is None:
@@ -252,9 +253,17 @@ class Search:
                 self._refuse(lever, use, f"parity: {parity.why}", ratio)
                 continue
             best = (trial, ratio, settings, parity)
+            if not lever.compare_variants:
+                break
         if best is None:
             return incumbent
         return self._keep(incumbent, lever, best, predicted)
+
+    def _unsure(self, ratio: float) -> bool:
+        """Whether noise could have made this ratio."""
+        noise = self.found.noise or 0.0
+        limit = max(noise, min(max(3 * noise, math.log(UNSURE[0])), math.log(UNSURE[1])))
+        return abs(math.log(ratio)) < limit
 
     def _refuse(self, lever: Lever, use: records.Lever, why: str, ratio: float | None = None) -> None:
         """A variant that can't be used; the lever is not tried again when the bound moves."""

@@ -1,0 +1,103 @@
+"""What `hotlap run` costs: the bare command against the same under hotlap, in ABBA pairs of fresh processes.
+
+    python benchmarks/overhead.py --device cpu --out benchmarks/results/overhead-cpu.json
+    python benchmarks/overhead.py --device cuda --out benchmarks/results/overhead-h100.json
+
+For each size of step: microseconds a step and percent that hotlap adds (wall, and CPU time of the process, which a busy
+machine disturbs less), seconds that the whole process takes longer, and whether losses, weights, graph breaks, recompiles and synchronisations are the same.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+SCRIPT = Path(__file__).with_name("overhead_script.py")
+SIZES = {
+    "cpu": [
+        ("tiny", ["--width", "64", "--steps", "2000"]),
+        ("small", ["--width", "512", "--batch", "128", "--steps", "400"]),
+        ("20ms", ["--width", "1024", "--batch", "256", "--steps", "120"]),
+    ],
+    "cuda": [
+        ("tiny", ["--width", "256", "--steps", "3000"]),
+        ("5ms", ["--width", "256", "--layers", "24", "--steps", "800"]),
+        ("20ms", ["--width", "8192", "--batch", "1024", "--layers", "6", "--steps", "150"]),
+    ],
+}
+
+
+def run(arguments: list[str], hotlap: bool) -> dict[str, float | str | int]:
+    """One process; its own JSON line, its whole wall time, and the synchronisations it warned of."""
+    command = [sys.executable, str(SCRIPT), *arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        if hotlap:
+            command = [sys.executable, "-m", "hotlap", "run", "--out", f"{folder}/run", *command]
+        begun = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        wall = time.perf_counter() - begun
+    line = next(text for text in done.stdout.splitlines() if text.startswith("{"))
+    return {**json.loads(line), "wall_s": wall, "syncs": done.stderr.count("called a synchronizing CUDA operation")}
+
+
+def compare(arguments: list[str], pairs: int) -> dict[str, object]:
+    """ABBA pairs of one size."""
+    rows: dict[str, list[dict[str, float | str | int]]] = {"A": [], "B": []}
+    for letter in "".join("AB" if pair % 2 == 0 else "BA" for pair in range(pairs)):
+        rows[letter].append(run(arguments, letter == "B"))
+    bare, under = rows["A"], rows["B"]
+    added = [1000 * (float(b["ms"]) - float(a["ms"])) for a, b in zip(bare, under, strict=True)]
+    cpu = [1000 * (float(b["cpu_ms"]) - float(a["cpu_ms"])) for a, b in zip(bare, under, strict=True)]
+    same = {
+        key: {r[key] for r in bare} == {r[key] for r in under}
+        for key in ("losses", "weights", "graph_breaks", "frames", "recompiles", "syncs")
+    }
+    return {
+        "arguments": arguments,
+        "pairs": pairs,
+        "bare_ms": median(float(r["ms"]) for r in bare),
+        "hotlap_ms": median(float(r["ms"]) for r in under),
+        "added_us": {"mean": fmean(added), "median": median(added), "stdev": stdev(added)},
+        "added_cpu_us": {"median": median(cpu), "stdev": stdev(cpu)},
+        "added_percent": 100 * (median(float(r["ms"]) for r in under) / median(float(r["ms"]) for r in bare) - 1),
+        "added_process_s": median(float(b["wall_s"]) - float(a["wall_s"]) for a, b in zip(bare, under, strict=True)),
+        "same": same,
+        "counts": {key: bare[0][key] for key in ("graph_breaks", "frames", "recompiles", "syncs")},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    import torch
+
+    device = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or platform.machine()
+    result: dict[str, object] = {
+        "command": " ".join(["python", *sys.argv]),
+        "date": time.strftime("%Y-%m-%d"),
+        "torch": torch.__version__,
+        "device": device,
+        "sizes": {},
+    }
+    sizes = [(name, [*a, "--device", args.device]) for name, a in SIZES[args.device]]
+    sizes.append(("compiled", [*sizes[0][1], "--compile"]))
+    if args.device == "cuda":
+        sizes.append(("syncs", [*sizes[0][1], "--syncs", "--steps", "100"]))
+    for name, arguments in sizes:
+        found = compare(arguments, 2 if name in {"compiled", "syncs"} else args.pairs)
+        result["sizes"][name] = found  # type: ignore[index]
+        print(name, json.dumps(found), flush=True)
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

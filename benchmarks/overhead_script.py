@@ -1,0 +1,96 @@
+"""A training loop that times itself, for benchmarks/overhead.py. Knows nothing of hotlap.
+
+Prints one JSON line: mean milliseconds a step over the second half, a digest of the weights, the losses' digest, and
+the counters of torch.compile.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+
+import torch
+from torch import nn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--syncs", action="store_true", help="warn at each synchronisation (CUDA)")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    device = torch.device(args.device)
+    layers = [m for _ in range(args.layers) for m in (nn.Linear(args.width, args.width), nn.GELU())]
+    model = nn.Sequential(*layers, nn.Linear(args.width, 10)).to(device)
+    if args.compile:
+        model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.utils.data.TensorDataset(
+        torch.randn(args.batch * 64, args.width), torch.randint(0, 10, (args.batch * 64,))
+    )
+    loader = torch.utils.data.DataLoader(data, batch_size=None, sampler=Batches(args.batch, 64))
+    losses: list[torch.Tensor] = []
+    step, begun, begun_cpu = 0, 0.0, 0.0
+    if args.syncs:
+        torch.cuda.set_sync_debug_mode("warn")
+    while step < args.steps:
+        for x, y in loader:
+            if step == args.steps // 2:
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+                begun, begun_cpu = time.perf_counter(), time.process_time()
+            inputs, labels = x.to(device), y.to(device)
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            step += 1
+            if step >= args.steps:
+                break
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    ms = (time.perf_counter() - begun) * 1000 / (args.steps - args.steps // 2)
+    cpu_ms = (time.process_time() - begun_cpu) * 1000 / (args.steps - args.steps // 2)
+    torch.cuda.set_sync_debug_mode("default") if args.syncs else None
+    digest = hashlib.sha256()
+    for value in model.state_dict().values():
+        digest.update(value.cpu().numpy().tobytes())
+    from torch._dynamo.utils import counters
+
+    print(
+        json.dumps(
+            {
+                "ms": ms,
+                "cpu_ms": cpu_ms,
+                "weights": digest.hexdigest()[:16],
+                "losses": hashlib.sha256(torch.stack(losses).cpu().numpy().tobytes()).hexdigest()[:16],
+                "graph_breaks": sum(counters["graph_break"].values()),
+                "frames": counters["frames"].get("total", 0),
+                "recompiles": counters["stats"].get("unique_graphs", 0),
+            }
+        )
+    )
+
+
+class Batches(torch.utils.data.Sampler):
+    """Index batches, so that the loader itself costs little."""
+
+    def __init__(self, batch: int, count: int) -> None:
+        self.batch, self.count = batch, count
+
+    def __iter__(self):
+        for at in range(self.count):
+            yield list(range(at * self.batch, (at + 1) * self.batch))
+
+    def __len__(self) -> int:
+        return self.count
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""Runs small training scripts as tune does, in processes of their own, and judges them with real twins.
+
+Also used by `benchmarks/parity_rates.py`. A run is made once: its folder is the cache, so that tests of several
+pytest workers share baselines and twins.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hotlap.launch.environment import environment
+from hotlap.launch.run import Request, run_apart
+from hotlap.levers import all_levers
+from hotlap.records.files import read_problems
+from hotlap.records.run import Lever
+from hotlap.records.tune import Parity
+from hotlap.tune.parity import Evidence, Rule, Twins, judge, read_evidence
+from hotlap.tune.recipe import variables_of
+from hotlap.tune.search import NUDGE
+from hotlap.tune.trials import PROBE_STEPS
+
+HERE = Path(__file__).resolve().parent
+STEPS = 40
+REDRAW = 4049
+TIMEOUT_S = 200.0
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script of `scripts/` and its arguments; DATA stands for the file of digits."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A lever on a script, as it declares itself. honest: whether parity must let it pass."""
+
+    name: str
+    script: Script
+    levers: tuple[Lever, ...]
+    rule: Rule
+    honest: bool
+    steps: int = STEPS
+
+
+def planted(what: str, **settings: Any) -> Lever:
+    """A lever of `planted/lever.py`."""
+    return Lever(name="planted.lever", settings={"what": what, **settings})
+
+
+def real(name: str, **settings: Any) -> Lever:
+    """A lever of hotlap's."""
+    return Lever(name=name, settings=settings)
+
+
+def rule_of(*levers: Lever) -> Rule:
+    """As tune judges hotlap's own levers."""
+    known = [all_levers()[lever.name] for lever in levers]
+    return Rule(
+        any(lever.risk != "exact" for lever in known),
+        sum(lever.tolerance for lever in known),
+        any(lever.redraws for lever in known),
+    )
+
+
+EXACT = Rule(numeric=False, tolerance=0.0, redraws=False)
+NUMERIC = Rule(numeric=True, tolerance=0.02, redraws=False)
+"""As bf16-autocast declares itself."""
+REDRAWS = Rule(numeric=False, tolerance=0.0, redraws=True)
+"""As loader-workers declares itself."""
+
+
+def digits(*arguments: str) -> Script:
+    """The classifier of digits."""
+    return Script("digits.py", ("DATA", *arguments))
+
+
+@dataclass
+class Bench:
+    """Runs and remembers, under a folder."""
+
+    folder: Path
+    made: list[Path] = field(default_factory=list)
+
+    def evidence(
+        self, script: Script, seed: int, levers: tuple[Lever, ...] = (), steps: int = STEPS, **special: Any
+    ) -> Evidence | None:
+        """What a run computed; None where it could not be made or a lever not put in."""
+        folder = self._run(script, seed, levers, steps, special)
+        ended = json.loads((folder / "run.json").read_bytes())
+        broken = ended["exit_code"] != 0 or any(read_problems(folder / "rank-0"))
+        return None if broken else read_evidence(folder)
+
+    def judge(self, case: Case, seed: int) -> Parity:
+        """As `tune.search` judges: base and again are two runs of the bare command."""
+        base, again = (self.evidence(case.script, seed, steps=case.steps, copy=copy) for copy in (0, 1))
+        trial = self.evidence(case.script, seed, case.levers, case.steps)
+        assert base is not None and again is not None, "the bare command fails"
+        assert trial is not None, f"{case.name} could not be run: see {self.made[-1]}"
+
+        def twin(**special: Any) -> Callable[[], Evidence | None]:
+            return lambda: self.evidence(case.script, seed, steps=case.steps, **special)
+
+        parity = judge(case.rule, base, again, trial, Twins(twin(nudge=NUDGE), twin(redraw=seed + REDRAW)))
+        same = tuple(_same_random(lever) for lever in case.levers)
+        if parity.ok or not base.draws or parity.level == "refused" or same == case.levers:
+            return parity
+        again_trial = self.evidence(case.script, seed, same, case.steps)
+        assert again_trial is not None
+        return judge(case.rule, base, again, again_trial, Twins(twin(nudge=NUDGE), twin(redraw=seed + REDRAW)))
+
+    def _run(self, script: Script, seed: int, levers: tuple[Lever, ...], steps: int, special: dict[str, Any]) -> Path:
+        words = repr((script, seed, [(lever.name, lever.settings) for lever in levers], steps, sorted(special.items())))
+        folder = self.folder / hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
+        self.made.append(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "done").exists():
+                self._make(folder, script, seed, levers, steps, special)
+                (folder / "done").touch()
+        return folder
+
+    def _make(
+        self, folder: Path, script: Script, seed: int, levers: tuple[Lever, ...], steps: int, special: dict[str, Any]
+    ) -> None:
+        arguments = [str(data_file(self.folder)) if word == "DATA" else word for word in script.arguments]
+        own = [lever for lever in levers if "." not in lever.name]
+        request = Request(
+            command=(sys.executable, str(HERE / "scripts" / script.name), *arguments),
+            folder=folder,
+            environment=environment(HERE),
+            steps=steps,
+            least_steps=steps,
+            levers=levers,
+            variables={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), **variables_of(own)},
+            seed=seed,
+            probe_steps=PROBE_STEPS,
+            nudge=special.get("nudge", 0.0),
+            redraw=special.get("redraw"),
+            cwd=folder,
+        )
+        run_apart(request, TIMEOUT_S)
+
+
+def _same_random(lever: Lever) -> Lever:
+    known = all_levers().get(lever.name)
+    settings = known.for_parity(lever.settings) if known else None
+    return lever if settings is None else Lever(name=lever.name, settings=settings)
+
+
+def data_file(folder: Path) -> Path:
+    """scikit-learn's digits as an .npz, which a script loads faster than scikit-learn itself."""
+    path = folder / "digits.npz"
+    with (folder / "digits.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            import numpy as np
+            from sklearn.datasets import load_digits
+
+            data = load_digits()
+            with path.with_suffix(".part").open("wb") as file:
+                np.savez(file, images=data.images, labels=data.target)
+            os.replace(path.with_suffix(".part"), path)
+    return path
+
+
+MLP, CNN = digits(), digits("--cnn")
+DROPOUT, CNN_DROPOUT = digits("--dropout", "0.3"), digits("--cnn", "--dropout", "0.3")
+TRANSFORM = digits("--cnn", "--transform")
+TRANSFORM_DROPOUT = digits("--transform", "--dropout", "0.2")
+ADAM = digits("--adam")
+ADAM_DROPOUT = digits("--adam", "--dropout", "0.2")
+NOISY = digits("--noise", "1e-6")
+CHARS, CHARS_PLAIN = Script("chars.py"), Script("chars.py", ("0",))
+GAN = Script("gan.py")
+LATE = 32
+"""Steps after which late frauds begin: the last third of a trial."""
+
+
+def _fraud(name: str, script: Script, rule: Rule, what: str, **settings: Any) -> Case:
+    return Case(name, script, (planted(what, **settings),), rule, honest=False)
+
+
+def _honest(name: str, script: Script, rule: Rule, *levers: Lever) -> Case:
+    return Case(name, script, levers, rule, honest=True)
+
+
+WORKERS = real("loader-workers", workers=2, prefetch=2, pin_memory=False, persistent=True)
+THREADS = real("cpu-threads", threads=2)
+FUSED, LAST, BF16 = real("fused-optimizer"), real("channels-last"), real("bf16-autocast")
+COMPILE = real("compile", mode="default")
+
+FRAUDS = [
+    _fraud("skips every other step (SGD)", MLP, NUMERIC, "skips-steps"),
+    _fraud("skips every other step (Adam, characters)", CHARS, NUMERIC, "skips-steps"),
+    _fraud("skips every other step (GAN)", GAN, NUMERIC, "skips-steps"),
+    _fraud("every other step without gradients (SGD)", MLP, NUMERIC, "idle-steps"),
+    _fraud("every other step without gradients (Adam)", ADAM, NUMERIC, "idle-steps"),
+    _fraud("every other step without gradients (GAN)", GAN, NUMERIC, "idle-steps"),
+    _fraud("drops a tenth of the batches", MLP, EXACT, "drops-batches"),
+    _fraud("drops a tenth of the batches (said to redraw)", TRANSFORM, REDRAWS, "drops-batches"),
+    _fraud("drops a tenth of the batches, from the tenth (numeric)", MLP, NUMERIC, "drops-batches", at=0),
+    _fraud("drops a tenth of the batches, from the tenth (redraws)", TRANSFORM, REDRAWS, "drops-batches", at=0),
+    _fraud("shuffles labels", MLP, NUMERIC, "shuffles-labels"),
+    _fraud("shuffles labels (redraws)", TRANSFORM, REDRAWS, "shuffles-labels"),
+    _fraud("shuffles labels late (redraws)", TRANSFORM, REDRAWS, "shuffles-labels", after=LATE),
+    _fraud("repeats the first batches", MLP, NUMERIC, "repeats-batches"),
+    _fraud("repeats the first batches (redraws)", TRANSFORM, REDRAWS, "repeats-batches"),
+    _fraud("random transforms gone (redraws)", TRANSFORM, REDRAWS, "no-transform"),
+    _fraud("gradients × 1.05 (SGD)", MLP, NUMERIC, "scales-gradients"),
+    _fraud("gradients × 1.05 (CNN)", CNN, NUMERIC, "scales-gradients"),
+    _fraud("gradients × 1.05 (Adam)", ADAM, NUMERIC, "scales-gradients"),
+    _fraud("learning rate × 0.9 (SGD)", CNN, NUMERIC, "smaller-rate"),
+    _fraud("learning rate × 0.9 (AdamW, characters)", CHARS, NUMERIC, "smaller-rate"),
+    _fraud("dropout off", DROPOUT, NUMERIC, "no-dropout"),
+    _fraud("dropout off (redraws)", TRANSFORM_DROPOUT, REDRAWS, "no-dropout"),
+    _fraud("dropout off (characters)", CHARS, NUMERIC, "no-dropout"),
+    _fraud("half the dropout", DROPOUT, NUMERIC, "no-dropout", by=0.5),
+    _fraud("NaN late", MLP, NUMERIC, "nan-late", after=LATE),
+    _fraud("NaN late (GAN)", GAN, NUMERIC, "nan-late", after=3 * LATE),
+    _fraud("a GAN whose logits are coarse", GAN, NUMERIC, "coarse", step=4.0),
+]
+HONEST = [
+    _honest("loader-workers", MLP, rule_of(WORKERS), WORKERS),
+    _honest("loader-workers (random transforms)", TRANSFORM, rule_of(WORKERS), WORKERS),
+    _honest("loader-workers (random transforms, dropout)", TRANSFORM_DROPOUT, rule_of(WORKERS), WORKERS),
+    _honest("other draws (random transforms)", TRANSFORM, REDRAWS, planted("other-draws")),
+    _honest("other draws (random transforms, dropout)", TRANSFORM_DROPOUT, REDRAWS, planted("other-draws")),
+    _honest("cpu-threads", CNN, rule_of(THREADS), THREADS),
+    _honest("cpu-threads (characters)", CHARS, rule_of(THREADS), THREADS),
+    _honest("fused-optimizer (SGD)", MLP, rule_of(FUSED), FUSED),
+    _honest("fused-optimizer (Adam)", ADAM, rule_of(FUSED), FUSED),
+    _honest("fused-optimizer (AdamW, characters)", CHARS, rule_of(FUSED), FUSED),
+    _honest("fused-optimizer (GAN)", GAN, rule_of(FUSED), FUSED),
+    _honest("channels-last", CNN, rule_of(LAST), LAST),
+    _honest("bf16-autocast", CNN, rule_of(BF16), BF16),
+    _honest("bf16-autocast (dropout)", DROPOUT, rule_of(BF16), BF16),
+    _honest("bf16-autocast (Adam)", ADAM, rule_of(BF16), BF16),
+    _honest("bf16-autocast (characters)", CHARS, rule_of(BF16), BF16),
+    _honest("bf16-autocast (GAN)", GAN, rule_of(BF16), BF16),
+    _honest("bf16-autocast + loader-workers (random transforms)", TRANSFORM, rule_of(BF16, WORKERS), BF16, WORKERS),
+    _honest("float32 rounding", MLP, NUMERIC, planted("rounding")),
+    _honest("float32 rounding (GAN)", GAN, NUMERIC, planted("rounding")),
+    _honest("bfloat16 rounding", ADAM_DROPOUT, NUMERIC, planted("rounding", bits=8)),
+    _honest("nothing (noisy command)", NOISY, EXACT, planted("nothing")),
+    _honest("fused-optimizer (noisy command)", NOISY, rule_of(FUSED), FUSED),
+]
+COMPILED = [_honest("compile (dropout)", CNN_DROPOUT, rule_of(COMPILE), COMPILE)]
