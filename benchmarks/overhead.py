@@ -4,7 +4,7 @@
     python benchmarks/overhead.py --device cuda --out benchmarks/results/overhead-h100.json
 
 For each size of step: microseconds a step and percent that hotlap adds (wall, and CPU time of the process, which a busy
-machine disturbs less), seconds that the whole process takes longer, and whether losses, weights, graph breaks, recompiles and synchronisations are the same.
+disturbs less), seconds that the whole process takes longer, and
 """
 
 import argparse

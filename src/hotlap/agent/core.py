@@ -115,8 +115,6 @@ class Agent:
         self.probe.step_done(index)
         if index in {3, 10, 40} or index % 1000 == 0:
             self.write_facts(kind)
-        if self.session.profile_steps:
-            self.stopper.profile(index, wall_ms, bool(segment.compiles))
         self.stopper.step_done(index, wall_ms, bool(segment.compiles or segment.probe), kind)
 
     def write_facts(self, kind: str, stopped: bool = False) -> None:

@@ -31,8 +31,13 @@ def _number(value: float | None) -> str:
     return "null" if value is None or not math.isfinite(value) else repr(value)
 
 
-def _phases(ms: list[float]) -> str:
-    return "{" + ",".join(f'"{name}":{value:.4f}' for name, value in zip(PHASES, ms, strict=True)) + "}"
+# One formatting operation a line: this runs in every step of the user's loop.
+PHASES_JSON = "{" + ",".join(f'"{name}":%.4f' for name in PHASES) + "}"
+LINE = (
+    '{"step":%d,"time":%.6f,"wall_ms":%.6f,"gpu_ms":%s,"phases":'
+    + PHASES_JSON
+    + ',"loss":%s,"samples":%s%s,"kind":"%s"}\n'
+)
 
 
 class Folder:
@@ -135,28 +140,41 @@ class Recorder:
 
     def _line(self, step: Finished) -> str:
         segment = step.segment
-        gpu_ms, gpu_phases = self._device(step)
-        backlog = self._backlog(step, gpu_ms)
-        values = [self.losses.value(handle) for handle in segment.losses]
+        loss, values = self._loss(segment)
+        gpu_ms: float | None = None
+        rest = ""
+        if segment.marks:
+            gpu_ms, gpu_phases = self._device(step)
+            backlog = self._backlog(step, gpu_ms)
+            if gpu_phases is not None:
+                rest += f',"gpu_phases":{PHASES_JSON % tuple(gpu_phases)}'
+            if backlog is not None:
+                rest += f',"backlog_ms":{backlog:.4f}'
+        if len(segment.losses) > 1:
+            rest += f',"losses":[{",".join(_number(value) for value in values)}]'
+        if loss is not None and not math.isfinite(loss):
+            rest += ',"nonfinite":true'
+        if segment.evaluation or segment.skipped or segment.probe or segment.compiles:
+            rest += _flags(segment)
+        data, h2d, forward, backward, optimizer, other, _ = segment.ns
+        return LINE % (
+            step.number, step.time, step.wall_ns / 1e6, _number(gpu_ms),
+            data / 1e6, h2d / 1e6, forward / 1e6, backward / 1e6, optimizer / 1e6, other / 1e6,
+            _number(loss), segment.samples or "null", rest, step.kind,
+        )  # fmt: skip
+
+    def _loss(self, segment: Segment) -> tuple[float | None, list[float | None]]:
+        """The step's loss (a sum, unless one backward's is not known) and each backward's."""
+        handles = segment.losses
+        if len(handles) == 1:
+            return self.losses.value(handles[0]), []
+        values = [self.losses.value(handle) for handle in handles]
         known = [value for value in values if value is not None]
-        loss = sum(known) if known and len(known) == len(values) else None
-        line = (
-            f'{{"step":{step.number},"time":{step.time:.6f},"wall_ms":{step.wall_ns / 1e6:.6f},'
-            f'"gpu_ms":{_number(gpu_ms)},"phases":{_phases([ns / 1e6 for ns in segment.ns[:6]])},'
-            f'"loss":{_number(loss)},"samples":{segment.samples or "null"}'
-        )
-        if gpu_phases is not None:
-            line += f',"gpu_phases":{_phases(gpu_phases)}'
-        if backlog is not None:
-            line += f',"backlog_ms":{backlog:.4f}'
-        if loss is not None and _number(loss) == "null":
-            line += ',"nonfinite":true'
-        if len(values) > 1:
-            line += f',"losses":[{",".join(_number(value) for value in values)}]'
-        line += f',"kind":"{step.kind}"'
-        for flag in ("evaluation", "skipped", "probe"):
-            if getattr(segment, flag):
-                line += f',"{flag}":true'
-        if segment.compiles:
-            line += f',"compiles":{segment.compiles}'
-        return line + "}\n"
+        return (sum(known) if known and len(known) == len(values) else None), values
+
+
+def _flags(segment: Segment) -> str:
+    """The rarer facts of a step."""
+    names = [name for name in ("evaluation", "skipped", "probe") if getattr(segment, name)]
+    rest = "".join(f',"{name}":true' for name in names)
+    return f'{rest},"compiles":{segment.compiles}' if segment.compiles else rest

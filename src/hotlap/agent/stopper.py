@@ -36,14 +36,22 @@ class Stopper:
 
     def step_done(self, index: int, wall_ms: float, disturbed: bool, kind: str) -> None:
         """Called after each step; raises Stop at the end."""
+        if self.session.steps is None and not self.session.profile_steps:
+            return
+        self.walls.append(wall_ms)
+        self.disturbed.append(disturbed)
+        if self.steady is None:
+            self.steady = steady_start(self.walls, self.disturbed, self.agent.script.in_flight)
+        if self.session.profile_steps and not self._profiled(index):
+            return
         if self.session.steps is None:
             return
         if self.agent.world == 1:
-            if self._enough(wall_ms, disturbed):
+            if self._enough():
                 self.stop(kind)
             return
         path = os.path.join(self.session.folder, STOP_FILE)
-        if self.at is None and self.agent.rank == 0 and self._enough(wall_ms, disturbed):
+        if self.at is None and self.agent.rank == 0 and self._enough():
             self.at = index + AHEAD
             with open(f"{path}.part", "w", encoding="utf-8") as file:
                 file.write(str(self.at))
@@ -54,20 +62,15 @@ class Stopper:
         if self.at is not None and index >= self.at:
             self.stop(kind)
 
-    def _enough(self, wall_ms: float, disturbed: bool) -> bool:
-        self.walls.append(wall_ms)
-        self.disturbed.append(disturbed)
+    def _enough(self) -> bool:
         if self.steady is None:
-            in_flight = self.agent.script.in_flight
-            self.steady = steady_start(self.walls, self.disturbed, in_flight)
-            if self.steady is None:
-                return False
-        steady = self.walls[self.steady.start :]
+            return False
+        start = self.steady.start
+        steady = [w for w, d in zip(self.walls[start:], self.disturbed[start:], strict=True) if not d]
         if len(steady) >= (self.session.steps or 0):
             return True
-        spent = sum(steady) / 1000
         return self.session.seconds is not None and (
-            len(steady) >= self.session.least_steps and spent >= self.session.seconds
+            len(steady) >= self.session.least_steps and sum(steady) / 1000 >= self.session.seconds
         )
 
     def stop(self, kind: str) -> None:
@@ -86,21 +89,21 @@ class Stopper:
             os._exit(0)
         raise Stop(0)
 
-    def profile(self, index: int, wall_ms: float, disturbed: bool) -> None:
-        """A window of torch.profiler over `profile_steps` steady steps, once."""
+    def _profiled(self, index: int) -> bool:
+        """Record a window of torch.profiler over `profile_steps` steady steps, once. Returns whether it is over."""
         agent: Any = self.agent
         if self.profile_from is None:
-            self.walls.append(wall_ms)
-            self.disturbed.append(disturbed)
-            if steady_start(self.walls, self.disturbed, agent.script.in_flight) is None:
-                return
+            if self.steady is None:
+                return False
             activities = [torch.profiler.ProfilerActivity.CPU]
             if torch.cuda.is_available():
                 activities.append(torch.profiler.ProfilerActivity.CUDA)
             self.profile_from = index
             agent.profiler = torch.profiler.profile(activities=activities, record_shapes=True)
             agent.profiler.__enter__()
-        elif agent.profiler is not None and index >= self.profile_from + self.session.profile_steps:
+            return False
+        if agent.profiler is not None and index >= self.profile_from + self.session.profile_steps:
             profiler, agent.profiler = agent.profiler, None
             profiler.__exit__(None, None, None)
             profiler.export_chrome_trace(f"{agent.folder().path}/trace.json.gz")
+        return agent.profiler is None

@@ -1,0 +1,53 @@
+"""A process that has imported torch, without hotlap, and forks a child for each script it is asked to run.
+
+Saves the seconds that `import torch` takes. A request with a session wakes the agent as torch itself would have done at
+the end of its import; without one the script runs bare. One JSON line in, one (the wait status) out.
+"""
+
+import json
+import os
+import sys
+
+import torch
+
+
+def child(request):
+    """Become the script: exits as the script does."""
+    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(0)
+    os.open(os.devnull, os.O_RDONLY)
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = request["argv"]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    if request["session"]:
+        os.environ["HOTLAP_SESSION"] = request["session"]
+        sys.path.append(request["inject"])
+        exec(request["before"], {"torch": torch})  # noqa: S102 - what a test wants changed before the agent wakes
+        from _hotlap_entry import wake
+
+        wake()
+    script = os.path.abspath(sys.argv[0])
+    main = sys.modules["__main__"]
+    for name in [name for name in vars(main) if not name.startswith("__")]:
+        delattr(main, name)
+    main.__file__, main.__doc__ = script, None
+    with open(script, encoding="utf-8") as file:  # noqa: PTH123
+        return compile(file.read(), script, "exec"), main.__dict__
+
+
+def serve():
+    """Answer requests until the pipe closes; returns, in a child, the script to run."""
+    for line in iter(sys.stdin.buffer.readline, b""):
+        pid = os.fork()
+        if pid == 0:
+            return child(json.loads(line))
+        os.write(1, f"{os.waitpid(pid, 0)[1]}\n".encode())
+    return None
+
+
+found = serve()
+if found is not None:
+    exec(*found)  # noqa: S102
