@@ -114,7 +114,7 @@ class Search:
         if first.outcome != "measured":
             raise NothingMeasured(f"{first.why} (see {self._output(first)})")
         self.base_wall_s = first.wall_s
-        self.trials.timeout_s = max(120.0, 4 * first.wall_s + 60)
+        self.trials.timeout_s = 4 * first.wall_s + 30
         second = self.trials.run("baseline", ())
         if second.outcome != "measured":
             raise CommandFailed(f"the command does not run twice alike: {second.why} (see {self._output(second)})")

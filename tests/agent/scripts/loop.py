@@ -12,12 +12,13 @@ kind = sys.argv[1]
 class Own:
     """An optimizer that torch knows nothing of."""
 
-    def __init__(self, parameters):
-        self.parameters = list(parameters)
+    def __init__(self, parameters, lr):
+        self.parameters, self.lr = list(parameters), lr
 
     def step(self):
         for p in self.parameters:
-            p.data.add_(p.grad, alpha=-0.1)
+            if p.grad is not None:
+                p.data.add_(p.grad, alpha=-self.lr)
 
 
 class Sub(torch.optim.SGD):
@@ -34,29 +35,24 @@ class Lazy(nn.Module):
         return self.inner(batch["x"])
 
 
-first, second = (Lazy() if kind == "lazy" else net()), nn.Linear(1, 1)
-weight = nn.Parameter(torch.ones(4, 1))
-parameters = [weight] if kind == "functional" else [*first.parameters(), *second.parameters()]
-made = {"own": Own, "manual": Own}.get(kind, Sub if kind == "sub" else torch.optim.SGD)
-optimizer = made(parameters) if made is Own else made(parameters, lr=0.1)
+first, second, weight = Lazy() if kind == "lazy" else net(), nn.Linear(1, 1), nn.Parameter(torch.ones(4, 1))
+called = {
+    "several": lambda x: second(first(x)),
+    "forward": lambda x: first.forward(x),
+    "functional": lambda x: x @ weight,
+    "lazy": lambda x: first({"x": x}),
+}.get(kind, first)
+parameters = [*first.parameters(), *second.parameters(), weight]
+optimizer = {"own": Own, "sub": Sub}.get(kind, torch.optim.SGD)(parameters, lr=0.1) if kind != "manual" else None
 micro = 3 if kind == "accumulate" else 1
 for at, (x, y) in enumerate(batches(STEPS * micro)):
-    if kind == "several":
-        out = second(first(x))
-    elif kind == "forward":
-        out = first.forward(x)
-    elif kind == "functional":
-        out = x @ weight
-    else:
-        out = first({"x": x} if kind == "lazy" else x)
-    loss = said((out - y).square().mean() / micro)
+    said(loss := (called(x) - y).square().mean() / micro)
     loss.backward()
     if (at + 1) % micro == 0:
-        if kind == "manual":
-            for p in first.parameters():
-                p.data.add_(p.grad, alpha=-0.1)
-        else:
-            optimizer.step() if kind not in {"own"} else Own(first.parameters()).step()
+        if optimizer is not None:
+            optimizer.step()
         for p in parameters:
+            if optimizer is None and p.grad is not None:
+                p.data.add_(p.grad, alpha=-0.1)
             p.grad = None
 end(first, second)
