@@ -162,6 +162,8 @@ class Bench:
 def run_forked(request: Request) -> None:
     """Run a Python command in a fork of this process that wakes the agent as `import torch` would have done."""
     import torch
+    import torch._dynamo  # which an optimizer imports when it is made
+    import torch.utils.data
 
     torch.set_num_threads(1)
     request.session().write(request.folder / "session.json")

@@ -23,8 +23,8 @@ from .timeline import Segment, Timeline
 
 AT_STEP = hook("step")
 AT_EXIT = hook("exit")
-SHORT_STEP_MS = 5.0
-SAMPLE_EVERY = 4
+SHORT_STEP_MS = 10.0
+SAMPLE_EVERY = 8
 """Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (~5 µs a mark)."""
 
 

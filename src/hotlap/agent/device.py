@@ -74,7 +74,7 @@ class LateLosses:
             self.buffers[loss.dtype] = buffer
         slot = buffer[self.next : self.next + 1]
         self.next = (self.next + 1) % self.SIZE
-        slot.copy_(loss.reshape(1), non_blocking=True)
+        slot.copy_(loss if loss.dim() < 2 else loss.reshape(1), non_blocking=True)
         return slot
 
     @staticmethod

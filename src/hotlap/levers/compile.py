@@ -1,5 +1,6 @@
 """torch.compile around the outermost forward, in place: type, state_dict keys and copies stay as they are."""
 
+import functools
 import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -13,13 +14,14 @@ if TYPE_CHECKING:
 ORDER: Final = 20
 MODES: Final = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
 COMPILERS: Final = ("g++", "clang++", "c++")
-LAUNCH_SHARE: Final = 0.75
-COMPUTE_SHARE: Final = 0.35
+LAUNCH_SHARE: Final = 0.9
+COMPUTE_SHARE: Final = 0.6
+LARGE: Final = 1 << 20
 
 
 class Compile(Lever):
     name = "compile"
-    meaning = "torch.compile of the outermost forward (and with it of its backward)"
+    meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
     risk = "numeric"
     tolerance = 0.005
 
@@ -66,11 +68,13 @@ class Compile(Lever):
             import torch._inductor.config
 
             torch._inductor.config.fallback_random = True
+        _compile_large_losses()
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, settings["mode"]), ORDER)
 
     def source(self, settings: Settings) -> str:
         mode = settings["mode"]
-        return "model.compile()" if mode == "default" else f'model.compile(mode="{mode}")'
+        model = "model.compile()" if mode == "default" else f'model.compile(mode="{mode}")'
+        return f"{model}\ncross_entropy = torch.compile(F.cross_entropy)  # where it takes many logits"
 
 
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
@@ -86,6 +90,23 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
         return _clone(compiled(*args, **kwargs))
 
     return with_own_outputs
+
+
+def _compile_large_losses() -> None:
+    """A cross-entropy over many logits on the device is several passes over them in eager mode, one or two compiled."""
+    import torch
+
+    functional = torch.nn.functional
+    original = functional.cross_entropy
+    compiled = torch.compile(original)
+
+    @functools.wraps(original)
+    def cross_entropy(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not input.is_cuda or input.numel() < LARGE:
+            return original(input, *args, **kwargs)
+        return compiled(input, *args, **kwargs)
+
+    functional.cross_entropy = cross_entropy
 
 
 def _clone(value: Any) -> Any:

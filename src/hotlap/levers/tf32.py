@@ -30,7 +30,7 @@ class Tf32(Lever):
     def share(self, context: Context) -> float:
         if context.diagnosis.bound == "launch":
             return 0.05
-        return (0.05 if "bf16-autocast" in context.active else 0.6) * context.share_of("forward", "backward")
+        return (0.01 if "bf16-autocast" in context.active else 0.6) * context.share_of("forward", "backward")
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

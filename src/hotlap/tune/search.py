@@ -29,7 +29,7 @@ LEAST_GAIN: Final = 1.02
 UNSURE: Final = (1.03, 1.12)
 """Ratios within three times the noise of two baselines, and within these bounds, are measured again before they decide:
 the least is for machines that are still, the most for noisy ones (where noise itself exceeds it, noise decides)."""
-LEAST_SHARE: Final = 0.01
+LEAST_SHARE: Final = 0.02
 NUDGE: Final = 2.0**-9
 """Half a unit in the last place of bfloat16 (8 significant bits), relative."""
 SAME_RANDOM: Final = "in a run of its own that draws the same random numbers as without the lever"
@@ -392,8 +392,12 @@ class Search:
         return max(30.0, min(limit, self._left()))
 
     def _reserve(self) -> float:
-        """Seconds that the confirmation needs: two pairs."""
-        return 2.2 * (self.base_wall_s + max(self.base_wall_s, self.best.trial.wall_s)) if self.best.levers else 0.0
+        """Seconds that the confirmation needs."""
+        return (
+            1.1 * PAIRS[0] * (self.base_wall_s + max(self.base_wall_s, self.best.trial.wall_s))
+            if self.best.levers
+            else 0.0
+        )
 
     def _left(self) -> float:
         return self.deadline - time.monotonic()
