@@ -5,14 +5,11 @@
     python benchmarks/zoo.py --tiny --scripts tiny_gpt        # on a CPU, to see that it works
 
 For each script `hotlap tune` runs on the naive one; then hand-tuned and recipe runs alternate (ABBA), each a fresh
-process of the same number of steady steps. Ratios are over the naive step time. The device's idle share is the part of
-a profiled window in which no kernel or copy ran.
+process of the same number of steady steps. Ratios are over the naive step time.
 """
 
 import argparse
-import gzip
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -39,36 +36,20 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def step_ms(command: list[str], folder: Path, steps: int, recipe: Path | None = None) -> float:
-    """Step time of one fresh process, ms; NaN if it could not be measured."""
+def diagnosed(command: list[str], folder: Path, steps: int, recipe: Path | None = None) -> dict[str, Any]:
+    """The diagnosis of one fresh process. Raises RuntimeError if it could not be measured."""
     options = ["--recipe", str(recipe)] if recipe else []
     done = hotlap("run", "--json", "--steps", str(steps), "--out", str(folder), *options, *command)
-    try:
-        diagnosis = document(done)["diagnosis"]
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return math.nan
-    return float(diagnosis["step_ms"]) if diagnosis else math.nan
+    diagnosis: dict[str, Any] | None = document(done)["diagnosis"]
+    if diagnosis is None:
+        raise RuntimeError(done.stderr[-2000:])
+    return diagnosis
 
 
-def idle_share(trace: Path) -> float | None:
-    """Share of the window between the first and the last device event in which none ran."""
-    if not trace.exists():
-        return None
-    with gzip.open(trace, "rt", encoding="utf-8", errors="replace") as file:
-        events = json.load(file)["traceEvents"]
-    busy = sorted(
-        (e["ts"], e["ts"] + e["dur"])
-        for e in events
-        if e.get("cat") in {"kernel", "gpu_memcpy", "gpu_memset"} and "dur" in e
-    )
-    if not busy:
-        return None
-    covered, end = 0.0, busy[0][0]
-    for begin, finish in busy:
-        covered += max(0.0, finish - max(begin, end))
-        end = max(end, finish)
-    return 1 - covered / (end - busy[0][0])
+def input_wait(diagnosis: dict[str, Any]) -> float | None:
+    """Share of the device's time that it stood still for data and for their copy."""
+    phases = diagnosis.get("gpu_phases")
+    return (phases["data"] + phases["h2d"]) / sum(phases.values()) if phases else None
 
 
 def measure(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -100,22 +81,19 @@ def measure(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
     recipe = folder / "tune" / "recipe.toml"
     if args.no_hand or not recipe.exists():
         return row
-    times: dict[str, list[float]] = {"hand": [], "recipe": []}
+    runs: dict[str, list[dict[str, Any]]] = {"hand": [], "recipe": []}
     for number, which in enumerate(("hand", "recipe", "recipe", "hand")[: args.runs]):
         command, with_recipe = (hand, None) if which == "hand" else (naive, recipe)
-        times[which].append(step_ms(command, folder / f"{number}-{which}", args.steps, with_recipe))
-    profiled = hotlap(
-        "run", "--profile", "--steps", "20", "--out", str(folder / "profile"), "--recipe", str(recipe), *naive
-    )
-    row |= {
-        "hand_ms": median(times["hand"]),
-        "recipe_ms": median(times["recipe"]),
-        "runs_ms": times,
-        "over_hand": median(times["hand"]) / median(times["recipe"]),
-        "hand_over_naive": tuned["baseline"]["step_ms"] / median(times["hand"]),
-        "idle_share": idle_share(folder / "profile" / "rank-0" / "trace.json.gz") if profiled.returncode == 0 else None,
+        runs[which].append(diagnosed(command, folder / f"{number}-{which}", args.steps, with_recipe))
+    hand_ms, recipe_ms = (median(run["step_ms"] for run in runs[which]) for which in ("hand", "recipe"))
+    return row | {
+        "hand_ms": hand_ms,
+        "recipe_ms": recipe_ms,
+        "runs_ms": {which: [run["step_ms"] for run in found] for which, found in runs.items()},
+        "over_hand": hand_ms / recipe_ms,
+        "hand_over_naive": tuned["baseline"]["step_ms"] / hand_ms,
+        "input_wait_share": input_wait(runs["recipe"][-1]),
     }
-    return row
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ class LoaderWorkers(Lever):
         data, rest = phases.data or 0.0, max(1e-3, context.diagnosis.step_ms - (phases.data or 0.0))
         made_by = max(1, loader.workers)
         enough = math.ceil(1.3 * made_by * data / rest) + 1
-        wanted = [min(enough, cores), min(2 * enough, cores), cores]
+        wanted = [min(enough, cores), min(2 * enough, cores), max(1, cores - 2)]
         return [
             {
                 "workers": count,
