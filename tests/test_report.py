@@ -83,6 +83,8 @@ TUNE = Tune(
     speedup=2.312,
     interval=Interval(low=2.241, high=2.378),
     pairs=4,
+    before_ms=215.2,
+    after_ms=93.18,
     gain=True,
     kept=(
         Kept(

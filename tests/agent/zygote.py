@@ -4,11 +4,15 @@ Saves the seconds that `import torch` takes. A request with a session wakes the 
 the end of its import; without one the script runs bare. One JSON line in, one (the wait status) out.
 """
 
+import gc
 import json
 import os
 import sys
+from pathlib import Path
 
 import torch
+import torch._dynamo  # the first `Optimizer.step` imports it
+import torch.utils.data
 
 
 def child(request):
@@ -21,15 +25,15 @@ def child(request):
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = request["argv"]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    sys.path[0] = str(Path(sys.argv[0]).parent)
     if request["session"]:
         os.environ["HOTLAP_SESSION"] = request["session"]
         sys.path.append(request["inject"])
-        exec(request["before"], {"torch": torch})  # noqa: S102 - what a test wants changed before the agent wakes
+        exec(request["before"], {"torch": torch})
         from _hotlap_entry import wake
 
         wake()
-    script = os.path.abspath(sys.argv[0])
+    script = sys.argv[0]
     main = sys.modules["__main__"]
     for name in [name for name in vars(main) if not name.startswith("__")]:
         delattr(main, name)
@@ -40,6 +44,7 @@ def child(request):
 
 def serve():
     """Answer requests until the pipe closes; returns, in a child, the script to run."""
+    gc.freeze()  # or each child spends a second at its end on what torch has made
     for line in iter(sys.stdin.buffer.readline, b""):
         pid = os.fork()
         if pid == 0:
@@ -50,4 +55,4 @@ def serve():
 
 found = serve()
 if found is not None:
-    exec(*found)  # noqa: S102
+    exec(*found)

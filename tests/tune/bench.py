@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from hotlap.launch.environment import environment
 from hotlap.launch.run import Request, run_apart
-from hotlap.levers import all_levers
+from hotlap.levers import _pinned_draws, all_levers
 from hotlap.records.files import read_problems
 from hotlap.records.run import Lever
 from hotlap.records.tune import Parity
@@ -114,13 +114,20 @@ class Bench:
         def twin(**special: Any) -> Callable[[], Evidence | None]:
             return lambda: self.evidence(case.script, seed, steps=case.steps, **special)
 
-        parity = judge(case.rule, base, again, trial, Twins(twin(nudge=NUDGE), twin(redraw=seed + REDRAW)))
+        def pinned() -> tuple[Evidence, Evidence] | None:
+            pin = Lever(name=_pinned_draws.NAME)
+            one = self.evidence(case.script, seed, (pin,), case.steps)
+            two = self.evidence(case.script, seed, (pin, *case.levers), case.steps)
+            return None if one is None or two is None else (one, two)
+
+        twins = Twins(twin(nudge=NUDGE), twin(redraw=seed + REDRAW), pinned)
+        parity = judge(case.rule, base, again, trial, twins)
         same = tuple(_same_random(lever) for lever in case.levers)
         if parity.ok or not base.draws or parity.level == "refused" or same == case.levers:
             return parity
         again_trial = self.evidence(case.script, seed, same, case.steps)
         assert again_trial is not None
-        return judge(case.rule, base, again, again_trial, Twins(twin(nudge=NUDGE), twin(redraw=seed + REDRAW)))
+        return judge(case.rule, base, again, again_trial, twins)
 
     def _run(self, script: Script, seed: int, levers: tuple[Lever, ...], steps: int, special: dict[str, Any]) -> Path:
         words = repr((script, seed, [(lever.name, lever.settings) for lever in levers], steps, sorted(special.items())))
@@ -218,16 +225,24 @@ def data_file(folder: Path) -> Path:
             data = load_digits()
             with path.with_suffix(".part").open("wb") as file:
                 np.savez(file, images=data.images, labels=data.target)
-            os.replace(path.with_suffix(".part"), path)
+            path.with_suffix(".part").replace(path)
     return path
 
 
+WORKERS = real("loader-workers", workers=2, prefetch=2, pin_memory=False, persistent=True)
+THREADS = real("cpu-threads", threads=2)
+FUSED, LAST, BF16 = real("fused-optimizer"), real("channels-last"), real("bf16-autocast")
+COMPILE = real("compile", mode="default")
 MLP, CNN = digits(), digits("--cnn")
-DROPOUT, CNN_DROPOUT = digits("--dropout", "0.3"), digits("--cnn", "--dropout", "0.3")
+DROPOUT = digits("--dropout", "0.3")
 TRANSFORM = digits("--cnn", "--transform")
 TRANSFORM_DROPOUT = digits("--transform", "--dropout", "0.2")
 ADAM = digits("--adam")
 ADAM_DROPOUT = digits("--adam", "--dropout", "0.2")
+STILL = digits("--lr", "1e-5")
+"""Its loss hardly moves within a trial."""
+SHORT = digits("--rows", "320", "--dropout", "0.2")
+"""Ten steps an epoch."""
 NOISY = digits("--noise", "1e-6")
 CHARS, CHARS_PLAIN = Script("chars.py"), Script("chars.py", ("0",))
 GAN = Script("gan.py")
@@ -241,18 +256,13 @@ def _fraud(name: str, script: Script, rule: Rule, what: str, **settings: Any) ->
 
 def _both(name: str, what: str, **settings: Any) -> Case:
     """A fraud that hides behind other random draws, which loader-workers is allowed."""
-    levers = (planted("other-draws"), planted(what, **settings))
+    levers = (WORKERS, planted(what, **settings))
     return Case(name, TRANSFORM, levers, REDRAWS, honest=False)
 
 
 def _honest(name: str, script: Script, rule: Rule, *levers: Lever) -> Case:
     return Case(name, script, levers, rule, honest=True)
 
-
-WORKERS = real("loader-workers", workers=2, prefetch=2, pin_memory=False, persistent=True)
-THREADS = real("cpu-threads", threads=2)
-FUSED, LAST, BF16 = real("fused-optimizer"), real("channels-last"), real("bf16-autocast")
-COMPILE = real("compile", mode="default")
 
 FRAUDS = [
     _fraud("skips every other step (SGD)", MLP, NUMERIC, "skips-steps"),
@@ -261,6 +271,7 @@ FRAUDS = [
     _fraud("every other step without gradients (SGD)", MLP, NUMERIC, "idle-steps"),
     _fraud("every other step without gradients (Adam)", ADAM, NUMERIC, "idle-steps"),
     _fraud("every other step without gradients (GAN)", GAN, NUMERIC, "idle-steps"),
+    _fraud("stops learning after ten steps", CNN, NUMERIC, "idle-steps", after=10),
     _fraud("drops a tenth of the batches", MLP, EXACT, "drops-batches"),
     _fraud("drops a tenth of the batches (said to redraw)", TRANSFORM, REDRAWS, "drops-batches"),
     _fraud("drops a tenth of the batches, from the tenth (numeric)", MLP, NUMERIC, "drops-batches", at=0),
@@ -270,18 +281,22 @@ FRAUDS = [
     _fraud("shuffles labels late (redraws)", TRANSFORM, REDRAWS, "shuffles-labels", after=LATE),
     _fraud("repeats the first batches", MLP, NUMERIC, "repeats-batches"),
     _fraud("repeats the first batches (redraws)", TRANSFORM, REDRAWS, "repeats-batches"),
-    _both("drops a tenth of the batches, and other draws", "drops-batches"),
-    _both("drops a tenth of the batches, from the tenth, and other draws", "drops-batches", at=0),
-    _both("shuffles labels late, and other draws", "shuffles-labels", after=LATE),
-    _both("repeats the first batches, and other draws", "repeats-batches"),
-    _both("learning rate × 0.9, and other draws", "smaller-rate"),
-    _both("skips every other step, and other draws", "skips-steps"),
+    _both("drops a tenth of the batches, and workers", "drops-batches"),
+    _both("drops a tenth of the batches, from the tenth, and workers", "drops-batches", at=0),
+    _both("shuffles labels late, and workers", "shuffles-labels", after=LATE),
+    _both("repeats the first batches, and workers", "repeats-batches"),
+    _both("learning rate × 0.9, and workers", "smaller-rate"),
+    _both("skips every other step, and workers", "skips-steps"),
     _fraud("random transforms gone (redraws)", TRANSFORM, REDRAWS, "no-transform"),
     _fraud("gradients × 1.05 (SGD)", MLP, NUMERIC, "scales-gradients"),
     _fraud("gradients × 1.05 (CNN)", CNN, NUMERIC, "scales-gradients"),
     _fraud("gradients × 1.05 (Adam)", ADAM, NUMERIC, "scales-gradients"),
     _fraud("learning rate × 0.9 (SGD)", CNN, NUMERIC, "smaller-rate"),
     _fraud("learning rate × 0.9 (AdamW, characters)", CHARS, NUMERIC, "smaller-rate"),
+    _fraud("every other step without gradients (loss still)", STILL, NUMERIC, "idle-steps"),
+    _fraud("skips every other step (loss still)", STILL, NUMERIC, "skips-steps"),
+    _fraud("learning rate × 0.9 (loss still)", STILL, NUMERIC, "smaller-rate"),
+    _fraud("drops a tenth of the batches, from the tenth (loss still)", STILL, NUMERIC, "drops-batches", at=0),
     _fraud("dropout off", DROPOUT, NUMERIC, "no-dropout"),
     _fraud("dropout off (redraws)", TRANSFORM_DROPOUT, REDRAWS, "no-dropout"),
     _fraud("dropout off (characters)", CHARS, NUMERIC, "no-dropout"),
@@ -292,6 +307,7 @@ FRAUDS = [
 ]
 HONEST = [
     _honest("loader-workers", MLP, rule_of(WORKERS), WORKERS),
+    _honest("loader-workers (short epochs, dropout)", SHORT, rule_of(WORKERS), WORKERS),
     _honest("loader-workers (random transforms)", TRANSFORM, rule_of(WORKERS), WORKERS),
     _honest("loader-workers (random transforms, dropout)", TRANSFORM_DROPOUT, rule_of(WORKERS), WORKERS),
     _honest("other draws (random transforms)", TRANSFORM, REDRAWS, planted("other-draws")),
@@ -315,4 +331,9 @@ HONEST = [
     _honest("nothing (noisy command)", NOISY, EXACT, planted("nothing")),
     _honest("fused-optimizer (noisy command)", NOISY, rule_of(FUSED), FUSED),
 ]
-COMPILED = [_honest("compile (dropout)", CNN_DROPOUT, rule_of(COMPILE), COMPILE)]
+LIMITS = [
+    _fraud("stops learning after ten steps (loss still)", STILL, NUMERIC, "idle-steps", after=10),
+]
+"""Frauds that no evidence of a trial shows: the loss does not move, and updates are compared in the first steps."""
+COMPILED = [_honest("compile", CNN, rule_of(COMPILE), COMPILE)]
+"""Takes half a minute."""

@@ -1,10 +1,12 @@
 """The agent of one process: what it holds, and what happens at the end of each step."""
 
 import atexit
+import json
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,11 +23,12 @@ from .steps import Steps
 from .stopper import Stopper
 from .timeline import Segment, Timeline
 
-AT_STEP = hook("step")
 AT_EXIT = hook("exit")
+NOT_SCRIPTS = ("torch.distributed.run", "torch._inductor.compile_worker.subproc_pool")
+"""Modules that only processes import which launch or help training and are not it."""
 SHORT_STEP_MS = 10.0
-SAMPLE_EVERY = 8
-"""Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (~5 µs a mark)."""
+SAMPLE_EVERY = 16
+"""Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (marks cost)."""
 
 
 class Agent:
@@ -42,7 +45,7 @@ class Agent:
         self.marks = DeviceMarks()
         self.losses = LateLosses()
         self.timeline = Timeline(time.perf_counter_ns, self.marks.mark)
-        self.steps = Steps(self.timeline, self._finished)
+        self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack)
         self.recorder = Recorder(self.folder, self.marks, self.losses)
         self.script = Script(session)
         self.seams = Seams(self)
@@ -54,27 +57,29 @@ class Agent:
         self.world = 1
         self.done = False
         self.profiler: Any = None
+        self.step_ended: Callable[[int], None] = lambda index: None
+        self.look_again: Callable[[], None] = lambda: None
 
     # where records go
 
     def folder(self) -> Folder:
         """The rank's folder, made when it is first needed."""
         if self._folder is None:
-            distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-            if distributed:
-                self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-            else:
-                self.rank, self.world = _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
+            self.rank, self.world = _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
+            self._look_for_ranks()
             self._folder = Folder(self.session.folder, self.rank)
         return self._folder
+
+    def _look_for_ranks(self) -> None:
+        """Who we are among the ranks; spawned ones know it from the process group, maybe made after the folder."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
     def append(self, name: str, line: str) -> None:
         """Append a line to a file of the rank."""
         self.folder().append(name, line)
 
     def _report(self, where: str, what: str, trace: str, lever: str | None) -> None:
-        import json
-
         record = {"where": where, "what": what, "trace": trace, "lever": lever, "time": time.time()}
         self.append("problems.jsonl", json.dumps(record) + "\n")
 
@@ -86,8 +91,18 @@ class Agent:
             return False
         here = threading.get_ident()
         if self.thread is None:
+            if torch.utils.data.get_worker_info() is not None:  # a spawned worker may run a model; it trains none
+                self.guard.on = False
+                return False
             self.thread = here
         return self.thread == here
+
+    def trains(self) -> bool:
+        """As `mine`, for a thread that runs a backward: the first took this one's place if it has run none."""
+        if self.thread not in {None, threading.get_ident()} and not (self.steps.backwards or self.steps.in_backward):
+            self.thread = threading.get_ident()
+            self.steps.taken_over()
+        return self.mine()
 
     def begin(self) -> None:
         """The first event of the loop: time starts here."""
@@ -106,16 +121,22 @@ class Agent:
         frames = _compiled_frames()
         segment.compiles += frames - self.compiled_frames
         self.compiled_frames = frames
-        segment.probe |= self.probe.active or self.profiler is not None
+        # Evidence taken after an update costs the step that follows it, so that one is marked too.
+        probed = self.recorder.index <= self.session.probe_steps and self.session.probe_steps > 0
+        segment.probe |= probed or self.profiler is not None
         full = self.timeline.marking
         wall_ms = self.recorder.add(segment, kind, self.start_ns, full)
         self.start_ns = segment.end_ns
         index = self.recorder.index
         self.timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
         self.probe.step_done(index)
+        self.step_ended(index)
+        if self.world == 1:
+            self._look_for_ranks()
         if index in {3, 10, 40} or index % 1000 == 0:
             self.write_facts(kind)
-        self.stopper.step_done(index, wall_ms, bool(segment.compiles or segment.probe), kind)
+        if not self.done:
+            self.stopper.step_done(index, wall_ms, bool(segment.compiles or segment.probe), kind)
 
     def write_facts(self, kind: str, stopped: bool = False) -> None:
         """Write what was seen of the script."""
@@ -128,6 +149,7 @@ class Agent:
         if self.pid != os.getpid() or self.done:
             return
         self.done = True
+        self.steps.finish()
         if not self.recorder.index:
             self._write_seen()
             return
@@ -137,9 +159,11 @@ class Agent:
 
     def _write_seen(self) -> None:
         """A process without a step says what it did, so that the user learns why nothing was measured."""
-        seen = self.steps.forwards or self.steps.backwards or self.steps.optimizer_steps
-        if torch.utils.data.get_worker_info() is None and (seen or "torch.distributed.run" not in sys.modules):
-            self.write_facts("none")
+        if torch.utils.data.get_worker_info() is not None or any(name in sys.modules for name in NOT_SCRIPTS):
+            return
+        seen = self.script.facts(self, "none", False)
+        with open(os.path.join(self.session.folder, f"seen-{self.pid}.json"), "w", encoding="utf-8") as file:
+            json.dump(seen, file)
 
 
 def _environment_int(name: str, default: int) -> int:
@@ -149,12 +173,24 @@ def _environment_int(name: str, default: int) -> int:
         return default
 
 
+_STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+"""Of the wrapper that torch puts around `Optimizer.step`, and that calls the step hooks."""
+
+
+def _optimizer_steps_on_stack() -> int:
+    frame, found = sys._getframe(1), 0
+    while frame is not None:
+        found += frame.f_code is _STEP_CODE
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
 def _compiled_frames() -> int:
     """Frames that torch.compile has compiled so far, without importing it."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         return 0
-    return int(utils.counters["frames"].get("total", 0))
+    return int(utils.counters.get("frames", {}).get("total", 0))  # `counters` makes what it is asked for
 
 
 def register_exit(agent: Agent) -> None:

@@ -15,20 +15,29 @@ class DeviceMarks:
     def __init__(self) -> None:
         self.free: list[Any] = []
         self.alive = torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None
-        self.device: int | None = None
+        self.ready = False
+        self.device = 0
+        self.stream: tuple[int, Any] = (-1, None)
 
     def mark(self) -> Any:
         """Record an event in the current stream; None where that can't be done."""
-        if not self.alive or not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        if not self.alive or not (self.ready or self._ready()):
             return None
-        device = torch.cuda.current_device()
-        if self.device is None:
-            self.device = device
-        elif device != self.device:
+        # torch's own functions behind torch.cuda.*: the public ones cost several times as much, in every phase.
+        if torch._C._cuda_isCurrentStreamCapturing() or torch._C._cuda_getDevice() != self.device:
             return None
+        raw = torch._C._cuda_getCurrentRawStream(self.device)
+        if raw != self.stream[0]:
+            self.stream = (raw, torch.cuda.current_stream())
         event = self.free.pop() if self.free else torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self.stream[1])
         return event
+
+    def _ready(self) -> bool:
+        """Whether the script itself has initialised CUDA; its current device is then the one that is marked."""
+        if torch.cuda.is_initialized():
+            self.ready, self.device = True, torch.cuda.current_device()
+        return self.ready
 
     def done(self, event: Any) -> bool:
         """Whether the device has passed the event (a query, not a wait)."""
@@ -61,8 +70,10 @@ class LateLosses:
 
     def take(self, loss: Any) -> Any:
         """A handle for `value`: a float for a host scalar, a slot for a device scalar, None for anything else."""
-        if loss.numel() != 1 or not loss.is_floating_point():
-            return None
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            return None  # a GradientEdge, or no scalar
+        if hasattr(loss, "to_local"):
+            return None  # reading a DTensor may communicate
         loss = loss.detach()
         if loss.device.type == "cpu":
             return float(loss)

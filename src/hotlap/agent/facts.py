@@ -22,7 +22,7 @@ class Script:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.loaders: dict[int, dict[str, Any]] = {}
+        self.loaders: dict[Any, dict[str, Any]] = {}
         self.roots: dict[int, dict[str, Any]] = {}
         self.optimizers: dict[int, dict[str, Any]] = {}
         self.in_flight = 0
@@ -34,17 +34,20 @@ class Script:
 
     def loader(self, loader: Any, training: bool) -> dict[str, Any]:
         """Describe a loader that is about to be iterated."""
-        known = self.loaders.get(id(loader))
         workers = int(getattr(loader, "num_workers", 0) or 0)
+        dataset = getattr(loader, "dataset", None)
+        kind = type(dataset)
+        size = getattr(loader, "batch_size", None)
+        # Not by identity: a loop may make its loader anew each epoch, at the address of another that is gone.
+        key = (kind, workers, size, training)
+        known = self.loaders.get(key)
         if known is None:
             context = getattr(loader, "multiprocessing_context", None)
-            dataset = getattr(loader, "dataset", None)
-            kind = type(dataset)
-            known = self.loaders[id(loader)] = {
+            known = self.loaders[key] = {
                 "dataset": kind.__qualname__,
                 "iterable": isinstance(dataset, torch.utils.data.IterableDataset),
                 "workers": workers,
-                "batch_size": getattr(loader, "batch_size", None),
+                "batch_size": size,
                 "pin_memory": bool(getattr(loader, "pin_memory", False)),
                 "persistent": bool(getattr(loader, "persistent_workers", False)),
                 "prefetch": getattr(loader, "prefetch_factor", None),
@@ -60,7 +63,6 @@ class Script:
                 "non_blocking": False,
                 **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
             }
-        known["training"] |= training
         if training and workers:
             self.in_flight = max(self.in_flight, workers * int(getattr(loader, "prefetch_factor", None) or 2))
         return known
@@ -105,8 +107,7 @@ class Script:
         parameters = list(module.parameters())
         modules = list(module.modules())
         compiled = compiled or any(
-            _class_in_mro(m, "OptimizedModule") or (m is not module and m._compiled_call_impl is not None)
-            for m in modules
+            _class_in_mro(m, "OptimizedModule") or (m is not module and _compiled_in_place(m)) for m in modules
         )
         convolutions = [m for m in modules if isinstance(m, torch.nn.modules.conv._ConvNd)]
         four = [m for m in convolutions if isinstance(m, (torch.nn.Conv2d, torch.nn.ConvTranspose2d))]
@@ -116,7 +117,7 @@ class Script:
             self.device = device
         self.roots[id(module)] = {
             "name": type(module).__qualname__,
-            "parameters": sum(p.numel() for p in parameters),
+            "parameters": sum(p.numel() for p in parameters if not torch.nn.parameter.is_lazy(p)),
             "modules": len(modules),
             "devices": sorted({str(p.device) for p in parameters}),
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
@@ -232,6 +233,12 @@ def _context_name(context: Any) -> str | None:
     if context is None:
         return None
     return str(getattr(context, "_name", None) or context)
+
+
+def _compiled_in_place(module: Any) -> bool:
+    """Whether `module.compile()` was called: by the script, or before the agent put its observer there."""
+    call = module._compiled_call_impl
+    return bool(call.root.compiled) if hasattr(call, "root") else call is not None
 
 
 def _class_in_mro(module: Any, name: str) -> bool:

@@ -40,8 +40,8 @@ class Guard:
         trace = "".join(traceback.format_exception(error))[-4000:]
         try:
             self.report(name, f"{type(error).__name__}: {error}", trace, lever)
-        except OSError:
-            self.report = None  # a full disk: nothing more can be said from here
+        except Exception:  # noqa: BLE001 - the last of the guards
+            self.report = None  # a full disk, most likely: nothing more can be said from here
 
 
 def hook(name: str) -> str:

@@ -7,7 +7,7 @@ import ctypes
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -29,8 +29,8 @@ def leaves(batch: Any, depth: int = 0) -> Iterator[Any]:
     elif isinstance(batch, (list, tuple)):
         for item in batch[:64]:
             yield from leaves(item, depth + 1)
-    elif hasattr(batch, "items") and callable(batch.items):
-        for _, item in batch.items():
+    elif isinstance(batch, Mapping):
+        for item in batch.values():
             yield from leaves(item, depth + 1)
     elif hasattr(batch, "__dict__") and depth < 2:
         for item in vars(batch).values():

@@ -1,29 +1,42 @@
 """What a step is: decides from forwards, backwards and optimizer steps where one turn of the loop ends.
 
 * One optimizer: a step ends when `Optimizer.step` returns (the outermost call; a subclass calling super counts once).
-* Several that alternate: a step is one cycle. The cycle is learned from the order they step in; until it is known, a
-  cycle ends when the first optimizer is about to begin again.
+* Several that alternate: a step is one cycle. The cycle is learned from the order they step in: it has ended when the
+  first comes round again. An optimizer that steps PATIENCE times on end has no cycle with others (they are unused, or
+  their turn is over, as in folds); until that is known its steps are held back.
 * A GradScaler that skips its update ends the step too (`skipped`).
 * No `Optimizer` in the process, or 64 backwards without one stepping: a forward and its backward make a step, which
   ends where the next data, transfer or forward begins (manual updates then belong to the step they finish).
 * No backward at all and no optimizer: inference; a step is one outermost forward.
 """
 
+import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from .timeline import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER, Segment, Timeline
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64
+PATIENCE: Final = 10
 
 
 class Steps:
-    """The state machine behind the hooks. `emit(segment, kind)` is called once for each finished step."""
+    """The state machine behind the hooks. `emit(segment, kind)` is called once for each finished step.
 
-    def __init__(self, timeline: Timeline, emit: Callable[[Segment, str], None]) -> None:
+    on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        emit: Callable[[Segment, str], None],
+        on_stack: Callable[[], int] = lambda: 2,
+    ) -> None:
         self.timeline = timeline
         self.emit = emit
+        self.on_stack = on_stack
         self.optimizers_built = 0
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.forwards = self.backwards = self.optimizer_steps = 0
         self.backwards_since_step = 0
         self.begun = False
@@ -34,10 +47,7 @@ class Steps:
         self.functional = False
         self.forward_seen = False
         self.cycle: list[int] = []
-        self.last_cycle: list[int] = []
-        self.leader: int | None = None
-        self.several = False
-        self.held: Segment | None = None
+        self.held: list[tuple[int, Segment]] = []
         self.loader_rows = False
         self.row_root: int | None = None
         self.samples_from = "none"
@@ -48,9 +58,7 @@ class Steps:
         self.in_data += 1
         if self.in_data > 1:
             return
-        if self.step_depth:  # an exception left a step open: loaders are not read inside one
-            self.step_depth, self.stepping = 0, None
-            self.timeline.unwind()
+        self._drop_failed_step()
         self._manual_boundary()
         self.timeline.enter(DATA)
 
@@ -63,7 +71,7 @@ class Steps:
             self.timeline.segment.samples += rows
             self.loader_rows = True
             self.samples_from = "loader"
-        elif not training and self.backwards:
+        elif not training and (self.backwards or self.optimizers_built):
             self.timeline.segment.evaluation = True
         self._functional_gap()
 
@@ -79,10 +87,11 @@ class Steps:
 
     def forward_begin(self, root: int, training: bool, evaluating: bool, rows: int | None) -> None:
         self.forwards += 1
-        self.in_forward = 1
+        self._drop_failed_step()
         if training:
             self._manual_boundary()
-        if evaluating and self.backwards:
+        self.in_forward = 1
+        if evaluating and (self.backwards or self.optimizers_built):
             self.timeline.segment.evaluation = True
         self.forward_seen = True
         if training and rows is not None and not self.loader_rows:
@@ -110,6 +119,7 @@ class Steps:
         self.in_backward += 1
         if self.in_backward > 1:
             return
+        self._drop_failed_step()
         if not self.forward_seen:
             self.functional = True
         self.timeline.enter(BACKWARD)
@@ -125,8 +135,13 @@ class Steps:
 
     # optimizers
 
+    def optimizer_built(self, optimizer: Any) -> None:
+        self.optimizers_built += 1
+        self.optimizers.add(optimizer)
+
     def optimizer_begin(self, optimizer: int) -> bool:
         """Returns whether this is an outermost step."""
+        self._drop_failed_step(beginning=1)
         self.step_depth += 1
         if self.step_depth > 1:
             return False
@@ -150,30 +165,23 @@ class Steps:
         return True
 
     def optimizer_boundary(self, optimizer: int) -> None:
-        """An optimizer's outermost step ended (or was skipped): close the step where its cycle is complete."""
+        """An optimizer's outermost step ended (or was skipped): close what is now known to be a step."""
         self.backwards_since_step = 0
         self.manual_open = False
-        segment = self.timeline.take()
-        if self.leader is None:
-            self.leader = optimizer
-        if optimizer != self.leader:
-            self.several = True
-        if not self.several:
-            self._close(segment)
+        self.held.append((optimizer, self.timeline.take()))
+        order = [known for known, _ in self.held]
+        if len(order) > 2 and optimizer == order[0] != order[-2]:
+            self.cycle = order[:-1]
+            self._close_held(len(order) - 1)
+            order = [optimizer]
+        if order == self.cycle:
+            self._close_held(len(order))
             return
-        if self.held is not None and optimizer == self.leader and any(o != optimizer for o in self.cycle):
-            self.last_cycle, self.cycle = self.cycle, []
-            held, self.held = self.held, None
-            self._close(held)
-        self.cycle.append(optimizer)
-        if self.held is None:
-            self.held = segment
-        else:
-            self.held.absorb(segment)
-        if self.cycle == self.last_cycle:
-            self.cycle = []
-            held, self.held = self.held, None
-            self._close(held)
+        on_end = next((at for at, known in enumerate(reversed(order)) if known != optimizer), len(order))
+        if on_end > PATIENCE or (on_end == len(order) and len(self.optimizers) < 2):
+            self.cycle = [optimizer]
+            while self.held:
+                self._close_held(1)
 
     def skipped_step(self, optimizer: int) -> None:
         """A GradScaler found infinities and did not step."""
@@ -181,7 +189,42 @@ class Steps:
         self.timeline.segment.skipped = True
         self.optimizer_boundary(optimizer)
 
+    # interruptions
+
+    def taken_over(self) -> None:
+        """Another thread turned out to be the one that trains: what the first had open is none of the loop's."""
+        self.in_data = self.in_forward = 0
+        self.timeline.unwind()
+        self.timeline.segment.samples = 0
+        self.loader_rows, self.row_root, self.samples_from = False, None, "none"
+
+    def finish(self) -> None:
+        """The process ends: close what waited to be told apart. A part of a known cycle is no step."""
+        if self.manual_open and self._is_manual():
+            self.manual_open = False
+            self._close(self.timeline.take())
+        order = [known for known, _ in self.held]
+        if len(self.cycle) > 1 and order == self.cycle[: len(order)]:
+            return
+        several = len(set(order)) > 1
+        while self.held:
+            self._close_held(len(self.held) if several else 1)
+
+    def _drop_failed_step(self, beginning: int = 0) -> None:
+        """An exception inside `Optimizer.step`, caught by the script, leaves no trace but an open step."""
+        if self.step_depth and self.on_stack() <= beginning:
+            self.step_depth, self.stepping = 0, None
+            self.timeline.unwind()
+
     # inside
+
+    def _close_held(self, count: int) -> None:
+        """Close the first `count` segments that were held, as one step."""
+        (_, segment), *others = self.held[:count]
+        del self.held[:count]
+        for _, other in others:
+            segment.absorb(other)
+        self._close(segment)
 
     def _close(self, segment: Segment) -> None:
         self.forward_seen = False
@@ -191,15 +234,16 @@ class Steps:
 
     def _manual_boundary(self) -> None:
         """Close a step of a loop that no optimizer object ends."""
-        if not self.manual_open or self.in_backward or self.in_forward:
-            return
-        if self.optimizers_built and self.backwards_since_step < UNUSED_OPTIMIZER_BACKWARDS:
-            return
-        if self.optimizer_steps and self.backwards_since_step < UNUSED_OPTIMIZER_BACKWARDS:
+        if not self.manual_open or self.in_backward or self.in_forward or not self._is_manual():
             return
         self.manual_open = False
         self.timeline.cut()
         self._close(self.timeline.take())
+
+    def _is_manual(self) -> bool:
+        """Whether no optimizer object ends the steps."""
+        has_optimizer = self.optimizers_built or self.optimizer_steps
+        return not has_optimizer or self.backwards_since_step >= UNUSED_OPTIMIZER_BACKWARDS
 
     def _functional_gap(self) -> None:
         """In a loop whose forward is plain functions, what follows may turn out to be the forward."""

@@ -119,7 +119,7 @@ class Timeline:
         """Forget phases that an exception left open."""
         self.cut()
         del self.stack[1:]
-        self.gap_depth = 0
+        self.settle(OTHER)
 
 
 __all__ = ["BACKWARD", "DATA", "FORWARD", "GAP", "H2D", "OPTIMIZER", "OTHER", "Segment", "Timeline"]

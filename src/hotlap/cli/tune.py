@@ -65,7 +65,7 @@ def tune(
         progress.start(f"tune  {folder}")
         result = tuning.tune(folder, request, progress, resume=resume is not None)
     Console().print(tune_screen(result, folder)) if not json else print_json(result)
-    return 0 if result.complete else 130
+    return 130 if result.why_incomplete.startswith("interrupted") else 0
 
 
 def _with_budget(request: TuneRequest, seconds: float) -> TuneRequest:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+import msgspec
+
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import rank_folders, read_facts, read_problems, read_run, read_steps
+from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_run, read_steps
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
 
@@ -16,10 +18,13 @@ from .findings._base import Measured
 from .steps import SteadySteps, mean_known, mean_phases, spread, steady_steps, step_time, throughput
 
 LEAST_STEPS = 3
+UNEVEN = 1.15
 WHAT_COUNTS = (
     "A step is one optimizer step (or one forward with its backward where no torch.optim.Optimizer steps); "
     "in inference one forward of an nn.Module with parameters"
 )
+
+NO_TORCH = "No process of it imported torch to the end (isolated Python, `python -I` or `-E`, can't be observed)"
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def diagnose(folder: Path) -> Diagnosis:
             f"only {first.steady.seen} steps were seen before the command ended; at least {LEAST_STEPS} are needed, "
             "of which the first is warm-up"
         )
-    return _verdict(mode, first, together)
+    return _verdict(mode, first, together, tuple(lever.name for lever in read_run(folder).levers))
 
 
 def _apart(ranks: Sequence[Rank]) -> bool:
@@ -64,15 +69,16 @@ def _apart(ranks: Sequence[Rank]) -> bool:
     return len(ranks) > 1 and any(rank.facts is not None and rank.facts.world != len(ranks) for rank in ranks)
 
 
-def _verdict(mode: str, first: Rank, ranks: Sequence[Rank]) -> Diagnosis:
+def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, ...]) -> Diagnosis:
     steady, facts = first.steady, first.facts
     host = mean_phases(steady.steps, device=False) or Phases()
     device = mean_phases(steady.steps, device=True)
     times = [step_time(rank.steady.walls, rank.steady.period) for rank in ranks]
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall = fmean(steady.walls)
-    measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts)
-    findings = sorted(filter(None, (find(measured) for find in all_findings().values())), key=lambda f: -f.share)
+    measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers)
+    found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
+    findings = [_without(finding, levers) for finding in sorted(found, key=lambda finding: -finding.share)]
     rates = [throughput(rank.steady.steps) for rank in ranks]
     return Diagnosis(
         mode="train" if mode == "train" else "inference",
@@ -97,6 +103,11 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank]) -> Diagnosis:
     )
 
 
+def _without(finding: Finding, levers: tuple[str, ...]) -> Finding:
+    """The finding without levers that are in already."""
+    return msgspec.structs.replace(finding, levers=tuple(name for name in finding.levers if name not in levers))
+
+
 def _bound(findings: Sequence[Finding]) -> Bound:
     """The bound of the finding that costs most; unknown host code decides only where nothing else costs as much."""
     return findings[0].bound if findings else "unknown"
@@ -118,6 +129,9 @@ def _unknown(rank: Rank, measured: Measured) -> list[str]:
         said.append("samples/s: no batch with a first dimension was seen")
     if not rank.steady.settled:
         said.append("a steady state: the step time was still changing, so the numbers may not hold for a long run")
+    typical = step_time(rank.steady.walls, rank.steady.period)
+    if not 1 / UNEVEN < measured.step_ms / typical < UNEVEN:
+        said.append(f"one pace: the mean step takes {measured.step_ms:.4g} ms, the typical one {typical:.4g} ms")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
         said.append("device time: no CUDA events could be recorded in this loop")
     if any(read_problems(rank.folder)):
@@ -127,7 +141,8 @@ def _unknown(rank: Rank, measured: Measured) -> list[str]:
 
 def _nothing(folder: Path) -> str:
     """Why there is nothing to measure, from what every process said at its end."""
-    seen = [facts for path in rank_folders(folder) if (facts := read_facts(path)) is not None]
+    files = [*sorted(folder.glob("seen-*.json")), *(path / "facts.json" for path in rank_folders(folder))]
+    seen = [read_record(path, Facts) for path in files if path.is_file()]
     run = read_run(folder)
     said = "; ".join(
         f"process {facts.pid} ({' '.join(facts.argv)[:80]}): {facts.forwards} forwards of a module with parameters, "
@@ -136,14 +151,12 @@ def _nothing(folder: Path) -> str:
     )
     if not seen:
         error = folder / "session.json.error"
-        said = (
-            error.read_text(encoding="utf-8")[:500]
-            if error.is_file()
-            else (
-                "no process of it imported torch to the end (isolated Python, `python -I` or `-E`, can't be observed)"
-            )
-        )
-    return f"no training step was seen in `{' '.join(run.command)[:200]}`. {said}. {WHAT_COUNTS}"
+        if error.is_file():
+            said = f"hotlap's agent could not start: {error.read_text(encoding='utf-8').strip()[:500]}"
+            return f"nothing was measured in `{' '.join(run.command)[:200]}`: {said}"
+        said = NO_TORCH
+    how = f" before it ended with exit code {run.exit_code}" if run.exit_code else ""
+    return f"no training step was seen in `{' '.join(run.command)[:200]}`{how}. {said}. {WHAT_COUNTS}"
 
 
 __all__ = ["LEAST_STEPS", "PHASES", "Rank", "diagnose", "read_ranks"]

@@ -13,6 +13,7 @@ from hotlap.records.run import Facts, Phases, Step
 from hotlap.records.steady import steady_start
 
 BLOCKS = 8
+LEAST_BLOCK = 8
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,12 @@ def step_time(walls: Sequence[float], period: int = 1) -> float:
     """Ms a step: the median over blocks of consecutive steps of the block's mean.
 
     A plain median would lie where steps come in bursts (a loader with w workers delivers w batches at once, then
-    none), so a block is never shorter than `period` where there are steps enough; a plain mean would let one hiccup
-    of a shared machine decide.
+    none, and some loops do heavy work every few steps), so a block is never shorter than `period` or LEAST_BLOCK where
+    there are steps enough; a plain mean would let one hiccup of a shared machine decide.
     """
     if not walls:
         return math.nan
-    length = max(1, len(walls) // BLOCKS, min(period, len(walls) // 3))
+    length = max(1, len(walls) // BLOCKS, min(max(period, LEAST_BLOCK), len(walls) // 3))
     blocks = [fmean(walls[at : at + length]) for at in range(0, len(walls) - length + 1, length)]
     return median(blocks)
 

@@ -21,7 +21,7 @@ class Bf16Autocast(Lever):
     def applies(self, context: Context) -> Applies:
         facts = context.facts
         if context.cuda and (facts.capability is None or facts.capability < (8, 0)):
-            return Applies(False, f"{facts.device_name} has no bfloat16 tensor cores")
+            return Applies(False, f"{facts.device_name or 'the device'} has no bfloat16 tensor cores")
         if not context.cuda and not facts.cpu_bf16:
             return Applies(False, "this CPU does not multiply bfloat16 in hardware")
         if not facts.roots:

@@ -2,7 +2,7 @@
 
 import functools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, unknown
@@ -68,7 +68,7 @@ class Compile(Lever):
             import torch._inductor.config
 
             torch._inductor.config.fallback_random = True
-        _compile_large_losses()
+        compile_losses(_large)
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, settings["mode"]), ORDER)
 
     def source(self, settings: Settings) -> str:
@@ -92,8 +92,13 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     return with_own_outputs
 
 
-def _compile_large_losses() -> None:
+def _large(logits: Any) -> bool:
     """A cross-entropy over many logits on the device is several passes over them in eager mode, one or two compiled."""
+    return bool(logits.is_cuda and logits.numel() >= LARGE)
+
+
+def compile_losses(worth: Callable[[Any], bool]) -> None:
+    """Compile `F.cross_entropy` where its logits are worth it."""
     import torch
 
     functional = torch.nn.functional
@@ -102,7 +107,8 @@ def _compile_large_losses() -> None:
 
     @functools.wraps(original)
     def cross_entropy(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not input.is_cuda or input.numel() < LARGE:
+        # The compiler's own passes call this again, by its name in torch, with tensors of types of their own.
+        if torch.compiler.is_compiling() or type(input) is not torch.Tensor or not worth(input):
             return original(input, *args, **kwargs)
         return compiled(input, *args, **kwargs)
 

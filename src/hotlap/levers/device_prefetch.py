@@ -46,7 +46,7 @@ class DevicePrefetch(Lever):
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         chosen = settings.get("leaves")
-        numbers = isinstance(chosen, list) and all(isinstance(n, int) and 0 <= n < 64 for n in chosen)
+        numbers = isinstance(chosen, list) and all(type(n) is int and 0 <= n < 64 for n in chosen)  # True is an int
         if chosen != "all" and not numbers:
             return f'leaves must be "all" or a list of positions, not {chosen!r}'
         return unknown(settings, ("leaves",))

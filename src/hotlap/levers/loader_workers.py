@@ -83,8 +83,13 @@ class LoaderWorkers(Lever):
             loader.num_workers = max(settings["workers"], loader.num_workers)
             loader.prefetch_factor = settings["prefetch"]
             loader.pin_memory = loader.pin_memory or (settings["pin_memory"] and torch.cuda.is_available())
-            # DataLoader.__setattr__ forbids this one after construction, for no reason that holds before iteration.
-            object.__setattr__(loader, "persistent_workers", settings["persistent"])
+            if getattr(loader, "_hotlap_persistent", False) and loader._iterator is not None:
+                # A new epoch of persistent workers draws no base seed, so shuffling and dropout would draw others.
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            elif settings["persistent"] and not loader.persistent_workers:
+                # DataLoader.__setattr__ forbids this one after construction, for no reason that holds before iteration.
+                object.__setattr__(loader, "persistent_workers", True)
+                loader._hotlap_persistent = True
 
         seams.on_loader(change)
 

@@ -20,7 +20,7 @@ class Tf32(Lever):
         if not context.cuda:
             return Applies(False, "the model runs on the CPU; TF32 is a mode of CUDA tensor cores")
         if facts.capability is None or facts.capability < (8, 0):
-            return Applies(False, f"{facts.device_name} has no TF32 tensor cores")
+            return Applies(False, f"{facts.device_name or 'the device'} has no TF32 tensor cores")
         if facts.tf32_matmul:
             return Applies(False, "the script has TF32 matrix products on already")
         if not any("float32" in root.dtypes for root in facts.roots):

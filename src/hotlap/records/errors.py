@@ -4,6 +4,7 @@ HotlapError                 125
 ├── UsageError              125   no command, a bad option, a folder that exists
 ├── RecordError             125   a file that is missing, broken, too large or from another version
 │   └── RecipeError         125   a recipe that can't be used
+├── AgentError              125   the agent could not start inside the command
 ├── CommandError
 │   ├── CommandNotFound     127   as a shell says it
 │   └── CommandNotRunnable  126
@@ -33,6 +34,10 @@ class RecordError(HotlapError):
 
 class RecipeError(RecordError):
     """A recipe can't be used."""
+
+
+class AgentError(HotlapError):
+    """The agent could not start inside the command, so nothing of it can be measured."""
 
 
 class CommandError(HotlapError):

@@ -78,7 +78,8 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 class Tune(msgspec.Struct, frozen=True, kw_only=True):
     """`tune.json`. speedup: step time of the baseline over the recipe's, from fresh ABBA pairs; None if nothing kept.
 
-    break_even_steps: after how many steps the recipe's longer start (compiling) has paid for itself.
+    before_ms, after_ms: geometric mean step times of the pairs, so that their ratio is the speed-up. break_even_steps:
+    after how many steps the recipe's longer first start (compiling) has paid for itself.
     """
 
     version: int = 1
@@ -86,6 +87,8 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     speedup: float | None
     interval: Interval | None
     pairs: int
+    before_ms: float | None = None
+    after_ms: float | None = None
     gain: bool
     kept: tuple[Kept, ...]
     dropped: tuple[Dropped, ...]

@@ -45,7 +45,7 @@ def tune_headline(tune: Tune) -> str:
     step = f"{ms(tune.baseline.step_ms)} a step"
     if not tune.gain:
         return f"{_without_gain(tune)}: {step}"
-    after = f"{ms(tune.baseline.step_ms)} → {ms(tune.tuned.step_ms)} a step" if tune.tuned else step
+    after = f"{ms(tune.before_ms)} → {ms(tune.after_ms)} a step" if tune.before_ms and tune.after_ms else step
     return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after}"
 
 

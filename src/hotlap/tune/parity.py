@@ -8,16 +8,18 @@ that arrived, and whether the forward still draws random numbers. How far they m
 * numeric: within the lever's stated tolerance; where rounding is amplified by the script itself, within
            `TWIN_FACTOR` times what a nudge of the weights by one bfloat16 rounding does to the bare command (a twin).
 * redraw:  the samples and their order are the same but random transforms drew other numbers, as they do when worker
-           processes draw them: within `TWIN_FACTOR` times what reseeding the bare command after its first batch does.
+           processes draw them. Proven with the draws of each sample pinned, in the bare command and in the trial: then
+           the above holds. Where draws can't be pinned (a dataset with a generator of its own): within `TWIN_FACTOR`
+           times what reseeding the bare command after its first batch does, which is much weaker.
 
-NaN or infinity where the baseline has none never passes.
+NaN or infinity where the baseline has none never passes, nor do steps that consist of other backward calls.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Final
 
 import msgspec
@@ -28,10 +30,16 @@ from hotlap.records.files import rank_folders, read_lines, read_steps
 from hotlap.records.tune import Parity
 
 AA_FACTOR: Final = 3.0
+AA_LEAST: Final = 1e-4
+"""Where the command differs from itself at all, relative differences below this are rounding: one pair of runs says
+that there is noise, but hardly how much (the ratio of two such differences has no bounded variance)."""
 TWIN_FACTOR: Final = 2.5
 GRADIENT_TOLERANCE: Final = 0.02
 UPDATE_TOLERANCE: Final = 0.05
 DIRECTION_TOLERANCE: Final = 0.2
+PATTERN_TOLERANCE: Final = 0.5
+PATTERN_LEAST: Final = 2.0**-8
+"""A loss whose steps differ by less than this, one bfloat16 rounding, has no pattern to tell its batches by."""
 COMPARED_STEPS: Final = 64
 """Steps whose losses are compared: later ones differ by what rounding has grown to, whatever the lever."""
 LEAST_STEPS: Final = 5
@@ -77,6 +85,8 @@ class Twins:
 
     nudged: Callable[[], Evidence | None]
     redrawn: Callable[[], Evidence | None]
+    pinned: Callable[[], tuple[Evidence, Evidence] | None] = lambda: None
+    """The bare command and the trial again, both with `levers._pinned_draws`."""
 
 
 def read_evidence(folder: Path) -> Evidence:
@@ -104,11 +114,16 @@ def _number(value: float | None) -> float:
 
 @dataclass(frozen=True)
 class Gaps:
-    """Relative differences between two runs: all 0 means bit for bit."""
+    """Relative differences between two runs: all 0 means bit for bit.
+
+    pattern: difference of the losses' changes from step to step over those changes. The same batches in the same order
+    make the same ups and downs, even where the loss as a whole hardly moves and any data would pass its tolerance.
+    """
 
     steps: int
     loss: float
     tail: float
+    pattern: float
     gradient: float
     update: float
     direction: float
@@ -116,34 +131,56 @@ class Gaps:
     @property
     def none(self) -> bool:
         """Bit for bit the same."""
-        return not any((self.loss, self.tail, self.gradient, self.update, self.direction))
+        return not any((self.loss, self.tail, self.pattern, self.gradient, self.update, self.direction))
 
 
-def gaps(one: Evidence, two: Evidence) -> Gaps:
-    """How far two runs differ; see `Gaps`. Losses: root mean square over the mean, worst of the backward calls."""
+@np.errstate(over="ignore", invalid="ignore")
+def gaps(one: Evidence, two: Evidence, later: bool = False) -> Gaps:
+    """How far two runs differ; see `Gaps`. Losses: root mean square over the mean, worst of the backward calls.
+
+    later: compare gradients and directions of later probed steps as well, for runs that don't begin alike.
+    """
     pairs = list(zip(one.losses, two.losses, strict=False))[:COMPARED_STEPS]
     width = min((min(len(a), len(b)) for a, b in pairs), default=0)
     same_shape = all(len(a) == len(b) for a, b in pairs)
     loss = tail = 0.0 if same_shape or width else math.inf
+    pattern = 0.0
     for column in range(width):
         a = np.array([row[column] for row, _ in pairs])
         b = np.array([row[column] for _, row in pairs])
         known = np.isfinite(a) & np.isfinite(b)
         if not known.any():
             continue
-        a, b = a[known], b[known]
+        a, b = _scaled(a[known], b[known])
         scale = float(np.abs(a).mean()) or 1.0
         late = slice(-max(1, len(a) // 3), None)
         loss = max(loss, float(np.sqrt(np.mean((b - a) ** 2))) / scale)
         tail = max(tail, abs(float((b[late] - a[late]).mean())) / scale)
-    gradient, update, direction = _update_gaps(one.updates, two.updates)
-    return Gaps(len(pairs), loss, tail, gradient, update, direction)
+        pattern = max(pattern, _pattern(a, b, scale))
+    gradient, update, direction = _update_gaps(one.updates, two.updates, later)
+    return Gaps(len(pairs), loss, tail, pattern, gradient, update, direction)
 
 
-def _update_gaps(one: Sequence[ProbeLine], two: Sequence[ProbeLine]) -> tuple[float, float, float]:
+def _scaled(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both by one power of two, so that squares don't overflow and no bit is lost."""
+    shift = -int(np.frexp(np.abs(a).max())[1])
+    return np.ldexp(a, shift), np.ldexp(b, shift)
+
+
+def _pattern(a: np.ndarray, b: np.ndarray, scale: float) -> float:
+    """See `Gaps`; 0 where the baseline has no pattern."""
+    own = float(np.sqrt(np.mean(np.diff(a) ** 2))) if len(a) > 1 else 0.0
+    if own < PATTERN_LEAST * scale:
+        return 0.0
+    return float(np.sqrt(np.mean(np.diff(b - a) ** 2))) / own
+
+
+def _update_gaps(one: Sequence[ProbeLine], two: Sequence[ProbeLine], later: bool) -> tuple[float, float, float]:
     """Relative gaps of the first gradient norm and the update norms, and 1 - cosine of the first updates."""
     gradient = update = direction = 0.0
     others = {(line.optimizer, line.step): line for line in two}
+    if others.keys() - {(line.optimizer, line.step) for line in one}:
+        update = math.inf
     first_steps: dict[int, int] = {}
     for line in one:
         first_steps.setdefault(line.optimizer, line.step)
@@ -152,7 +189,7 @@ def _update_gaps(one: Sequence[ProbeLine], two: Sequence[ProbeLine]) -> tuple[fl
             update = math.inf
             continue
         update = max(update, _relative(line.update_norm, other.update_norm))
-        if line.step == first_steps[line.optimizer]:
+        if later or line.step == first_steps[line.optimizer]:
             gradient = max(gradient, _relative(line.gradient_norm, other.gradient_norm))
             direction = max(direction, _direction(line.update, other.update))
     return gradient, update, direction
@@ -198,6 +235,8 @@ def samples(one: Evidence, two: Evidence) -> str:
     return "labels" if integers else "floats"
 
 
+NUDGED: Final = "a nudge of the weights by one bfloat16 rounding does to it"
+PINNED: Final = "with the random draws of each sample pinned"
 SAMPLES_SAID: Final = {
     "none": "no loader, so its samples were not compared",
     "same": "the same samples in the same order",
@@ -217,36 +256,68 @@ def judge(rule: Rule, base: Evidence, again: Evidence, trial: Evidence, twins: T
     if found.none and seen in {"same", "none"}:
         return _parity(True, "bitwise", "losses, gradients and updates are equal bit for bit", found, 0.0, seen)
     noise = Limits.times(own, AA_FACTOR)
+    if not own.none:
+        noise = noise.widest(Limits(AA_LEAST, AA_LEAST, AA_LEAST, AA_LEAST, AA_LEAST))
     noisy_data = samples(base, again) not in {"same", "none"}
     other_draws = seen in {"labels", "floats"}
     if other_draws and not rule.redraws and not noisy_data:
         return _parity(False, "samples", f"the lever changed the data: {SAMPLES_SAID[seen]}", found, None, seen)
-    if not own.none and noise.hold(found):
+    # Three runs of one command are alike, so the trial may be near either of the other two.
+    if not own.none and (noise.hold(found) or noise.hold(gaps(again, trial))):
         return _parity(True, "run-to-run", "no farther than the command differs from itself", found, noise.loss, seen)
     if not rule.numeric and not (rule.redraws and other_draws):
         worst = noise.worst(found)
         return _parity(False, "exact", f"not equal, and {worst} is beyond run-to-run noise", found, noise.loss, seen)
-    return _with_twins(rule, base, found, noise, twins, other_draws, seen)
+    return _with_twins(rule, base, trial, noise, twins, other_draws, seen)
 
 
 def _with_twins(
-    rule: Rule, base: Evidence, found: Gaps, noise: "Limits", twins: Twins, other_draws: bool, seen: str
+    rule: Rule, base: Evidence, trial: Evidence, noise: "Limits", twins: Twins, other_draws: bool, seen: str
 ) -> Parity:
+    found = gaps(base, trial)
     limits = noise.widest(Limits.stated(rule.tolerance)) if rule.numeric else noise
     if rule.numeric and limits.hold(found):
         why = f"within the stated tolerance of {rule.tolerance:.1%}"
         return _parity(True, "numeric", why, found, limits.loss, seen)
     if other_draws and rule.redraws:
-        level, twin, named = "redraw", twins.redrawn(), "other random draws do to the bare command"
+        pair = twins.pinned()
+        if pair is not None and samples(*pair) in {"same", "none"}:
+            return _pinned(rule, base, pair, limits, twins, seen)
+        found, twin = gaps(base, trial, later=True), twins.redrawn()
+        level, named = "redraw", "other random draws do to the bare command"
+        # A single twin says little of the spread of single numbers, so these may always differ as numeric levers may.
+        limits = limits.widest(
+            Limits(0.0, PATTERN_TOLERANCE, GRADIENT_TOLERANCE, UPDATE_TOLERANCE, DIRECTION_TOLERANCE)
+        )
     else:
-        level, twin, named = "numeric", twins.nudged(), "a nudge of the weights by one bfloat16 rounding does to it"
+        level, twin, named = "numeric", twins.nudged(), NUDGED
     if twin is None:
         return _parity(False, level, "the twin run that would show the script's own spread failed", found, None, seen)
-    limits = limits.widest(Limits.times(gaps(base, twin), TWIN_FACTOR))
+    limits = limits.widest(Limits.times(gaps(base, twin, later=level == "redraw"), TWIN_FACTOR))
+    return _within(level, f"{TWIN_FACTOR:g} times what {named}", found, limits, seen)
+
+
+def _pinned(
+    rule: Rule, base: Evidence, pair: tuple[Evidence, Evidence], limits: "Limits", twins: Twins, seen: str
+) -> Parity:
+    """Judge the pair of runs in which each sample's random draws are the same."""
+    found = gaps(*pair)
+    refused = _never(pair[0], pair[0], pair[1], "same")
+    if refused:
+        return _parity(False, "refused", f"{refused} ({PINNED})", found, None, seen)
+    if found.none:
+        return _parity(True, "redraw", f"{PINNED}, everything is equal bit for bit", found, 0.0, seen)
+    if not limits.hold(found) and rule.numeric:
+        twin = twins.nudged()
+        limits = limits if twin is None else limits.widest(Limits.times(gaps(base, twin), TWIN_FACTOR))
+        return _within("redraw", f"{TWIN_FACTOR:g} times what {NUDGED} ({PINNED})", found, limits, seen)
+    return _within("redraw", f"what is allowed ({PINNED})", found, limits, seen)
+
+
+def _within(level: str, allowed: str, found: Gaps, limits: "Limits", seen: str) -> Parity:
     if limits.hold(found):
-        return _parity(True, level, f"within {TWIN_FACTOR:g} times what {named}", found, limits.loss, seen)
-    why = f"{limits.worst(found)}: more than {TWIN_FACTOR:g} times what {named}"
-    return _parity(False, level, why, found, limits.loss, seen)
+        return _parity(True, level, f"within {allowed}", found, limits.loss, seen)
+    return _parity(False, level, f"{limits.worst(found)}: more than {allowed}", found, limits.loss, seen)
 
 
 def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str | None:
@@ -264,6 +335,8 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
             return f"the loss is not finite at step {index}"
     if any(math.isnan(x) for row in trial.losses[steps:] for x in row):
         return "the loss is not finite after the compared steps"
+    if _calls(base) == _calls(again) != _calls(trial):
+        return f"{_calls(trial):g} backward calls a step where the command makes {_calls(base):g}"
     if base.draws and again.draws and trial.draws is False:
         return "the forward no longer draws random numbers (dropout is gone)"
     if seen == "other" and samples(base, again) != "other":
@@ -271,30 +344,40 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
     return None
 
 
+def _calls(evidence: Evidence) -> float:
+    """Backward calls in a step, as most steps have them."""
+    return median(len(row) for row in evidence.losses)
+
+
 @dataclass(frozen=True)
 class Limits:
     """What each gap may reach."""
 
     loss: float
+    pattern: float
     gradient: float
     update: float
     direction: float
 
     @classmethod
     def times(cls, own: Gaps, factor: float) -> "Limits":
-        """A multiple of measured gaps."""
-        loss = factor * max(own.loss, own.tail)
-        return cls(loss, factor * own.gradient, factor * own.update, factor * own.direction)
+        """A multiple of measured gaps; one that is not finite allows nothing."""
+
+        def of(*gaps: float) -> float:
+            return max(factor * gap if math.isfinite(gap) else 0.0 for gap in gaps)
+
+        return cls(of(own.loss, own.tail), of(own.pattern), of(own.gradient), of(own.update), of(own.direction))
 
     @classmethod
     def stated(cls, tolerance: float) -> "Limits":
         """From a lever's stated tolerance."""
-        return cls(tolerance, GRADIENT_TOLERANCE, UPDATE_TOLERANCE, DIRECTION_TOLERANCE)
+        return cls(tolerance, PATTERN_TOLERANCE, GRADIENT_TOLERANCE, UPDATE_TOLERANCE, DIRECTION_TOLERANCE)
 
     def widest(self, other: "Limits") -> "Limits":
         """The wider of each."""
         return Limits(
             max(self.loss, other.loss),
+            max(self.pattern, other.pattern),
             max(self.gradient, other.gradient),
             max(self.update, other.update),
             max(self.direction, other.direction),
@@ -304,6 +387,7 @@ class Limits:
         rows = (
             ("loss", found.loss, self.loss),
             ("late loss", found.tail, self.loss),
+            ("change of the loss from step to step", found.pattern, self.pattern),
             ("first gradient norm", found.gradient, self.gradient),
             ("weight update", found.update, self.update),
             ("direction of the first update", found.direction, self.direction),
@@ -311,7 +395,7 @@ class Limits:
         return [
             (gap / limit if limit else math.inf, f"{name} differs by {gap:.2%}, allowed {limit:.2%}")
             for name, gap, limit in rows
-            if gap > limit
+            if not gap <= limit  # a gap that is not a number is over any limit
         ]
 
     def hold(self, found: Gaps) -> bool:

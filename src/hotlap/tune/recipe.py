@@ -28,8 +28,8 @@ def recipe_of(tune: Tune) -> Recipe:
             high=interval.high if interval else None,
             pairs=tune.pairs,
             parity=f"{tune.parity.level}: {tune.parity.why}" if tune.parity else "",
-            baseline_ms=tune.baseline.step_ms,
-            tuned_ms=tune.tuned.step_ms if tune.tuned else None,
+            baseline_ms=tune.before_ms,
+            tuned_ms=tune.after_ms,
         ),
         environment=_environment(tune.environment, tune.baseline.device_name),
     )
@@ -82,5 +82,7 @@ def variables_of(levers: Iterable[Lever]) -> dict[str, str]:
     """The environment variables that levers need before the command starts."""
     variables: dict[str, str] = {}
     for lever in levers:
-        variables.update(all_levers()[lever.name].environment(lever.settings))
+        known = all_levers().get(lever.name)  # parity's own and planted ones are no levers of the user's
+        if known is not None:
+            variables.update(known.environment(lever.settings))
     return variables

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hotlap.levers import all_levers
+from hotlap.levers import _pinned_draws, all_levers
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis
@@ -65,6 +65,9 @@ class Found:
     speedup: float | None = None
     interval: Interval | None = None
     pairs: int = 0
+    before_ms: float | None = None
+    after_ms: float | None = None
+    not_done: str = ""
     noise: float | None = None
     break_even: int | None = None
     seeded: bool = False
@@ -77,6 +80,7 @@ class Search:
         self, trials: Trials, budget_s: float, only: tuple[str, ...], without: tuple[str, ...], semantic: bool = False
     ) -> None:
         self.trials = trials
+        self.budget_s = budget_s
         self.deadline = time.monotonic() + budget_s
         self.only, self.without, self.semantic = only, without, semantic
         self.found = Found()
@@ -98,7 +102,7 @@ class Search:
             self.climb()
             self.leave_one_out()
         except BudgetSpent:
-            self._say("budget  no time for more trials; what was kept is confirmed")
+            self._note_unfinished()
         if self.best.levers:
             try:
                 self.confirm(self.best)
@@ -108,14 +112,14 @@ class Search:
 
     def baseline(self) -> Incumbent:
         """Two runs of the bare command. Raises CommandFailed, NothingMeasured."""
-        first = self.trials.run("baseline", ())
+        first = self.trials.run("baseline", (), timeout_s=self._left() / 2)
         if first.outcome in {"crashed", "memory"}:
             raise CommandFailed(f"the command itself fails, without any lever: {first.why} (see {self._output(first)})")
         if first.outcome != "measured":
             raise NothingMeasured(f"{first.why} (see {self._output(first)})")
         self.base_wall_s = first.wall_s
         self.trials.timeout_s = 4 * first.wall_s + 30
-        second = self.trials.run("baseline", ())
+        second = self.trials.run("baseline", (), timeout_s=self._timeout([]))
         if second.outcome != "measured":
             raise CommandFailed(f"the command does not run twice alike: {second.why} (see {self._output(second)})")
         self.base, self.again = self.trials.evidence(first), self.trials.evidence(second)
@@ -155,7 +159,7 @@ class Search:
                 continue
             worth = trial.step_ms / self.best.step_ms
             if self._unsure(worth):
-                worth = 1 / self._again(self.best, rest, f"without {kept.lever}", 1 / worth)
+                worth = 1 / self._again(self.best, rest, f"without {kept.lever}", trial)
             self._note_alone(kept, worth)
             if worth >= LEAST_GAIN:
                 continue
@@ -239,7 +243,7 @@ class Search:
                 continue
             ratio = incumbent.step_ms / trial.step_ms
             if self._unsure(ratio):
-                ratio = self._again(incumbent, levers, f"try {lever.name}", ratio)
+                ratio = self._again(incumbent, levers, f"try {lever.name}", trial)
             if ratio < LEAST_GAIN or (best is not None and ratio < best[1] * LEAST_GAIN):
                 if best is None:
                     self._drop(lever.name, "slower" if ratio < 1 / LEAST_GAIN else "no gain", ratio)
@@ -262,8 +266,9 @@ class Search:
     def _unsure(self, ratio: float) -> bool:
         """Whether noise could have made this ratio."""
         noise = self.found.noise or 0.0
-        limit = max(noise, min(max(3 * noise, math.log(UNSURE[0])), math.log(UNSURE[1])))
-        return abs(math.log(ratio)) < limit
+        if ratio < 1:  # a gain that noise has hidden; nothing is kept for being slower
+            return -math.log(ratio) < min(2 * noise, math.log(UNSURE[1]))
+        return math.log(ratio) < max(noise, min(max(3 * noise, math.log(UNSURE[0])), math.log(UNSURE[1])))
 
     def _refuse(self, lever: Lever, use: records.Lever, why: str, ratio: float | None = None) -> None:
         """A variant that can't be used; the lever is not tried again when the bound moves."""
@@ -299,19 +304,30 @@ class Search:
         )
         return Incumbent([*incumbent.levers, use], trial, diagnosis, self._facts(trial), step_ms)
 
-    def _again(self, incumbent: Incumbent, levers: list[records.Lever], purpose: str, first: float) -> float:
-        """A second look at an uncertain ratio: incumbent and candidate once more, one after the other."""
+    def _again(self, incumbent: Incumbent, levers: list[records.Lever], purpose: str, first: Trial) -> float:
+        """A second look at an uncertain ratio: incumbent and candidate once more, one after the other.
+
+        Two looks that disagree about the direction are no gain. Raises BudgetSpent before the pair, not in its middle.
+        """
+        ratio = incumbent.step_ms / (first.step_ms or math.nan)
+        self._afford(incumbent.trial.wall_s + first.wall_s)
         one = self._trial("incumbent again", incumbent.levers)
         two = self._trial(f"{purpose} again", levers)
         if one.step_ms is None or two.step_ms is None:
-            return first
-        return math.sqrt(first * (one.step_ms / two.step_ms))
+            return ratio
+        second = one.step_ms / two.step_ms
+        return math.sqrt(ratio * second) if (ratio - 1) * (second - 1) > 0 else min(ratio, second, 1.0)
+
+    def _afford(self, seconds: float) -> None:
+        """Raises BudgetSpent where so many seconds are not left beside the confirmation."""
+        if self._left() < self._reserve() + seconds:
+            raise BudgetSpent
 
     # parity
 
     def _judge(self, levers: list[records.Lever], trial: Trial) -> Parity:
         evidence = self.trials.evidence(trial)
-        parity = judge(self._rule(levers), self.base, self.again, evidence, self._twin_runs())
+        parity = judge(self._rule(levers), self.base, self.again, evidence, self._twin_runs(levers))
         if parity.ok or not self.base.draws:
             return parity
         same = [_for_parity(lever) for lever in levers]
@@ -322,7 +338,7 @@ class Search:
             own = self._trial("parity", same)
             if own.outcome != "measured":
                 return parity
-            proof = judge(self._rule(levers), self.base, self.again, self.trials.evidence(own), self._twin_runs())
+            proof = judge(self._rule(levers), self.base, self.again, self.trials.evidence(own), self._twin_runs(same))
             self.trials.amend(own, parity=proof)
             self._proven[key] = msgspec.structs.replace(proof, why=f"{proof.why} ({SAME_RANDOM})")
         return self._proven[key]
@@ -333,17 +349,26 @@ class Search:
         tolerance = min(MOST_TOLERANCE, sum(lever.tolerance for lever in known))
         return Rule(any(lever.risk != "exact" for lever in known), tolerance, any(lever.redraws for lever in known))
 
-    def _twin_runs(self) -> Twins:
+    def _twin_runs(self, levers: list[records.Lever]) -> Twins:
         return Twins(
             nudged=lambda: self._twin("nudged twin", Special(nudge=NUDGE)),
             redrawn=lambda: self._twin("redrawn twin", Special(redraw=self.trials.plan.seed + 4049)),
+            pinned=lambda: self._pinned(levers),
         )
 
-    def _twin(self, purpose: str, special: Special) -> Evidence | None:
-        if purpose not in self._twins:
-            trial = self.trials.run(purpose, (), special)
-            self._twins[purpose] = self.trials.evidence(trial) if trial.outcome == "measured" else None
-        return self._twins[purpose]
+    def _pinned(self, levers: list[records.Lever]) -> tuple[Evidence, Evidence] | None:
+        """The bare command and the trial again, with the random draws of each sample pinned; each made once."""
+        pin = records.Lever(name=_pinned_draws.NAME)
+        one = self._twin("pinned twin", Special(), [pin])
+        two = self._twin(f"pinned {names(levers)}", Special(), [*levers, pin])
+        return None if one is None or two is None else (one, two)
+
+    def _twin(self, purpose: str, special: Special, levers: list[records.Lever] | None = None) -> Evidence | None:
+        key = f"{purpose} {levers}"
+        if key not in self._twins:
+            trial = self.trials.run(purpose, levers or [], special, self._timeout(levers or []))
+            self._twins[key] = self.trials.evidence(trial) if trial.outcome == "measured" else None
+        return self._twins[key]
 
     # confirmation
 
@@ -355,9 +380,10 @@ class Search:
         b = [trial.step_ms or math.nan for trial in after[:count]]
         self.found.speedup, self.found.interval = ratio_interval(a, b)
         self.found.pairs = count
+        self.found.before_ms, self.found.after_ms = _geometric(a), _geometric(b)
         self.found.tuned = self.trials.diagnosis(after[-1])
         saved_s = (_mean(a) - _mean(b)) / 1000
-        extra_s = _start_s(after) - _start_s(before)
+        extra_s = self._cold_start_s(after) - _start_s(before)
         self.found.break_even = max(0, math.ceil(extra_s / saved_s)) if saved_s > 0 else None
 
     def _parity_of_confirmation(self, incumbent: Incumbent, after: list[Trial]) -> None:
@@ -382,8 +408,8 @@ class Search:
     # small things
 
     def _trial(self, purpose: str, levers: list[records.Lever]) -> Trial:
-        if purpose != "parity" and self._left() < self._reserve() + 1.2 * self.base_wall_s:
-            raise BudgetSpent
+        if purpose != "parity":
+            self._afford(1.1 * max(self.base_wall_s, self.best.trial.wall_s))
         return self.trials.run(purpose, levers, timeout_s=self._timeout(levers))
 
     def _timeout(self, levers: list[records.Lever]) -> float:
@@ -392,15 +418,35 @@ class Search:
         return max(30.0, min(limit, self._left()))
 
     def _reserve(self) -> float:
-        """Seconds that the confirmation needs."""
-        return (
-            1.1 * PAIRS[0] * (self.base_wall_s + max(self.base_wall_s, self.best.trial.wall_s))
-            if self.best.levers
-            else 0.0
-        )
+        """Seconds that the confirmation needs, at most half of the budget."""
+        pairs_s = 1.1 * PAIRS[0] * (self.base_wall_s + max(self.base_wall_s, self.best.trial.wall_s))
+        return min(pairs_s, 0.5 * self.budget_s)
 
     def _left(self) -> float:
         return self.deadline - time.monotonic()
+
+    def _cold_start_s(self, after: list[Trial]) -> float:
+        """Warm-up of the recipe's first start, s: with what torch.compile had not cached yet, as the climb saw it."""
+        final = {lever.name for lever in after[0].levers}
+        climbed = [trial for trial in self.trials.done if trial.levers and {x.name for x in trial.levers} <= final]
+        return max([trial.warmup_s or 0.0 for trial in climbed], default=_start_s(after))
+
+    def _note_unfinished(self) -> None:
+        """The budget ended the search: what was not tried to its end is said, each lever by name."""
+        context = self._context(self.best)
+        open_levers = [
+            lever.name
+            for lever in all_levers().values()
+            if lever.name not in context.active
+            and lever.name not in self.refused
+            and lever.name not in self.found.dropped
+            and self._excluded(lever, context) is None
+        ]
+        for name in open_levers:
+            self._drop(name, "the budget ended before it was tried to the end")
+        untried = f"; not tried to the end: {', '.join(open_levers)}" if open_levers else ""
+        self.found.not_done = f"the budget ended the search before leave-one-out was done{untried}"
+        self._say(f"budget  {self.found.not_done}")
 
     def _context(self, incumbent: Incumbent) -> Context:
         active: dict[str, Any] = {lever.name: lever.settings for lever in incumbent.levers}
@@ -446,6 +492,10 @@ def _ms(value: float) -> str:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+def _geometric(values: list[float]) -> float:
+    return math.exp(_mean([math.log(value) for value in values]))
 
 
 def _start_s(trials: list[Trial]) -> float:

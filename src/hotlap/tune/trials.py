@@ -18,8 +18,8 @@ from hotlap.launch.run import Request, output_tail, run_apart
 from hotlap.launch.supervise import Ended
 from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import new_folder, rank_folders, read_lines, read_problems
+from hotlap.records.errors import AgentError, NothingMeasured
+from hotlap.records.files import new_folder, rank_folders, read_lines, read_problems, write_atomic
 from hotlap.records.run import Environment, Lever
 from hotlap.records.tune import Outcome, Trial
 
@@ -104,6 +104,8 @@ class Trials:
         """Replace a trial by one with more known about it."""
         amended = msgspec.structs.replace(trial, **changes)
         self.done[self.done.index(trial)] = amended
+        lines = b"".join(msgspec.json.encode(known) + b"\n" for known in [*self.done, *self.earlier])
+        write_atomic(self.plan.folder / "trials.jsonl", lines)
         return amended
 
     def evidence(self, trial: Trial) -> Evidence:
@@ -162,7 +164,13 @@ class Trials:
         path = folder / "rank-0" / "steps.jsonl"
         state = {"at": 0, "steps": 0, "next": 0.0}
 
+        failure = folder / "session.json.error"
+
         def watch() -> None:
+            if failure.exists():
+                raise AgentError(
+                    f"hotlap's agent can't start in this command: {failure.read_text(encoding='utf-8')[:500]}"
+                )
             if time.monotonic() < state["next"] or not path.exists():
                 return
             state["next"] = time.monotonic() + 0.3

@@ -27,7 +27,7 @@ def halved(clone):
     with torch.no_grad():
         for p in clone.parameters():
             p.mul_(0.5)
-        print(clone(X).sum().item(), sorted(clone.__dict__) if clone is not model else "")
+        print(clone(X).sum().item())
 
 
 X = next(batches())[0]

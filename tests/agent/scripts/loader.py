@@ -7,7 +7,7 @@ from common import ROWS, STEPS, Data, X, Y, end, net, said
 from torch.utils.data import DataLoader, IterableDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("shape", choices=["map", "iterable", "subclass", "len", "generator"])
+parser.add_argument("shape", choices=["map", "iterable", "subclass", "len", "generator", "model"])
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--context", default=None)
 args = parser.parse_args()
@@ -26,6 +26,17 @@ class Own(DataLoader):
             yield x * 2, y
 
 
+class Modelled(Data):
+    """Runs a model on each row: a forward that is none of the loop's."""
+
+    def __init__(self):
+        self.model = torch.nn.Linear(4, 4)
+
+    def __getitem__(self, index):
+        with torch.no_grad():
+            return self.model(X[index]), Y[index]
+
+
 def plain():
     for at in range(0, STEPS * ROWS, ROWS):
         yield X[at : at + ROWS], Y[at : at + ROWS]
@@ -35,7 +46,7 @@ def loader():
     if args.shape == "generator":
         return plain()
     kind = Own if args.shape == "subclass" else DataLoader
-    data = Stream() if args.shape == "iterable" else Data()
+    data = {"iterable": Stream, "model": Modelled}.get(args.shape, Data)()
     return kind(data, ROWS, num_workers=args.workers, multiprocessing_context=args.context)
 
 

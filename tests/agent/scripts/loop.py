@@ -5,6 +5,7 @@ import sys
 import torch
 from common import STEPS, batches, end, net, said
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 kind = sys.argv[1]
 
@@ -35,12 +36,22 @@ class Lazy(nn.Module):
         return self.inner(batch["x"])
 
 
+if kind == "patched":  # scripts that watch every module themselves
+    usual, calls = nn.Module.__call__, []
+
+    def watched(self, *args, **kwargs):
+        calls.append(type(self))
+        return usual(self, *args, **kwargs)
+
+    nn.Module.__call__ = watched
 first, second, weight = Lazy() if kind == "lazy" else net(), nn.Linear(1, 1), nn.Parameter(torch.ones(4, 1))
 called = {
     "several": lambda x: second(first(x)),
     "forward": lambda x: first.forward(x),
     "functional": lambda x: x @ weight,
     "lazy": lambda x: first({"x": x}),
+    "checkpoint": lambda x: checkpoint(first, x, use_reentrant=False),
+    "script": torch.jit.script(first) if kind == "script" else None,
 }.get(kind, first)
 parameters = [*first.parameters(), *second.parameters(), weight]
 optimizer = {"own": Own, "sub": Sub}.get(kind, torch.optim.SGD)(parameters, lr=0.1) if kind != "manual" else None
@@ -55,4 +66,5 @@ for at, (x, y) in enumerate(batches(STEPS * micro)):
             if optimizer is None and p.grad is not None:
                 p.data.add_(p.grad, alpha=-0.1)
             p.grad = None
+print(len(calls) if kind == "patched" else "")
 end(first, second)

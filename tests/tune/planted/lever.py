@@ -31,7 +31,7 @@ def _skips_steps(seams: Any, settings: dict[str, Any]) -> None:
 
 
 def _idle_steps(seams: Any, settings: dict[str, Any]) -> None:
-    """Every other step runs, hooks and all, without gradients, which are put back afterwards."""
+    """Every other step, or all `after` some, run, hooks and all, without gradients, which are put back afterwards."""
 
     def change(optimizer: Any) -> None:
         kept: list[Any] = []
@@ -39,7 +39,8 @@ def _idle_steps(seams: Any, settings: dict[str, Any]) -> None:
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
             calls[0] += 1
-            if calls[0] % 2 == 0:
+            after = settings.get("after")
+            if calls[0] > after if after else calls[0] % 2 == 0:
                 for parameter in _parameters(optimizer):
                     kept.append((parameter, parameter.grad))
                     parameter.grad = None

@@ -1,12 +1,13 @@
 """A character model of a text that the script makes itself; Adam, dropout, batches cut by hand (no DataLoader)."""
 
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-TEXT = open(torch.__file__, encoding="utf-8").read()[:60000]
+TEXT = Path(torch.__file__).read_text(encoding="utf-8")[:60000]
 LENGTH = 24
 
 
@@ -26,7 +27,7 @@ letters = sorted(set(TEXT))
 data = torch.tensor([letters.index(letter) for letter in TEXT])
 model = Model(len(letters), dropout=float(sys.argv[1]) if len(sys.argv) > 1 else 0.1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-for step in range(5000):
+for _ in range(5000):
     at = torch.randint(len(data) - LENGTH - 1, (16,)).tolist()
     tokens = torch.stack([data[i : i + LENGTH] for i in at])
     targets = torch.stack([data[i + 1 : i + LENGTH + 1] for i in at])

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Digits(Dataset):
-    def __init__(self, path, transform):
-        data = np.load(path)
+    def __init__(self, path, transform, rows):
+        data = {name: array[:rows] for name, array in np.load(path).items()}
         self.images = torch.tensor(data["images"], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
         self.labels = torch.tensor(data["labels"], dtype=torch.long)
         self.transform = transform
@@ -33,8 +33,14 @@ def make_model(args):
     dropout = nn.Dropout(args.dropout) if args.dropout else nn.Identity()
     if args.cnn:
         return nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), dropout, nn.Linear(256, 10),
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            dropout,
+            nn.Linear(256, 10),
         )
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), dropout, nn.Linear(64, 64), nn.ReLU(), dropout, nn.Linear(64, 10)
@@ -48,10 +54,11 @@ def main():
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--transform", action="store_true")
     parser.add_argument("--adam", action="store_true")
+    parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--noise", type=float, default=0.0, help="run-to-run noise, as atomics on a GPU make it")
     args = parser.parse_args()
-    loader = DataLoader(Digits(args.data, args.transform), batch_size=32, shuffle=True, drop_last=True)
+    loader = DataLoader(Digits(args.data, args.transform, args.rows), batch_size=32, shuffle=True, drop_last=True)
     model = make_model(args)
     own = torch.Generator()
     own.seed()
@@ -59,7 +66,7 @@ def main():
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
-    for epoch in range(100):
+    for _ in range(100):
         for images, labels in loader:
             optimizer.zero_grad()
             loss = functional.cross_entropy(model(images), labels)

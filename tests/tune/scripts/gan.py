@@ -7,11 +7,13 @@ from torch import nn
 from torch.nn import functional
 
 generator = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
-discriminator = nn.Sequential(nn.Linear(2, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
+discriminator = nn.Sequential(
+    nn.Linear(2, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1)
+)
 of_g = torch.optim.Adam(generator.parameters(), lr=2e-3, betas=(0.5, 0.999))
 of_d = torch.optim.Adam(discriminator.parameters(), lr=2e-3, betas=(0.5, 0.999))
 bce = functional.binary_cross_entropy_with_logits
-for step in range(5000):
+for _ in range(5000):
     angle = torch.rand(64) * 2 * math.pi
     real = torch.stack([angle.cos(), angle.sin()], 1) + 0.05 * torch.randn(64, 2)
     of_d.zero_grad()

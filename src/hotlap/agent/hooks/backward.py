@@ -1,4 +1,8 @@
-"""The backward: `torch.autograd.backward` (which `Tensor.backward` calls) and `torch.autograd.grad`."""
+"""The backward: what `torch.autograd.backward` (which `Tensor.backward` calls) and `torch.autograd.grad` share.
+
+Both hand the work to `torch.autograd._engine_run_backward`. Neither is patched itself: torch.compile knows them by
+identity, and a wrapper in their place breaks the graph.
+"""
 
 import functools
 from collections.abc import Callable
@@ -15,32 +19,30 @@ BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_sca
 
 
 def install(agent: "Agent") -> None:
-    """Patch both entry points, and GradScaler.scale so that the loss is known unscaled."""
-    torch.autograd.backward = _wrap(agent, torch.autograd.backward, with_loss=True)
-    torch.autograd.grad = _wrap(agent, torch.autograd.grad, with_loss=False)
+    """Patch the way in to the engine, and GradScaler.scale so that the loss is known unscaled."""
+    torch.autograd._engine_run_backward = _wrap(agent, torch.autograd._engine_run_backward)
     _patch_scale(agent)
 
 
-def _wrap(agent: "Agent", original: Callable[..., Any], with_loss: bool) -> Callable[..., Any]:
-    def begin(tensors: Any) -> None:
+def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+    def begin(tensors: Any, with_loss: bool) -> None:
         agent.begin()
         steps = agent.steps
         outermost = steps.in_backward == 0
         steps.backward_begin()
         if outermost and with_loss:
-            for tensor in [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)[:8]:
+            for tensor in tensors[:8]:
                 agent.timeline.segment.losses.append(agent.losses.take(agent.script.unscaled(tensor)))
 
     @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not agent.mine():
-            return original(*args, **kwargs)
-        tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs", ()))
-        agent.guard.call(BEGIN, begin, tensors)
+    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not agent.trains():
+            return original(t_outputs, *args, **kwargs)
+        agent.guard.call(BEGIN, begin, t_outputs, bool(kwargs.get("accumulate_grad")))
         try:
-            return original(*args, **kwargs)
+            return original(t_outputs, *args, **kwargs)
         finally:
-            if agent.guard.on:
+            if agent.mine():
                 agent.guard.call(END, agent.steps.backward_end)
 
     return run

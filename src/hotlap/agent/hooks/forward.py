@@ -2,8 +2,8 @@
 
 The class is patched only between outermost calls: during one the original is in place, so that submodules cost nothing
 and torch.compile never traces anything of hotlap's. An outermost module with parameters gets a wrapper in its
-instance's `_compiled_call_impl` (which torch drops when the module is copied or pickled, so that a copy never runs the
-original's weights). After SETTLED steps without a new one the class is left alone.
+instance's `_compiled_call_impl`, which never travels to a copy of the module, so that a copy never runs the original's
+weights. After SETTLED steps without a new one the class is left alone, until another optimizer is made.
 """
 
 import functools
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 FIND, BEGIN, END = hook("forward_find"), hook("forward_begin"), hook("forward_end")
 SETTLED = 4
 SETTLED_INFERENCE = 16
+_CALL_CODE = torch.nn.Module._wrapped_call_impl.__code__
 
 
 def install(agent: "Agent") -> None:
     """Begin looking for outermost modules."""
-    Finder(agent).look()
+    finder = Finder(agent)
+    finder.look()
+    agent.step_ended, agent.look_again = finder.step_ended, finder.look_again
 
 
 class Finder:
@@ -37,54 +40,108 @@ class Finder:
     def __init__(self, agent: "Agent") -> None:
         self.agent = agent
         self.original = torch.nn.Module.__call__
-        self.wrapped: weakref.WeakSet[Any] = weakref.WeakSet()
         self.last_new = 0
-        self.calls_since = 0
         self.looking = False
         self.patched = self._make_patched()
-        skip_frame(self.patched)
 
     def look(self) -> None:
         """Patch the class."""
         self.looking = True
-        torch.nn.Module.__call__ = self.patched
+        self._swap(self.original, self.patched)
+
+    def look_again(self) -> None:
+        """An optimizer was made: there may be another model."""
+        self.last_new = self.agent.recorder.index
+        if not self.looking:
+            self.look()
+
+    def step_ended(self, steps: int) -> None:
+        """Stop looking where enough steps brought no new module."""
+        limit = SETTLED if self.agent.steps.backwards else SETTLED_INFERENCE
+        if steps - self.last_new > limit:
+            self.leave()
 
     def leave(self) -> None:
         """Put the class back as it was."""
         self.looking = False
-        torch.nn.Module.__call__ = self.original
+        self._swap(self.patched, self.original)
+
+    @staticmethod
+    def _swap(old: Any, new: Any) -> bool:
+        """Exchange the class's `__call__`, and what torch.compile takes for the usual one (it then looks at neither).
+
+        Not where a script has put its own in its place.
+        """
+        if torch.nn.Module.__call__ is not old:
+            return False
+        torch.nn.Module.__call__ = new
+        dynamo = sys.modules.get("torch._dynamo.variables.nn_module")
+        if dynamo is not None and getattr(dynamo, "unpatched_nn_module_call", None) in {old, new}:
+            dynamo.unpatched_nn_module_call = new  # type: ignore[attr-defined]
+        return True
 
     def _make_patched(self) -> Callable[..., Any]:
         finder, original, agent = self, self.original, self.agent
 
         @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(self, *args, **kwargs)
+            if not agent.guard.on:
+                finder.leave()
             if not finder.looking or not agent.mine():
                 return original(self, *args, **kwargs)
             agent.guard.call(FIND, finder.found, self)
-            torch.nn.Module.__call__ = original
-            _tell_dynamo(finder.patched, original)
+            swapped = finder._swap(finder.patched, original)
             try:
                 return original(self, *args, **kwargs)
             finally:
-                if finder.looking and agent.guard.on:
-                    torch.nn.Module.__call__ = finder.patched
+                if swapped and finder.looking and agent.guard.on:
+                    finder._swap(original, finder.patched)
 
         return __call__
 
     def found(self, module: Any) -> None:
-        """An outermost call: wrap the module, or stop looking."""
-        self.calls_since += 1
-        steps = self.agent.recorder.index
-        limit = SETTLED if self.agent.steps.backwards else SETTLED_INFERENCE
-        if steps - self.last_new > limit and self.calls_since > limit:
-            self.leave()
+        """A call: wrap the module if it is an outermost one (of the loop, not of a checkpoint or a data set)."""
+        steps = self.agent.steps
+        if steps.in_forward or steps.in_backward or steps.in_data:
             return
-        if module in self.wrapped or next(module.parameters(), None) is None:
+        if isinstance(module.__dict__.get("_compiled_call_impl"), Observed):
             return
-        self.wrapped.add(module)
-        self.last_new, self.calls_since = steps, 0
+        if next(iter(module.parameters()), None) is None:
+            return
+        self.last_new = self.agent.recorder.index
         Root(self.agent, module).install()
+
+
+class Observed:
+    """What stands in a module's `_compiled_call_impl`. A pickle or a deep copy of it is None."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: "Root") -> None:
+        self.root = root
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        root, steps = self.root, self.root.agent.steps
+        caller = sys._getframe(1)
+        if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not root.module():
+            return owner._call_impl(*args, **kwargs)  # a copy that took over the whole `__dict__`, as DataParallel's do
+        inside = steps.in_forward or steps.in_backward or steps.in_data
+        if inside or not root.agent.mine() or torch._C._get_tracing_state() is not None:
+            return root.forward(*args, **kwargs)
+        training = torch.is_grad_enabled()
+        root.agent.guard.call(BEGIN, root.begin, training, args, kwargs)
+        output = None
+        try:
+            output = root.forward(*args, **kwargs)
+            return output
+        finally:
+            if root.agent.mine():
+                root.agent.guard.call(END, root.end, training, args, kwargs, output)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
 
 
 class Root:
@@ -111,28 +168,12 @@ class Root:
         def forward(*args: Any, **kwargs: Any) -> Any:
             return reference()._call_impl(*args, **kwargs)
 
-        skip_frame(forward)
         return forward
 
     def install(self) -> None:
         """Put the wrapper in the instance."""
-        root, agent = self, self.agent
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if not agent.mine() or agent.steps.in_forward or agent.steps.in_backward:
-                return root.forward(*args, **kwargs)
-            training = torch.is_grad_enabled()
-            agent.guard.call(BEGIN, root.begin, training, args, kwargs)
-            output = None
-            try:
-                output = root.forward(*args, **kwargs)
-                return output
-            finally:
-                if agent.guard.on:
-                    agent.guard.call(END, root.end, training, args, kwargs, output)
-
-        skip_frame(call)
-        self.module()._compiled_call_impl = call
+        # Into the instance itself: wrappers such as Lightning Fabric's pass attributes on to the module they wrap.
+        self.module().__dict__["_compiled_call_impl"] = Observed(self)
 
     def begin(self, training: bool, args: Any, kwargs: Any) -> None:
         module = self.module()
@@ -151,7 +192,7 @@ class Root:
 
     def _first(self, module: Any, training: bool) -> None:
         self.levers_in = True
-        parameter = next(module.parameters())
+        parameter = next(iter(module.parameters()))
         self.device = parameter.device.type
         session = self.agent.session
         self.agent.script.root(module, training, self.compiled)
@@ -173,20 +214,4 @@ class Root:
 def _rows(args: Any, kwargs: Any) -> int | None:
     """The first dimension of the first tensor handed to the module."""
     first = next(leaves(args[:2] or list(kwargs.values())[:4]), None)
-    return int(first.shape[0]) if first is not None and first.dim() else None
-
-
-def skip_frame(function: Any) -> None:
-    """Tell torch.compile's frame evaluation to pass over this function (and still look at what it calls)."""
-    try:
-        from torch._C._dynamo.eval_frame import skip_code  # type: ignore[attr-defined,unused-ignore]
-    except ImportError:
-        return
-    skip_code(function.__code__)
-
-
-def _tell_dynamo(patched: Any, original: Any) -> None:
-    """torch.compile remembers `Module.__call__` when it is imported; it must not remember ours."""
-    module = sys.modules.get("torch._dynamo.variables.nn_module")
-    if module is not None and getattr(module, "unpatched_nn_module_call", None) is patched:
-        module.unpatched_nn_module_call = original  # type: ignore[attr-defined]
+    return int(first.size(0)) if first is not None and first.dim() else None

@@ -56,7 +56,7 @@ def _patch_next(agent: "Agent") -> None:
                 batch = original(self)
             return batch
         finally:
-            if agent.guard.on:
+            if agent.mine():
                 agent.guard.call(END, end, self, batch)
 
     module._BaseDataLoaderIter.__next__ = __next__
@@ -84,7 +84,7 @@ def _patch_start(agent: "Agent") -> None:
             iterator = original(self)
             return iterator
         finally:
-            if agent.guard.on:
+            if agent.mine():
                 agent.guard.call(START, end, self, iterator)
 
     torch.utils.data.DataLoader._get_iterator = _get_iterator
@@ -103,12 +103,13 @@ def _patch_iter(agent: "Agent") -> None:
 
 
 def _rows(batch: Any, facts: dict[str, Any] | None) -> int | None:
-    """Rows in a batch: the first tensor's first dimension, never more than the loader's batch size."""
+    """Rows in a batch: the first tensor's first dimension, never more than the loader's batch size (1 is no
+    bound: the samples of such a loader are often batches)."""
     if batch is None:
         return None
     first = next(leaves(batch), None)
     size = None if facts is None else facts["batch_size"]
     if first is None or first.dim() == 0:
         return size
-    rows = int(first.shape[0])
-    return min(rows, size) if size else rows
+    rows = int(first.size(0))
+    return min(rows, size) if size and size > 1 else rows

@@ -1,6 +1,7 @@
 """Optimizer steps, by torch's global hooks; GradScaler.step, which may skip one; and that an optimizer exists."""
 
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,12 +22,12 @@ BEGIN, END, BUILT, SCALER = (
 
 def install(agent: "Agent") -> None:
     """Register the global hooks."""
-    seen: set[int] = set()
+    seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def begin(optimizer: Any) -> None:
         agent.begin()
-        if id(optimizer) not in seen:
-            seen.add(id(optimizer))
+        if optimizer not in seen:
+            seen.add(optimizer)
             agent.script.optimizer(optimizer)
             agent.seams.optimizer(optimizer)
         if agent.steps.optimizer_begin(id(optimizer)) and agent.probe.active:
@@ -40,12 +41,13 @@ def install(agent: "Agent") -> None:
             agent.probe.after_update(key, optimizer)
         agent.steps.optimizer_boundary(key)
 
+    # `is_compiling` comes first: a compiled step then drops the rest, which could not be traced.
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if agent.mine() and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and agent.mine():
             agent.guard.call(BEGIN, begin, optimizer)
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if agent.mine() and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and agent.mine():
             agent.guard.call(END, end, optimizer)
 
     module.register_optimizer_step_pre_hook(pre)
@@ -57,14 +59,15 @@ def install(agent: "Agent") -> None:
 def _patch_init(agent: "Agent") -> None:
     original = torch.optim.Optimizer.__init__
 
-    def built() -> None:
-        agent.steps.optimizers_built += 1
+    def built(optimizer: Any) -> None:
+        agent.steps.optimizer_built(optimizer)
+        agent.look_again()
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if agent.guard.on:
-            agent.guard.call(BUILT, built)
+            agent.guard.call(BUILT, built, self)
 
     torch.optim.Optimizer.__init__ = __init__
 

@@ -56,7 +56,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
         try:
             return original(self, *args, **kwargs)
         finally:
-            if agent.guard.on:
+            if agent.mine():
                 agent.guard.call(END, steps.transfer_end)
 
     return move

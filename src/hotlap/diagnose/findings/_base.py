@@ -11,13 +11,15 @@ DRAINED_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Measured:
-    """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step."""
+    """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step.
+    levers: the names of those that were in."""
 
     step_ms: float
     phases: Phases
     gpu_phases: Phases | None
     backlog_ms: float | None
     facts: Facts | None
+    levers: tuple[str, ...] = ()
 
     def host_share(self, *names: str) -> float:
         """Share of the step's wall time in phases."""

@@ -1,6 +1,7 @@
 """The model's own arithmetic is what the step consists of."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.run import RootFacts
 
 from ._base import Measured
 
@@ -23,8 +24,14 @@ def find(measured: Measured) -> Finding | None:
         title=f"computing {root.name}" if root else "computing",
         where=measured.place_of(root, f"{root.name}.forward" if root else ""),
         evidence=f"{parts}{queued}"
-        + (f"; {', '.join(root.dtypes)} weights, autocast {root.autocast or 'off'}" if root else ""),
+        + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
         why="whether arithmetic or memory traffic limits it takes a trace to tell",
         instead="lower precision on the tensor cores, compiled and fused kernels, a better memory format",
         levers=LEVERS,
     )
+
+
+def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:
+    """The script's own autocast, and the levers of this run that change how it computes."""
+    own = f"the script's autocast {root.autocast or 'off'}"
+    return f"{own}, with {', '.join(levers)}" if levers else own

@@ -1,0 +1,136 @@
+"""Print docs/levers.md, from the levers' own texts.
+
+    python docs/generate.py > docs/levers.md
+
+`tests/test_docs.py` fails where the file is not what this prints.
+"""
+
+import ast
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+
+from hotlap.diagnose.findings import all_findings
+from hotlap.levers import all_levers
+from hotlap.levers._base import Context, Lever, Settings
+from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
+
+HEAD = """\
+# Levers
+
+Written by `python docs/generate.py` from the levers' own texts; do not edit. A lever is one change that may help.
+`hotlap tune` tries those that apply, on top of each other, and keeps those that measurably help and pass
+[parity](parity.md). One that never helps your command costs a trial and no more.
+
+Risk: `exact`, the same numbers, bit for bit or within what two runs of the bare command differ; `numeric`, rounding
+changes; `semantic`, training changes (only with `--allow semantic`; this version has none). Tolerance: how far the
+losses of a `numeric` lever may lie from the bare command's without further proof. In the reasons, … stands for what was
+seen of the script or the machine.
+"""
+ROW = "| [{0}](#{0}) | {1} | {2} | {3} |"
+
+
+def example(cuda: bool) -> Context:
+    """A float32 image classifier that reads its batches in the training process, on 8 cores, with or without a GPU."""
+    name = "cuda:0" if cuda else "cpu"
+    phases = Phases(data=6.0, h2d=1.0 if cuda else None, forward=4.0, backward=7.0, optimizer=1.0, other=1.0)
+    loader = LoaderFacts(
+        dataset="Images", iterable=False, workers=0, batch_size=64, batches=9, training=True, leaves=2, moved=(0, 1),
+        batch_bytes=64 * 3 * 224 * 224 * 4,
+    )  # fmt: skip
+    root = RootFacts(
+        name="Net", parameters=10**7, modules=60, devices=(name,), dtypes=("float32",), conv=20, conv_input_4d=True
+    )
+    optimizer = OptimizerFacts(name="AdamW", builtin=True, tensors=60, devices=(name,), dtypes=("float32",))
+    facts = Facts(
+        pid=1, rank=0, world=1, argv=("train.py",), python="3.12", torch="2.13.0", device="cuda" if cuda else "cpu",
+        capability=(9, 0) if cuda else None, threads=4, cpu_bf16=True, mode="train", forwards=9, backwards=9,
+        optimizer_steps=9, loaders=(loader,), roots=(root,), optimizers=(optimizer,),
+    )  # fmt: skip
+    diagnosis = Diagnosis(
+        mode="train", bound="input", step_ms=20.0, spread=Spread(p10=19.0, p50=20.0, p90=21.0), phases=phases,
+        gpu_phases=phases if cuda else None, device=facts.device,
+    )  # fmt: skip
+    gpus = (Gpu(name="GPU", memory_gib=80.0),) if cuda else ()
+    machine = Environment(hotlap="", python="", os="", cpu="", cores=8, memory_gib=64.0, gpus=gpus)
+    return Context(diagnosis, facts, machine, {"loader-workers": {}})
+
+
+def first_settings(lever: Lever) -> Settings:
+    """The settings that it would try first in one of the examples."""
+    return next(found[0] for cuda in (True, False) if (found := lever.variants(example(cuda))))
+
+
+def refusals(lever: Lever) -> Iterator[str]:
+    """Its reasons not to apply, as its module writes them; values are shown as dots."""
+    tree = ast.parse(inspect.getsource(inspect.getmodule(type(lever))))  # type: ignore[arg-type]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef) or node.name not in {"applies", "_why_not"}:
+            continue
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "Applies" and _is(inner.args[0], False):
+                yield from _text(inner.args[1])
+            elif isinstance(inner, ast.Return) and node.name == "_why_not" and inner.value is not None:
+                yield from _text(inner.value)
+
+
+def _is(node: ast.expr, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def _text(node: ast.expr) -> Iterator[str]:
+    """A string literal; None and expressions are passed over."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+
+
+def helps(lever: Lever) -> list[str]:
+    """The findings that name it."""
+    modules = {name: importlib.import_module(f"hotlap.diagnose.findings.{name}") for name in all_findings()}
+    return [name for name, module in modules.items() if f'"{lever.name}"' in inspect.getsource(module)]
+
+
+def section(lever: Lever) -> Iterator[str]:
+    """What there is to say of a lever."""
+    settings = first_settings(lever)
+    module = inspect.getmodule(type(lever))
+    yield f"## {lever.name}\n"
+    yield textwrap.fill(f"{module.__doc__ if module else ''}".strip().replace("\n", " "), 118) + "\n"
+    yield f"* risk: `{lever.risk}`" + (f", tolerance {lever.tolerance:.1%}" if lever.tolerance else "")
+    if lever.redraws:
+        yield "* random transforms of the data may draw other numbers; the samples and their order stay"
+    if named := helps(lever):
+        yield f"* named by the findings: {', '.join(named)}"
+    if lever.excludes:
+        yield f"* not together with: {', '.join(lever.excludes)}"
+    if settings:
+        yield f"* settings, for example: {', '.join(f'`{key} = {value!r}`' for key, value in settings.items())}"
+    for name, value in lever.environment(settings).items():
+        yield f"* sets before the command starts: `{name}={value}`"
+    if reasons := list(dict.fromkeys(refusals(lever))):
+        yield "* not tried where:"
+        yield from (f"  - {reason}" for reason in reasons)
+    yield "\nIn your own source:\n"
+    yield f"```python\n{lever.source(settings)}\n```\n"
+
+
+def page() -> str:
+    """The whole file."""
+    levers = all_levers().values()
+    lines = [HEAD, "| lever | risk | tolerance | what it does |", "|---|---|---|---|"]
+    for lever in levers:
+        tolerance = f"{lever.tolerance:.1%}" if lever.tolerance else "-"
+        lines.append(ROW.format(lever.name, lever.risk, tolerance, lever.meaning))
+    lines.append("")
+    for lever in levers:
+        lines += section(lever)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,182 @@
+"""Runs small training scripts, bare and under hotlap, and hands back what they printed and what was recorded."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotlap.launch.command import INJECT
+from hotlap.launch.environment import environment
+from hotlap.launch.run import Request, run_apart
+from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_steps
+from hotlap.records.phases import PHASES
+from hotlap.records.run import Facts, Problem, Step
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ENV = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
+LIMIT_S = 90.0
+
+
+@dataclasses.dataclass
+class Ran:
+    """A run of a script. code: exit code, or minus the signal that ended it."""
+
+    code: int
+    output: str
+    folder: Path | None = None
+
+    @property
+    def losses(self) -> list[float]:
+        """What the script printed as `loss <repr>`."""
+        return [float(found) for found in re.findall(r"^loss (\S+)$", self.output, re.MULTILINE)]
+
+    @property
+    def ranks(self) -> list[Path]:
+        assert self.folder is not None
+        return rank_folders(self.folder)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of rank 0; none where nothing trained."""
+        return read_steps(self.ranks[0]) if self.ranks else []
+
+    @property
+    def facts(self) -> Facts:
+        """Of rank 0, or of the only process where nothing trained."""
+        if not self.ranks:
+            (seen,) = self.folder.glob("seen-*.json")
+            return read_record(seen, Facts)
+        facts = read_facts(self.ranks[0])
+        assert facts is not None
+        return facts
+
+    @property
+    def problems(self) -> list[Problem]:
+        return [problem for rank in self.ranks for problem in read_problems(rank)]
+
+
+def recorded_losses(steps: Sequence[Step]) -> list[float | None]:
+    """The losses of all backward calls, in order."""
+    return [loss for step in steps for loss in (step.losses or (() if step.loss is None else (step.loss,)))]
+
+
+def check_lines(folder: Path) -> None:
+    """What holds for every line of every rank: numbered in order, phases sum to the wall time, nothing lost."""
+    for rank in rank_folders(folder):
+        path = rank / "steps.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        steps = read_steps(rank)
+        assert len(lines) == len(steps)
+        assert [step.step for step in steps] == list(range(len(steps)))
+        for step, raw in zip(steps, map(json.loads, lines), strict=True):
+            assert tuple(raw["phases"]) == PHASES
+            assert sum(raw["phases"].values()) == pytest.approx(step.wall_ms, abs=4e-4)
+            assert all(value >= 0 for value in raw["phases"].values())
+            assert step.gpu_ms is None
+
+
+def check_clean(ran: Ran) -> None:
+    """Nothing of hotlap's own went wrong."""
+    assert ran.folder is not None
+    assert not (ran.folder / "session.json.error").exists()
+    assert [(problem.where, problem.trace) for problem in ran.problems] == []
+
+
+def without_log_lines(output: str) -> str:
+    """torch's own log lines hold the time and the process."""
+    return re.sub(r"^[WIV]\d{4} .*\n", "", output, flags=re.MULTILINE)
+
+
+def check_same(ran: Ran, bare: Ran) -> None:
+    """The script ended and printed as it does without hotlap."""
+    assert without_log_lines(ran.output) == without_log_lines(bare.output)
+    assert ran.code == bare.code
+
+
+class Runner:
+    """Runs scripts. `bare` and `forked` fork a process that has torch; `under` is what `hotlap` does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count = 0
+        self.bares: dict[Any, Ran] = {}
+        self.zygote: subprocess.Popen[bytes] | None = None
+        self.environment = environment(SCRIPTS)
+
+    def new_folder(self) -> Path:
+        self.count += 1
+        folder = self.folder / str(self.count)
+        folder.mkdir()
+        return folder
+
+    def request(self, argv: Sequence[str], folder: Path, **settings: Any) -> Request:
+        cwd = settings.pop("cwd", SCRIPTS)
+        return Request(
+            tuple(map(str, argv)),
+            folder,
+            self.environment,
+            cwd=Path(cwd),
+            variables={**ENV, **settings.pop("variables", {})},
+            **settings,
+        )
+
+    def under(self, argv: Sequence[str], python: bool = True, **settings: Any) -> Ran:
+        """Run a command as `hotlap run` and trials do, with its output in a file."""
+        argv = [sys.executable, *argv] if python else argv
+        folder = self.new_folder()
+        run, ended = run_apart(self.request(argv, folder, **settings), LIMIT_S, least_free_gib=0.0)
+        assert run.status != "timeout"
+        code = ended.code if ended.code is not None else -(ended.signal or 0)
+        return Ran(code, (folder / "output.txt").read_text(), folder)
+
+    def apart(self, argv: Sequence[str], variables: dict[str, str] | None = None, cwd: Path = SCRIPTS) -> Ran:
+        """Run a command without hotlap, in a process of its own."""
+        env = {**os.environ, **ENV, **(variables or {})}
+        done = subprocess.run(
+            [sys.executable, *argv], env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return Ran(done.returncode, done.stdout.decode())
+
+    def bare(self, *argv: str) -> Ran:
+        """Run a script without hotlap, once a session."""
+        if argv not in self.bares:
+            self.bares[argv] = self._fork(argv, self.new_folder() / "output.txt", "", "")
+        return self.bares[argv]
+
+    def forked(self, *argv: str, fail_in: str | None = None, before: str = "", **settings: Any) -> Ran:
+        """Run a script with the agent, woken in a fork. `before` is run first."""
+        folder = self.new_folder()
+        session = dataclasses.replace(self.request(argv, folder, **settings).session(), fail_in=fail_in)
+        session.write(folder / "session.json")
+        ran = self._fork(argv, folder / "output.txt", str(folder / "session.json"), before)
+        return dataclasses.replace(ran, folder=folder)
+
+    def _fork(self, argv: Sequence[str], output: Path, session: str, before: str) -> Ran:
+        if self.zygote is None:
+            self.zygote = subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("zygote.py")],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **ENV},
+            )  # fmt: skip
+        assert self.zygote.stdin is not None
+        assert self.zygote.stdout is not None
+        request = {
+            "argv": [str(SCRIPTS / argv[0]), *argv[1:]], "cwd": str(SCRIPTS), "env": ENV, "output": str(output),
+            "session": session, "inject": str(INJECT), "before": before,
+        }  # fmt: skip
+        self.zygote.stdin.write(json.dumps(request).encode() + b"\n")
+        self.zygote.stdin.flush()
+        status = int(self.zygote.stdout.readline())
+        return Ran(os.waitstatus_to_exitcode(status), output.read_text())
+
+    def close(self) -> None:
+        if self.zygote is not None and self.zygote.stdin is not None:
+            self.zygote.stdin.close()
+            self.zygote.wait(10)

@@ -1,0 +1,59 @@
+"""An error inside any hook: hotlap goes off, says so, and the script does not notice."""
+
+import importlib
+
+import pytest
+
+from hotlap.agent import guard
+
+from .harness import Runner, check_lines, check_same
+
+for module in (
+    "wake",
+    "core",
+    *(f"hooks.{seam}" for seam in ("loader", "forward", "backward", "optimizer", "transfer")),
+):
+    importlib.import_module(f"hotlap.agent.{module}")
+HOOKS = list(guard.HOOKS)
+SCALED = {"grad_scale", "grad_scaler_step"}
+
+
+def test_every_seam_has_hooks() -> None:
+    assert {"data_begin", "forward_end", "backward_end", "optimizer_end", "transfer_begin", "wake", "exit"} <= set(
+        HOOKS
+    )
+    assert len(set(HOOKS)) == len(HOOKS)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
+    if hook.startswith("transfer"):
+        pytest.skip("needs a device: nothing moves to one here")
+    argv = ("scaler.py",) if hook in SCALED else ("loader.py", "map")
+    bare, ran = runner.bare(*argv), runner.forked(*argv, fail_in=hook)
+    check_same(ran, bare)
+    assert [(problem.where, problem.what) for problem in ran.problems] == [
+        (hook, f"RuntimeError: injected into {hook}")
+    ]
+    assert "injected into" in ran.problems[0].trace
+    check_lines(ran.folder)
+    assert len(ran.steps) == {"exit": 12, "grad_scaler_step": 5}.get(hook, 0)
+
+
+FULL_DISK = """
+import hotlap.agent.core as core
+
+class Full(core.Folder):
+    def append(self, name, line):
+        raise OSError(28, "No space left on device")
+
+core.Folder = Full
+"""
+
+
+def test_a_full_disk(runner: Runner) -> None:
+    """Not even the problem can be recorded."""
+    bare, ran = runner.bare("loader.py", "map"), runner.forked("loader.py", "map", before=FULL_DISK)
+    check_same(ran, bare)
+    assert ran.problems == []
+    assert not (ran.ranks[0] / "steps.jsonl").exists()

@@ -1,0 +1,102 @@
+"""How the agent gets into commands of every form: real processes, started as `hotlap run` starts them."""
+
+from pathlib import Path
+
+from hotlap.launch.command import INJECT
+from hotlap.records.files import read_steps
+
+from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, recorded_losses
+
+
+def check_run(ran: Ran, bare: Ran, steps: int = 12) -> None:
+    check_same(ran, bare)
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert len(ran.ranks) == 1
+    assert len(ran.steps) == steps
+    assert recorded_losses(ran.steps) == ran.losses
+
+
+def test_script_from_another_folder_with_a_pythonpath_of_the_users(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "theirs.py").write_text("value = 7\n")
+    script = tmp_path / "far.py"
+    script.write_text(
+        f"import sys, theirs, runpy\nprint(theirs.value)\nsys.path.insert(0, {str(SCRIPTS)!r})\n"
+        f"sys.argv = ['loader.py', 'map']\nrunpy.run_path({str(SCRIPTS / 'loader.py')!r}, run_name='__main__')\n"
+    )
+    variables = {"PYTHONPATH": str(tmp_path / "mine")}
+    bare = runner.apart([str(script)], variables, tmp_path)
+    check_run(runner.under([script], cwd=tmp_path, variables=variables), bare)
+
+
+def test_module_with_relative_imports(runner: Runner) -> None:
+    bare = runner.apart(["-m", "pkg"])
+    check_run(runner.under(["-m", "pkg"]), bare)
+
+
+def test_config_that_is_executed(runner: Runner) -> None:
+    check_run(runner.under(["configured.py", "config.txt"]), runner.bare("configured.py", "config.txt"), steps=7)
+
+
+def test_loader_workers_that_are_spawned(runner: Runner) -> None:
+    """The workers import torch and so wake an agent each; a model in the data set is none of the loop's."""
+    argv = ("loader.py", "model", "--workers", "2", "--context", "spawn")
+    check_run(runner.under(argv), runner.bare("loader.py", "model"))
+
+
+def test_a_compiled_function_when_torch_compile_is_imported_late(runner: Runner) -> None:
+    argv = ("compiled.py", "warm", "eager")
+    check_run(runner.under(argv), runner.bare(*argv))
+
+
+def test_an_error_of_the_users_leaves_its_traceback_untouched(runner: Runner) -> None:
+    bare = runner.apart(["endings.py", "raise"])
+    assert "ValueError: the user's own error" in bare.output
+    assert "hotlap" not in bare.output.replace(str(SCRIPTS), "")
+    ran = runner.under(["endings.py", "raise"])
+    check_same(ran, bare)
+    check_clean(ran)
+    assert ran.code == 1
+    assert recorded_losses(ran.steps) == ran.losses[:9]
+
+
+def test_without_the_entry_point_the_users_sitecustomize_still_runs(runner: Runner, tmp_path: Path) -> None:
+    """TORCH_DEVICE_BACKEND_AUTOLOAD=0; the script looks torch up before it imports it."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nprint('theirs', sys.flags.no_site)\n")
+    variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONPATH": str(tmp_path)}
+    bare = runner.apart(["probing.py"], variables)
+    assert bare.output.startswith("theirs 0\n")
+    check_run(runner.under(["probing.py"], variables=variables), bare)
+
+
+def test_the_agent_is_made_of_nothing_but_itself_and_torch(runner: Runner, tmp_path: Path) -> None:
+    script = tmp_path / "names.py"
+    script.write_text(
+        "import sys, torch\n"
+        "print(sorted({n.split('.')[0] for n in sys.modules} & {'msgspec', 'psutil', 'rich', 'typer', 'tomli_w'}))\n"
+        "print(sorted(n for n in sys.modules if n.startswith('hotlap.') and n.split('.')[1] != 'agent'))\n"
+    )
+    ran = runner.under([script])
+    names = ["hotlap.records", "hotlap.records.phases", "hotlap.records.session", "hotlap.records.steady"]
+    assert ran.output == f"[]\n{names}\n"
+    assert ran.facts.mode == "none"
+
+
+def test_spawned_ranks(runner: Runner) -> None:
+    """Their parent never trains; they know their rank from the process group alone."""
+    ran = runner.under(["ranks.py", "spawn", "29517"])
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert ran.code == 0
+    assert ran.output.count("last") == 2
+    assert [len(read_steps(rank)) for rank in ran.ranks] == [12, 12]
+    assert (ran.facts.rank, ran.facts.world) == (0, 2)
+
+
+def test_a_session_that_cannot_be_read_changes_nothing(runner: Runner) -> None:
+    bare = runner.bare("configured.py", "config.txt")
+    ran = runner.apart(
+        ["configured.py", "config.txt"], {"PYTHONPATH": str(INJECT), "HOTLAP_SESSION": "/nowhere/session.json"}
+    )
+    assert (ran.code, ran.output) == (bare.code, bare.output)

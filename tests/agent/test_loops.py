@@ -1,0 +1,169 @@
+"""Every kind of loop: what is recorded, and that the script does exactly what it does without hotlap."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from .harness import Runner, check_clean, check_lines, check_same, recorded_losses
+
+
+@dataclass
+class Case:
+    """A script and what its records must show.
+
+    samples: of each step, or of all. known_from: the first step whose forward is told apart (one of plain functions
+    is known only after a backward that had none).
+    """
+
+    argv: str
+    steps: int = 12
+    samples: int | dict[int, int | None] | None = 6
+    phases: tuple[str, ...] = ("forward", "backward", "optimizer")
+    kind: str = "train"
+    evaluations: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+    code: int = 0
+    per_step: int = 1
+    known_from: int = 1
+
+
+LOADED = ("data", "forward", "backward", "optimizer")
+UNOPTIMIZED = ("forward", "backward")
+CASES = [
+    Case("loader.py map", phases=LOADED),
+    Case("loader.py map --workers 2", phases=LOADED),
+    Case("loader.py iterable", phases=LOADED),
+    Case("loader.py subclass --workers 1", phases=LOADED),
+    Case("loader.py len", phases=LOADED),
+    Case("loader.py model --workers 0", phases=LOADED),
+    Case("loader.py generator"),
+    Case("loop.py plain"),
+    Case("loop.py accumulate", samples=18, per_step=3),
+    Case("loop.py own", phases=UNOPTIMIZED),
+    Case("loop.py manual", phases=UNOPTIMIZED),
+    Case("loop.py sub"),
+    Case("loop.py several"),
+    Case("loop.py forward"),
+    Case("loop.py functional", samples=None),
+    Case("loop.py lazy"),
+    Case("loop.py checkpoint"),
+    Case("loop.py script"),
+    Case("loop.py patched"),
+    Case("optimizers.py gan 1 1", samples=18, per_step=2),
+    Case("optimizers.py gan 5 1", samples=66, per_step=6),
+    Case("optimizers.py together"),
+    Case("optimizers.py folds 0", steps=36),
+    Case("optimizers.py folds 1", steps=36),
+    Case("optimizers.py unused", steps=20),
+    Case("optimizers.py lbfgs", samples=18, per_step=3),
+    Case("scaler.py", skipped=(5,)),
+    Case("evaluation.py between", evaluations=(4, 8)),
+    Case("evaluation.py before", evaluations=(0,)),
+    Case("evaluation.py loader", phases=LOADED, evaluations=(4, 8)),
+    Case("inference.py no_grad", steps=24, phases=("forward",), kind="inference", per_step=0),
+    Case("inference.py inference_mode loader", steps=24, phases=("data", "forward"), kind="inference", per_step=0),
+    Case("threads.py train"),
+    Case("threads.py read", samples={0: None}),
+    Case("copies.py"),
+    Case("endings.py exit", steps=9, code=3),
+    Case("endings.py raise", steps=9, code=1),
+    Case("endings.py kill SIGINT", steps=9, code=-2),
+    Case("endings.py kill SIGTERM", steps=9, code=-15),
+    Case("endings.py kill SIGKILL", steps=9, code=-9),
+    Case("compiled.py module eager"),
+    Case("compiled.py method aot_eager"),
+    Case("compiled.py function eager", samples=None),
+    Case("compiled.py warm eager", samples={0: 6}, known_from=2),
+    Case("compiled.py grad eager", samples=None),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.argv)
+def test_loop(case: Case, runner: Runner) -> None:
+    argv = case.argv.split()
+    bare, ran = runner.bare(*argv), runner.forked(*argv)
+    assert bare.code == case.code
+    check_same(ran, bare)
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert len(ran.ranks) == 1
+    steps = ran.steps
+    assert len(steps) == case.steps
+    assert {step.kind for step in steps} == {case.kind}
+    assert [step.step for step in steps if step.evaluation] == list(case.evaluations)
+    assert [step.step for step in steps if step.skipped] == list(case.skipped)
+    if isinstance(case.samples, dict):
+        first, rest = case.samples[0], None if case.samples[0] else 6
+        assert [step.samples for step in steps] == [first] + [rest] * (case.steps - 1)
+    else:
+        assert [step.samples for step in steps] == [case.samples] * case.steps
+    for step in [step for step in steps[case.known_from :] if not step.skipped]:
+        assert {name for name in case.phases if getattr(step.phases, name) > 0} == set(case.phases)
+        unused = {"data", "h2d", "backward", "optimizer"} - set(case.phases)
+        assert {name: getattr(step.phases, name) for name in unused} == dict.fromkeys(unused, 0)
+    recorded = recorded_losses(steps)
+    if case.code:  # the loss of the turn that did not end belongs to no step
+        assert recorded == ran.losses[: len(recorded)]
+    else:
+        assert recorded == ran.losses
+    assert [len(step.losses or ()) or (step.loss is not None) for step in steps] == [case.per_step] * case.steps
+    if case.per_step > 1:
+        assert [step.loss for step in steps] == [pytest.approx(sum(step.losses or ())) for step in steps]
+
+
+def test_failed_steps_caught_by_the_script_join_the_next(runner: Runner) -> None:
+    bare, ran = runner.bare("endings.py", "broken"), runner.forked("endings.py", "broken")
+    assert bare.output.count("caught no step today") == 2
+    check_same(ran, bare)
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert [step.samples for step in ran.steps] == [6, 6, 6, 18, *[6] * 6]
+    assert recorded_losses(ran.steps) == ran.losses
+
+
+def test_a_compiled_optimizer_step_keeps_its_graph(runner: Runner) -> None:
+    """Its hooks are compiled away, so steps are told apart only once that many backwards came without one."""
+    argv = ("compiled.py", "step", "eager")
+    bare, ran = runner.bare(*argv), runner.forked(*argv)
+    check_same(ran, bare)
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert recorded_losses(ran.steps) == ran.losses
+    assert len(ran.steps[0].losses or ()) == 64
+    assert {step.samples for step in ran.steps[1:]} == {6}
+
+
+def test_moves_inside_a_compiled_region_keep_the_graph(runner: Runner) -> None:
+    """`Tensor.to` is patched only in builds of torch that have a device: pretend that this is one."""
+    argv = ("compiled.py", "grad", "eager")
+    bare, ran = runner.bare(*argv), runner.forked(*argv, before="torch.version.cuda = '12.0'")
+    check_same(ran, bare)
+    check_clean(ran)
+    assert recorded_losses(ran.steps) == ran.losses
+
+
+def test_a_process_that_never_trains_says_so(runner: Runner) -> None:
+    bare, ran = runner.bare("nothing.py"), runner.forked("nothing.py")
+    check_same(ran, bare)
+    check_clean(ran)
+    assert ran.steps == []
+    assert ran.facts.mode == "none"
+    assert (ran.facts.forwards, ran.facts.backwards, ran.facts.optimizer_steps) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "workers", "rows"), [("loader.py map", 0, 6), ("loader.py map --workers 2", 2, 6)], ids=["0", "2"]
+)
+def test_facts(argv: str, workers: int, rows: int, runner: Runner) -> None:
+    facts = runner.forked(*argv.split()).facts
+    assert facts.mode == "train"
+    assert (facts.forwards, facts.backwards, facts.optimizer_steps) == (12, 12, 12)
+    assert [(found.workers, found.batch_size, found.training) for found in facts.loaders] == [(workers, rows, True)]
+    assert [(found.name, found.parameters, found.compiled) for found in facts.roots] == [("Sequential", 49, False)]
+    assert [(found.name, found.tensors) for found in facts.optimizers] == [("SGD", 4)]
+    assert facts.in_flight == 2 * workers
+
+
+def test_facts_tell_a_model_that_the_script_compiled(runner: Runner) -> None:
+    roots = runner.forked("compiled.py", "method", "aot_eager").facts.roots
+    assert [root.compiled for root in roots] == [True]

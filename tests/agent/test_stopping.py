@@ -1,0 +1,76 @@
+"""A run of --steps N ends after them, whatever the script catches, on every rank, and nothing lingers."""
+
+import contextlib
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hotlap.records.files import read_facts, read_steps
+
+from .harness import Runner, check_clean, check_lines
+
+
+@pytest.mark.parametrize("kind", ["catch", "bare"])
+def test_scripts_that_catch(kind: str, runner: Runner) -> None:
+    """`except Exception` does not see the stop; what a bare `except` swallows ends the process in the end."""
+    ran = runner.forked("endings.py", kind, steps=8)
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert ran.code == 0
+    assert "caught" not in ran.output
+    assert ran.facts.stopped
+    assert 8 < len(ran.steps) <= 80
+
+
+def test_the_steps_asked_for_are_steady_ones(runner: Runner) -> None:
+    """A run that is over before its steps are is not stopped."""
+    ran = runner.forked("endings.py", "none", steps=500)
+    check_clean(ran)
+    assert ran.code == 0
+    assert len(ran.steps) == 12
+    assert not ran.facts.stopped
+
+
+def test_inference_stops_too(runner: Runner) -> None:
+    ran = runner.forked("inference.py", "no_grad", steps=3)
+    check_clean(ran)
+    assert (ran.code, ran.facts.stopped, ran.facts.mode) == (0, True, "inference")
+    assert len(ran.steps) < 24
+
+
+def test_every_rank_under_torchrun(runner: Runner) -> None:
+    """All ranks stop at the same step; no process of the command is left, and all were seen while it ran."""
+    port = "29511"
+    command = [
+        str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port", port,
+        "ranks.py", "torchrun", "long",
+    ]  # fmt: skip
+    seen: set[psutil.Process] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.2):
+            with contextlib.suppress(psutil.Error):
+                for child in psutil.Process().children(recursive=True):
+                    if "ranks.py" in child.cmdline():
+                        seen.add(child)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        ran = runner.under(command, python=False, steps=8)
+    finally:
+        over.set()
+        watcher.join()
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert ran.code == 0
+    assert len(seen) >= 3
+    assert [process for process in seen if process.is_running()] == []
+    assert len(ran.ranks) == 2
+    facts = [read_facts(rank) for rank in ran.ranks]
+    assert [(found.rank, found.world, found.stopped) for found in facts if found] == [(0, 2, True), (1, 2, True)]
+    assert len({len(read_steps(rank)) for rank in ran.ranks}) == 1

@@ -1,0 +1,412 @@
+"""The parts of the agent on their own, with a clock and marks that are told what to say."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotlap.agent.device import DeviceMarks, LateLosses
+from hotlap.agent.guard import Guard
+from hotlap.agent.probe import leaves
+from hotlap.agent.recorder import Folder, Recorder
+from hotlap.agent.steps import PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
+from hotlap.agent.timeline import BACKWARD, DATA, FORWARD, GAP, H2D, OPTIMIZER, OTHER, Segment, Timeline
+from hotlap.records.phases import PHASES
+from hotlap.records.run import Step
+from hotlap.records.steady import GIVE_UP, WINDOW, steady_start
+
+
+class Clock:
+    """Every reading is later by as many ns as there were readings: each interval is unlike the others."""
+
+    def __init__(self) -> None:
+        self.now = self.count = 0
+
+    def __call__(self) -> int:
+        self.count += 1
+        self.now += self.count
+        return self.now
+
+
+class Event:
+    """A mark that knows when it was made; done once the test says so."""
+
+    def __init__(self, at: float, waiting: list[bool]) -> None:
+        self.at, self.waiting = at, waiting
+
+    def query(self) -> bool:
+        return not self.waiting[0]
+
+    def synchronize(self) -> None:
+        self.waiting[0] = False
+
+    def elapsed_time(self, later: "Event") -> float:
+        return later.at - self.at
+
+
+# the timeline
+
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("enter"), st.sampled_from([DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER])),
+        st.tuples(st.just("leave"), st.booleans()),
+        st.tuples(st.just("gap"), st.just(0)),
+        st.tuples(st.just("cut"), st.just(0)),
+        st.tuples(st.just("unwind"), st.just(0)),
+        st.tuples(st.just("take"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(ACTS, st.booleans())
+def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: bool) -> None:
+    clock = Clock()
+    made: list[Event] = []
+
+    def mark() -> Event:
+        made.append(Event(clock.now, [False]))
+        return made[-1]
+
+    timeline = Timeline(clock, mark)
+    timeline.marking = marking
+    begun = timeline.last
+    taken: list[Segment] = []
+    for name, value in acts:
+        if name == "enter":
+            timeline.enter(value)
+        elif name == "leave":
+            timeline.leave(gap=bool(value))
+        elif name == "gap":
+            timeline.open_gap()
+        elif name == "take":
+            timeline.cut()
+            taken.append(timeline.take())
+        else:
+            getattr(timeline, name)()
+    timeline.unwind()
+    taken.append(timeline.take())
+    ends = [begun, *(segment.end_ns for segment in taken)]
+    for segment, first, last in zip(taken, ends, ends[1:], strict=False):
+        assert sum(segment.ns) == last - first
+        assert segment.ns[GAP] == 0
+        assert all(ns >= 0 for ns in segment.ns)
+        assert all(phase != GAP for phase, _ in segment.marks)
+    marks = [event for segment in taken for _, event in segment.marks]
+    assert marks == made
+    if marking:  # the device's cuts say the same as the host's
+        at = begun
+        for segment in taken:
+            by_phase = [0.0] * 6
+            for phase, event in segment.marks:
+                by_phase[phase] += event.at - at
+                at = event.at
+            assert by_phase == segment.ns[:6]
+
+
+def test_a_gap_is_forward_when_a_backward_follows_and_other_when_none_does() -> None:
+    for follows, expected in ((BACKWARD, FORWARD), (OPTIMIZER, OTHER), (DATA, OTHER)):
+        now = [0]
+        timeline = Timeline(lambda now=now: now[0], lambda: None)
+        timeline.enter(FORWARD)
+        now[0] = 3
+        timeline.leave(gap=True)
+        now[0] = 10
+        timeline.enter(follows)
+        now[0] = 11
+        timeline.leave()
+        wanted = [0] * 7
+        wanted[FORWARD] += 3
+        wanted[expected] += 7
+        wanted[follows] += 1
+        assert timeline.segment.ns == wanted
+
+
+# steps
+
+
+def loop(turns: str, built: int, sizes: str = "") -> list[int]:
+    """Run optimizers named by letters, a forward and a backward before each; returns the backwards in each step."""
+    emitted: list[int] = []
+    timeline = Timeline(Clock(), lambda: None)
+    steps = Steps(timeline, lambda segment, kind: emitted.append(len(segment.losses)))
+    keep = [Named() for _ in range(built)]
+    for optimizer in keep:
+        steps.optimizer_built(optimizer)
+    for letter in turns:
+        steps.forward_begin(1, True, False, 1)
+        steps.forward_end(True, None)
+        steps.backward_begin()
+        timeline.segment.losses.append(0.0)
+        steps.backward_end()
+        if letter != "-":
+            steps.optimizer_begin(ord(letter))
+            assert steps.optimizer_end(ord(letter))
+            steps.optimizer_boundary(ord(letter))
+    steps.finish()
+    return emitted
+
+
+class Named:
+    """What stands for an optimizer."""
+
+
+@pytest.mark.parametrize(
+    ("turns", "built", "expected"),
+    [
+        ("AAAA", 1, [1, 1, 1, 1]),
+        ("--A--A--A", 1, [3, 3, 3]),
+        ("ABABAB", 2, [2, 2, 2]),
+        ("AABAABAAB", 2, [3, 3, 3]),
+        ("ABBABB", 2, [3, 3]),
+        ("AAAAAB" * 3, 2, [6, 6, 6]),
+        ("ABCABC", 3, [3, 3]),
+        ("AB", 2, [2]),
+        ("ABABA", 2, [2, 2]),
+        ("ABABAABAAB", 2, [2, 2, 3, 3]),
+        ("AAA", 2, [1, 1, 1]),
+        ("A" * 30, 2, [1] * 30),
+        ("A" * (PATIENCE + 2) + "B" * (PATIENCE + 2), 2, [1] * (2 * PATIENCE + 4)),
+        ("A" * 12 + "AB" * 4, 2, [1] * 13 + [2, 2, 2]),
+        ("----", 0, [1, 1, 1, 1]),
+        ("-" * UNUSED_OPTIMIZER_BACKWARDS + "--", 1, [UNUSED_OPTIMIZER_BACKWARDS, 1, 1]),
+        ("-" * 5, 1, []),
+    ],
+)
+def test_cycles(turns: str, built: int, expected: list[int]) -> None:
+    assert loop(turns, built) == expected
+
+
+@given(st.text("AB-", max_size=60), st.integers(0, 3))
+def test_no_backward_is_in_two_steps(turns: str, built: int) -> None:
+    emitted = loop(turns, built)
+    assert sum(emitted) <= len(turns)
+    assert all(count > 0 for count in emitted)
+
+
+def test_an_optimizer_inside_another_is_one_step() -> None:
+    emitted: list[str] = []
+    steps = Steps(Timeline(Clock(), lambda: None), lambda segment, kind: emitted.append(kind))
+    assert steps.optimizer_begin(1)
+    assert not steps.optimizer_begin(1)  # a subclass that calls super
+    assert not steps.optimizer_end(1)
+    assert not steps.optimizer_begin(2)  # a wrapper that holds another
+    assert not steps.optimizer_end(2)
+    assert steps.optimizer_end(1)
+    steps.optimizer_boundary(1)
+    assert emitted == ["train"]
+
+
+# steady state
+
+
+def test_steady_after_warm_up() -> None:
+    walls = [900.0, 50.0, 11.0] + [10.0] * 20
+    found = steady_start(walls, [False] * len(walls))
+    assert found is not None
+    assert found.settled
+    assert 1 <= found.start <= 3
+    assert steady_start(walls[: 2 * WINDOW], [False] * 2 * WINDOW) is None
+
+
+def test_steady_waits_for_compiles_and_for_what_was_in_flight() -> None:
+    walls = [10.0] * 40
+    disturbed = [at in {0, 7} for at in range(40)]
+    found = steady_start(walls, disturbed)
+    assert found is not None
+    assert (found.start, found.settled) == (8 if 8 - WINDOW < 1 else found.start, True)
+    assert not any(disturbed[found.start : found.start + WINDOW])
+    later = steady_start(walls, [False] * 40, in_flight=9)
+    assert later is not None
+    assert later.start == 9
+
+
+def test_a_step_time_that_never_settles_is_said_to_be_unsteady() -> None:
+    walls = [1.5**at for at in range(GIVE_UP + 2 * WINDOW + 2)]
+    found = steady_start(walls, [False] * len(walls))
+    assert found is not None
+    assert (found.start, found.settled) == (GIVE_UP, False)
+
+
+@given(st.lists(st.floats(0.01, 1e5), max_size=90), st.data())
+def test_steady_never_begins_in_a_disturbed_window(walls: list[float], data: st.DataObject) -> None:
+    disturbed = data.draw(st.lists(st.booleans(), min_size=len(walls), max_size=len(walls)))
+    found = steady_start(walls, disturbed)
+    if found is not None:
+        assert 1 <= found.start < len(walls)
+        assert not any(disturbed[found.start : found.start + 2])
+
+
+# lines
+
+
+def recorded(folder: Path, segments: list[Segment], marks: Any = None) -> tuple[Recorder, Path]:
+    made = Folder(str(folder), 0)
+    recorder = Recorder(lambda: made, marks or DeviceMarks(), LateLosses())
+    start = 0
+    for segment in segments:
+        recorder.add(segment, "train", start, True)
+        start = segment.end_ns
+    return recorder, Path(made.path) / "steps.jsonl"
+
+
+def segment_of(ns: list[int], end: int, losses: list[float | None]) -> Segment:
+    segment = Segment()
+    segment.ns[: len(ns)] = ns
+    segment.end_ns, segment.losses = end, losses
+    return segment
+
+
+@pytest.mark.parametrize(
+    ("losses", "loss", "several", "nonfinite"),
+    [
+        ([], None, None, False),
+        ([0.1], 0.1, None, False),
+        ([math.nan], None, None, True),
+        ([math.inf, 1.0], None, (None, 1.0), True),
+        ([1e-300, 2.5], 2.5, (1e-300, 2.5), False),
+        ([None], None, None, False),
+        ([None, 1.0], None, (None, 1.0), False),
+    ],
+)
+def test_a_line_is_json_and_a_step(
+    losses: list[float | None], loss: float | None, several: Any, nonfinite: bool, tmp_path: Path
+) -> None:
+    segment = segment_of([1, 20, 300, 4000, 50000, 600000], 654321, losses)
+    segment.samples, segment.evaluation, segment.compiles = 3, True, 2
+    _, path = recorded(tmp_path, [segment])
+    (line,) = path.read_text().splitlines()
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    step = msgspec.json.decode(line, type=Step)
+    assert (step.loss, step.losses, step.nonfinite) == (loss, several, nonfinite)
+    assert (step.step, step.samples, step.evaluation, step.compiles, step.skipped) == (0, 3, True, 2, False)
+    assert step.wall_ms == 0.654321
+    assert sum(getattr(step.phases, name) for name in PHASES) == pytest.approx(step.wall_ms, abs=4e-4)
+    assert step.gpu_ms is None
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.floats()), max_size=4), st.lists(st.integers(0, 10**12), min_size=6, max_size=6)
+)
+def test_any_line_is_json(tmp_path_factory: pytest.TempPathFactory, losses: list[float | None], ns: list[int]) -> None:
+    _, path = recorded(tmp_path_factory.mktemp("line"), [segment_of(ns, sum(ns), losses)])
+    raw = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    step = msgspec.json.decode(path.read_bytes(), type=Step)
+    assert sum(raw["phases"].values()) == pytest.approx(step.wall_ms, abs=4e-4)
+    if len(losses) == 1 and losses[0] is not None and math.isfinite(losses[0]):
+        assert step.loss == losses[0]
+
+
+def test_two_ranks_of_one_name_get_a_folder_each(tmp_path: Path) -> None:
+    assert [Folder(str(tmp_path), 0).rank, Folder(str(tmp_path), 0).rank] == [0, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-0", "rank-1"]
+
+
+# marks on the device
+
+
+class FakeMarks(DeviceMarks):
+    """DeviceMarks whose events are the test's."""
+
+    def __init__(self, waiting: list[bool]) -> None:
+        super().__init__()
+        self.waiting = waiting
+
+
+def test_device_time_is_read_late_and_by_phase(tmp_path: Path) -> None:
+    waiting = [True]
+    marks = FakeMarks(waiting)
+    made = Folder(str(tmp_path), 0)
+    recorder = Recorder(lambda: made, marks, LateLosses())
+    recorder.previous_event = Event(100.0, waiting)
+    segment = segment_of([0, 0, 1_000_000, 2_000_000, 0, 0], 3_000_000, [])
+    segment.marks = [[FORWARD, Event(104.0, waiting)], [BACKWARD, Event(111.5, waiting)]]
+    recorder.add(segment, "train", 0, True)
+    path = Path(made.path) / "steps.jsonl"
+    assert not path.exists()  # the device is still at it, and nobody waits
+    waiting[0] = False
+    recorder.drain()
+    step = msgspec.json.decode(path.read_bytes(), type=Step)
+    assert step.gpu_ms == 11.5
+    assert step.gpu_phases is not None
+    assert (step.gpu_phases.forward, step.gpu_phases.backward, step.gpu_phases.other) == (4.0, 7.5, 0.0)
+    assert len(marks.free) == 2  # all but the last event, where the next step begins
+
+
+def test_at_the_end_of_the_process_the_device_is_waited_for(tmp_path: Path) -> None:
+    waiting = [True]
+    made = Folder(str(tmp_path), 0)
+    recorder = Recorder(lambda: made, FakeMarks(waiting), LateLosses())
+    segment = segment_of([1], 1, [])
+    segment.marks = [[OTHER, Event(1.0, waiting)]]
+    recorder.add(segment, "train", 0, True)
+    recorder.drain(wait=True)
+    assert len((Path(made.path) / "steps.jsonl").read_bytes().splitlines()) == 1
+
+
+def test_marks_of_two_devices_switch_the_marks_off() -> None:
+    class Foreign(Event):
+        def elapsed_time(self, later: Event) -> float:
+            raise RuntimeError("events of two devices")
+
+    marks = DeviceMarks()
+    marks.alive = True
+    assert marks.elapsed(Event(1.0, [False]), None) is None
+    assert marks.alive
+    assert marks.elapsed(Foreign(1.0, [False]), Event(2.0, [False])) is None
+    assert not marks.alive
+    assert marks.mark() is None
+
+
+# the guard
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("anything")])
+def test_an_error_while_recording_an_error_stays_inside(error: Exception) -> None:
+    guard = Guard()
+
+    def report(*args: Any) -> None:
+        raise error
+
+    guard.report = report
+    assert guard.call("hook", lambda: 1 / 0) is None
+    assert not guard.on
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit])
+def test_what_the_user_or_the_stop_raises_passes_the_guard(signal: Callable[[], BaseException]) -> None:
+    def raises() -> None:
+        raise signal()
+
+    guard = Guard()
+    with pytest.raises(BaseException) as caught:
+        guard.call("hook", raises)
+    assert type(caught.value) is signal
+    assert guard.on
+
+
+# the tensors of a batch
+
+
+def test_leaves_of_strange_batches() -> None:
+    import torch
+
+    class Strange:
+        """Has an `items` that is no mapping's."""
+
+        def __init__(self) -> None:
+            self.x = torch.ones(2)
+
+        def items(self, key: str) -> str:
+            return key
+
+    one = torch.ones(1)
+    assert [leaf.shape[0] for leaf in leaves({"a": one, "b": [torch.ones(3), "text", None]})] == [1, 3]
+    assert [leaf.shape[0] for leaf in leaves(Strange())] == [2]
+    assert list(leaves(["text", 3, None])) == []

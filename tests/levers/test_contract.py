@@ -1,0 +1,168 @@
+"""What every lever must keep to, whatever it does. A new lever is tested here as soon as its file exists."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contexts import CPU_ENVIRONMENT, GPU_ENVIRONMENT, context, empty
+
+import hotlap.levers
+from hotlap.diagnose.findings import all_findings
+from hotlap.levers import all_levers
+from hotlap.levers._base import Context, Lever
+
+FOLDER = Path(hotlap.levers.__file__).parent
+MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
+LEVERS = sorted(all_levers().values(), key=lambda lever: lever.name)
+CONTEXTS = {
+    "cpu": context(False),
+    "cuda": context(True),
+    "cuda, launch-bound": context(True, bound="launch"),
+    "cuda, with bf16": context(True, {"bf16-autocast": {}, "tf32": {}}),
+    "cpu, nothing seen": empty(False),
+    "cuda, nothing seen": empty(True),
+    "cuda, old": context(True, capability=(6, 1)),
+    "cpu, many ranks": context(False, world=64),
+    "cuda, capability unknown": context(True, capability=None, device_name=None),
+}
+JUNK: list[dict[str, Any]] = [
+    {"nonsense": 1},
+    {"": ""},
+    {"mode": ["default"], "workers": "many", "threads": True, "leaves": {"a": 1}},
+    {"mode": "default; import os", "workers": -1, "threads": 0, "leaves": [-1]},
+    {"workers": 1e300, "threads": float("nan"), "leaves": [True, None], "mode": None},
+    {"workers": 10**30, "prefetch": 10**30, "pin_memory": "yes", "persistent": 1, "threads": 10**30},
+]
+each_lever = pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.name)
+each_context = pytest.mark.parametrize("where", CONTEXTS.values(), ids=CONTEXTS.keys())
+
+
+def test_every_module_is_a_lever_of_its_name() -> None:
+    assert MODULES, "no levers were found"
+    for module in MODULES:
+        lever = importlib.import_module(f"hotlap.levers.{module}").LEVER
+        assert isinstance(lever, Lever)
+        assert lever.name == module.replace("_", "-")
+        assert all_levers()[lever.name] is lever
+    assert len(all_levers()) == len(MODULES)
+    assert list(all_levers()) == sorted(all_levers())
+
+
+@each_lever
+def test_identity(lever: Lever) -> None:
+    assert lever.meaning and "\n" not in lever.meaning and len(lever.meaning) <= 120
+    assert not lever.meaning.endswith(".") and lever.meaning == lever.meaning.strip()
+    assert lever.risk in {"exact", "numeric", "semantic"}
+    assert 0 <= lever.tolerance <= 0.05
+    assert (lever.tolerance > 0) == (lever.risk == "numeric"), "a tolerance is what numeric levers are judged by"
+    assert lever.redraws in {True, False}
+
+
+@each_lever
+def test_excludes_real_levers_and_not_itself(lever: Lever) -> None:
+    assert set(lever.excludes) <= set(all_levers()) - {lever.name}
+
+
+@each_lever
+@each_context
+def test_applies_gives_its_reason(lever: Lever, where: Context) -> None:
+    applies = lever.applies(where)
+    assert isinstance(applies.yes, bool)
+    assert applies.why and "\n" not in applies.why and "None" not in applies.why
+
+
+@each_lever
+def test_nothing_applies_where_nothing_was_seen(lever: Lever) -> None:
+    """Process-wide settings of the CPU's threads are the only thing that can be changed blindly."""
+    for where in (empty(False), empty(True)):
+        assert lever.applies(where).yes is False or lever.name == "cpu-threads"
+
+
+@each_lever
+@each_context
+def test_variants_are_settings_that_pass_its_own_check(lever: Lever, where: Context) -> None:
+    variants = lever.variants(where)
+    if lever.applies(where).yes:
+        assert variants, "it applies, so there is something to try"
+    for settings in variants:
+        assert lever.check(settings) is None
+        assert json.loads(json.dumps(settings)) == settings, "settings go through JSON and TOML"
+        assert all(value is not None for value in settings.values()), "TOML has no null"
+        assert isinstance(lever.source(settings), str) and lever.source(settings).strip()
+        same = lever.for_parity(settings)
+        assert same is None or lever.check(same) is None
+        for name, value in lever.environment(settings).items():
+            assert isinstance(name, str) and isinstance(value, str) and name and "=" not in name
+    assert len({json.dumps(settings, sort_keys=True) for settings in variants}) == len(variants)
+
+
+@each_lever
+@each_context
+def test_share_is_a_share(lever: Lever, where: Context) -> None:
+    assert 0 <= lever.share(where) <= 1
+
+
+@each_lever
+@pytest.mark.parametrize("junk", JUNK, ids=range(len(JUNK)))
+def test_check_refuses_junk(lever: Lever, junk: dict[str, Any]) -> None:
+    why = lever.check(junk)
+    assert isinstance(why, str) and why
+
+
+@each_lever
+def test_check_refuses_a_known_setting_of_another_type(lever: Lever) -> None:
+    for settings in [*lever.variants(context(False)), *lever.variants(context(True))]:
+        for name in settings:
+            for junk in (None, "", -1, 3.5, [], {}, [[]], "\x00", float("nan")):
+                if junk != settings[name] and not (name == "leaves" and junk == []):
+                    assert lever.check({**settings, name: junk}), f"{name}={junk!r} passes"
+            missing = {key: value for key, value in settings.items() if key != name}
+            assert lever.check(missing), f"{name} may be missing"
+
+
+@each_lever
+def test_fits_says_why_not(lever: Lever) -> None:
+    for cuda, machine in ((False, CPU_ENVIRONMENT), (True, GPU_ENVIRONMENT), (True, CPU_ENVIRONMENT)):
+        for settings in lever.variants(context(cuda)):
+            why = lever.fits(machine, settings)
+            assert why is None or (isinstance(why, str) and why)
+
+
+def test_levers_that_need_a_gpu_say_so() -> None:
+    for name in ("tf32", "cudnn-benchmark", "device-prefetch"):
+        lever = all_levers()[name]
+        assert "GPU" in (lever.fits(CPU_ENVIRONMENT, lever.variants(context(True))[0]) or "")
+        assert lever.fits(GPU_ENVIRONMENT, lever.variants(context(True))[0]) is None
+        assert not lever.applies(context(False)).yes
+
+
+def test_a_module_imports_the_standard_library_only() -> None:
+    """In a fresh interpreter: what is imported in the user's process costs nothing and pulls in nothing."""
+    code = (
+        "import importlib, sys, json\n"
+        f"for name in {MODULES!r}: importlib.import_module('hotlap.levers.' + name)\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=FOLDER.parents[1], capture_output=True, text=True, check=True
+    )
+    assert set(json.loads(done.stdout)) <= {"hotlap", "__main__"}
+    loaded = "import sys, hotlap.levers.compile; print([m for m in sys.modules if 'hotlap' in m])"
+    inside = subprocess.run(
+        [sys.executable, "-S", "-c", loaded],
+        cwd=FOLDER.parents[1], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "hotlap.records" not in inside.stdout and "hotlap.agent" not in inside.stdout
+
+
+def test_findings_name_real_levers() -> None:
+    """The family beside this one: `diagnose/findings` points at levers by name."""
+    named = set()
+    for module in all_findings():
+        found = importlib.import_module(f"hotlap.diagnose.findings.{module}")
+        named |= set(getattr(found, "LEVERS", ()))
+    assert named <= set(all_levers())

@@ -1,0 +1,154 @@
+"""The docs say what the program does: every command, option and exit code, quoted code, links, the levers."""
+
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from hotlap.cli.app import app
+from hotlap.levers import all_levers
+from hotlap.records import diagnosis, run, tune
+from hotlap.records.errors import EXIT_CODES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
+FILES: dict[str, tuple[Any, ...]] = {
+    "run.json": (run.Run, run.Environment, run.Gpu, run.Lever),
+    "rank-K/steps.jsonl": (run.Step, run.Phases),
+    "rank-K/facts.json": (run.Facts,),
+    "rank-K/problems.jsonl": (run.Problem,),
+    "diagnosis.json": (diagnosis.Diagnosis, diagnosis.Spread, diagnosis.Finding, diagnosis.Place),
+    "tune.json": (tune.Tune, tune.Kept, tune.Dropped, tune.Parity, tune.Interval, tune.Trial),
+    "recipe.toml": (tune.Recipe, tune.RecipeLever),
+}
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def options(command: Any) -> list[str]:
+    """Every spelling of every option of a command."""
+    return [
+        name for option in command.params for name in (*option.opts, *option.secondary_opts) if name.startswith("--")
+    ]
+
+
+def part(text: str, heading: str) -> str:
+    """The text under a heading, up to the next of its rank or above."""
+    rank = len(heading) - len(heading.lstrip("#"))
+    assert f"\n{heading}\n" in text, f"no heading {heading!r}"
+    rest = text.split(f"\n{heading}\n", 1)[1]
+    return re.split(rf"\n#{{1,{rank}}} ", rest, maxsplit=1)[0]
+
+
+def without_code(text: str) -> str:
+    """The text without fenced blocks, where `](` and `#` mean other things."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors of headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.+)$", without_code(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def links(text: str) -> Iterator[tuple[str, str]]:
+    """Path and anchor of each link that is not on the web."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield path, anchor
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_in_the_reference(name: str) -> None:
+    told = part(REFERENCE, f"### hotlap {name}")
+    for option in options(COMMANDS[name]):
+        assert f"`{option}" in told, f"{option} of hotlap {name} is not in docs/reference.md"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_is_told_that_does_not_exist(name: str) -> None:
+    rows = re.findall(r"^\| (`--.*?) \|", part(REFERENCE, f"### hotlap {name}"), re.MULTILINE)
+    told = {option for row in rows for option in re.findall(r"--[a-z-]+", row)}
+    assert told - {"--help"} <= set(options(COMMANDS[name]))
+
+
+def test_every_exit_code_is_listed() -> None:
+    rows = re.findall(r"^\| (\d+) \|", part(REFERENCE, "## Exit codes"), re.MULTILINE)
+    assert sorted(map(int, rows)) == sorted(EXIT_CODES)
+    told = part((ROOT / "README.md").read_text(encoding="utf-8"), "## Exit codes")
+    for code in EXIT_CODES:
+        assert re.search(rf"\b{code}\b", told), f"README.md does not say what {code} means"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_field_is_in_the_reference(file: str) -> None:
+    told = part(REFERENCE, f"### {file}")
+    for record in FILES[file]:
+        missing = [name for name in record.__struct_fields__ if not re.search(rf"(?<!\w){name}(?!\w)", told)]
+        assert not missing, f"{record.__name__} has {missing}, which docs/reference.md does not mention"
+
+
+def test_levers_page_is_up_to_date() -> None:
+    page = runpy.run_path(str(DOCS / "generate.py"))["page"]()
+    assert (DOCS / "levers.md").read_text(encoding="utf-8") == page, "run: python docs/generate.py > docs/levers.md"
+
+
+def test_changelog_names_every_lever() -> None:
+    told = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert not [name for name in all_levers() if name not in told]
+
+
+@each_page
+def test_links_resolve(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path, anchor in links(text):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {path}, which does not exist"
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name}: no heading {path}#{anchor}"
+
+
+@each_page
+def test_commands_in_examples_exist(page: Path) -> None:
+    """Lines that a reader would copy: indented, in a fence, or in backticks."""
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"(?:^ {4}|^\$ |`)((?:\S*/)?hotlap [^\n`]+)", text, re.MULTILINE):
+        words = line.split()[1:]
+        if words[0].startswith(("-", "[")):
+            continue
+        assert words[0] in COMMANDS, f"{page.name}: {line}"
+        known, own = set(options(COMMANDS[words[0]])), []
+        for word in words[1:]:
+            if word.startswith(("python", "torchrun", "accelerate", "COMMAND", ".venv/")):
+                break
+            own.append(word)
+        strange = [word for word in own if word.startswith("--") and word not in known]
+        assert not strange, f"{page.name}: {line}: no option {strange}"
+
+
+@each_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    told = re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(told) <= targets
+
+
+@each_page
+def test_quoted_code_is_the_file_s_own(page: Path) -> None:
+    """A fence that follows `<!-- path -->` stands in that file, word for word."""
+    text = page.read_text(encoding="utf-8")
+    for path, code in re.findall(r"<!-- (\S+\.py) -->\n```python\n(.*?)```", text, re.DOTALL):
+        assert code in (ROOT / path).read_text(encoding="utf-8"), f"{page.name} quotes {path} as it no longer is"
+
+
+def test_supported_versions_are_those_of_the_project_file() -> None:
+    readme, project = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "pyproject.toml"))
+    least = re.search(r'requires-python = ">=([\d.]+)"', project)
+    assert least is not None and f"Python {least[1]}" in readme

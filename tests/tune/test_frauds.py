@@ -1,0 +1,81 @@
+"""Levers that cheat are caught, and honest ones pass, in processes of their own as `hotlap tune` runs and judges them.
+
+`benchmarks/parity_rates.py` measures the rates over many seeds; here each case stands once.
+"""
+
+import os
+from pathlib import Path
+
+import bench
+import pytest
+from bench import Bench, Case
+
+CAUGHT = {
+    "skips every other step (SGD)": "backward calls a step",
+    "drops a tenth of the batches": "beyond run-to-run noise",
+    "shuffles labels": "other samples, or in another order",
+    "NaN late": "the loss is not finite at step 3",
+    "gradients × 1.05 (SGD)": "gradient norm differs by 5.00%",
+    "gradients × 1.05 (Adam)": "gradient norm differs by 5.00%",
+    "every other step without gradients (Adam)": "weight update differs",
+    "dropout off": "dropout is gone",
+    "drops a tenth of the batches, from the tenth, and workers": "with the random draws of each sample pinned",
+    "a GAN whose logits are coarse": "what a nudge of the weights by one bfloat16 rounding does",
+}
+PASSED = {
+    "loader-workers": "bitwise",
+    "loader-workers (short epochs, dropout)": "bitwise",
+    "loader-workers (random transforms)": "redraw",
+    "cpu-threads": "numeric",
+    "fused-optimizer (SGD)": "numeric",
+    "channels-last": "numeric",
+    "bf16-autocast (dropout)": "numeric",
+    "bf16-autocast (GAN)": "numeric",
+    "float32 rounding": "numeric",
+    "compile": "numeric",
+}
+CASES = {case.name: case for case in [*bench.FRAUDS, *bench.HONEST, *bench.COMPILED]}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """One folder for all of pytest's workers, so that they share baselines and twins."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
+    (folder / "bench").mkdir(exist_ok=True)
+    return Bench(Path(folder / "bench"))
+
+
+def case(name: str) -> Case:
+    return CASES[name]
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_a_fraud_is_caught(name: str, runs: Bench) -> None:
+    assert not case(name).honest
+    parity = runs.judge(case(name), seed=0)
+    assert not parity.ok, parity
+    assert CAUGHT[name] in parity.why
+    assert parity.steps >= 30, "it was caught by a whole trial, not for want of one"
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_an_honest_lever_passes(name: str, runs: Bench) -> None:
+    assert case(name).honest
+    parity = runs.judge(case(name), seed=0)
+    assert parity.ok, parity
+    assert parity.level in {PASSED[name], "bitwise"}
+
+
+def test_planted_levers_are_put_in_by_a_dotted_name_and_no_other_way(runs: Bench) -> None:
+    """The door that the frauds come through is not open to recipes, and a wrong name is said."""
+    from hotlap.launch.environment import environment
+    from hotlap.records.errors import RecipeError
+    from hotlap.records.run import Lever
+    from hotlap.tune.recipe import levers_of
+
+    recipe = runs.folder / f"recipe-{os.getpid()}.toml"
+    recipe.write_text('format = 1\nhotlap = "0"\n[[lever]]\nname = "planted.lever"\n')
+    with pytest.raises(RecipeError, match=r"planted\.lever.*no such lever"):
+        levers_of(recipe, environment(runs.folder))
+    assert runs.evidence(bench.MLP, 0, (Lever(name="planted.absent"),)) is None

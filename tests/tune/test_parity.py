@@ -1,0 +1,441 @@
+"""The judge on hand-made evidence: what passes, what fails, and which reason is given."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotlap.tune import parity as module
+from hotlap.tune.parity import Evidence, ProbeLine, Rule, Twins, gaps, judge, mean_loss, read_evidence, samples
+
+EXACT = Rule(numeric=False, tolerance=0.0, redraws=False)
+NUMERIC = Rule(numeric=True, tolerance=0.02, redraws=False)
+REDRAWS = Rule(numeric=False, tolerance=0.0, redraws=True)
+STEPS = 40
+BASE_LOSSES = 2.0 * np.exp(-np.arange(STEPS) / 30) + 0.1 * np.random.default_rng(0).standard_normal(STEPS)
+
+
+def losses(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    return tuple((float(value),) for value in values)
+
+
+def update(step: int, norm: float = 1.0, gradient: float = 2.0, turn: float = 0.0, optimizer: int = 0) -> ProbeLine:
+    """An update in the plane, turned by an angle."""
+    direction = (math.cos(turn), math.sin(turn), 0.5)
+    return ProbeLine(
+        what="update", step=step, gradient_norm=gradient, update_norm=norm, update=direction, optimizer=optimizer
+    )
+
+
+def batch(number: int, *leaves: tuple[str, list[str]]) -> ProbeLine:
+    return ProbeLine(what="batch", batch=number, leaves=tuple({"kind": kind, "rows": rows} for kind, rows in leaves))
+
+
+def batches(images: str = "i", labels: str = "l", count: int = 5) -> tuple[ProbeLine, ...]:
+    return tuple(batch(n, ("float", [f"{images}{n}"]), ("int", [f"{labels}{n}"])) for n in range(count))
+
+
+BASE = Evidence(losses(BASE_LOSSES), (update(0), update(3, 4.0)), batches(), draws=False)
+
+
+def noisy(size: float, seed: int) -> Evidence:
+    """The baseline with noise of this relative size on everything."""
+    draw = np.random.default_rng(seed)
+
+    def near(value: float) -> float:
+        return value * (1 + size * draw.standard_normal())
+
+    changed = tuple(
+        replace_line(line, gradient_norm=near(line.gradient_norm or 0), update_norm=near(line.update_norm or 0))
+        for line in BASE.updates
+    )
+    return replace(BASE, losses=losses(np.array([near(x) for (x,) in BASE.losses])), updates=changed)
+
+
+def replace_line(line: ProbeLine, **changes: object) -> ProbeLine:
+    import msgspec
+
+    return msgspec.structs.replace(line, **changes)
+
+
+def scaled(by: float) -> Evidence:
+    return replace(BASE, losses=losses(BASE_LOSSES * by))
+
+
+def never() -> Evidence | None:
+    raise AssertionError("no twin is needed here")
+
+
+def twins(nudged: Evidence | None = None, redrawn: Evidence | None = None, **pinned: object) -> Twins:
+    return Twins(lambda: nudged, lambda: redrawn, **pinned)  # type: ignore[arg-type]
+
+
+NO_TWINS = Twins(never, never)
+
+
+# bit for bit
+
+
+@pytest.mark.parametrize("rule", [EXACT, NUMERIC, REDRAWS])
+def test_the_same_is_bitwise_whatever_the_rule(rule: Rule) -> None:
+    found = judge(rule, BASE, BASE, BASE, NO_TWINS)
+    assert (found.ok, found.level, found.loss_gap, found.allowed) == (True, "bitwise", 0.0, 0.0)
+    assert found.steps == STEPS and found.samples == "the same samples in the same order"
+
+
+def test_one_bit_is_not_bitwise() -> None:
+    last = float(np.nextafter(BASE_LOSSES[-1], 10))
+    trial = replace(BASE, losses=(*BASE.losses[:-1], (last,)))
+    found = judge(EXACT, BASE, BASE, trial, NO_TWINS)
+    assert (found.ok, found.level) == (False, "exact") and "beyond run-to-run noise" in found.why
+    assert judge(NUMERIC, BASE, BASE, trial, NO_TWINS).ok
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        replace(BASE, updates=(update(0, gradient=2.0 + 1e-12), update(3, 4.0))),
+        replace(BASE, updates=(update(0, norm=1.0 + 1e-12), update(3, 4.0))),
+        replace(BASE, updates=(update(0, turn=1e-9), update(3, 4.0))),
+        replace(BASE, updates=(update(0),)),
+        replace(BASE, updates=()),
+    ],
+)
+def test_an_exact_lever_may_change_no_gradient_and_no_update(trial: Evidence) -> None:
+    assert not judge(EXACT, BASE, BASE, trial, NO_TWINS).ok
+
+
+def test_steps_beyond_the_shorter_run_are_not_compared() -> None:
+    longer = replace(BASE, losses=(*BASE.losses, (99.0,)))
+    assert judge(EXACT, BASE, BASE, longer, NO_TWINS).ok
+    assert judge(EXACT, longer, longer, BASE, NO_TWINS).ok
+
+
+# what is never excused
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize("rule", [EXACT, NUMERIC, REDRAWS])
+@pytest.mark.parametrize("at", [0, STEPS // 2, STEPS - 1])
+def test_nan_never_passes(rule: Rule, at: int) -> None:
+    rows = list(BASE.losses)
+    rows[at] = (NAN,)
+    found = judge(rule, BASE, BASE, replace(BASE, losses=tuple(rows)), twins(noisy(9.0, 1), noisy(9.0, 2)))
+    assert not found.ok and f"not finite at step {at}" in found.why
+
+
+def test_nan_after_the_compared_steps_never_passes() -> None:
+    longer = replace(BASE, losses=(*BASE.losses, (NAN,)))
+    found = judge(NUMERIC, BASE, BASE, longer, NO_TWINS)
+    assert not found.ok and "after the compared steps" in found.why
+
+
+def test_nan_in_one_of_several_backwards_never_passes() -> None:
+    two = Evidence(tuple((x, 2 * x) for (x,) in BASE.losses))
+    broken = Evidence((*two.losses[:-1], (1.0, NAN)))
+    assert not judge(NUMERIC, two, two, broken, NO_TWINS).ok
+
+
+def test_nan_that_the_command_makes_itself_is_not_the_levers_fault() -> None:
+    rows = ((NAN,), *BASE.losses[1:])
+    own = replace(BASE, losses=rows)
+    assert judge(EXACT, own, own, own, NO_TWINS).ok
+    other = replace(own, losses=(*rows[:-1], (NAN,)))
+    assert not judge(EXACT, own, own, other, NO_TWINS).ok
+
+
+def test_infinite_updates_never_pass() -> None:
+    wild = replace(BASE, updates=(replace_line(update(0), update=(None, 0.0, 0.5), update_norm=None), update(3, 4.0)))
+    assert not judge(NUMERIC, BASE, BASE, wild, twins(noisy(0.01, 1))).ok
+
+
+@pytest.mark.parametrize("steps", [0, 1, module.LEAST_STEPS - 1])
+def test_too_few_steps(steps: int) -> None:
+    few = replace(BASE, losses=BASE.losses[:steps])
+    found = judge(NUMERIC, BASE, BASE, few, NO_TWINS)
+    assert not found.ok and f"only {steps} steps" in found.why
+    assert not judge(NUMERIC, few, few, few, NO_TWINS).ok
+
+
+def test_losses_that_vanish() -> None:
+    gone = replace(BASE, losses=((INF,),) * STEPS)
+    found = judge(NUMERIC, BASE, BASE, gone, NO_TWINS)
+    assert not found.ok and "no loss was seen in the trial" in found.why
+
+
+def test_nothing_to_compare_is_not_the_same() -> None:
+    blind = Evidence(((INF,),) * STEPS)
+    found = judge(EXACT, blind, blind, blind, NO_TWINS)
+    assert not found.ok and "nothing can be compared" in found.why
+
+
+def test_a_loop_without_losses_is_compared_by_its_updates() -> None:
+    silent = replace(BASE, losses=((INF,),) * STEPS)
+    assert judge(EXACT, silent, silent, silent, NO_TWINS).ok
+    other = replace(silent, updates=(update(0, norm=1.2), update(3, 4.0)))
+    assert not judge(NUMERIC, silent, silent, other, twins(silent)).ok
+
+
+def test_dropout_that_vanishes() -> None:
+    drawing = replace(BASE, draws=True)
+    found = judge(NUMERIC, drawing, drawing, BASE, NO_TWINS)
+    assert not found.ok and "dropout is gone" in found.why
+    assert judge(EXACT, drawing, drawing, drawing, NO_TWINS).ok
+    assert judge(EXACT, drawing, drawing, replace(drawing, draws=None), NO_TWINS).ok, "unknown is not gone"
+
+
+def test_steps_of_other_backward_calls() -> None:
+    two = replace(BASE, losses=tuple((x, x) for (x,) in BASE.losses))
+    found = judge(NUMERIC, BASE, BASE, two, NO_TWINS)
+    assert not found.ok and "2 backward calls a step where the command makes 1" in found.why
+    first = replace(BASE, losses=((1.0, 1.0), *BASE.losses[1:]))
+    assert judge(EXACT, first, first, first, NO_TWINS).ok
+
+
+def test_losses_too_large_to_square_don_t_pass_for_the_same() -> None:
+    huge = Evidence(losses(np.full(STEPS, 1e308)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert not judge(NUMERIC, huge, huge, Evidence(losses(np.full(STEPS, 1e307))), twins(huge)).ok
+
+
+def test_a_twin_that_can_t_be_compared_allows_nothing() -> None:
+    """It has other updates, so its distance is infinite: that must not make the limit infinite."""
+    trial = replace(BASE, updates=(update(0, norm=1.5), update(3, 9.0)))
+    assert not judge(NUMERIC, BASE, BASE, trial, twins(replace(BASE, updates=()))).ok
+    assert not judge(EXACT, BASE, replace(BASE, updates=()), trial, NO_TWINS).ok
+
+
+# run-to-run noise
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-4, 1e-2])
+def test_exact_levers_may_differ_as_the_command_does(size: float) -> None:
+    passed = [judge(EXACT, BASE, noisy(size, 2 * n), noisy(size, 2 * n + 1), NO_TWINS) for n in range(1, 60)]
+    assert {found.level for found in passed if found.ok} == {"run-to-run"}
+    worse = [judge(EXACT, BASE, noisy(size, n), noisy(20 * max(size, 1e-4), n + 99), NO_TWINS) for n in range(1, 60)]
+    assert not any(found.ok for found in worse)
+    refused = sum(not found.ok for found in passed)
+    assert refused <= 20, "one pair of runs is a poor measure of noise, but no worse than this"
+    if size < 1e-5:
+        assert refused == 0, "below AA_LEAST differences are rounding"
+
+
+def test_noise_does_not_excuse_more_than_three_times_itself() -> None:
+    found = judge(EXACT, BASE, scaled(1.001), scaled(1.01), NO_TWINS)
+    assert not found.ok and found.allowed == pytest.approx(0.003, rel=0.1)
+    assert judge(EXACT, BASE, scaled(1.001), scaled(1.002), NO_TWINS).ok
+
+
+# numeric levers
+
+
+def test_numeric_levers_keep_to_their_tolerance_without_a_twin() -> None:
+    assert judge(NUMERIC, BASE, BASE, scaled(1.01), NO_TWINS).level == "numeric"
+    tight = replace_rule(NUMERIC, tolerance=0.005)
+    assert not judge(tight, BASE, BASE, scaled(1.01), twins(BASE)).ok
+
+
+def replace_rule(rule: Rule, **changes: object) -> Rule:
+    return replace(rule, **changes)  # type: ignore[arg-type]
+
+
+def test_a_twin_says_how_far_rounding_carries() -> None:
+    trial = scaled(1.05)
+    assert not judge(NUMERIC, BASE, BASE, trial, twins(scaled(1.01))).ok
+    found = judge(NUMERIC, BASE, BASE, trial, twins(scaled(1.03)))
+    assert found.ok and "2.5 times what a nudge" in found.why
+    assert found.allowed == pytest.approx(0.075, rel=0.1)
+    failed = judge(NUMERIC, BASE, BASE, trial, twins(None))
+    assert not failed.ok and "twin run" in failed.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"gradient": 2.1}, "first gradient norm"),
+        ({"norm": 1.1}, "weight update"),
+        ({"turn": 1.5}, "direction of the first update"),
+    ],
+)
+def test_first_gradients_and_updates_have_tolerances_of_their_own(changes: dict[str, float], named: str) -> None:
+    trial = replace(BASE, updates=(update(0, **changes), update(3, 4.0)))
+    found = judge(NUMERIC, BASE, BASE, trial, twins(BASE))
+    assert not found.ok and named in found.why
+
+
+def test_a_late_drift_is_seen_though_the_mean_is_near() -> None:
+    drifted = BASE_LOSSES.copy()
+    drifted[-8:] *= 1.2
+    found = judge(replace_rule(NUMERIC, tolerance=0.05), BASE, BASE, replace(BASE, losses=losses(drifted)), twins(BASE))
+    assert not found.ok
+
+
+def test_other_batches_are_seen_though_the_loss_stands_still() -> None:
+    """All losses lie within 1% of each other: only their ups and downs tell which batches they are of."""
+    draw = np.random.default_rng(1)
+    still = 2.3 * (1 + 0.008 * draw.standard_normal(STEPS))
+    base = replace(BASE, losses=losses(still), batches=())
+    same = replace(base, losses=losses(still * (1 + 0.001 * draw.standard_normal(STEPS))))
+    moved = replace(base, losses=losses(np.roll(still, 1)))
+    assert judge(NUMERIC, base, base, same, NO_TWINS).ok
+    found = judge(NUMERIC, base, base, moved, twins(same))
+    assert not found.ok and "from step to step" in found.why
+
+
+def test_a_smooth_loss_has_no_pattern_to_miss() -> None:
+    smooth = 2.3 - 1e-6 * np.arange(STEPS)
+    rounded = smooth * (1 + 1e-3 * np.random.default_rng(2).standard_normal(STEPS))
+    base = replace(BASE, losses=losses(smooth))
+    assert judge(NUMERIC, base, base, replace(base, losses=losses(rounded)), NO_TWINS).ok
+
+
+def test_the_worst_of_several_losses_counts() -> None:
+    """A GAN whose discriminator's loss is small beside the generator's."""
+    pair = replace(BASE, losses=tuple((10.0, 0.1) for _ in range(STEPS)))
+    bent = replace(BASE, losses=tuple((10.0, 0.15) for _ in range(STEPS)))
+    assert gaps(pair, bent).loss == pytest.approx(0.5)
+    assert not judge(NUMERIC, pair, pair, bent, twins(pair)).ok
+
+
+def test_several_optimizers_are_told_apart() -> None:
+    two = replace(BASE, updates=(update(0, optimizer=0), update(0, 5.0, optimizer=1)))
+    bent = replace(BASE, updates=(update(0, optimizer=0), update(0, 9.0, optimizer=1)))
+    assert gaps(two, bent).update == pytest.approx(0.8)
+    assert judge(EXACT, two, two, two, NO_TWINS).ok
+
+
+# data
+
+
+def test_samples_are_told_apart() -> None:
+    assert samples(BASE, BASE) == "same"
+    assert samples(BASE, replace(BASE, batches=())) == "none"
+    assert samples(BASE, replace(BASE, batches=batches(images="x"))) == "labels"
+    assert samples(BASE, replace(BASE, batches=batches(labels="x"))) == "other"
+    floats = replace(BASE, batches=(batch(0, ("float", ["a", "b"])),))
+    assert samples(floats, replace(BASE, batches=(batch(0, ("float", ["a", "c"])),))) == "floats"
+    assert samples(floats, replace(BASE, batches=(batch(0, ("float", ["a"])),))) == "other"
+    assert samples(floats, replace(BASE, batches=(batch(0, ("int", ["a", "b"])),))) == "other"
+    assert samples(floats, replace(BASE, batches=(batch(0, ("float", ["a"]), ("float", ["b"])),))) == "other"
+
+
+@pytest.mark.parametrize("rule", [EXACT, NUMERIC, REDRAWS])
+def test_other_labels_never_pass(rule: Rule) -> None:
+    trial = replace(scaled(1.001), batches=batches(labels="x"))
+    found = judge(rule, BASE, BASE, trial, twins(noisy(1.0, 1), noisy(1.0, 2)))
+    assert not found.ok and "other samples" in found.why
+
+
+def test_only_levers_that_redraw_may_change_the_floats_of_the_data() -> None:
+    trial = replace(scaled(1.001), batches=batches(images="x"))
+    found = judge(NUMERIC, BASE, BASE, trial, NO_TWINS)
+    assert not found.ok and "the lever changed the data" in found.why
+    found = judge(REDRAWS, BASE, BASE, trial, twins(redrawn=scaled(1.002)))
+    assert found.ok and found.level == "redraw" and found.samples is not None and "random transforms" in found.samples
+
+
+def test_a_command_whose_data_differ_by_itself_allows_it_to_levers() -> None:
+    again = replace(noisy(1e-3, 3), batches=batches(images="y"))
+    trial = replace(noisy(1e-3, 4), batches=batches(images="x"))
+    assert judge(EXACT, BASE, again, trial, NO_TWINS).ok
+
+
+REDRAWN = replace(scaled(1.2), batches=batches(images="x"))
+
+
+def test_redraws_fall_back_to_a_reseeded_twin() -> None:
+    assert not judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=scaled(1.02))).ok
+    assert judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=scaled(1.1))).ok
+    assert not judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=None)).ok
+
+
+def test_the_reseeded_twin_begins_alike_so_its_first_gradient_says_nothing() -> None:
+    later = replace(BASE, updates=(update(0), update(3, 4.0, gradient=2.2)), losses=scaled(1.01).losses)
+    trial = replace(BASE, updates=(update(0, gradient=2.15), update(3, 4.0)), batches=batches(images="x"))
+    assert judge(REDRAWS, BASE, BASE, trial, twins(redrawn=later)).ok
+    far = replace(trial, updates=(update(0, gradient=3.0), update(3, 4.0)))
+    assert not judge(REDRAWS, BASE, BASE, far, twins(redrawn=later)).ok
+
+
+def pinned(one: Evidence, two: Evidence) -> dict[str, Callable[[], tuple[Evidence, Evidence]]]:
+    return {"pinned": lambda: (one, two)}
+
+
+def test_pinned_draws_decide_where_they_can_be_had() -> None:
+    wide = scaled(1.5)
+    same = judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=wide, **pinned(BASE, BASE)))
+    assert same.ok and same.level == "redraw" and "bit for bit" in same.why
+    other = judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=wide, **pinned(BASE, scaled(1.001))))
+    assert not other.ok and "pinned" in other.why, "a redrawn twin would have let this pass"
+    nan = replace(BASE, losses=(*BASE.losses[:-1], (NAN,)))
+    assert not judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=wide, **pinned(BASE, nan))).ok
+
+
+def test_pinned_draws_with_a_numeric_lever_keep_its_tolerance() -> None:
+    rule = Rule(numeric=True, tolerance=0.02, redraws=True)
+    assert judge(rule, BASE, BASE, REDRAWN, twins(**pinned(BASE, scaled(1.01)))).ok
+    assert not judge(rule, BASE, BASE, REDRAWN, twins(nudged=BASE, **pinned(BASE, scaled(1.05)))).ok
+    assert judge(rule, BASE, BASE, REDRAWN, twins(nudged=scaled(1.03), **pinned(BASE, scaled(1.05)))).ok
+
+
+def test_draws_that_could_not_be_pinned_fall_back() -> None:
+    unpinned = pinned(BASE, REDRAWN)
+    assert judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=scaled(1.1), **unpinned)).ok
+    assert not judge(REDRAWS, BASE, BASE, REDRAWN, twins(redrawn=scaled(1.01), **unpinned)).ok
+    none = twins(redrawn=scaled(1.01), pinned=lambda: None)
+    assert not judge(REDRAWS, BASE, BASE, REDRAWN, none).ok
+
+
+# the record and the files
+
+
+@given(
+    st.lists(st.tuples(st.floats(allow_nan=True, allow_infinity=True)), min_size=0, max_size=12),
+    st.lists(st.tuples(st.floats(allow_nan=True, allow_infinity=True)), min_size=0, max_size=12),
+)
+def test_any_losses_give_a_verdict_that_can_be_written(one: list[tuple[float]], two: list[tuple[float]]) -> None:
+    import msgspec
+
+    a, b = Evidence(tuple(one)), Evidence(tuple(two))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = judge(NUMERIC, a, a, b, twins(a, a))
+    assert found.why
+    decoded = msgspec.json.decode(msgspec.json.encode(found), type=type(found))
+    assert decoded == found, "every number of it is finite or None"
+    if any(math.isnan(x) for (x,) in two[: len(one)]) and not any(math.isnan(x) for (x,) in one):
+        assert not found.ok
+
+
+def test_read_evidence(tmp_path: Path) -> None:
+    rank = tmp_path / "rank-0"
+    rank.mkdir()
+    phases = '{"data":0,"h2d":0,"forward":1,"backward":1,"optimizer":1,"other":0}'
+
+    def line(number: int, rest: str) -> str:
+        return f'{{"step":{number},"time":1,"wall_ms":1,"phases":{phases},{rest}}}\n'
+
+    steps = [
+        line(0, '"loss":1.5'), line(1, '"loss":3.0,"losses":[1.0,2.0]'), line(2, '"loss":null,"nonfinite":true'),
+        line(3, '"loss":null'), line(4, '"loss":9.0,"kind":"inference"'), '{"step":5,"time":',
+    ]  # fmt: skip
+    (rank / "steps.jsonl").write_text("".join(steps))
+    probe = [
+        {"what": "batch", "batch": 0, "leaves": [{"kind": "int", "rows": ["a"]}]},
+        {"what": "forward", "draws": True},
+        {"what": "update", "step": 0, "gradient_norm": 1.0, "update_norm": None, "update": [1.0, None]},
+        {"what": "something of a later version", "extra": 1},
+    ]
+    (rank / "probe.jsonl").write_text("".join(json.dumps(row) + "\n" for row in probe) + '{"what":"upd')
+    found = read_evidence(tmp_path)
+    assert found.losses[:2] == ((1.5,), (1.0, 2.0)) and found.losses[3] == (math.inf,) and len(found.losses) == 4
+    assert math.isnan(found.losses[2][0])
+    assert found.draws is True and len(found.batches) == 1 and found.updates[0].update == (1.0, None)
+    assert mean_loss(found) == pytest.approx(1.5)
+    assert read_evidence(tmp_path / "absent") == Evidence(())

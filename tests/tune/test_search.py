@@ -1,0 +1,403 @@
+"""The search on a machine of our own making: step times follow from the levers, the clock only runs in trials."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from hotlap.levers._base import Applies, Context, Lever, Settings
+from hotlap.records import run as records
+from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.errors import CommandFailed, NothingMeasured
+from hotlap.records.run import Environment, Facts, Phases
+from hotlap.records.tune import Trial
+from hotlap.tune import search as module
+from hotlap.tune.parity import Evidence
+from hotlap.tune.search import Found, Search
+from hotlap.tune.statistics import abba
+
+LOSSES = tuple((2.0 - 0.01 * n,) for n in range(40))
+TRIAL_S = 10.0
+
+
+class FakeLever(Lever):
+    """Wins what `Machine.steps` says; `share_of` is what it claims beforehand."""
+
+    meaning = "a lever of the tests"
+    risk = "exact"
+
+    def __init__(self, name: str, share: float, choices: tuple[Settings, ...] = ({},), **more: Any) -> None:
+        self.name, self.claimed, self.choices = name, share, choices  # type: ignore[misc]
+        for key, value in more.items():
+            setattr(self, key, value)
+
+    only_when: str | None = None
+
+    def applies(self, context: Context) -> Applies:
+        yes = self.only_when in (None, context.diagnosis.bound)
+        return Applies(yes, "as the test has it" if yes else f"the bound is {context.diagnosis.bound}")
+
+    def variants(self, context: Context) -> list[Settings]:
+        return list(self.choices)
+
+    def share(self, context: Context) -> float:
+        return self.claimed
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        return None
+
+    def source(self, settings: Settings) -> str:
+        return f"{self.name}()"
+
+
+Uses = dict[str, Settings]
+
+
+@dataclass
+class Machine:
+    """Stands in for `Trials`. step_ms: from the levers in use; outcomes, evidence and bounds likewise."""
+
+    step_ms: Callable[[Uses], float]
+    folder: Path
+    outcome: Callable[[Uses], tuple[str, str]] = lambda uses: ("measured", "")
+    evidence_of: Callable[[Uses], Evidence] = lambda uses: Evidence(LOSSES)
+    bound: Callable[[Uses], str] = lambda uses: "compute"
+    wall_s: float = TRIAL_S
+    now: float = 1000.0
+    timeout_s: float = 600.0
+    done: list[Trial] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        facts = Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", mode="train")
+        (self.folder / "rank-0").mkdir(parents=True)
+        (self.folder / "rank-0" / "facts.json").write_bytes(msgspec.json.encode(facts))
+        machine = Environment(hotlap="0", python="3", os="", cpu="", cores=4, memory_gib=8.0)
+        self.plan = SimpleNamespace(folder=self.folder, environment=machine, seed=0, steps=40, seconds=3.0)
+        self.listener = SimpleNamespace(result=self.said.append, trial=lambda *_: None, step=lambda *_: None)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def run(
+        self, purpose: str, levers: Any, special: object | None = None, timeout_s: float | None = None, **_: Any
+    ) -> Trial:
+        uses = _uses(levers)
+        self.now += self.wall_s
+        outcome, why = self.outcome(uses)
+        trial = Trial(
+            id=len(self.done), purpose=purpose, levers=tuple(levers), folder="", outcome=outcome, why=why,
+            wall_s=self.wall_s, step_ms=self.step_ms(uses) if outcome == "measured" else None, warmup_s=1.0,
+        )  # type: ignore[arg-type]  # fmt: skip
+        self.done.append(trial)
+        return trial
+
+    def amend(self, trial: Trial, **changes: Any) -> Trial:
+        return msgspec.structs.replace(trial, **changes)
+
+    def evidence(self, trial: Trial) -> Evidence:
+        return self.evidence_of(_uses(trial.levers))
+
+    def diagnosis(self, trial: Trial) -> Diagnosis:
+        step = trial.step_ms or math.nan
+        return Diagnosis(
+            mode="train", bound=self.bound(_uses(trial.levers)), step_ms=step,
+            spread=Spread(p10=step, p50=step, p90=step), phases=Phases(forward=step),
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    def rank(self, trial: Trial) -> Any:
+        return SimpleNamespace(folder=self.folder / "rank-0", facts=None)
+
+    def tries(self) -> list[str]:
+        """The levers whose trial of their own was made, in order."""
+        return [trial.purpose.removeprefix("try ") for trial in self.done if trial.purpose.startswith("try ")]
+
+
+def _uses(levers: Any) -> Uses:
+    return {lever.name: lever.settings for lever in levers if isinstance(lever, records.Lever)}
+
+
+Tune = Callable[..., tuple[Found, Machine]]
+
+
+@pytest.fixture
+def tune(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tune:
+    """Run a search over some levers on a machine."""
+
+    def search(levers: list[FakeLever], step_ms: Callable[[Uses], float], **settings: Any) -> tuple[Found, Machine]:
+        budget, semantic = settings.pop("budget", 10_000.0), settings.pop("semantic", False)
+        only, without = settings.pop("only", ()), settings.pop("without", ())
+        machine = Machine(step_ms, tmp_path / "m", **settings)
+        monkeypatch.setattr(module, "all_levers", lambda: {lever.name: lever for lever in levers})
+        monkeypatch.setattr(module, "time", machine)
+        return Search(machine, budget, only, without, semantic).run(), machine  # type: ignore[arg-type]
+
+    return search
+
+
+def factors(**each: float) -> Callable[[Uses], float]:
+    """Every lever in use multiplies a step of 100 ms."""
+    return lambda uses: 100.0 * math.prod(each.get(name, 1.0) for name in uses)
+
+
+def kept(found: Found) -> list[str]:
+    return [item.lever for item in found.kept]
+
+
+# the climb
+
+
+def test_greedy_by_what_each_can_win(tune: Tune) -> None:
+    levers = [FakeLever("a", 0.2), FakeLever("b", 0.6), FakeLever("c", 0.4)]
+    found, machine = tune(levers, factors(a=0.8, b=0.5, c=0.7))
+    assert machine.tries() == ["b", "c", "a"] == kept(found)
+    assert [round(item.measured or 0, 3) for item in found.kept] == [2.0, 1.429, 1.25]
+    assert found.speedup == pytest.approx(1 / (0.8 * 0.5 * 0.7))
+    assert found.interval is not None and found.interval.low == pytest.approx(found.speedup)
+    assert [trial.purpose for trial in machine.done[:2]] == ["baseline", "baseline"]
+    assert all(not trial.levers for trial in machine.done[:2])
+
+
+def test_what_gains_nothing_is_dropped_and_said(tune: Tune) -> None:
+    levers = [FakeLever("helps", 0.5), FakeLever("idle", 0.4), FakeLever("harms", 0.3), FakeLever("tiny", 0.001)]
+    found, machine = tune(levers, factors(helps=0.5, idle=1.0, harms=1.5))
+    assert kept(found) == ["helps"]
+    assert found.dropped["idle"].why.startswith("no gain") and found.dropped["idle"].ratio == pytest.approx(1.0)
+    assert found.dropped["harms"].why == "slower" and found.dropped["harms"].ratio == pytest.approx(1 / 1.5)
+    assert "at most 0.1%" in found.dropped["tiny"].why and "tiny" not in machine.tries()
+    assert any("keep" in line and "helps" in line for line in machine.said)
+
+
+def test_nothing_to_gain_confirms_nothing(tune: Tune) -> None:
+    found, machine = tune([FakeLever("idle", 0.5)], factors())
+    assert kept(found) == [] and found.speedup is None and found.interval is None
+    assert not [trial for trial in machine.done if trial.purpose == "confirm"]
+    assert found.baseline is not None and found.baseline.step_ms == 100.0
+
+
+def test_a_lever_whose_bound_comes_up_is_tried_then(tune: Tune) -> None:
+    levers = [FakeLever("loader", 0.5, only_when="input"), FakeLever("math", 0.4, only_when="compute")]
+    found, machine = tune(
+        levers, factors(loader=0.5, math=0.5), bound=lambda uses: "compute" if "loader" in uses else "input"
+    )
+    assert machine.tries() == ["loader", "math"] == kept(found)
+    assert "math" not in found.dropped, "it was refused before, and kept in the end"
+
+
+def test_a_lever_that_gained_nothing_is_tried_again_under_another_bound(tune: Tune) -> None:
+    levers = [FakeLever("math", 0.6), FakeLever("loader", 0.5)]
+
+    def step_ms(uses: Uses) -> float:
+        return 100.0 if "loader" not in uses else 50.0 * (0.5 if "math" in uses else 1.0)
+
+    found, machine = tune(levers, step_ms, bound=lambda uses: "compute" if "loader" in uses else "input")
+    assert machine.tries()[0] == "math" and kept(found) == ["loader", "math"]
+
+
+def test_only_without_and_semantic(tune: Tune) -> None:
+    levers = [FakeLever("a", 0.5), FakeLever("b", 0.4), FakeLever("batch", 0.3, risk="semantic", tolerance=0.0)]
+    found, machine = tune(levers, factors(a=0.5, b=0.5, batch=0.5), without=("a",))
+    assert machine.tries() == ["b"]
+    assert "--without" in found.dropped["a"].why and "--allow semantic" in found.dropped["batch"].why
+
+
+def test_only(tune: Tune) -> None:
+    found, machine = tune([FakeLever("a", 0.5), FakeLever("b", 0.4)], factors(a=0.5, b=0.5), only=("b",))
+    assert machine.tries() == ["b"] and "--only" in found.dropped["a"].why
+
+
+def test_levers_that_exclude_each_other(tune: Tune) -> None:
+    levers = [FakeLever("a", 0.5), FakeLever("b", 0.4, excludes=("a",))]
+    found, machine = tune(levers, factors(a=0.5, b=0.5))
+    assert machine.tries() == ["a"] and "can't be used with a" in found.dropped["b"].why
+
+
+# what can go wrong in a trial
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "timeout", "memory", "refused", "too few steps"])
+def test_a_lever_that_fails_is_remembered(tune: Tune, outcome: str) -> None:
+    """Neither tried again when the bound moves, nor in the way of others."""
+    levers = [FakeLever("breaks", 0.9), FakeLever("loader", 0.5)]
+
+    def bound(uses: Uses) -> str:
+        return "compute" if "loader" in uses else "input"
+
+    found, machine = tune(
+        levers, factors(loader=0.5), bound=bound,
+        outcome=lambda uses: (outcome, "it went wrong") if "breaks" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert machine.tries() == ["breaks", "loader"] and kept(found) == ["loader"]
+    assert found.dropped["breaks"].why == f"{outcome}: it went wrong"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        ("crashed", CommandFailed),
+        ("memory", CommandFailed),
+        ("timeout", NothingMeasured),
+        ("too few steps", NothingMeasured),
+    ],
+)
+def test_a_command_that_fails_by_itself(tune: Tune, outcome: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match="boom"):
+        tune([FakeLever("a", 0.5)], factors(), outcome=lambda uses: (outcome, "boom"))
+
+
+def test_a_command_that_fails_the_second_time(tune: Tune) -> None:
+    calls: list[int] = []
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        calls.append(1)
+        return ("measured", "") if len(calls) == 1 else ("crashed", "port in use")
+
+    with pytest.raises(CommandFailed, match="port in use"):
+        tune([FakeLever("a", 0.5)], factors(), outcome=outcome)
+
+
+def test_parity_decides_over_speed(tune: Tune) -> None:
+    levers = [FakeLever("cheat", 0.9), FakeLever("honest", 0.5)]
+
+    def evidence(uses: Uses) -> Evidence:
+        return Evidence(tuple((1.5 * x if "cheat" in uses else x,) for (x,) in LOSSES))
+
+    found, machine = tune(levers, factors(cheat=0.1, honest=0.6), evidence_of=evidence)
+    assert kept(found) == ["honest"]
+    assert found.dropped["cheat"].why.startswith("parity: ") and found.dropped["cheat"].ratio == pytest.approx(10)
+    assert machine.tries() == ["cheat", "honest"]
+    assert found.parity is not None and found.parity.ok and found.parity.level == "bitwise"
+
+
+def test_parity_is_judged_in_the_confirmation_too(tune: Tune) -> None:
+    calls: list[int] = []
+
+    def evidence(uses: Uses) -> Evidence:
+        calls.append(1)
+        return Evidence(LOSSES if "a" not in uses or len(calls) < 4 else tuple((9.0,) for _ in LOSSES))
+
+    found, _ = tune([FakeLever("a", 0.5)], factors(a=0.5), evidence_of=evidence)
+    assert kept(found) == [] and "parity in a confirmation run" in found.dropped["a"].why
+
+
+# variants
+
+
+def test_a_variant_that_fails_gives_way_to_the_next(tune: Tune) -> None:
+    lever = FakeLever("a", 0.5, ({"mode": "wild"}, {"mode": "tame"}))
+    found, _ = tune(
+        [lever], factors(a=0.5),
+        outcome=lambda uses: ("crashed", "x") if uses.get("a") == {"mode": "wild"} else ("measured", ""),
+    )  # fmt: skip
+    assert [item.settings for item in found.kept] == [{"mode": "tame"}]
+
+
+def test_numbers_are_searched_while_they_gain(tune: Tune) -> None:
+    lever = FakeLever("w", 0.8, tuple({"n": n} for n in (1, 2, 3)), compare_variants=True)
+    times = {1: 50.0, 2: 30.0, 3: 29.9}
+    found, machine = tune([lever], lambda uses: times[uses["w"]["n"]] if "w" in uses else 100.0)
+    assert [item.settings for item in found.kept] == [{"n": 2}], "3 is no better than 2"
+    assert found.speedup == pytest.approx(100 / 30)
+    assert machine.tries()[:2] == ["w", "w"]
+
+
+# leave-one-out, confirmation, budget
+
+
+def test_a_passenger_is_taken_out(tune: Tune) -> None:
+    """`first` helps alone, and nothing beside `second`."""
+    levers = [FakeLever("first", 0.6), FakeLever("second", 0.5), FakeLever("third", 0.4)]
+
+    def step_ms(uses: Uses) -> float:
+        base = 40.0 if "second" in uses else 70.0 if "first" in uses else 100.0
+        return base * (0.5 if "third" in uses else 1.0)
+
+    found, machine = tune(levers, step_ms)
+    assert kept(found) == ["second", "third"]
+    assert "no gain beside the others" in found.dropped["first"].why
+    confirmed = {tuple(_uses(trial.levers)) for trial in machine.done if trial.purpose == "confirm"}
+    assert confirmed == {(), ("second", "third")}
+    assert found.speedup == pytest.approx(5.0)
+    assert found.kept[0].leave_one_out == pytest.approx(2.0, rel=0.3)
+
+
+def test_the_confirmation_is_in_abba_order_of_fresh_runs(tune: Tune) -> None:
+    found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5))
+    order = "".join("B" if trial.levers else "A" for trial in machine.done if trial.purpose == "confirm")
+    assert len(order) == 2 * found.pairs and abba(8).startswith(order) and found.pairs >= 3
+
+
+def test_a_gain_that_the_confirmation_does_not_bear_out_is_not_kept(tune: Tune) -> None:
+    """The climb was lucky: in fresh pairs the interval spans 1."""
+    wild = iter([1.0, 2.0] * 20)
+    confirming: list[bool] = []
+
+    def step_ms(uses: Uses) -> float:
+        confirming.append("a" in uses)
+        if len(confirming) <= 5:
+            return 50.0 if "a" in uses else 100.0
+        return 100.0 * next(wild)
+
+    found, _ = tune([FakeLever("a", 0.5)], step_ms)
+    assert kept(found) == [] and "interval" in found.dropped["a"].why
+    assert found.interval is not None and found.interval.low <= 1
+
+
+def test_a_confirmation_run_that_fails_keeps_nothing(tune: Tune) -> None:
+    made: list[int] = []
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        made.append(1)
+        return ("measured", "") if len(made) < 6 else ("crashed", "cosmic ray")
+
+    found, _ = tune([FakeLever("a", 0.5)], factors(a=0.5), outcome=outcome)
+    assert kept(found) == [] and "cosmic ray" in found.dropped["a"].why
+
+
+@pytest.mark.parametrize("budget", [90.0, 130.0, 200.0, 400.0])
+def test_the_budget_is_kept_and_what_is_kept_is_confirmed(tune: Tune, budget: float) -> None:
+    levers = [FakeLever(name, 0.5) for name in "abcdefghijkl"]
+    found, machine = tune(levers, factors(**dict.fromkeys("abcdefghijkl", 0.9)), budget=budget)
+    assert machine.now - 1000.0 <= budget + 2 * TRIAL_S
+    assert kept(found), "something was found before the budget ended"
+    assert len(kept(found)) < len(levers) or budget > 300
+    assert found.pairs >= 2 and found.interval is not None and found.interval.low > 1
+
+
+def test_an_interruption_leaves_what_is_known(tune: Tune, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    levers = [FakeLever("a", 0.5), FakeLever("b", 0.4)]
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        if "b" in uses:
+            raise KeyboardInterrupt
+        return "measured", ""
+
+    machine = Machine(factors(a=0.5), tmp_path / "i", outcome=outcome)
+    monkeypatch.setattr(module, "all_levers", lambda: {lever.name: lever for lever in levers})
+    monkeypatch.setattr(module, "time", machine)
+    search = Search(machine, 10_000.0, (), ())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    assert kept(search.found) == ["a"] and search.found.baseline is not None
+
+
+def test_noise_is_looked_at_twice(tune: Tune) -> None:
+    """A first look of 5% that a second look does not bear out is no gain."""
+    looks = iter([95.0, 100.0, 100.0, 100.0])
+
+    def step_ms(uses: Uses) -> float:
+        return next(looks) if "lucky" in uses else 100.0
+
+    noisy = iter([98.0, 102.0])
+
+    def with_noise(uses: Uses) -> float:
+        return step_ms(uses) if uses else next(noisy, 100.0)
+
+    found, machine = tune([FakeLever("lucky", 0.5)], with_noise)
+    assert kept(found) == []
+    assert sum("lucky" in _uses(trial.levers) for trial in machine.done) == 2
