@@ -30,7 +30,7 @@ types: setup  ## mypy --strict
 	$(VENV)/bin/mypy
 
 unit: setup  ## pytest
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
 lock: setup  ## write requirements.lock anew from what is installed
 	$(PY) -m pip freeze --exclude-editable | grep -v '^hotlap' | sed 's|^\(torch==[0-9.]*\)+cpu|\1|' > requirements.lock

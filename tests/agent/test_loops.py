@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from hotlap.agent.core import SAMPLE_EVERY
+
 from .harness import Runner, check_clean, check_lines, check_same, recorded_losses
 
 
@@ -48,6 +50,7 @@ CASES = [
     Case("loop.py lazy"),
     Case("loop.py checkpoint"),
     Case("loop.py script"),
+    Case("loop.py passing"),
     Case("loop.py patched"),
     Case("optimizers.py gan 1 1", samples=18, per_step=2),
     Case("optimizers.py gan 5 1", samples=66, per_step=6),
@@ -119,6 +122,20 @@ def test_failed_steps_caught_by_the_script_join_the_next(runner: Runner) -> None
     check_lines(ran.folder)
     assert [step.samples for step in ran.steps] == [6, 6, 6, 18, *[6] * 6]
     assert recorded_losses(ran.steps) == ran.losses
+
+
+def test_a_kill_among_short_steps_loses_one_group_at_most(runner: Runner) -> None:
+    ran = runner.forked("endings.py", "kill", "SIGKILL", "150")
+    check_lines(ran.folder)
+    losses = recorded_losses(ran.steps)
+    assert 150 - SAMPLE_EVERY < len(losses) <= 150
+    assert losses == ran.losses[: len(losses)]
+
+
+def test_an_exit_among_short_steps_loses_none(runner: Runner) -> None:
+    ran = runner.forked("endings.py", "exit", "", "150")
+    check_clean(ran)
+    assert (ran.code, recorded_losses(ran.steps)) == (3, ran.losses[:150])
 
 
 def test_a_compiled_optimizer_step_keeps_its_graph(runner: Runner) -> None:

@@ -252,6 +252,7 @@ def recorded(folder: Path, segments: list[Segment], marks: Any = None) -> tuple[
     start = 0
     for segment in segments:
         recorder.add(segment, "train", start, True)
+        recorder.drain()
         start = segment.end_ns
     return recorder, Path(made.path) / "steps.jsonl"
 
@@ -328,6 +329,7 @@ def test_device_time_is_read_late_and_by_phase(tmp_path: Path) -> None:
     segment = segment_of([0, 0, 1_000_000, 2_000_000, 0, 0], 3_000_000, [])
     segment.marks = [[FORWARD, Event(104.0, waiting)], [BACKWARD, Event(111.5, waiting)]]
     recorder.add(segment, "train", 0, True)
+    recorder.drain()
     path = Path(made.path) / "steps.jsonl"
     assert not path.exists()  # the device is still at it, and nobody waits
     waiting[0] = False

@@ -25,7 +25,7 @@ def hotlap(*arguments: str, cwd: Path, timeout: float = 200) -> subprocess.Compl
 
 def tune(folder: Path, *options: str, script: tuple[str, ...] = (SLOW,)) -> subprocess.CompletedProcess[str]:
     return hotlap(
-        "tune", "--json", "--steps", "24", "--out", str(folder / "t"), *options, sys.executable, *script, cwd=folder
+        "tune", "--json", "--steps", "16", "--out", str(folder / "t"), *options, sys.executable, *script, cwd=folder
     )
 
 
@@ -35,7 +35,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict:
 
 
 def test_a_whole_tune_and_its_recipe(tmp_path: Path) -> None:
-    done = tune(tmp_path, "--budget", "120s", "--only", "loader-workers")
+    done = tune(tmp_path, "--budget", "100s", "--only", "loader-workers")
     assert done.returncode == 0, done.stderr[-3000:]
     found = document(done)
     assert found == json.loads((tmp_path / "t" / "tune.json").read_text())
@@ -66,7 +66,7 @@ def test_interrupted_tune_keeps_what_is_known_and_resumes(tmp_path: Path) -> Non
         "hotlap",
         "tune",
         "--steps",
-        "24",
+        "16",
         "--only",
         "loader-workers",
         "--out",
@@ -97,7 +97,7 @@ def test_interrupted_tune_keeps_what_is_known_and_resumes(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("plant", "outcome"), [("crash-in-workers", "crashed"), ("hang-in-workers", "timeout")])
 def test_a_trial_that_goes_wrong_is_recorded_and_the_tune_goes_on(tmp_path: Path, plant: str, outcome: str) -> None:
-    done = tune(tmp_path, "--budget", "70s", "--only", "loader-workers", script=(SLOW, plant))
+    done = tune(tmp_path, "--budget", "60s", "--only", "loader-workers", script=(SLOW, plant))
     assert done.returncode == 0, done.stderr[-3000:]
     found = document(done)
     assert not found["kept"] and not found["gain"] and found["speedup"] is None

@@ -120,7 +120,11 @@ class Bench:
             two = self.evidence(case.script, seed, (pin, *case.levers), case.steps)
             return None if one is None or two is None else (one, two)
 
-        twins = Twins(twin(nudge=NUDGE), twin(redraw=seed + REDRAW), pinned)
+        twins = Twins(
+            [twin(nudge=NUDGE), twin(nudge=-NUDGE)],
+            [twin(redraw=seed + REDRAW), twin(redraw=seed + 2 * REDRAW)],
+            pinned,
+        )
         parity = judge(case.rule, base, again, trial, twins)
         same = tuple(_same_random(lever) for lever in case.levers)
         if parity.ok or not base.draws or parity.level == "refused" or same == case.levers:

@@ -73,7 +73,7 @@ def never() -> Evidence | None:
 
 
 def twins(nudged: Evidence | None = None, redrawn: Evidence | None = None, **pinned: object) -> Twins:
-    return Twins(lambda: nudged, lambda: redrawn, **pinned)  # type: ignore[arg-type]
+    return Twins([lambda: nudged], [lambda: redrawn], **pinned)  # type: ignore[arg-type]
 
 
 NO_TWINS = Twins(never, never)

@@ -28,7 +28,11 @@ NOT_SCRIPTS = ("torch.distributed.run", "torch._inductor.compile_worker.subproc_
 """Modules that only processes import which launch or help training and are not it."""
 SHORT_STEP_MS = 10.0
 SAMPLE_EVERY = 16
-"""Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (marks cost)."""
+"""Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (marks cost), and
+once they are at their pace they are looked at and written SAMPLE_EVERY at a time: code that runs once a step runs with
+cold caches, and then costs several times as much."""
+ONE_BY_ONE = 64
+"""Steps at the start that are looked at one by one however short they are."""
 
 
 class Agent:
@@ -53,6 +57,7 @@ class Agent:
         self.stopper = Stopper(session, self)
         self.start_ns = 0
         self.compiled_frames = 0
+        self.facts_at = 0
         self.rank = 0
         self.world = 1
         self.done = False
@@ -81,7 +86,7 @@ class Agent:
 
     def _report(self, where: str, what: str, trace: str, lever: str | None) -> None:
         record = {"where": where, "what": what, "trace": trace, "lever": lever, "time": time.time()}
-        self.append("problems.jsonl", json.dumps(record) + "\n")
+        self.append("problems.jsonl", json.dumps(record, ensure_ascii=False) + "\n")
 
     # who is observed
 
@@ -124,19 +129,24 @@ class Agent:
         # Evidence taken after an update costs the step that follows it, so that one is marked too.
         probed = self.recorder.index <= self.session.probe_steps and self.session.probe_steps > 0
         segment.probe |= probed or self.profiler is not None
-        full = self.timeline.marking
-        wall_ms = self.recorder.add(segment, kind, self.start_ns, full)
+        wall_ms = self.recorder.add(segment, kind, self.start_ns, self.timeline.marking)
         self.start_ns = segment.end_ns
         index = self.recorder.index
+        self.stopper.step_done(wall_ms, bool(segment.compiles or segment.probe))
         self.timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
+        # Ranks must look at the same steps, since they stop together.
+        if not self.timeline.marking and index > ONE_BY_ONE and self.world == 1:
+            return
+        self.recorder.drain()
         self.probe.step_done(index)
         self.step_ended(index)
         if self.world == 1:
             self._look_for_ranks()
-        if index in {3, 10, 40} or index % 1000 == 0:
+        if index in {3, 10, 40} or index % 1000 < SAMPLE_EVERY <= index - self.facts_at:
+            self.facts_at = index
             self.write_facts(kind)
         if not self.done:
-            self.stopper.step_done(index, wall_ms, bool(segment.compiles or segment.probe), kind)
+            self.stopper.look(index, kind)
 
     def write_facts(self, kind: str, stopped: bool = False) -> None:
         """Write what was seen of the script."""
@@ -162,8 +172,9 @@ class Agent:
         if torch.utils.data.get_worker_info() is not None or any(name in sys.modules for name in NOT_SCRIPTS):
             return
         seen = self.script.facts(self, "none", False)
-        with open(os.path.join(self.session.folder, f"seen-{self.pid}.json"), "w", encoding="utf-8") as file:
-            json.dump(seen, file)
+        path = os.path.join(self.session.folder, f"seen-{self.pid}.json")
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
+            json.dump(seen, file, ensure_ascii=False)
 
 
 def _environment_int(name: str, default: int) -> int:

@@ -70,6 +70,8 @@ class LateLosses:
 
     def take(self, loss: Any) -> Any:
         """A handle for `value`: a float for a host scalar, a slot for a device scalar, None for anything else."""
+        if type(loss) is torch.Tensor and loss.is_cpu:  # what follows costs several times as much
+            return loss.item() if loss.numel() == 1 and loss.is_floating_point() else None
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             return None  # a GradientEdge, or no scalar
         if hasattr(loss, "to_local"):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,8 @@ from .probe import leaves
 if TYPE_CHECKING:
     from .core import Agent
 
+NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep, "<")
+"""Where code begins that a user can't act on: torch's, hotlap's, and what has no file."""
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
 
@@ -71,7 +74,8 @@ class Script:
         """Describe what a loader delivered, the first few times."""
         facts["batches"] += 1
         if facts["batches"] > LOOKED_AT_BATCHES:
-            self._leaf_ids.clear()
+            if self._leaf_ids:
+                self._leaf_ids.clear()
             return
         found = list(leaves(batch))
         facts["leaves"] = len(found)
@@ -218,9 +222,16 @@ def _tf32(what: str) -> bool:
 
 
 def _place(kind: type, method: str) -> dict[str, Any]:
-    """File and line of a method of the user's."""
+    """File, line and name of a method of the user's; of the user's code that led here where the method is torch's."""
     code = getattr(getattr(kind, method, None), "__code__", None)
-    return {"file": code.co_filename, "line": code.co_firstlineno} if code is not None else {}
+    if code is not None and not code.co_filename.startswith(NOT_THE_USERS):
+        return {"file": code.co_filename, "line": code.co_firstlineno, "function": f"{kind.__qualname__}.{method}"}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_USERS):
+        frame = frame.f_back
+    if frame is None:
+        return {}
+    return {"file": frame.f_code.co_filename, "line": frame.f_lineno, "function": frame.f_code.co_qualname}
 
 
 def _cpu_bf16() -> bool:

@@ -168,8 +168,8 @@ def random_state() -> tuple[Any, Any]:
 
 
 def nudge(module: Any, size: float) -> None:
-    """Multiply every weight by 1 ± size, signs from a generator of our own."""
-    generator = torch.Generator().manual_seed(20240607)
+    """Multiply every weight by 1 ± size, signs from a generator of our own; a negative size takes other signs."""
+    generator = torch.Generator().manual_seed(20240607 + (size < 0))
     with torch.no_grad():
         for parameter in module.parameters():
             if not parameter.is_floating_point():

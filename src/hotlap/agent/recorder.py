@@ -65,8 +65,8 @@ class Folder:
     def replace(self, name: str, document: Any) -> None:
         """Write a JSON document so that readers see it whole."""
         target = f"{self.path}/{name}"
-        with open(f"{target}.part", "w", encoding="utf-8") as file:
-            json.dump(document, file)
+        with open(f"{target}.part", "w", encoding="utf-8", errors="replace") as file:
+            json.dump(document, file, ensure_ascii=False)  # or bytes that are no UTF-8 become what no reader takes
         os.replace(f"{target}.part", target)
 
 
@@ -83,7 +83,6 @@ class Recorder:
         self.host_anchor: int | None = None
         self.device_ms = 0.0
         self.least_lag = 0.0
-        self.last_wall_ms = 0.0
 
     def add(self, segment: Segment, kind: str, start_ns: int, full: bool) -> float:
         """Take a finished step. Returns its wall time, ms."""
@@ -92,9 +91,7 @@ class Recorder:
         self.index += 1
         self.previous_event = segment.marks[-1][1] if segment.marks else None
         self.waiting.append(done)
-        self.last_wall_ms = wall / 1e6
-        self.drain()
-        return self.last_wall_ms
+        return wall / 1e6
 
     def drain(self, wait: bool = False) -> None:
         """Write the steps the device has finished; with `wait` (at the end of the process) all of them."""

@@ -26,6 +26,7 @@ class Stopper:
     def __init__(self, session: Session, agent: "Agent") -> None:
         self.session = session
         self.agent = agent
+        self.wanted = session.steps is not None or bool(session.profile_steps)
         self.walls: list[float] = []
         self.disturbed: list[bool] = []
         self.steady: Steady | None = None
@@ -34,12 +35,16 @@ class Stopper:
         self.at: int | None = None
         self.profile_from: int | None = None
 
-    def step_done(self, index: int, wall_ms: float, disturbed: bool, kind: str) -> None:
-        """Called after each step; raises Stop at the end."""
-        if self.session.steps is None and not self.session.profile_steps:
+    def step_done(self, wall_ms: float, disturbed: bool) -> None:
+        """Called after each step."""
+        if self.wanted:
+            self.walls.append(wall_ms)
+            self.disturbed.append(disturbed)
+
+    def look(self, index: int, kind: str) -> None:
+        """Called after some steps, all of those that are not short; raises Stop at the end."""
+        if not self.wanted:
             return
-        self.walls.append(wall_ms)
-        self.disturbed.append(disturbed)
         if self.steady is None:
             self.steady = steady_start(self.walls, self.disturbed, self.agent.script.in_flight)
         if self.session.profile_steps and not self._profiled(index):

@@ -5,9 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from hotlap.records.files import new_folder
+from hotlap.records.files import new_folder, to_json
 
 RUNS = Path("hotlap-runs")
 
@@ -31,5 +29,5 @@ def free_name(command: list[str], kind: str) -> Path:
 
 def print_json(record: Any) -> None:
     """A record as one line of JSON on stdout."""
-    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.write(to_json(record).decode() + "\n")
     sys.stdout.flush()

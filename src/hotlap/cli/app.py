@@ -1,5 +1,6 @@
 """The application: its commands, and the one place where errors become exit codes."""
 
+import contextlib
 import sys
 from typing import Any
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     help="Makes PyTorch training commands faster, with proof. Prefix the command; edit nothing.",
     epilog=f"Exit codes of hotlap itself:\n\n{CODES}",
 )
-COMMAND = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+COMMAND = {"allow_interspersed_args": False}  # the first word that is no option begins the command
 app.command(name="run", context_settings=COMMAND)(run.run)
 app.command(name="show")(show.show)
 app.command(name="tune", context_settings=COMMAND)(tune.tune)
@@ -68,4 +69,5 @@ def _main() -> int:
 
 
 def _say(text: str) -> None:
-    stderr_console().print(f"hotlap: {clean(text)}", style="red", markup=False, highlight=False, soft_wrap=True)
+    with contextlib.suppress(OSError):  # stderr is full or gone; the exit code still tells
+        stderr_console().print(f"hotlap: {clean(text)}", style="red", markup=False, highlight=False, soft_wrap=True)

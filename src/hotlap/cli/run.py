@@ -1,5 +1,6 @@
 """`hotlap run`."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -81,9 +82,11 @@ def run(
     )
     record, ended = run_in_foreground(request)
     try:
+        write_record(folder / "run.json", record)
         report(folder, record, json)
     except (HotlapError, OSError) as error:
-        console.print(plain(f"hotlap: {error}", "red"))
+        with contextlib.suppress(OSError):  # the command's exit code stands, even if stderr is what failed
+            console.print(plain(f"hotlap: {error}", "red"))
     return exit_like(ended)
 
 

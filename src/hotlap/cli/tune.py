@@ -1,5 +1,6 @@
 """`hotlap tune`."""
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated
@@ -46,6 +47,8 @@ def tune(
       hotlap tune --resume hotlap-runs/1121-103000-tune-train
     """
     if resume is not None:
+        if command:
+            raise UsageError(f"--resume takes the command from {resume}; leave out {' '.join(command)[:80]!r}")
         folder, request = resume, tuning.read_request(resume)
         request = _with_budget(request, _seconds(budget))
     else:
@@ -76,9 +79,10 @@ def _with_budget(request: TuneRequest, seconds: float) -> TuneRequest:
 
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if match is None:
+    seconds = float(match[1]) * UNITS[match[2]] if match else math.nan
+    if not 0 < seconds < math.inf:
         raise UsageError(f"--budget {text!r} is not a time; write 90s, 10m or 1h")
-    return float(match[1]) * UNITS[match[2]]
+    return seconds
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import msgspec
 
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_run, read_steps
+from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_run, read_steps, read_words
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
 
@@ -18,6 +18,8 @@ from .findings._base import Measured
 from .steps import SteadySteps, mean_known, mean_phases, spread, steady_steps, step_time, throughput
 
 LEAST_STEPS = 3
+LEAST_MS = 1e-6
+"""The resolution of `wall_ms` on disk. A step of no time has no shares."""
 UNEVEN = 1.15
 WHAT_COUNTS = (
     "A step is one optimizer step (or one forward with its backward where no torch.optim.Optimizer steps); "
@@ -41,7 +43,8 @@ def read_ranks(folder: Path) -> list[Rank]:
     """The processes of a run that made steps, in rank order."""
     ranks = []
     for path in rank_folders(folder):
-        steps, facts = read_steps(path), read_facts(path)
+        steps = [step for step in read_steps(path) if step.wall_ms >= LEAST_MS]
+        facts = read_facts(path)
         if steps:
             ranks.append(Rank(path, steps, facts, steady_steps(steps, facts)))
     return ranks
@@ -152,7 +155,7 @@ def _nothing(folder: Path) -> str:
     if not seen:
         error = folder / "session.json.error"
         if error.is_file():
-            said = f"hotlap's agent could not start: {error.read_text(encoding='utf-8').strip()[:500]}"
+            said = f"hotlap's agent could not start: {read_words(error)}"
             return f"nothing was measured in `{' '.join(run.command)[:200]}`: {said}"
         said = NO_TORCH
     how = f" before it ended with exit code {run.exit_code}" if run.exit_code else ""

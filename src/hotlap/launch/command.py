@@ -34,10 +34,11 @@ def find_program(command: Sequence[str], cwd: Path) -> str:
     if not command or not command[0]:
         raise UsageError("no command given. Example: hotlap run python train.py --lr 3e-4")
     name = command[0]
-    found = shutil.which(name)
-    if found:
-        return found
     path = cwd / name
+    relative = os.sep in name  # to `cwd`, which is not ours where a tune is resumed
+    found = shutil.which(str(path) if relative else name)
+    if found:
+        return name if relative else found
     if path.is_dir():
         raise CommandNotRunnable(f"{name}: is a folder, not a program")
     if path.exists():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from hotlap.records.errors import CommandError
 from hotlap.records.files import write_record
 from hotlap.records.run import Environment, Lever, Run, Status
 from hotlap.records.session import LeverUse, Session
@@ -66,17 +67,25 @@ class Request:
 
 
 def run_in_foreground(request: Request) -> tuple[Run, Ended]:
-    """Run the command in our own terminal. The folder must exist. Raises CommandError, RecordError."""
+    """Run the command in our own terminal; the folder must exist. Raises CommandError, RecordError, before it starts.
+
+    The caller writes the run that is returned: a disk that is full by then must not hide how the command ended.
+    """
     record = request.record()
     write_record(request.folder / "run.json", record)
     begun = time.monotonic()
     session_file = request.folder.resolve() / "session.json"
-    process = start(request.command, request.session(), session_file, request.variables, cwd=request.cwd)
+    try:
+        process = start(request.command, request.session(), session_file, request.variables, cwd=request.cwd)
+    except CommandError as error:
+        ended = Ended(code=error.exit_code, signal=None)
+        write_record(request.folder / "run.json", _closed(record, ended, "failed", begun))
+        raise
     ended = supervise.wait_in_foreground(process)
     status: Status = "finished" if ended.code == 0 else "failed"
     if ended.interrupted:
         status = "interrupted"
-    return _close(request.folder, record, ended, status, begun), ended
+    return _closed(record, ended, status, begun), ended
 
 
 def run_apart(
@@ -93,15 +102,15 @@ def run_apart(
     status: Status = "finished" if ended.code == 0 else "failed"
     if ended.timed_out:
         status = "timeout"
-    return _close(request.folder, record, ended, status, begun), ended
+    done = _closed(record, ended, status, begun)
+    write_record(request.folder / "run.json", done)
+    return done, ended
 
 
-def _close(folder: Path, record: Run, ended: Ended, status: Status, begun: float) -> Run:
-    done = msgspec.structs.replace(
+def _closed(record: Run, ended: Ended, status: Status, begun: float) -> Run:
+    return msgspec.structs.replace(
         record, status=status, exit_code=ended.code, signal=ended.signal, wall_s=time.monotonic() - begun
     )
-    write_record(folder / "run.json", done)
-    return done
 
 
 def output_tail(folder: Path, lines: int = 12, limit: int = 65536) -> Sequence[str]:

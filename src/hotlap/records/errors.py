@@ -9,7 +9,8 @@ HotlapError                 125
 │   ├── CommandNotFound     127   as a shell says it
 │   └── CommandNotRunnable  126
 ├── CommandFailed           123   tune: the command itself fails, so there is nothing to compare
-└── NothingMeasured         122   no step was seen, or too few before the command ended
+├── NothingMeasured         122   no step was seen, or too few before the command ended
+└── Interrupted             130   before anything was known
 
 `hotlap run` ends with the command's own exit code (or by the same signal); the codes above are used only when hotlap
 could not do its work. 0 of `tune` means that it finished, with or without a gain. 130: interrupted.
@@ -68,6 +69,12 @@ class NothingMeasured(HotlapError):
     exit_code = 122
 
 
+class Interrupted(HotlapError):
+    """Ctrl-C before there was anything to keep."""
+
+    exit_code = 130
+
+
 EXIT_CODES: dict[int, str] = {
     0: "done (for `run`: the command's own exit code)",
     122: "no training step was seen, or too few to measure",
@@ -75,5 +82,5 @@ EXIT_CODES: dict[int, str] = {
     125: "hotlap could not do it: bad option, bad file, existing folder, full disk",
     126: "the command can't be executed",
     127: "the command was not found",
-    130: "interrupted; what is known was kept",
+    130: "interrupted; what was known is kept",
 }

@@ -27,9 +27,25 @@ def plain(record: Any) -> Any:
     return msgspec.to_builtins(record)
 
 
+def to_json(record: Any) -> bytes:
+    """A record as JSON. Bytes that are no UTF-8 (in a command or a path, where Python keeps them) become `?`."""
+    try:
+        return msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_utf8(plain(record)))
+
+
+def _utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_utf8(key): _utf8(item) for key, item in value.items()}
+    return [_utf8(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def encode(record: Any) -> bytes:
     """A record as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+    return msgspec.json.format(to_json(record), indent=2) + b"\n"
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -60,7 +76,20 @@ def read_bytes(path: Path, limit: int = MAX_DOCUMENT) -> bytes:
         size = path.stat().st_size
         if size > limit:
             raise RecordError(f"{path} is {size / 2**20:.0f} MiB; more than {limit / 2**20:.0f} MiB is not read")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(data) > limit:  # a device or a pipe, whose size is not known before
+        raise RecordError(f"{path} has no end; more than {limit / 2**20:.0f} MiB is not read")
+    return data
+
+
+def read_words(path: Path, limit: int = 500) -> str:
+    """The beginning of a text that anything may have written. Raises RecordError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(limit).decode("utf-8", "replace").strip()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -100,7 +129,7 @@ def read_run(folder: Path) -> Run:
 
 def rank_folders(folder: Path) -> list[Path]:
     """The `rank-K` folders of a run, in rank order."""
-    found = [p for p in folder.glob("rank-*") if p.name[5:].isdigit()]
+    found = [p for p in folder.glob("rank-*") if p.name[5:].isdecimal()]
     return sorted(found, key=lambda p: int(p.name[5:]))
 
 
@@ -138,6 +167,8 @@ def new_folder(path: Path) -> Path:
     except FileExistsError:
         if path.is_dir() and not any(path.iterdir()):
             return path
+        if not path.parent.is_dir():
+            raise RecordError(f"cannot make {path}: {path.parent} is no folder. Give --out another one") from None
         raise RecordError(f"{path} exists; nothing is overwritten. Give --out another folder") from None
     except OSError as error:
         raise RecordError(f"cannot make {path}: {error.strerror or error}") from error
@@ -165,7 +196,7 @@ def read_recipe(path: Path) -> Recipe:
         raw = tomllib.loads(read_bytes(path, MAX_RECIPE).decode())
     except RecordError as error:
         raise RecipeError(str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not TOML, an integer of 5000 digits
         raise RecipeError(f"{path} is not TOML: {error}") from error
     version = raw.get("format")
     if version != RECIPE_FORMAT:

@@ -1,9 +1,14 @@
 """Records of one run: `run.json`, `rank-K/steps.jsonl`, `rank-K/facts.json`, `rank-K/problems.jsonl`."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+LONGEST_MS: Final = 1e12
+"""Thirty years. Sums of what is read stay finite."""
+Ms = Annotated[float, msgspec.Meta(ge=-LONGEST_MS, le=LONGEST_MS)]
+WallMs = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_MS)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Status = Literal["running", "finished", "failed", "stopped", "interrupted", "timeout"]
 
 
@@ -57,12 +62,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds in each phase; see `records/phases.py` for what each means."""
 
-    data: float | None = None
-    h2d: float | None = None
-    forward: float | None = None
-    backward: float | None = None
-    optimizer: float | None = None
-    other: float | None = None
+    data: Ms | None = None
+    h2d: Ms | None = None
+    forward: Ms | None = None
+    backward: Ms | None = None
+    optimizer: Ms | None = None
+    other: Ms | None = None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,24 +82,27 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     time: float
-    wall_ms: float
-    gpu_ms: float | None = None
+    wall_ms: WallMs
+    gpu_ms: Ms | None = None
     phases: Phases
     gpu_phases: Phases | None = None
     loss: float | None = None
     losses: tuple[float | None, ...] | None = None
     nonfinite: bool = False
-    samples: int | None = None
+    samples: Count | None = None
     kind: Literal["train", "inference"] = "train"
     evaluation: bool = False
     compiles: int = 0
     skipped: bool = False
     probe: bool = False
-    backlog_ms: float | None = None
+    backlog_ms: Ms | None = None
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A DataLoader that was iterated. moved: which leaves of a batch the script moves to the device itself."""
+    """A DataLoader that was iterated. moved: which leaves of a batch the script moves to the device itself.
+
+    file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
+    """
 
     dataset: str
     iterable: bool
@@ -111,14 +119,18 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     leaves: int = 0
     moved: tuple[int, ...] = ()
     on_device: bool = False
-    batch_bytes: int = 0
+    batch_bytes: Count = 0
     non_blocking: bool = False
     file: str | None = None
     line: int | None = None
+    function: str | None = None
 
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An outermost module whose forward was seen. parameters: their number."""
+    """An outermost module whose forward was seen. parameters: their number.
+
+    file, line, function: its forward, or the user's code that calls it where that is torch's.
+    """
 
     name: str
     parameters: int
@@ -136,6 +148,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     wrapper: str | None = None
     file: str | None = None
     line: int | None = None
+    function: str | None = None
 
 
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):

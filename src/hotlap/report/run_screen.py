@@ -111,9 +111,9 @@ def finding_lines(finding: Finding, cwd: str) -> Iterator[RenderableType]:
     yield plain(finding.title or finding.id, "bold")
     where = f"at {place_text(finding.where, cwd)}" if finding.where else ""
     yield Parts([finding.evidence, where, f"levers: {', '.join(finding.levers)}" if finding.levers else ""])
-    instead = f"Instead: {finding.instead}" if finding.instead else ""
+    instead = f"instead: {finding.instead}" if finding.instead else ""
     if finding.why or instead:
-        yield plain(f"{finding.why} {instead}".strip(), "dim")
+        yield Parts([finding.why, instead], "dim")
 
 
 def place_text(place: Place, cwd: str) -> str:

@@ -1,6 +1,7 @@
 """The result of a tune, on one screen."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, lab
 from .run_screen import bound_text, place_text
 
 MOST_DROPPED: Final = 8
+NOISY: Final = 0.1
+"""Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
 WIDE_ENOUGH: Final = 64
 """Columns that the table of kept levers needs."""
 RATIOS: Final = ("predicted", "measured", "leave-one-out")
@@ -59,7 +62,7 @@ def _without_gain(tune: Tune) -> str:
     if tune.speedup is not None:
         return f"no gain: {ratio(tune.speedup)} ({_interval(tune)})"
     if not tune.complete:
-        return _not_finished(tune)
+        return "no gain yet: nothing is confirmed" if tune.kept else "no gain yet: no lever was kept"
     return "no gain: the levers that were kept were not compared" if tune.kept else "no gain: no lever was kept"
 
 
@@ -87,8 +90,11 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
     """That parity failed, that the tune did not finish, that one of the two sides never became steady."""
     if tune.parity is not None and not tune.parity.ok:
         yield plain("parity failed: do not train with these levers", "bold red")
-    if not tune.complete and tune.speedup is not None:
+    if not tune.complete:
         yield plain(_not_finished(tune), "yellow")
+    if tune.noise is not None and tune.noise > NOISY:
+        apart = math.expm1(tune.noise)
+        yield plain(f"a noisy machine: two runs of the bare command differ by {apart:.0%} in step time", "yellow")
     sides = (("before", tune.baseline), ("after", tune.tuned))
     if names := [name for name, side in sides if side and not side.settled]:
         yield plain(f"unsettled {' and '.join(names)}: no steady state was recognised in that run", "yellow")
@@ -234,12 +240,13 @@ def environment_parts(environment: Environment) -> Iterator[str]:
 
 def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
     """The lines to type next, flush left so that they can be copied."""
-    if not tune.complete:
-        yield plain("next: go on where it stopped", "dim")
-        yield CommandLine(("hotlap", "tune", "--resume", str(folder)))
-    if tune.recipe is not None and _usable(tune):
-        recipe = folder / Path(tune.recipe).name
+    usable = tune.recipe is not None and _usable(tune)
+    if usable:
+        recipe = folder / Path(tune.recipe or "").name
         yield plain("next: train with the recipe", "dim")
         yield CommandLine(("hotlap", "run", "--recipe", str(recipe), *tune.command))
-    elif tune.complete:
+    if not tune.complete:
+        yield plain("or: search on where it stopped" if usable else "next: search on where it stopped", "dim")
+        yield CommandLine(("hotlap", "tune", "--resume", str(folder)))
+    elif not usable:
         yield labelled([("records", plain(folder))])

@@ -81,10 +81,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Twins:
-    """Runs of the bare command that show its own sensitivity; made only when they are needed."""
+    """Runs of the bare command that show its own sensitivity; made only when they are needed.
 
-    nudged: Callable[[], Evidence | None]
-    redrawn: Callable[[], Evidence | None]
+    nudged, redrawn: made one after another until what one of them does is enough, since a single run says little of the
+    spread of single numbers.
+    """
+
+    nudged: Sequence[Callable[[], Evidence | None]]
+    redrawn: Sequence[Callable[[], Evidence | None]]
     pinned: Callable[[], tuple[Evidence, Evidence] | None] = lambda: None
     """The bare command and the trial again, both with `levers._pinned_draws`."""
 
@@ -283,18 +287,34 @@ def _with_twins(
         pair = twins.pinned()
         if pair is not None and samples(*pair) in {"same", "none"}:
             return _pinned(rule, base, pair, limits, twins, seen)
-        found, twin = gaps(base, trial, later=True), twins.redrawn()
-        level, named = "redraw", "other random draws do to the bare command"
-        # A single twin says little of the spread of single numbers, so these may always differ as numeric levers may.
+        found = gaps(base, trial, later=True)
+        # Few twins say little of the spread of single numbers, so these may always differ as numeric levers may.
         limits = limits.widest(
             Limits(0.0, PATTERN_TOLERANCE, GRADIENT_TOLERANCE, UPDATE_TOLERANCE, DIRECTION_TOLERANCE)
         )
+        wide = _widened(limits, found, base, twins.redrawn, later=True)
+        allowed = f"{TWIN_FACTOR:g} times what other random draws do to the bare command"
+        level = "redraw"
     else:
-        level, twin, named = "numeric", twins.nudged(), NUDGED
-    if twin is None:
-        return _parity(False, level, "the twin run that would show the script's own spread failed", found, None, seen)
-    limits = limits.widest(Limits.times(gaps(base, twin, later=level == "redraw"), TWIN_FACTOR))
-    return _within(level, f"{TWIN_FACTOR:g} times what {named}", found, limits, seen)
+        wide = _widened(limits, found, base, twins.nudged)
+        level, allowed = "numeric", f"{TWIN_FACTOR:g} times what {NUDGED}"
+    if wide is None:
+        return _parity(False, level, "the twin runs that would show the script's own spread failed", found, None, seen)
+    return _within(level, allowed, found, wide, seen)
+
+
+def _widened(
+    limits: "Limits", found: Gaps, base: Evidence, twins: Sequence[Callable[[], Evidence | None]], later: bool = False
+) -> "Limits | None":
+    """Limits widened by one twin after another, until they hold; None where no twin could be made."""
+    wide: Limits | None = None
+    for make in twins:
+        twin = make()
+        if twin is not None:
+            wide = (wide or limits).widest(Limits.times(gaps(base, twin, later), TWIN_FACTOR))
+        if wide is not None and wide.hold(found):
+            break
+    return wide
 
 
 def _pinned(
@@ -308,8 +328,7 @@ def _pinned(
     if found.none:
         return _parity(True, "redraw", f"{PINNED}, everything is equal bit for bit", found, 0.0, seen)
     if not limits.hold(found) and rule.numeric:
-        twin = twins.nudged()
-        limits = limits if twin is None else limits.widest(Limits.times(gaps(base, twin), TWIN_FACTOR))
+        limits = _widened(limits, found, base, twins.nudged) or limits
         return _within("redraw", f"{TWIN_FACTOR:g} times what {NUDGED} ({PINNED})", found, limits, seen)
     return _within("redraw", f"what is allowed ({PINNED})", found, limits, seen)
 

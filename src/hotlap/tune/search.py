@@ -29,12 +29,16 @@ LEAST_GAIN: Final = 1.02
 UNSURE: Final = (1.03, 1.12)
 """Ratios within three times the noise of two baselines, and within these bounds, are measured again before they decide:
 the least is for machines that are still, the most for noisy ones (where noise itself exceeds it, noise decides)."""
+BEYOND: Final = 3.0
+"""A gain beyond this many times (in logarithms) what its lever can win at most is measured again: more likely the
+machine was slow when the incumbent was measured."""
 LEAST_SHARE: Final = 0.02
 NUDGE: Final = 2.0**-9
 """Half a unit in the last place of bfloat16 (8 significant bits), relative."""
 SAME_RANDOM: Final = "in a run of its own that draws the same random numbers as without the lever"
 PAIRS: Final = (3, 8)
-NARROW: Final = 0.03
+NARROW: Final = (0.03, 0.1)
+"""Confirmation ends early where the interval's half-width is below 3%, or below a tenth of the gain's logarithm."""
 COMPILE_TIMEOUT_S: Final = 300.0
 
 
@@ -181,8 +185,8 @@ class Search:
             paired = min(len(before), len(after))
             if len(before) == len(after) and paired >= 2:
                 self._conclude(before, after)
-                enough = paired >= PAIRS[0] and self.found.interval and half_width(self.found.interval) < NARROW
-                if enough or self._left() < 1.1 * (before[-1].wall_s + after[-1].wall_s):
+                left_short = self._left() < 1.1 * (before[-1].wall_s + after[-1].wall_s)
+                if left_short or (paired >= PAIRS[0] and self._narrow()):
                     break
             levers: list[records.Lever] = [] if letter == "A" else incumbent.levers
             trial = self.trials.run("confirm", levers, timeout_s=max(self._timeout(levers), 2 * self.base_wall_s))
@@ -242,7 +246,7 @@ class Search:
                 self._refuse(lever, use, f"{trial.outcome}: {trial.why}")
                 continue
             ratio = incumbent.step_ms / trial.step_ms
-            if self._unsure(ratio):
+            if self._unsure(ratio) or math.log(ratio) > BEYOND * math.log(predicted):
                 ratio = self._again(incumbent, levers, f"try {lever.name}", trial)
             if ratio < LEAST_GAIN or (best is not None and ratio < best[1] * LEAST_GAIN):
                 if best is None:
@@ -351,8 +355,14 @@ class Search:
 
     def _twin_runs(self, levers: list[records.Lever]) -> Twins:
         return Twins(
-            nudged=lambda: self._twin("nudged twin", Special(nudge=NUDGE)),
-            redrawn=lambda: self._twin("redrawn twin", Special(redraw=self.trials.plan.seed + 4049)),
+            nudged=[
+                lambda: self._twin("nudged twin", Special(nudge=NUDGE)),
+                lambda: self._twin("second nudged twin", Special(nudge=-NUDGE)),
+            ],
+            redrawn=[
+                lambda: self._twin("redrawn twin", Special(redraw=self.trials.plan.seed + 4049)),
+                lambda: self._twin("second redrawn twin", Special(redraw=self.trials.plan.seed + 8101)),
+            ],
             pinned=lambda: self._pinned(levers),
         )
 
@@ -385,6 +395,13 @@ class Search:
         saved_s = (_mean(a) - _mean(b)) / 1000
         extra_s = self._cold_start_s(after) - _start_s(before)
         self.found.break_even = max(0, math.ceil(extra_s / saved_s)) if saved_s > 0 else None
+
+    def _narrow(self) -> bool:
+        """Whether another pair would tell the user nothing: by the width, whatever the direction of the change."""
+        speedup, interval = self.found.speedup, self.found.interval
+        if speedup is None or interval is None:
+            return False
+        return half_width(interval) < max(NARROW[0], NARROW[1] * abs(math.log(speedup)))
 
     def _parity_of_confirmation(self, incumbent: Incumbent, after: list[Trial]) -> None:
         for trial in after:

@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from scipy import stats
-
 from hotlap.records.tune import Interval
 
 
@@ -15,6 +13,8 @@ def ratio_interval(before: Sequence[float], after: Sequence[float]) -> tuple[flo
     The unit is one process run's step time; pairs come from one session in ABBA order, so that slow drift cancels.
     Needs two pairs at least. Raises ValueError otherwise, or for times that are not positive.
     """
+    from scipy import stats  # two thirds of the time that `hotlap run` takes to start, were it imported above
+
     if len(before) != len(after) or len(before) < 2:
         raise ValueError(f"need at least two pairs, got {len(before)} and {len(after)} runs")
     logs = [math.log(a / b) for a, b in zip(before, after, strict=True)]

@@ -19,7 +19,7 @@ from hotlap.launch.supervise import Ended
 from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import AgentError, NothingMeasured
-from hotlap.records.files import new_folder, rank_folders, read_lines, read_problems, write_atomic
+from hotlap.records.files import new_folder, rank_folders, read_lines, read_problems, read_words, write_atomic
 from hotlap.records.run import Environment, Lever
 from hotlap.records.tune import Outcome, Trial
 
@@ -78,9 +78,18 @@ class Trials:
     timeout_s: float = 600.0
 
     def resume(self) -> None:
-        """Take over what an earlier, interrupted tune of this folder measured (its confirmation is made anew)."""
-        journal = list(read_lines(self.plan.folder / "trials.jsonl", Trial))
-        self.earlier = [trial for trial in journal if trial.purpose != "confirm"]
+        """Take over what an earlier, interrupted tune of this folder measured.
+
+        The confirmation is made anew, and a baseline that failed: the command may have been mended.
+        """
+        path = self.plan.folder / "trials.jsonl"
+        for trial in read_lines(path, Trial):
+            failed = trial.purpose == "baseline" and trial.outcome != "measured"
+            if trial.purpose != "confirm" and not failed:
+                self.earlier.append(trial)
+        if path.exists():
+            with path.open("ab") as journal:
+                journal.write(b"\n")  # a killed tune may have left part of a line
 
     def run(
         self, purpose: str, levers: Sequence[Lever], special: Special | None = None, timeout_s: float | None = None
@@ -168,9 +177,7 @@ class Trials:
 
         def watch() -> None:
             if failure.exists():
-                raise AgentError(
-                    f"hotlap's agent can't start in this command: {failure.read_text(encoding='utf-8')[:500]}"
-                )
+                raise AgentError(f"hotlap's agent can't start in this command: {read_words(failure)}")
             if time.monotonic() < state["next"] or not path.exists():
                 return
             state["next"] = time.monotonic() + 0.3

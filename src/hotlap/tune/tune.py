@@ -10,7 +10,7 @@ from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import all_levers
-from hotlap.records.errors import HotlapError, NothingMeasured, UsageError
+from hotlap.records.errors import HotlapError, Interrupted, RecordError, UsageError
 from hotlap.records.files import new_folder, read_record, write_recipe, write_record
 from hotlap.records.tune import Tune
 
@@ -43,6 +43,8 @@ def check(request: TuneRequest) -> None:
         raise UsageError(f"--allow takes only 'semantic', not {', '.join(request.allow)}")
     if request.steps < 12:
         raise UsageError(f"--steps {request.steps} is too few to compare trials by; give at least 12")
+    if any("\ud800" <= char <= "\udfff" for word in (request.cwd, *request.command) for char in word):
+        raise UsageError("the command or its folder has bytes that are no UTF-8; tune keeps both as text for --resume")
     find_program(request.command, Path(request.cwd))
 
 
@@ -56,6 +58,8 @@ def begin(folder: Path, request: TuneRequest) -> None:
 
 def read_request(folder: Path) -> TuneRequest:
     """The request of an earlier tune. Raises RecordError."""
+    if not (folder / "request.json").is_file():
+        raise RecordError(f"{folder} holds no request.json; give --resume the folder of a tune")
     return read_record(folder / "request.json", TuneRequest)
 
 
@@ -63,7 +67,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     """Tune the command; the folder was made by `begin`.
 
     Writes `tune.json`, and `recipe.toml` where levers were kept. On Ctrl-C what is known is written and returned with
-    `complete` false. Raises CommandFailed, NothingMeasured, RecordError.
+    `complete` false. Raises CommandFailed, NothingMeasured, RecordError; Interrupted where nothing is known yet.
     """
     adopt_orphans()
     begun = time.monotonic()
@@ -79,7 +83,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     except KeyboardInterrupt:
         found, why = search.found, "interrupted; the speed-up is not confirmed"
     if found.baseline is None:
-        raise NothingMeasured(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
+        raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
     result = _record(request, plan, trials, found, why, time.monotonic() - begun)
     if result.kept:
         write_recipe(folder / "recipe.toml", recipe_of(result))

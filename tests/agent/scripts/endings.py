@@ -28,14 +28,15 @@ def turn(x, y):
 
 if kind == "broken":
     optimizer = Broken(model.parameters(), lr=0.1)
-for at, (x, y) in enumerate(batches(10**6 if kind in {"catch", "bare"} else 12)):
-    if kind == "exit" and at == 9:
+last = int(sys.argv[3]) if len(sys.argv) > 3 else 9
+for at, (x, y) in enumerate(batches(10**6 if kind in {"catch", "bare"} else last + 3)):
+    if kind == "exit" and at == last:
         sys.exit(3)
     if kind == "raise" and at == 9:
         raise ValueError("the user's own error")
     if kind == "broken":
         optimizer.param_groups[0]["lr"] = 0.0 if at in {3, 4} else 0.1
-    if kind == "kill" and at == 9:
+    if kind == "kill" and at == last:
         os.kill(os.getpid(), getattr(signal, sys.argv[2]))
     try:
         turn(x, y)

@@ -36,6 +36,24 @@ class Lazy(nn.Module):
         return self.inner(batch["x"])
 
 
+class Passing(nn.Module):
+    """Passes attributes on to the module that it wraps, as Lightning Fabric's wrapper does."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.ready = True
+
+    def forward(self, x):
+        return self.inner(x)
+
+    def __setattr__(self, name, value):
+        if "ready" in self.__dict__:
+            setattr(self._modules["inner"], name, value)
+        else:
+            super().__setattr__(name, value)
+
+
 if kind == "patched":  # scripts that watch every module themselves
     usual, calls = nn.Module.__call__, []
 
@@ -51,6 +69,7 @@ called = {
     "functional": lambda x: x @ weight,
     "lazy": lambda x: first({"x": x}),
     "checkpoint": lambda x: checkpoint(first, x, use_reentrant=False),
+    "passing": Passing(first),
     "script": torch.jit.script(first) if kind == "script" else None,
 }.get(kind, first)
 parameters = [*first.parameters(), *second.parameters(), weight]

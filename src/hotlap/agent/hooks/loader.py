@@ -107,7 +107,9 @@ def _rows(batch: Any, facts: dict[str, Any] | None) -> int | None:
     bound: the samples of such a loader are often batches)."""
     if batch is None:
         return None
-    first = next(leaves(batch), None)
+    first = batch[0] if type(batch) in {list, tuple} and batch else batch
+    if not isinstance(first, torch.Tensor):
+        first = next(leaves(batch), None)
     size = None if facts is None else facts["batch_size"]
     if first is None or first.dim() == 0:
         return size

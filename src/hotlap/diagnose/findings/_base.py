@@ -52,8 +52,9 @@ class Measured:
         """The largest outermost module."""
         return max(self.facts.roots, key=lambda item: item.parameters, default=None) if self.facts else None
 
-    def place_of(self, thing: LoaderFacts | RootFacts | None, function: str) -> Place | None:
-        """Where something of the user's is defined."""
+    @staticmethod
+    def place_of(thing: LoaderFacts | RootFacts | None) -> Place | None:
+        """Where something of the user's is defined or used."""
         if thing is None or thing.file is None:
             return None
-        return Place(file=thing.file, line=thing.line, function=function)
+        return Place(file=thing.file, line=thing.line, function=thing.function)

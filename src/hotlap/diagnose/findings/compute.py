@@ -5,8 +5,6 @@ from hotlap.records.run import RootFacts
 
 from ._base import Measured
 
-LEVERS = ("bf16-autocast", "tf32", "compile", "fused-optimizer", "channels-last", "cudnn-benchmark", "cpu-threads")
-
 
 def find(measured: Measured) -> Finding | None:
     """Share: forward, backward and optimizer, unless the device only waits for launches there."""
@@ -22,13 +20,31 @@ def find(measured: Measured) -> Finding | None:
         bound="compute",
         share=share,
         title=f"computing {root.name}" if root else "computing",
-        where=measured.place_of(root, f"{root.name}.forward" if root else ""),
+        where=measured.place_of(root),
         evidence=f"{parts}{queued}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
         why="whether arithmetic or memory traffic limits it takes a trace to tell",
         instead="lower precision on the tensor cores, compiled and fused kernels, a better memory format",
-        levers=LEVERS,
+        levers=_levers(measured, root),
     )
+
+
+def _levers(measured: Measured, root: RootFacts | None) -> tuple[str, ...]:
+    """Those that what was seen of the script leaves open; each lever's own `applies` decides in the end."""
+    facts = measured.facts
+    if facts is None or root is None:
+        return ()
+    cuda = facts.device == "cuda"
+    possible = {
+        "bf16-autocast": (cuda or facts.cpu_bf16) and root.autocast is None,
+        "tf32": cuda and not facts.tf32_matmul,
+        "compile": not root.compiled,
+        "fused-optimizer": bool(facts.optimizers),
+        "channels-last": root.conv_input_4d and not root.channels_last,
+        "cudnn-benchmark": cuda and root.conv > 0 and not facts.cudnn_benchmark,
+        "cpu-threads": not cuda,
+    }
+    return tuple(name for name, open_ in possible.items() if open_)
 
 
 def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:

@@ -16,17 +16,16 @@ def find(measured: Measured) -> Finding | None:
     evidence = f"next(DataLoader) takes {measured.phases.data or 0:.1f} ms of host time a step"
     if measured.gpu_phases is not None:
         evidence += f"; the device stands still for {measured.gpu_phases.data or 0:.1f} ms of it"
-    method = "__iter__" if loader.iterable else "__getitem__"
     return Finding(
         id="input",
         bound="input",
         share=share,
         title=f"waiting for batches of {loader.dataset}",
-        where=measured.place_of(loader, f"{loader.dataset}.{method}"),
+        where=measured.place_of(loader),
         evidence=f"{evidence}; {loader.workers} workers",
         why="batches are made in the training process, one after another, while the model stands still"
         if not loader.workers
         else "the workers make batches more slowly than the model uses them up",
         instead="make batches in worker processes, or make each one cheaper",
-        levers=("loader-workers", "device-prefetch"),
+        levers=("loader-workers", "device-prefetch") if measured.cuda else ("loader-workers",),
     )

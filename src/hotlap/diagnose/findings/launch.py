@@ -15,7 +15,7 @@ def find(measured: Measured) -> Finding | None:
         bound="launch",
         share=share,
         title="the device waits for Python to launch its kernels",
-        where=measured.place_of(measured.root, f"{measured.root.name}.forward" if measured.root else ""),
+        where=measured.place_of(measured.root),
         evidence=f"{measured.backlog_ms:.2f} ms of device work are queued when the host ends a step of "
         f"{measured.step_ms:.2f} ms: the host is never ahead",
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",

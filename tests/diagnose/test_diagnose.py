@@ -1,0 +1,471 @@
+"""Verdicts from hand-made run folders: what bounds the step, which steps count, and what is said to be unknown."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotlap.diagnose.diagnose import diagnose, read_ranks
+from hotlap.diagnose.findings import all_findings
+from hotlap.diagnose.findings._base import DRAINED_MS, DRAINED_SHARE, Measured
+from hotlap.diagnose.steps import mean_phases, spread, step_time, throughput
+from hotlap.records.diagnosis import Diagnosis, Finding
+from hotlap.records.errors import NothingMeasured, RecordError
+from hotlap.records.files import write_record
+from hotlap.records.phases import PHASES
+from hotlap.records.run import (
+    Environment,
+    Facts,
+    Lever,
+    LoaderFacts,
+    OptimizerFacts,
+    Phases,
+    Problem,
+    RootFacts,
+    Run,
+    Step,
+)
+
+ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
+RUN = Run(command=("python", "train.py"), cwd="/w", environment=ENVIRONMENT, status="finished", exit_code=0)
+LOADER = LoaderFacts(
+    dataset="Cells",
+    iterable=False,
+    workers=0,
+    batches=64,
+    training=True,
+    batch_bytes=3 << 20,
+    file="/w/d.py",
+    line=7,
+    function="Cells.__getitem__",
+)
+ROOT = RootFacts(
+    name="Net",
+    parameters=9,
+    modules=3,
+    dtypes=("float32",),
+    conv=1,
+    conv_input_4d=True,
+    file="/w/n.py",
+    function="Net.forward",
+)
+FACTS = Facts(
+    pid=1, rank=0, world=1, argv=("train.py",), python="3.11", torch="2.13", mode="train", samples_from="loader",
+    loaders=(LOADER,), roots=(ROOT,), optimizers=(OptimizerFacts(name="SGD", builtin=True, tensors=4),),
+)  # fmt: skip
+CUDA = msgspec.structs.replace(FACTS, device="cuda", device_name="NVIDIA H100", capability=(9, 0))
+QUEUED, DRAINED = 6.0, 0.1
+
+
+def phases(**times: float) -> Phases:
+    """All phases, ms; those that are not given take none."""
+    return Phases(**{name: times.get(name, 0.0) for name in PHASES})
+
+
+def step(number: int = 0, host: Phases | None = None, device: Phases | None = None, **fields: Any) -> Step:
+    """A step whose times are the sums of its phases."""
+    host = host or phases(forward=4.0, backward=6.0)
+    wall = sum(getattr(host, name) or 0.0 for name in PHASES)
+    on_device = {} if device is None else {"gpu_phases": device, "gpu_ms": sum(msgspec.structs.astuple(device))}
+    return Step(**{"step": number, "time": float(number), "wall_ms": wall, "phases": host, **on_device, **fields})
+
+
+def steps(count: int = 40, **fields: Any) -> list[Step]:
+    return [step(number, **fields) for number in range(count)]
+
+
+def with_walls(walls: Sequence[float], **fields: Any) -> list[Step]:
+    return [step(at, phases(forward=wall), **fields) for at, wall in enumerate(walls)]
+
+
+def folder_of(folder: Path, *ranks: tuple[Sequence[Step], Facts | None], **run: Any) -> Path:
+    """A run folder with these ranks."""
+    write_record(folder / "run.json", msgspec.structs.replace(RUN, **run))
+    for number, (lines, facts) in enumerate(ranks):
+        rank = folder / f"rank-{number}"
+        rank.mkdir()
+        (rank / "steps.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        if facts is not None:
+            write_record(rank / "facts.json", facts)
+    return folder
+
+
+def measured(
+    host: Phases, device: Phases | None = None, backlog: float | None = None, facts: Facts | None = FACTS
+) -> Measured:
+    return Measured(sum(msgspec.structs.astuple(host)), host, device, backlog, facts)
+
+
+# bounds
+
+MIXED = phases(data=2.0, h2d=1.0, forward=2.0, backward=3.0, optimizer=0.5, other=1.5)
+BOUNDS: dict[str, tuple[str, Phases, Phases | None, float | None]] = {
+    "cpu, input": ("input", phases(data=6.0, forward=2.0, backward=2.0), None, None),
+    "cpu, compute": ("compute", phases(data=1.0, forward=4.0, backward=4.0, optimizer=1.0), None, None),
+    "cpu, unknown": ("unknown", phases(forward=2.0, other=8.0), None, None),
+    "cuda, input": ("input", phases(data=6.0, forward=4.0), phases(data=5.5, forward=4.0, other=0.5), QUEUED),
+    "cuda, h2d": ("h2d", phases(h2d=7.0, forward=3.0), phases(h2d=7.0, forward=3.0), QUEUED),
+    "cuda, launch": ("launch", phases(forward=5.0, backward=5.0), phases(forward=5.0, backward=5.0), DRAINED),
+    "cuda, compute": ("compute", phases(forward=1.0, other=9.0), phases(forward=4.0, backward=6.0), QUEUED),
+    "cuda, unknown": ("unknown", MIXED, phases(forward=1.0, other=9.0), DRAINED),
+    "cuda, a wait that the device does not feel": (
+        "compute", phases(data=8.0, forward=2.0), phases(data=0.1, forward=3.9, backward=6.0), QUEUED,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("bound", "host", "device", "backlog"), BOUNDS.values(), ids=BOUNDS.keys())
+def test_bound(tmp_path: Path, bound: str, host: Phases, device: Phases | None, backlog: float | None) -> None:
+    lines = steps(host=host, device=device, backlog_ms=backlog)
+    found = diagnose(folder_of(tmp_path, (lines, FACTS if device is None else CUDA)))
+    assert found.bound == bound
+    assert found.findings[0].bound == bound
+    assert [finding.share for finding in found.findings] == sorted((f.share for f in found.findings), reverse=True)
+    assert (found.mode, found.steps, found.steady_steps, found.warmup_steps, found.settled) == (
+        "train",
+        40,
+        39,
+        1,
+        True,
+    )
+    assert found.device == ("cpu" if device is None else "cuda")
+    assert found.gpu_ms == (None if device is None else pytest.approx(10.0))
+    assert found.unknown == ()
+
+
+def test_nothing_notable_has_no_bound(tmp_path: Path) -> None:
+    found = diagnose(folder_of(tmp_path, (steps(host=Phases(), wall_ms=5.0), FACTS)))
+    assert (found.bound, found.findings) == ("unknown", ())
+    assert found.next.startswith("nothing that hotlap can change")
+
+
+@pytest.mark.parametrize("device", [None, MIXED])
+@pytest.mark.parametrize("backlog", [DRAINED, QUEUED])
+def test_shares_are_of_one_whole(tmp_path: Path, device: Phases | None, backlog: float) -> None:
+    lines = steps(host=MIXED, device=device, backlog_ms=None if device is None else backlog)
+    found = diagnose(folder_of(tmp_path, (lines, CUDA if device else FACTS)))
+    h2d_on_the_host = 0.0 if device else 0.1  # a copy is a cause on a device only
+    assert sum(finding.share for finding in found.findings) + h2d_on_the_host == pytest.approx(1.0)
+    assert sum(msgspec.structs.astuple(found.phases)) == pytest.approx(10.0)
+    assert len({finding.id for finding in found.findings}) == len(found.findings)
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=12, max_size=12).filter(lambda ms: sum(ms) > 1), st.floats(0, 1e4))
+def test_findings_never_claim_more_than_the_step(times: list[float], backlog: float) -> None:
+    for facts, device, queued in ((FACTS, None, None), (CUDA, times[6:], backlog), (None, times[6:], None)):
+        host = Phases(**dict(zip(PHASES, times[:6], strict=True)))
+        if not sum(times[:6]) or (device is not None and not sum(device)):
+            continue
+        on_device = None if device is None else Phases(**dict(zip(PHASES, device, strict=True)))
+        seen = [find(measured(host, on_device, queued, facts)) for find in all_findings().values()]
+        assert sum(finding.share for finding in seen if finding) <= 1 + 1e-9
+
+
+def test_levers_that_are_in_are_not_offered(tmp_path: Path) -> None:
+    run = folder_of(tmp_path, (steps(), FACTS), levers=(Lever(name="compile"), Lever(name="cpu-threads")))
+    (finding,) = diagnose(run).findings
+    assert "fused-optimizer" in finding.levers
+    assert not {"compile", "cpu-threads"} & set(finding.levers)
+    assert "with compile, cpu-threads" in finding.evidence
+    assert "fused-optimizer" in diagnose(run).next
+
+
+# each finding, on both sides of its threshold
+
+
+def fires(name: str, *given_: Any, **more: Any) -> Finding | None:
+    return all_findings()[name](measured(*given_, **more))
+
+
+def test_every_finding_is_tested_here() -> None:
+    assert set(all_findings()) == {"compute", "h2d", "host_code", "input", "launch"}
+
+
+def test_finding_input() -> None:
+    found = fires("input", phases(data=5.0, forward=5.0))
+    assert found is not None
+    assert (found.share, found.levers) == (0.5, ("loader-workers",))
+    assert "0 workers" in found.evidence and "one after another" in found.why
+    assert found.where is not None
+    assert (found.where.file, found.where.line, found.where.function) == ("/w/d.py", 7, "Cells.__getitem__")
+    busy = msgspec.structs.replace(LOADER, workers=4, iterable=True)
+    on_device = fires(
+        "input", phases(data=9.0, forward=1.0), phases(data=1.0, forward=9.0), QUEUED,
+        msgspec.structs.replace(CUDA, loaders=(busy,)),
+    )  # fmt: skip
+    assert on_device is not None
+    assert on_device.share == pytest.approx(0.1)
+    assert "stands still for 1.0 ms" in on_device.evidence and "4 workers" in on_device.evidence
+    assert "more slowly" in on_device.why and "device-prefetch" in on_device.levers
+
+    assert fires("input", phases(data=5.0, forward=95.0)) is not None
+    assert fires("input", phases(data=4.9, forward=95.1)) is None
+    evaluating = msgspec.structs.replace(LOADER, training=False)
+    assert fires("input", phases(data=9.0), facts=msgspec.structs.replace(FACTS, loaders=(evaluating,))) is None
+    assert fires("input", phases(data=9.0), facts=None) is None
+
+
+def test_finding_h2d() -> None:
+    copying = phases(h2d=2.0, forward=98.0)
+    found = fires("h2d", copying, copying, QUEUED, CUDA)
+    assert found is not None
+    assert found.share == pytest.approx(0.02)
+    assert "2.0 ms of device time" in found.evidence and "3.0 MiB, from pageable" in found.evidence
+    pinned = msgspec.structs.replace(CUDA, loaders=(msgspec.structs.replace(LOADER, pin_memory=True),))
+    said = fires("h2d", copying, copying, QUEUED, pinned)
+    assert said is not None and "from pinned memory" in said.evidence and "staging" not in said.why
+    assert fires("h2d", copying, phases(h2d=1.9, forward=98.1), QUEUED, CUDA) is None
+    assert fires("h2d", copying) is None
+
+
+def test_finding_host_code() -> None:
+    found = fires("host_code", phases(other=1.0, forward=9.0))
+    assert found is not None
+    assert (found.id, found.bound, found.levers) == ("host-code", "unknown", ())
+    assert "has no DataLoader" not in found.evidence
+    bare = fires("host_code", phases(other=1.0), facts=msgspec.structs.replace(FACTS, loaders=()))
+    assert bare is not None and "has no DataLoader" in bare.evidence
+    device = fires("host_code", phases(other=3.0), phases(other=2.0, forward=8.0), QUEUED, CUDA)
+    assert device is not None and "3.0 ms of host time a step, 2.0 ms on the device" in device.evidence
+    assert fires("host_code", phases(other=0.9, forward=9.1)) is None
+    assert fires("host_code", phases(other=9.0), phases(other=0.1, forward=9.0), QUEUED, CUDA) is None
+
+
+@pytest.mark.parametrize(("step_ms", "limit"), [(2.0, DRAINED_MS), (100.0, 100.0 * DRAINED_SHARE)])
+def test_findings_launch_and_compute_part_at_an_empty_queue(step_ms: float, limit: float) -> None:
+    model = phases(forward=step_ms * 0.75, data=step_ms * 0.25)
+    for backlog, launch in ((0.99 * limit, True), (1.01 * limit, False)):
+        waits = fires("launch", model, model, backlog, CUDA)
+        computes = fires("compute", model, model, backlog, CUDA)
+        assert (waits is not None, computes is not None) == (launch, not launch)
+        found = waits or computes
+        assert found is not None
+        assert found.share == pytest.approx(0.75)
+        assert "compile" in found.levers
+        assert found.where is not None and found.where.function == "Net.forward"
+
+
+def test_finding_launch_is_of_a_device_only() -> None:
+    assert fires("launch", phases(forward=9.0)) is None
+    assert fires("launch", phases(forward=9.0), phases(forward=9.0), None, CUDA) is None
+
+
+def test_finding_compute_needs_a_model_that_computes() -> None:
+    assert fires("compute", phases(data=9.0, other=1.0)) is None
+    unseen = fires("compute", phases(forward=9.0), facts=None)
+    assert unseen is not None
+    assert (unseen.title, unseen.where, unseen.levers) == ("computing", None, ())
+    compiled = msgspec.structs.replace(CUDA, roots=(msgspec.structs.replace(ROOT, compiled=True, autocast="bfloat16"),))
+    found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, compiled)
+    assert found is not None
+    assert not {"compile", "bf16-autocast", "cpu-threads"} & set(found.levers)
+    assert "autocast bfloat16" in found.evidence
+
+
+# ranks
+
+
+def rank_facts(rank: int, world: int, **fields: Any) -> Facts:
+    return msgspec.structs.replace(FACTS, rank=rank, world=world, pid=rank + 1, **fields)
+
+
+def test_the_slowest_rank_decides_and_the_rates_add_up(tmp_path: Path) -> None:
+    quick, slow = with_walls([10.0] * 40, samples=20), with_walls([40.0] * 40, samples=20)
+    found = diagnose(folder_of(tmp_path, (quick, rank_facts(0, 2)), (slow, rank_facts(1, 2))))
+    assert (found.ranks, found.step_ms) == (2, pytest.approx(40.0))
+    assert found.throughput == pytest.approx(2000 + 500)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_rank_without_its_facts_still_counts(tmp_path: Path, missing: int) -> None:
+    lines = with_walls([10.0] * 40, samples=20), with_walls([12.0] * 40, samples=24)
+    facts = [None if number == missing else rank_facts(number, 2) for number in range(2)]
+    found = diagnose(folder_of(tmp_path, *zip(lines, facts, strict=True)))
+    assert (found.ranks, found.step_ms) == (2, pytest.approx(12.0))
+    assert found.throughput == pytest.approx(4000)
+    assert any("died before" in text for text in found.unknown) is (missing == 0)
+
+
+def test_a_rank_that_does_not_know_its_rows_leaves_the_rate_unknown(tmp_path: Path) -> None:
+    ranks = (with_walls([10.0] * 40, samples=20), rank_facts(0, 2)), (with_walls([10.0] * 40), rank_facts(1, 2))
+    assert diagnose(folder_of(tmp_path, *ranks)).throughput is None
+
+
+def test_processes_that_are_no_ranks_of_each_other_are_not_added_up(tmp_path: Path) -> None:
+    short, long = with_walls([90.0] * 9, samples=9), with_walls([10.0] * 40, samples=20)
+    found = diagnose(folder_of(tmp_path, (short, FACTS), (long, FACTS)))
+    assert (found.ranks, found.steps, found.step_ms) == (1, 40, pytest.approx(10.0))
+    assert found.throughput == pytest.approx(2000)
+
+
+def test_a_rank_that_only_infers_beside_one_that_trains_is_left_out(tmp_path: Path) -> None:
+    inferring = with_walls([70.0] * 90, kind="inference")
+    found = diagnose(folder_of(tmp_path, (inferring, None), (steps(), None)))
+    assert (found.mode, found.ranks, found.step_ms) == ("train", 1, pytest.approx(10.0))
+
+
+# which steps count
+
+
+def test_no_steady_state_is_said(tmp_path: Path) -> None:
+    found = diagnose(folder_of(tmp_path, (with_walls([100 * 0.6**at for at in range(12)]), FACTS)))
+    assert (found.settled, found.steps, found.warmup_steps, found.steady_steps) == (False, 12, 6, 6)
+    assert any(text.startswith("a steady state") for text in found.unknown)
+
+
+def test_evaluation_compiles_and_probes_are_left_out(tmp_path: Path) -> None:
+    lines = with_walls([10.0] * 60)
+    for at, field in ((20, "evaluation"), (30, "probe"), (40, "compiles")):
+        lines[at] = step(at, phases(other=900.0), **{field: 1 if field == "compiles" else True})
+    found = diagnose(folder_of(tmp_path, (lines, FACTS)))
+    assert (found.steps, found.steady_steps) == (60, 56)
+    assert found.spread.p90 == found.step_ms == pytest.approx(10.0)
+    assert found.phases.other == 0.0
+
+
+def test_an_evaluation_in_most_steps_is_part_of_the_loop(tmp_path: Path) -> None:
+    found = diagnose(folder_of(tmp_path, (with_walls([10.0] * 40, evaluation=True), FACTS)))
+    assert (found.steady_steps, found.settled) == (39, True)
+
+
+def test_a_step_whose_update_was_skipped_is_a_step(tmp_path: Path) -> None:
+    lines = [step(at, skipped=at == 20) for at in range(40)]
+    assert diagnose(folder_of(tmp_path, (lines, FACTS))).steady_steps == 39
+
+
+def test_inference_is_judged_where_nothing_trains(tmp_path: Path) -> None:
+    lines = steps(host=phases(forward=10.0), kind="inference", samples=8)
+    found = diagnose(folder_of(tmp_path, (lines, msgspec.structs.replace(FACTS, samples_from="forward"))))
+    assert (found.mode, found.bound, found.throughput_unit) == ("inference", "compute", "rows/s")
+    assert found.throughput == pytest.approx(800)
+
+
+def test_forwards_before_the_training_are_not_steps_of_it(tmp_path: Path) -> None:
+    found = diagnose(folder_of(tmp_path, (with_walls([99.0] * 30, kind="inference") + steps(), FACTS)))
+    assert (found.mode, found.steps, found.step_ms) == ("train", 40, pytest.approx(10.0))
+
+
+# numbers
+
+
+def test_throughput_has_a_unit_or_is_unknown(tmp_path: Path) -> None:
+    assert throughput(steps(samples=32)) == pytest.approx(3200)
+    assert throughput([step(samples=32), step()]) is None
+    assert throughput([]) is None
+    nothing = msgspec.structs.replace(FACTS, samples_from="none")
+    found = diagnose(folder_of(tmp_path, (steps(), nothing)))
+    assert (found.throughput, found.throughput_unit) == (None, "samples/s")
+    assert any(text.startswith("samples/s") for text in found.unknown)
+
+
+def test_step_time_is_the_median_of_blocks() -> None:
+    assert math.isnan(step_time([]))
+    assert step_time([7.0]) == 7.0
+    assert step_time([1.0, 2.0, 3.0]) == 2.0
+    bursts = [2.0, 2.0, 2.0, 34.0] * 20  # four workers deliver at once: a plain median would say 2
+    assert step_time(bursts, 4) == pytest.approx(10.0)
+    long_bursts = ([1.0] * 15 + [145.0]) * 4  # a block is never shorter than the period
+    assert step_time(long_bursts, 16) == pytest.approx(10.0)
+    hiccup = [10.0] * 80  # one pause of the machine: a plain mean would say 135
+    hiccup[40] = 10_010.0
+    assert step_time(hiccup) == pytest.approx(10.0)
+
+
+@given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=200), st.integers(1, 40))
+def test_step_time_lies_among_the_steps(walls: list[float], period: int) -> None:
+    assert min(walls) * (1 - 1e-9) <= step_time(walls, period) <= max(walls) * (1 + 1e-9)
+    deciles = spread(walls)
+    assert min(walls) <= deciles.p10 <= deciles.p50 <= deciles.p90 <= max(walls)
+
+
+def test_phases_are_means_over_the_steps_that_know_them() -> None:
+    lines = [step(device=phases(forward=4.0)), step(), step(device=phases(forward=8.0, data=2.0))]
+    assert mean_phases(lines, device=True) == phases(forward=6.0, data=1.0)
+    assert mean_phases(lines[1:2], device=True) is None
+    host = mean_phases(lines, device=False)
+    assert host is not None
+    assert sum(msgspec.structs.astuple(host)) == pytest.approx(fmean(line.wall_ms for line in lines))
+
+
+def test_device_time_that_is_missing_is_said(tmp_path: Path) -> None:
+    found = diagnose(folder_of(tmp_path, (steps(), CUDA)))
+    assert any(text.startswith("device time") for text in found.unknown)
+
+
+def test_an_uneven_pace_and_own_problems_are_said(tmp_path: Path) -> None:
+    walls = [10.0] * 24 + [60.0] * 8 + [10.0] * 20
+    run = folder_of(tmp_path, (with_walls(walls), FACTS))
+    (run / "rank-0" / "problems.jsonl").write_bytes(msgspec.json.encode(Problem(where="loader", what="boom")))
+    unknown = diagnose(run).unknown
+    assert any(text.startswith("one pace") and "typical one 10 ms" in text for text in unknown)
+    assert any("problems.jsonl" in text for text in unknown)
+
+
+# nothing to judge
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_steps_are_refused(tmp_path: Path, count: int) -> None:
+    with pytest.raises(NothingMeasured, match=f"only {count} steps were seen .* at least 3 are needed"):
+        diagnose(folder_of(tmp_path, (steps(count), FACTS)))
+
+
+def test_a_run_without_steps_says_what_was_seen_and_what_counts(tmp_path: Path) -> None:
+    with pytest.raises(
+        NothingMeasured, match=r"`python train\.py`\. No process of it imported torch.*A step is one opt"
+    ):
+        diagnose(folder_of(tmp_path))
+    write_record(tmp_path / "seen-7.json", msgspec.structs.replace(FACTS, pid=7, forwards=3))
+    write_record(tmp_path / "run.json", msgspec.structs.replace(RUN, exit_code=4))
+    with pytest.raises(
+        NothingMeasured, match=r"exit code 4\. process 7 \(train\.py\): 3 forwards .* 0 optimizer steps"
+    ):
+        diagnose(tmp_path)
+
+
+def test_an_agent_that_could_not_start_is_quoted(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    (tmp_path / "session.json.error").write_bytes(b"ImportError: \xff no torch" + b"x" * 10**6)
+    with pytest.raises(NothingMeasured, match=r"could not start: ImportError: . no torch") as caught:
+        diagnose(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
+def test_broken_facts_are_named(tmp_path: Path) -> None:
+    run = folder_of(tmp_path, (steps(), None))
+    (run / "rank-0" / "facts.json").write_text('{"pid": "one"}')
+    with pytest.raises(RecordError, match=r"rank-0/facts\.json is not a facts record: .*pid"):
+        diagnose(run)
+
+
+HOSTILE = st.sampled_from([0.0, -1.0, 5e-324, 1e-6, 1e12, 1e13, 1e308, math.inf, 10**400]) | st.floats(-10, 1e4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_hostile_numbers_are_judged_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    lines = []
+    same = data.draw(st.none() | HOSTILE)
+    for _ in range(12):
+        line = msgspec.to_builtins(step(device=MIXED, backlog_ms=1.0, samples=8))
+        for _ in range(data.draw(st.integers(0, 2))):
+            inner = line[data.draw(st.sampled_from(["phases", "gpu_phases"]))]
+            inner[data.draw(st.sampled_from(PHASES))] = data.draw(HOSTILE)
+            line[data.draw(st.sampled_from(["wall_ms", "gpu_ms", "samples", "backlog_ms"]))] = data.draw(HOSTILE)
+        lines.append(json.dumps(line if same is None else {**line, "wall_ms": same}))
+    run = folder_of(tmp_path_factory.mktemp("run"), ((), CUDA))
+    (run / "rank-0" / "steps.jsonl").write_text("\n".join(lines))
+    try:
+        found = diagnose(run)
+    except NothingMeasured:
+        assert len(read_ranks(run)) == 0 or read_ranks(run)[0].steady.seen < 3
+    else:
+        assert isinstance(found, Diagnosis)
+        assert math.isfinite(found.step_ms)

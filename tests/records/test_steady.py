@@ -1,0 +1,67 @@
+"""What `tests/agent/test_units.py` leaves open of the rule for steady state: its edges, and that it holds online."""
+
+from collections.abc import Collection
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotlap.records.steady import GIVE_UP, WINDOW, WINDOW_LONG, Steady, steady_start, window_of
+
+
+def start(walls: list[float], disturbed: Collection[int] = (), in_flight: int = 0) -> Steady | None:
+    return steady_start(walls, [at in disturbed for at in range(len(walls))], in_flight)
+
+
+def test_a_constant_series_is_steady_from_its_second_step_on() -> None:
+    assert start([10.0] * (1 + 2 * WINDOW)) == Steady(1, True)
+    assert start([10.0] * 2 * WINDOW) is None
+    assert start([]) is None
+
+
+def test_two_medians_agree_within_a_quarter_either_way() -> None:
+    for second, agree in ((12.5, True), (8.0, True), (12.6, False), (7.9, False)):
+        found = start([99.0] + [10.0] * WINDOW + [second] * WINDOW)
+        assert (found == Steady(1, True)) is agree, second
+
+
+def test_a_drifting_start_is_warm_up() -> None:
+    drift = [100 * 0.7**at for at in range(8)]
+    found = start(drift + [10.0] * 30)
+    assert found is not None
+    assert found.settled
+    assert found.start > 2
+    assert max((drift + [10.0] * 30)[found.start + WINDOW :]) <= 12.5
+
+
+def test_one_slow_step_does_not_move_the_start() -> None:
+    walls = [10.0] * 30
+    walls[4] = 500.0
+    assert start(walls) == Steady(1, True)
+
+
+def test_steps_of_seconds_need_fewer_of_them() -> None:
+    assert window_of([1000.0] * 3) == WINDOW_LONG
+    assert window_of([999.0] * 9) == window_of([]) == WINDOW
+    assert start([2000.0] * (1 + 2 * WINDOW_LONG)) == Steady(1, True)
+    assert start([2000.0] * 2 * WINDOW_LONG) is None
+
+
+def test_compiling_to_the_end_is_never_steady() -> None:
+    walls = [10.0] * (GIVE_UP + 4 * WINDOW)
+    assert start(walls, set(range(0, len(walls), WINDOW))) is None
+
+
+def test_what_was_in_flight_is_left_out_up_to_a_limit() -> None:
+    walls = [10.0] * (GIVE_UP // 2 + 2 * WINDOW)
+    assert start(walls, in_flight=10**6) == Steady(GIVE_UP // 2, True)
+    assert start(walls, in_flight=-3) == Steady(1, True)
+
+
+@given(st.lists(st.floats(1.0, 999.0), max_size=90), st.data())
+def test_the_agent_while_it_runs_and_the_reader_afterwards_find_the_same(
+    walls: list[float], data: st.DataObject
+) -> None:
+    disturbed = data.draw(st.sets(st.integers(0, 89), max_size=6))
+    online = [found for end in range(len(walls) + 1) if (found := start(walls[:end], disturbed)) is not None]
+    assert len(set(online)) <= 1
+    assert start(walls, disturbed) == (online[0] if online else None)

@@ -1,0 +1,215 @@
+"""Recipes: what tune writes reads back to the same levers, and whatever else stands in one is refused with a reason."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hotlap import __version__
+from hotlap.levers import all_levers
+from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.errors import RecipeError
+from hotlap.records.files import MAX_RECIPE, RECIPE_FORMAT, read_recipe, write_recipe
+from hotlap.records.run import Environment, Gpu, Lever, Phases
+from hotlap.records.tune import Interval, Kept, Parity, Tune
+from hotlap.tune.recipe import levers_of, recipe_of, variables_of
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
+CPU = Environment(hotlap="0", python="3.11", os="Linux", cpu="EPYC", cores=4, memory_gib=32.0)
+GPU = msgspec.structs.replace(CPU, cores=64, driver="570", gpus=(Gpu(name="H100", memory_gib=80.0),), git_commit="abc")
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bf16-autocast": {},
+    "channels-last": {},
+    "compile": {"mode": "default"},
+    "cpu-threads": {"threads": 4},
+    "cudnn-benchmark": {},
+    "device-prefetch": {"leaves": [0, 2]},
+    "fused-optimizer": {},
+    "loader-workers": {"workers": 3, "prefetch": 4, "pin_memory": True, "persistent": True},
+    "tf32": {},
+}
+PARITY = Parity(ok=True, level="numeric", why="losses lie within 0.5%\n")
+HEAD = f'format = {RECIPE_FORMAT}\nhotlap = "0.1.0"\n'
+
+
+def tuned(**levers: dict[str, Any]) -> Tune:
+    """A finished tune that kept these levers."""
+    diagnosis = Diagnosis(mode="train", bound="input", step_ms=8.0, spread=Spread(p10=7, p50=8, p90=9), phases=Phases())
+    kept = tuple(
+        Kept(lever=name, settings=values, risk=all_levers()[name].risk, meaning="m", measured=1.25, parity=PARITY)
+        for name, values in levers.items()
+    )
+    return Tune(
+        command=("python", 'my "train".py', "--lr=3e-4"), speedup=1.5, interval=Interval(low=1.4, high=1.6), pairs=3,
+        gain=True, kept=kept, dropped=(), parity=PARITY, baseline=diagnosis, tuned=None, environment=GPU,
+    )  # fmt: skip
+
+
+def entry(name: str, settings: str = "") -> str:
+    return f'[[lever]]\nname = "{name}"\n' + (f"settings = {{{settings}}}\n" if settings else "")
+
+
+def recipe(folder: Path, text: str) -> Path:
+    path = folder / "r.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_lever_has_settings_here() -> None:
+    assert set(SETTINGS) == set(all_levers())
+
+
+def test_what_tune_kept_reads_back(tmp_path: Path) -> None:
+    write_recipe(tmp_path / "recipe.toml", recipe_of(tuned(**SETTINGS)))
+    levers, passed = levers_of(tmp_path / "recipe.toml", GPU)
+    assert levers == tuple(Lever(name=name, settings=settings) for name, settings in SETTINGS.items())
+    assert passed == []
+
+
+def test_a_recipe_carries_its_evidence(tmp_path: Path) -> None:
+    write_recipe(tmp_path / "recipe.toml", recipe_of(tuned(tf32={})))
+    read = read_recipe(tmp_path / "recipe.toml")
+    assert (read.format, read.hotlap) == (RECIPE_FORMAT, __version__)
+    assert read.command == ("python", 'my "train".py', "--lr=3e-4")
+    assert (read.evidence.speedup, read.evidence.low, read.evidence.high, read.evidence.pairs) == (1.5, 1.4, 1.6, 3)
+    assert read.evidence.parity == "numeric: losses lie within 0.5%\n"
+    assert read.environment == {"cpu": "EPYC", "cores": 64, "device": "cpu", "driver": "570", "git_commit": "abc"}
+    assert (read.lever[0].risk, read.lever[0].measured) == ("numeric", 1.25)
+
+
+def test_an_interrupted_tune_s_recipe_is_one(tmp_path: Path) -> None:
+    unproven = msgspec.structs.replace(tuned(tf32={}), speedup=None, interval=None, parity=None)
+    write_recipe(tmp_path / "recipe.toml", recipe_of(unproven))
+    assert levers_of(tmp_path / "recipe.toml", GPU)[0] == (Lever(name="tf32"),)
+    assert read_recipe(tmp_path / "recipe.toml").evidence.speedup is None
+
+
+def test_the_example_of_the_reference_is_valid(tmp_path: Path) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", REFERENCE.read_text(encoding="utf-8"), re.DOTALL)
+    if not examples and "<!-- recipe -->" in REFERENCE.read_text(encoding="utf-8"):
+        pytest.skip("the example is not written yet")
+    assert examples
+    for text in examples:
+        assert levers_of(recipe(tmp_path, text), GPU)[0]
+
+
+def test_an_empty_recipe_has_no_levers(tmp_path: Path) -> None:
+    assert levers_of(recipe(tmp_path, HEAD), CPU) == ((), [])
+
+
+REFUSED = {
+    "empty": ("", "format None"),
+    "not TOML": ("format = ", "is not TOML"),
+    "JSON": ('{"format": 1}', "is not TOML"),
+    "another format": (
+        'format = 2\nhotlap = "9.0"',
+        r"format 2 \(written by hotlap 9\.0\); this hotlap reads format 1",
+    ),
+    "format as text": ('format = "1"', "format '1'"),
+    "format as truth": ('format = true\nhotlap = "0"', "Expected `int`, got `bool`"),
+    "no version": ("format = 1", "missing required field `hotlap`"),
+    "unknown field": (HEAD + "run = 'rm -rf /'", "unknown field `run`"),
+    "unknown field of a lever": (HEAD + entry("tf32") + "module = 'os'", "unknown field `module`"),
+    "lever is no list": (HEAD + "lever = 'tf32'", r"Expected `array`, got `str` - at `\$\.lever`"),
+    "name is no text": (HEAD + "[[lever]]\nname = 3", r"got `int` - at `\$\.lever\[0\]\.name`"),
+    "no name": (HEAD + "[[lever]]\nsettings = {}", "missing required field `name`"),
+    "settings are no table": (HEAD + entry("tf32") + "settings = 1", "Expected `object`, got `int`"),
+    "unknown risk": (HEAD + entry("tf32") + "risk = 'none'", "Invalid enum value 'none'"),
+    "deep": (HEAD + "x = " + "[" * 10_000, "is not TOML"),
+    "deep settings": (HEAD + "[" + "a." * 3000 + "a]", "unknown field `a`|recursion"),
+    "long number": (HEAD + "x = " + "9" * 5000, "is not TOML"),
+    "unknown lever": (
+        HEAD + entry("faster"),
+        r"faster: this hotlap \(.*\) has no such lever; it has bf16-autocast, .*",
+    ),
+    "a module for a name": (HEAD + entry("hotlap.levers.tf32"), "has no such lever"),
+    "a path for a name": (HEAD + entry("../../evil"), "has no such lever"),
+    "a private module": (HEAD + entry("_base"), "has no such lever"),
+    "twice": (HEAD + entry("cpu-threads", "threads = 2") * 2, "cpu-threads: stands twice"),
+    "settings of a lever without": (HEAD + entry("tf32", "x = 1"), "tf32 has no settings"),
+    "unknown setting": (HEAD + entry("cpu-threads", "threads = 2, pin = 1"), "unknown setting 'pin'"),
+    "missing setting": (HEAD + entry("cpu-threads"), "threads must be an integer from 1 to 4096, not None"),
+    "wrong type": (HEAD + entry("cpu-threads", "threads = '2'"), "not '2'"),
+    "a truth for a number": (HEAD + entry("cpu-threads", "threads = true"), "not True"),
+    "a fraction": (HEAD + entry("cpu-threads", "threads = 2.0"), r"not 2\.0"),
+    "out of range": (HEAD + entry("cpu-threads", "threads = 0"), "from 1 to 4096, not 0"),
+    "a date": (HEAD + entry("compile", "mode = 1979-05-27"), r"mode must be one of .*, not datetime\.date"),
+    "a list": (HEAD + entry("compile", "mode = ['default']"), r"not \['default'\]"),
+    "nan": (HEAD + entry("device-prefetch", "leaves = [nan]"), r"leaves must be .*, not \[nan\]"),
+    "no such machine": (HEAD + entry("cpu-threads", "threads = 5"), "cpu-threads: 5 threads on 4 cores"),
+    "no such device": (HEAD + entry("tf32"), "tf32: this machine shows no NVIDIA GPU"),
+}
+
+
+@pytest.mark.parametrize(("text", "why"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = recipe(tmp_path, text)
+    with pytest.raises(RecipeError, match=why) as caught:
+        levers_of(path, CPU)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"format = 1\x00", b"\xef\xbb\xbfformat = 1"])
+def test_bytes_that_are_no_toml_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "r.toml").write_bytes(data)
+    with pytest.raises(RecipeError, match=r"r\.toml is not TOML"):
+        levers_of(tmp_path / "r.toml", GPU)
+
+
+def test_a_recipe_that_is_missing_or_huge_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"cannot read .*none\.toml: No such file"):
+        levers_of(tmp_path / "none.toml", GPU)
+    with pytest.raises(RecipeError, match="Is a directory"):
+        levers_of(tmp_path, GPU)
+    with pytest.raises(RecipeError, match="more than 1 MiB is not read"):
+        levers_of(recipe(tmp_path, HEAD + "#" * MAX_RECIPE), GPU)
+
+
+@pytest.mark.parametrize("first", ["tf32", "bf16-autocast"])
+def test_levers_that_exclude_each_other_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr(all_levers()["tf32"], "excludes", ("bf16-autocast",), raising=False)
+    second = {"tf32": "bf16-autocast", "bf16-autocast": "tf32"}[first]
+    with pytest.raises(RecipeError, match=f"{second}: can't be used with {first}"):
+        levers_of(recipe(tmp_path, HEAD + entry(first) + entry(second)), GPU)
+
+
+def test_a_lever_that_needs_what_the_machine_lacks_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recipe(tmp_path, HEAD + entry("compile", "mode = 'default'"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(RecipeError, match=r"compile: no C\+\+ compiler"):
+        levers_of(path, CPU)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert levers_of(path, CPU)[0] == (Lever(name="compile", settings={"mode": "default"}),)
+
+
+def test_lenient_leaves_levers_out_and_says_which(tmp_path: Path) -> None:
+    names = [
+        ("tf32", ""),
+        ("cpu-threads", "threads = 2"),
+        ("faster", ""),
+        ("cpu-threads", "threads = 3"),
+        ("tf32", "x=1"),
+    ]
+    path = recipe(tmp_path, HEAD + "".join(entry(name, settings) for name, settings in names))
+    levers, passed = levers_of(path, CPU, lenient=True)
+    assert levers == (Lever(name="cpu-threads", settings={"threads": 2}),)
+    assert [line.split(": ")[0] for line in passed] == ["tf32", "faster", "cpu-threads", "tf32"]
+    assert "no NVIDIA GPU" in passed[0] and "stands twice" in passed[2] and "has no settings" in passed[3]
+    with pytest.raises(RecipeError, match="`--lenient` leaves such levers out"):
+        levers_of(path, CPU)
+
+
+def test_lenient_is_not_for_files_that_are_no_recipes(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="unknown field `extra`"):
+        levers_of(recipe(tmp_path, HEAD + "extra = 1"), CPU, lenient=True)
+
+
+def test_variables_that_levers_need() -> None:
+    own = Lever(name="cpu-threads", settings={"threads": 3})
+    assert variables_of([own, Lever(name="compile", settings={"mode": "default"})]) == {"OMP_NUM_THREADS": "3"}
+    assert variables_of([Lever(name="planted")]) == {}
