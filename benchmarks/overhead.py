@@ -6,6 +6,9 @@
 For each size of step: microseconds a step that hotlap adds (to the mean, and to the first decile of the steps, which
 a busy machine disturbs least), percent of the first decile, seconds that the whole process takes longer, and whether
 losses, weights, graph breaks, compiled frames, recompilations and synchronisations are those of the bare command.
+`inside_us` is from one process in which hotlap is switched off and on every 10 steps, block beside block: the only
+number that holds on a machine whose speed drifts from one process to the next. What hotlap's wrappers cost while it is
+off is not in it.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import fmean, median, stdev
+from typing import Any
 
 SCRIPT = Path(__file__).with_name("overhead_script.py")
 SIZES = {
@@ -33,7 +37,7 @@ SIZES = {
 }
 
 
-def run(arguments: list[str], hotlap: bool) -> dict[str, float | str | int]:
+def run(arguments: list[str], hotlap: bool) -> dict[str, Any]:
     """One process; its own JSON line, its whole wall time, and the synchronisations it warned of."""
     command = [sys.executable, str(SCRIPT), *arguments]
     with tempfile.TemporaryDirectory() as folder:
@@ -48,10 +52,11 @@ def run(arguments: list[str], hotlap: bool) -> dict[str, float | str | int]:
 
 def compare(arguments: list[str], pairs: int) -> dict[str, object]:
     """ABBA pairs of one size."""
-    rows: dict[str, list[dict[str, float | str | int]]] = {"A": [], "B": []}
+    rows: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
     for letter in "".join("AB" if pair % 2 == 0 else "BA" for pair in range(pairs)):
         rows[letter].append(run(arguments, letter == "B"))
     bare, under = rows["A"], rows["B"]
+    inside = sorted(run([*arguments, "--toggle"], True)["inside_us"])
     added = [1000 * (float(b["ms"]) - float(a["ms"])) for a, b in zip(bare, under, strict=True)]
     decile = [1000 * (float(b["decile_ms"]) - float(a["decile_ms"])) for a, b in zip(bare, under, strict=True)]
     bare_decile = min(float(r["decile_ms"]) for r in bare)
@@ -67,6 +72,11 @@ def compare(arguments: list[str], pairs: int) -> dict[str, object]:
         "added_us": {"mean": fmean(added), "median": median(added), "stdev": stdev(added)},
         "added_decile_us": {"median": median(decile), "stdev": stdev(decile)},
         "added_decile_percent": 100 * (min(float(r["decile_ms"]) for r in under) / bare_decile - 1),
+        "inside_us": {
+            "median": median(inside),
+            "quartiles": [inside[len(inside) // 4], inside[3 * len(inside) // 4]],
+            "blocks": len(inside),
+        },
         "added_process_s": median(float(b["wall_s"]) - float(a["wall_s"]) for a, b in zip(bare, under, strict=True)),
         "same": same,
         "counts": {key: bare[0][key] for key in ("graph_breaks", "frames", "recompiles", "syncs")},

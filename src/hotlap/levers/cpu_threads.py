@@ -28,13 +28,15 @@ class CpuThreads(Lever):
 
     def variants(self, context: Context) -> list[Settings]:
         cores = context.environment.cores
-        wanted = [cores, cores // 2, 1]
+        wanted = [max(1, cores - _workers(context)), cores, cores // 2, 1]
         return [{"threads": n} for n in dict.fromkeys(wanted) if n >= 1 and n != context.facts.threads]
 
     def share(self, context: Context) -> float:
         cores, now = context.environment.cores, max(1, context.facts.threads)
         idle = max(0.0, 1 - now / cores)
-        return context.model_share * max(idle, 0.15)
+        wanted = now + _workers(context)
+        crowded = max(0.0, 1 - cores / wanted)  # workers and model then wait for a core in turn
+        return max(context.model_share * max(idle, 0.15), crowded * (context.model_share + context.share_of("data")))
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         return unknown(settings, ("threads",)) or integer(settings, "threads", 1, 4096)
@@ -54,6 +56,14 @@ class CpuThreads(Lever):
 
     def source(self, settings: Settings) -> str:
         return f"torch.set_num_threads({settings['threads']})  # and OMP_NUM_THREADS={settings['threads']}"
+
+
+def _workers(context: Context) -> int:
+    """Loader workers beside the model: as the lever sets them, or as the script does."""
+    if "loader-workers" in context.active:
+        return int(context.active["loader-workers"].get("workers", 0))
+    loader = context.training_loader
+    return loader.workers if loader is not None else 0
 
 
 LEVER = CpuThreads()
