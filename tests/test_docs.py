@@ -39,11 +39,17 @@ def options(command: Any) -> list[str]:
 
 
 def part(text: str, heading: str) -> str:
-    """The text under a heading, up to the next of its rank or above."""
+    """The text under a heading, up to the next of its rank or above; a `#` inside a fenced block is no heading."""
     rank = len(heading) - len(heading.lstrip("#"))
     assert f"\n{heading}\n" in text, f"no heading {heading!r}"
-    rest = text.split(f"\n{heading}\n", 1)[1]
-    return re.split(rf"\n#{{1,{rank}}} ", rest, maxsplit=1)[0]
+    kept = []
+    fenced = False
+    for line in text.split(f"\n{heading}\n", 1)[1].splitlines():
+        fenced ^= line.startswith("```")
+        if not fenced and re.match(rf"#{{1,{rank}}} ", line):
+            break
+        kept.append(line)
+    return "\n".join(kept)
 
 
 def without_code(text: str) -> str:
