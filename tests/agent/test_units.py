@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hotlap.agent.device import DeviceMarks, LateLosses
@@ -66,6 +66,7 @@ ACTS = st.lists(
 
 
 @given(ACTS, st.booleans())
+@example(acts=[("gap", 0), ("enter", H2D), ("enter", DATA)], marking=True)
 def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: bool) -> None:
     clock = Clock()
     made: list[Event] = []

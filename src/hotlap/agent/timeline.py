@@ -12,11 +12,23 @@ GAP = 6
 class Segment:
     """What was accumulated since the last cut between steps."""
 
-    __slots__ = ("compiles", "end_ns", "evaluation", "losses", "marks", "ns", "probe", "samples", "skipped")
+    __slots__ = (
+        "compiles",
+        "end_ns",
+        "evaluation",
+        "losses",
+        "marks",
+        "ns",
+        "open_marks",
+        "probe",
+        "samples",
+        "skipped",
+    )
 
     def __init__(self) -> None:
         self.ns = [0] * 7
         self.marks: list[list[Any]] = []
+        self.open_marks: list[list[Any]] = []
         self.losses: list[Any] = []
         self.samples = 0
         self.evaluation = False
@@ -29,6 +41,7 @@ class Segment:
         """Join a later segment to this one."""
         self.ns = [a + b for a, b in zip(self.ns, later.ns, strict=True)]
         self.marks += later.marks
+        self.open_marks += later.open_marks
         self.losses += later.losses
         self.samples += later.samples
         self.evaluation |= later.evaluation
@@ -42,12 +55,9 @@ class Segment:
         if self.ns[GAP]:
             self.ns[phase] += self.ns[GAP]
             self.ns[GAP] = 0
-        for mark in reversed(self.marks):
-            if mark[0] != GAP:
-                if mark[0] != H2D:
-                    break
-                continue
+        for mark in self.open_marks:
             mark[0] = phase
+        self.open_marks.clear()
 
 
 class Timeline:
@@ -72,6 +82,8 @@ class Timeline:
             event = self.mark()
             if event is not None:
                 self.segment.marks.append([phase, event])
+                if phase == GAP:
+                    self.segment.open_marks.append(self.segment.marks[-1])
 
     def enter(self, phase: int) -> None:
         """Open a phase inside the one that is open."""
