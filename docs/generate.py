@@ -1,8 +1,9 @@
-"""Print docs/levers.md, from the levers' own texts.
+"""Print docs/levers.md from the levers' own texts, or docs/trace-document.md from those of tables and records.
 
     python docs/generate.py > docs/levers.md
+    python docs/generate.py trace > docs/trace-document.md
 
-`tests/test_docs.py` fails where the file is not what this prints.
+`tests/test_docs.py` fails where a file is not what this prints.
 """
 
 import ast
@@ -11,12 +12,17 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import get_args
+
+import msgspec
 
 from hotlap.diagnose.findings import all_findings
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context, Lever, Settings
+from hotlap.records import trace
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
+from hotlap.trace import tables
 
 HEAD = """\
 # Levers
@@ -132,5 +138,42 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+TRACE_HEAD = """\
+# What `hotlap trace` knows, field by field
+
+Written by `python docs/generate.py trace` from the texts of the code; do not edit.
+[How to read a trace](trace.md) shows them at work.
+
+## Tables
+
+What `--sql` asks. Every table begins with the columns `rank` and `row`.
+"""
+RECORDS_HEAD = """\
+## Document
+
+What `--json` prints: a TraceReport. `hotlap diff --json` prints a TraceDiff. Findings are those of
+[diagnosis.json](reference.md#diagnosisjson).
+"""
+
+
+def trace_page() -> str:
+    """The tables and records of traces."""
+    told = (tables.__doc__ or "").split("\n\n", 1)[1].replace(" \\\n", " ")
+    records = [kind for kind in vars(trace).values() if isinstance(kind, type) and issubclass(kind, trace.Record)]
+    lines = [TRACE_HEAD, told, RECORDS_HEAD]
+    for kind in sorted((kind for kind in records if kind is not trace.Record), key=lambda kind: kind.__name__):
+        lines.append(f"### {kind.__name__}\n\n{inspect.cleandoc(kind.__doc__ or '')}\n")
+        lines.append("| field | type |\n|---|---|")
+        lines += [f"| {field.name} | `{_type(field.type)}` |" for field in msgspec.structs.fields(kind)]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _type(kind: object) -> str:
+    """A type as JSON's reader needs it."""
+    shown = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    return shown.replace("hotlap.records.trace.", "").replace("hotlap.records.diagnosis.", "").replace("|", "or")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    sys.stdout.write(trace_page() if sys.argv[1:] == ["trace"] else page())

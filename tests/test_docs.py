@@ -11,7 +11,7 @@ import typer
 
 from hotlap.cli.app import app
 from hotlap.levers import all_levers
-from hotlap.records import diagnosis, run, tune
+from hotlap.records import diagnosis, profile, run, telemetry, tune
 from hotlap.records.errors import EXIT_CODES
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +24,10 @@ FILES: dict[str, tuple[Any, ...]] = {
     "rank-K/steps.jsonl": (run.Step, run.Phases),
     "rank-K/facts.json": (run.Facts,),
     "rank-K/problems.jsonl": (run.Problem,),
+    "rank-K/profile.json": (profile.Profile,),
+    "rank-K/lines.json": (profile.Lines,),
+    "rank-K/samples.json": (profile.Samples,),
+    "telemetry.jsonl": (telemetry.TelemetrySample, telemetry.GpuSample),
     "diagnosis.json": (diagnosis.Diagnosis, diagnosis.Spread, diagnosis.Finding, diagnosis.Place),
     "tune.json": (tune.Tune, tune.Kept, tune.Dropped, tune.Parity, tune.Interval, tune.Trial),
     "recipe.toml": (tune.Recipe, tune.RecipeLever),
@@ -104,6 +108,12 @@ def test_every_field_is_in_the_reference(file: str) -> None:
 def test_levers_page_is_up_to_date() -> None:
     page = runpy.run_path(str(DOCS / "generate.py"))["page"]()
     assert (DOCS / "levers.md").read_text(encoding="utf-8") == page, "run: python docs/generate.py > docs/levers.md"
+
+
+def test_trace_document_is_up_to_date() -> None:
+    page = runpy.run_path(str(DOCS / "generate.py"))["trace_page"]()
+    told = (DOCS / "trace-document.md").read_text(encoding="utf-8")
+    assert told == page, "run: python docs/generate.py trace > docs/trace-document.md"
 
 
 def test_changelog_names_every_lever() -> None:

@@ -16,6 +16,8 @@ for module in (
     importlib.import_module(f"hotlap.agent.{module}")
 HOOKS = list(guard.HOOKS)
 SCALED = {"grad_scale", "grad_scaler_step"}
+SPARE = {name for name in HOOKS if name.startswith("profile_")}
+"""Parts that hotlap goes on without; see test_profile.py."""
 
 
 def test_every_seam_has_hooks() -> None:
@@ -23,9 +25,10 @@ def test_every_seam_has_hooks() -> None:
         HOOKS
     )
     assert len(set(HOOKS)) == len(HOOKS)
+    assert len(SPARE) >= 4
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE])
 def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
     if hook.startswith("transfer"):
         pytest.skip("needs a device: nothing moves to one here")

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
 from .probe import Probe
+from .profile import Profile
 from .recorder import Folder, Recorder
 from .seams import Seams
 from .steps import Steps
@@ -55,13 +55,14 @@ class Agent:
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)
         self.stopper = Stopper(session, self)
+        self.profile = Profile(session, self)
+        self.guard.undo = self.profile.give_up
         self.start_ns = 0
         self.compiled_frames = 0
         self.facts_at = 0
         self.rank = 0
         self.world = 1
         self.done = False
-        self.profiler: Any = None
         self.step_ended: Callable[[int], None] = lambda index: None
         self.look_again: Callable[[], None] = lambda: None
 
@@ -128,18 +129,21 @@ class Agent:
         self.compiled_frames = frames
         # Evidence taken after an update costs the step that follows it, so that one is marked too.
         probed = self.recorder.index <= self.session.probe_steps and self.session.probe_steps > 0
-        segment.probe |= probed or self.profiler is not None
+        segment.probe |= probed or self.profile.on
         wall_ms = self.recorder.add(segment, kind, self.start_ns, self.timeline.marking)
         self.start_ns = segment.end_ns
         index = self.recorder.index
         self.stopper.step_done(wall_ms, bool(segment.compiles or segment.probe))
+        self.profile.due = self.timeline.watch is not None
         self.timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
         # Ranks must look at the same steps, since they stop together.
-        if not self.timeline.marking and index > ONE_BY_ONE and self.world == 1:
+        if not self.timeline.marking and index > ONE_BY_ONE and self.world == 1 and not self.profile.on:
             return
         self.recorder.drain()
         self.probe.step_done(index)
         self.step_ended(index)
+        if index == 3:
+            self.profile.label_for_nsight()
         if self.world == 1:
             self._look_for_ranks()
         if index in {3, 10, 40} or index % 1000 < SAMPLE_EVERY <= index - self.facts_at:
@@ -160,6 +164,7 @@ class Agent:
             return
         self.done = True
         self.steps.finish()
+        self.profile.finish()
         if not self.recorder.index:
             self._write_seen()
             return

@@ -21,6 +21,8 @@ class Guard:
         self.on = True
         self.fail_in = fail_in
         self.report: Callable[[str, str, str, str | None], None] | None = None
+        self.undo: Callable[[], None] = lambda: None
+        """Takes out what must not stay in when no hook runs any more."""
 
     def call(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         """Run a hook. Returns its value, or None after an error (which switches hotlap off)."""
@@ -31,7 +33,25 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - the agent's one guard: the user's job comes first
             self.on = False
             self.problem(name, error)
+            self._safely(name, self.undo)
             return None
+
+    def spare(self, name: str, undo: Callable[[], None], act: Callable[..., Any], *args: Any) -> Any:
+        """Run a part that hotlap can do without: an error in it ends that part alone, by `undo`. None after one."""
+        try:
+            if self.fail_in == name:
+                raise RuntimeError(f"injected into {name}")
+            return act(*args)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.problem(name, error)
+            self._safely(name, undo)
+            return None
+
+    def _safely(self, name: str, undo: Callable[[], None]) -> None:
+        try:
+            undo()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.problem(name, error)
 
     def problem(self, name: str, error: Exception, lever: str | None = None) -> None:
         """Record a problem of hotlap's own, if it can be recorded at all."""

@@ -2,11 +2,12 @@
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from hotlap.records.session import STOP_FILE, Session
+from hotlap.records.session import PROFILE_FILE, STOP_FILE, Session
 from hotlap.records.steady import Steady, steady_start
 
 from .guard import Stop
@@ -18,6 +19,34 @@ GRACE_S = 20.0
 """Seconds a process may take to end after the stop before it is ended hard."""
 AHEAD = 3
 """Steps between the decision and the stop in distributed runs: ranks are at most one collective apart."""
+QUIET_STEPS, QUIET_S, LEAST_QUIET = 20, 10.0, 5
+"""Undisturbed steady steps before a profile's windows in a run without `--steps`: so many, or seconds of them, but
+never fewer than the last."""
+
+
+class Agreed:
+    """A step that all ranks know, chosen by rank 0 and told by a file in the run folder."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self.path = os.path.join(folder, name)
+        self.at: int | None = None
+
+    def step(self, index: int, rank: int, world: int, ready: Callable[[], bool]) -> int | None:
+        """The step, None while it is not chosen. Alone, a process takes the one at which it is ready."""
+        if self.at is not None:
+            return self.at
+        if world == 1:
+            self.at = index if ready() else None
+        elif rank == 0:
+            if ready():
+                self.at = index + AHEAD
+                with open(f"{self.path}.part", "w", encoding="utf-8") as file:
+                    file.write(str(self.at))
+                os.replace(f"{self.path}.part", self.path)
+        elif os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as file:
+                self.at = int(file.read())
+        return self.at
 
 
 class Stopper:
@@ -32,8 +61,8 @@ class Stopper:
         self.steady: Steady | None = None
         self.stopped = False
         self.raised = 0
-        self.at: int | None = None
-        self.profile_from: int | None = None
+        self.at = Agreed(session.folder, STOP_FILE)
+        self.profile_at = Agreed(session.folder, PROFILE_FILE)
 
     def step_done(self, wall_ms: float, disturbed: bool) -> None:
         """Called after each step."""
@@ -50,28 +79,36 @@ class Stopper:
         if self.session.profile_steps and not self._profiled(index):
             return
         if self.session.steps is None:
+            self.wanted = False
             return
-        if self.agent.world == 1:
-            if self._enough():
-                self.stop(kind)
-            return
-        path = os.path.join(self.session.folder, STOP_FILE)
-        if self.at is None and self.agent.rank == 0 and self._enough():
-            self.at = index + AHEAD
-            with open(f"{path}.part", "w", encoding="utf-8") as file:
-                file.write(str(self.at))
-            os.replace(f"{path}.part", path)
-        elif self.at is None and self.agent.rank != 0 and os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                self.at = int(file.read())
-        if self.at is not None and index >= self.at:
+        at = self.at.step(index, self.agent.rank, self.agent.world, self._enough)
+        if at is not None and index >= at:
             self.stop(kind)
+
+    def _profiled(self, index: int) -> bool:
+        """Whether the windows of a profiled run are over. They begin when the times that will be quoted were taken."""
+        agent = self.agent
+        at = self.profile_at.step(index, agent.rank, agent.world, self._measured)
+        return at is not None and index >= at and agent.profile.boundary()
+
+    def _measured(self) -> bool:
+        """Whether enough undisturbed steps came before the windows."""
+        if self.session.steps is not None:
+            return self._enough()
+        steady = self._undisturbed()
+        return len(steady) >= QUIET_STEPS or (len(steady) >= LEAST_QUIET and sum(steady) / 1000 >= QUIET_S)
+
+    def _undisturbed(self) -> list[float]:
+        """Ms of the steady steps in which nothing was probed, profiled or compiled."""
+        if self.steady is None:
+            return []
+        start = self.steady.start
+        return [w for w, d in zip(self.walls[start:], self.disturbed[start:], strict=True) if not d]
 
     def _enough(self) -> bool:
         if self.steady is None:
             return False
-        start = self.steady.start
-        steady = [w for w, d in zip(self.walls[start:], self.disturbed[start:], strict=True) if not d]
+        steady = self._undisturbed()
         if len(steady) >= (self.session.steps or 0):
             return True
         return self.session.seconds is not None and (
@@ -93,22 +130,3 @@ class Stopper:
         if self.raised > 2:
             os._exit(0)
         raise Stop(0)
-
-    def _profiled(self, index: int) -> bool:
-        """Record a window of torch.profiler over `profile_steps` steady steps, once. Returns whether it is over."""
-        agent: Any = self.agent
-        if self.profile_from is None:
-            if self.steady is None:
-                return False
-            activities = [torch.profiler.ProfilerActivity.CPU]
-            if torch.cuda.is_available():
-                activities.append(torch.profiler.ProfilerActivity.CUDA)
-            self.profile_from = index
-            agent.profiler = torch.profiler.profile(activities=activities, record_shapes=True)
-            agent.profiler.__enter__()
-            return False
-        if agent.profiler is not None and index >= self.profile_from + self.session.profile_steps:
-            profiler, agent.profiler = agent.profiler, None
-            profiler.__exit__(None, None, None)
-            profiler.export_chrome_trace(f"{agent.folder().path}/trace.json.gz")
-        return agent.profiler is None

@@ -1,7 +1,7 @@
 """Cuts the time of a step into phases, on the host and, by marks, on the device."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
 
@@ -60,6 +60,14 @@ class Segment:
         self.open_marks.clear()
 
 
+class Watch(Protocol):
+    """What wants to know of phases as they open and close, outside of the time that is charged to them."""
+
+    def enter(self, phase: int) -> None: ...
+    def leave(self) -> None: ...
+    def unwind(self) -> None: ...
+
+
 class Timeline:
     """A stack of open phases over one running segment. Every nanosecond goes to exactly one phase."""
 
@@ -71,6 +79,7 @@ class Timeline:
         self.gap_depth = 0
         self.segment = Segment()
         self.last = clock()
+        self.watch: Watch | None = None
 
     def cut(self) -> None:
         """Charge the time since the last cut to the phase that was open."""
@@ -87,6 +96,8 @@ class Timeline:
 
     def enter(self, phase: int) -> None:
         """Open a phase inside the one that is open."""
+        if self.watch is not None:
+            self.watch.enter(phase)
         self.cut()
         if self.gap_depth == len(self.stack) and phase != H2D:
             self.settle(FORWARD if phase in (FORWARD, BACKWARD) else self.stack[-1])
@@ -101,6 +112,8 @@ class Timeline:
             self.stack.pop()
         if gap:
             self.gap_depth = len(self.stack)
+        if self.watch is not None:
+            self.watch.leave()
 
     def open_gap(self) -> None:
         """From here on the phase is known only once a backward follows."""
@@ -129,6 +142,8 @@ class Timeline:
 
     def unwind(self) -> None:
         """Forget phases that an exception left open."""
+        if self.watch is not None:
+            self.watch.unwind()
         self.cut()
         del self.stack[1:]
         self.settle(OTHER)

@@ -45,6 +45,7 @@ def _install(agent: Any) -> None:
         _install_lever(agent, use.name, use.settings)
     for hooks in (loader, forward, backward, optimizer, transfer):
         hooks.install(agent)
+    agent.profile.install()
     _hide_from_compiler()
 
 
@@ -103,5 +104,6 @@ def _after_fork(agent: Any) -> None:
     """A child forked from a loop (a loader's worker) is left alone; one forked before it may be a rank."""
     if agent.begun:
         agent.guard.on = False
+        agent.profile.forget()
     agent.pid = os.getpid()
     agent.thread = None

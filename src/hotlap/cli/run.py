@@ -2,12 +2,12 @@
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
-from hotlap.diagnose.diagnose import diagnose
+from hotlap.diagnose.verdict import verdict
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.run import Request, run_in_foreground
@@ -21,6 +21,10 @@ from hotlap.report.run_screen import run_screen
 from hotlap.tune.recipe import levers_of, variables_of
 
 from ._common import print_json, run_folder
+
+PROFILE_STEPS: Final = 3
+MOST_PROFILED: Final = 100
+"""A trace is written whole, and three steps of a large model are already 100 MB."""
 
 
 class RunDocument(msgspec.Struct, frozen=True):
@@ -38,7 +42,12 @@ def run(
     steps: Annotated[int | None, typer.Option(min=1, help="End the command after this many steady steps.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="Put in the levers of this recipe.")] = None,
     lenient: Annotated[bool, typer.Option(help="Leave out levers of the recipe that can't be used here.")] = False,
-    profile: Annotated[bool, typer.Option(help="Record three steady steps with torch.profiler.")] = False,
+    profile: Annotated[bool, typer.Option(help="Record steady steps with torch.profiler.")] = False,
+    profile_steps: Annotated[
+        int | None, typer.Option(min=1, max=MOST_PROFILED, help="How many (3). With --profile, as the next two.")
+    ] = None,
+    profile_memory: Annotated[bool, typer.Option(help="Record allocations too; slower.")] = False,
+    profile_stacks: Annotated[bool, typer.Option(help="Record Python stacks too; slower.")] = False,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
 ) -> int:
     """Run a training command unchanged, time its steps and phases, and say what limits it.
@@ -53,6 +62,8 @@ def run(
       hotlap run --steps 50 torchrun --nproc-per-node 4 train.py
 
       hotlap run --recipe recipe.toml python train.py
+
+      hotlap run --profile --steps 50 python train.py
     """
     words = list(command or [])
     here = Path.cwd()
@@ -64,6 +75,8 @@ def run(
         levers, passed = levers_of(recipe, machine, lenient)
     elif lenient:
         raise UsageError("--lenient goes with --recipe")
+    if not profile and (profile_steps or profile_memory or profile_stacks):
+        raise UsageError("--profile-steps, --profile-memory and --profile-stacks go with --profile")
     folder = run_folder(out, words, "run")
     console = stderr_console()
     for line in passed:
@@ -76,7 +89,9 @@ def run(
         least_steps=steps or 0,
         levers=levers,
         variables=variables_of(levers),
-        profile_steps=3 if profile else 0,
+        profile_steps=(profile_steps or PROFILE_STEPS) if profile else 0,
+        profile_memory=profile_memory,
+        profile_stacks=profile_stacks,
         recipe=str(recipe) if recipe else None,
         cwd=here,
     )
@@ -94,7 +109,7 @@ def report(folder: Path, record: Run, json: bool) -> None:
     """Write the diagnosis of a run that has ended, and show it. Raises RecordError."""
     diagnosis, why = None, ""
     try:
-        diagnosis = diagnose(folder)
+        diagnosis = verdict(folder)
         write_record(folder / "diagnosis.json", diagnosis)
     except NothingMeasured as error:
         why = str(error)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hotlap.diagnose.diagnose import diagnose
+from hotlap.diagnose.verdict import verdict
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_run, read_tune
 from hotlap.report.run_screen import run_screen
@@ -35,7 +35,7 @@ def show(
         return 0
     record = read_run(folder)
     try:
-        diagnosis, why = diagnose(folder), ""
+        diagnosis, why = verdict(folder), ""
     except NothingMeasured as error:
         diagnosis, why = None, str(error)
     if json:

@@ -12,7 +12,7 @@ from hotlap.records.files import write_record
 from hotlap.records.run import Environment, Lever, Run, Status
 from hotlap.records.session import LeverUse, Session
 
-from . import supervise
+from . import supervise, telemetry
 from .command import PACKAGE, start
 from .supervise import Ended
 
@@ -34,6 +34,8 @@ class Request:
     nudge: float = 0.0
     redraw: int | None = None
     profile_steps: int = 0
+    profile_memory: bool = False
+    profile_stacks: bool = False
     recipe: str | None = None
     cwd: Path = field(default_factory=Path.cwd)
 
@@ -51,6 +53,8 @@ class Request:
             nudge=self.nudge,
             redraw=self.redraw,
             profile_steps=self.profile_steps,
+            profile_memory=self.profile_memory,
+            profile_stacks=self.profile_stacks,
         )
 
     def record(self) -> Run:
@@ -81,7 +85,8 @@ def run_in_foreground(request: Request) -> tuple[Run, Ended]:
         ended = Ended(code=error.exit_code, signal=None)
         write_record(request.folder / "run.json", _closed(record, ended, "failed", begun))
         raise
-    ended = supervise.wait_in_foreground(process)
+    with telemetry.sampling(process.pid, request.folder / "telemetry.jsonl"):
+        ended = supervise.wait_in_foreground(process)
     status: Status = "finished" if ended.code == 0 else "failed"
     if ended.interrupted:
         status = "interrupted"

@@ -18,11 +18,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause. share: of the step (0 to 1) that it takes; evidence: the numbers it rests on; levers: what helps."""
+    """A cause. share: of the step (0 to 1) that it takes; cost_ms: what of it a step could win back, None unknown;
+    evidence: the numbers it rests on; levers: what helps."""
 
     id: str
     bound: Bound
     share: float
+    cost_ms: float | None = None
     title: str = ""
     where: Place | None = None
     evidence: str = ""

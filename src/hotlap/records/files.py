@@ -12,7 +12,9 @@ import tomli_w
 
 from .diagnosis import Diagnosis
 from .errors import RecipeError, RecordError
+from .profile import Lines, Profile
 from .run import Facts, Problem, Run, Step
+from .telemetry import TelemetrySample
 from .tune import Recipe, Tune
 
 T = TypeVar("T")
@@ -147,6 +149,23 @@ def read_facts(rank: Path) -> Facts | None:
 def read_problems(rank: Path) -> list[Problem]:
     """hotlap's own problems in a rank."""
     return list(read_lines(rank / "problems.jsonl", Problem))
+
+
+def read_profile(rank: Path) -> Profile | None:
+    """What a rank's profiler recorded, None where it was not asked to."""
+    path = rank / "profile.json"
+    return read_record(path, Profile) if path.exists() else None
+
+
+def read_source_lines(rank: Path) -> Lines | None:
+    """The user's lines behind one step of a rank, None where none were looked for."""
+    path = rank / "lines.json"
+    return read_record(path, Lines) if path.exists() else None
+
+
+def read_telemetry(folder: Path) -> list[TelemetrySample]:
+    """The samples of a run, in order."""
+    return list(read_lines(folder / "telemetry.jsonl", TelemetrySample))
 
 
 def read_diagnosis(folder: Path) -> Diagnosis:

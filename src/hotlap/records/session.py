@@ -11,6 +11,8 @@ from typing import Any, Final
 VARIABLE: Final = "HOTLAP_SESSION"
 STOP_FILE: Final = "stop-at"
 """Written in the run folder by the rank that decides to stop; holds the step at which every rank stops."""
+PROFILE_FILE: Final = "profile-at"
+"""The same for the step after which every rank begins its profile."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,9 @@ class Session:
     comes first, but never before `least_steps`. seed: set before the script's own code, None to leave it alone.
     probe_steps: first steps in which the evidence of parity is taken. nudge: relative size of a change made to the
     weights before the first step (the twin that shows how far rounding carries). redraw: reseed the random
-    generators after the first batch (the twin that shows how far other random draws carry). fail_in: the hook in which
-    a test wants an error.
+    generators after the first batch (the twin that shows how far other random draws carry). profile_steps: steps to
+    record with torch.profiler, 0 for no profile; profile_memory, profile_stacks: with allocations, with Python stacks.
+    fail_in: the hook in which a test wants an error.
     """
 
     folder: str
@@ -45,6 +48,8 @@ class Session:
     nudge: float = 0.0
     redraw: int | None = None
     profile_steps: int = 0
+    profile_memory: bool = False
+    profile_stacks: bool = False
     fail_in: str | None = None
 
     def write(self, path: Path) -> None:

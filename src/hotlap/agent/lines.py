@@ -1,0 +1,216 @@
+"""Which line of the user's code calls each torch op, begins each phase, and makes the host wait for the device.
+
+Ops are seen by a dispatch mode: it sits below autograd, calls every op as it came, and keeps nothing of it. Only where
+nothing is compiled: a mode would make torch.compile look at its graphs anew.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch.utils import _python_dispatch as dispatch
+
+LONGEST: Final = 200_000
+"""Ops that are kept; what comes after them in the step is counted in `left_out`."""
+HOTLAP: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+TORCH: Final = os.path.dirname(torch.__file__) + os.sep
+STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
+INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+ENGINE: Final = getattr(torch.autograd.graph._engine_run_backward, "__code__", None)
+"""Of the function that runs the backward: what lies outside of it did not call the ops of the backward."""
+AGENT: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+BETWEEN: Final = frozenset(AGENT + name for name in ("lines.py", "profile.py", "guard.py", "hooks/transfer.py"))
+"""Between an op and what calls it: what sees it, and the wrapper of the script's own transfers."""
+LEFT_OUT: Final = ("profiler::", "aten::detach")
+"""Ops that are not in a trace, by how they begin: those that begin and end ranges; under a mode, autograd detaches what
+it keeps by an op."""
+SYNC_WARNINGS: Final = "called a synchronizing CUDA operation|Synchronization debug mode is a prototype"
+
+Place = tuple[int, int, str]
+"""Index into the list of files, line, function."""
+
+
+class Places:
+    """Finds the user's innermost frame, and numbers the files of those that were found."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self._known: dict[str, int] = {}
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        # A command that was installed (`python -m timm.train`): its own package is then the user's code.
+        self._main = os.path.dirname(os.path.abspath(main)) + os.sep if main else ""
+
+    def innermost(self, frame: FrameType | None, through_backward: bool = False) -> Place | None:
+        """The innermost frame of the user's; None where there is none, as in what the backward itself calls."""
+        while frame is not None:
+            code = frame.f_code
+            at = self._known.get(code.co_filename)
+            if at is None:
+                at = self._number(code.co_filename)
+            if at >= 0:
+                return at, frame.f_lineno, code.co_qualname
+            if code is ENGINE and not through_backward:
+                return None
+            frame = frame.f_back
+        return None
+
+    def _number(self, name: str) -> int:
+        path = os.path.abspath(name)
+        at = -1
+        if not name.startswith("<") and self._users(path):
+            at = len(self.files)
+            self.files.append(path)
+        self._known[name] = at
+        return at
+
+    def _users(self, path: str) -> bool:
+        if path.startswith((HOTLAP, TORCH)):
+            return False
+        inside = path.startswith(STANDARD_LIBRARY) or any(folder in path for folder in INSTALLED)
+        of_main = any(folder in self._main for folder in INSTALLED) and path.startswith(self._main)
+        return of_main or not inside
+
+
+class OpMode(dispatch.TorchDispatchMode):  # type: ignore[misc]
+    """Tells of every op and calls it as it came."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, tell: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.tell = tell
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the method below, and imports its compiler at the first op
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.tell(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Lines:
+    """What one step's ops, phases and waits were called by; the document of lines.json."""
+
+    def __init__(self, tell: Callable[[Callable[[Any], None], Any], None]) -> None:
+        """tell(act, func) calls `act(func)` under the guard."""
+        self.places = Places()
+        self.ops: list[tuple[str, int, int, str]] = []
+        self.phases: dict[str, Place] = {}
+        self.syncs: list[tuple[str, int, int, str]] = []
+        self.left_out = 0
+        self.steps = 0
+        self.skipped = ""
+        self.looking = False
+        self._names: dict[Any, str] = {}
+        self._thread = threading.get_ident()
+        self._mode = OpMode(lambda func: tell(self._op, func))
+
+    def document(self) -> dict[str, Any]:
+        """Plain lists, as the file holds them."""
+        return {
+            "steps": self.steps,
+            "ops": self.ops,
+            "files": self.places.files,
+            "places": self.phases,
+            "syncs": self.syncs,
+            "left_out": self.left_out,
+            "skipped": self.skipped,
+        }
+
+    # phases
+
+    def phase(self, name: str) -> None:
+        """A phase begins: where from, the first time."""
+        if self.looking and name not in self.phases:
+            place = self.places.innermost(sys._getframe(1))
+            if place is not None:
+                self.phases[name] = place
+
+    # ops
+
+    @contextlib.contextmanager
+    def watching(self, ops: bool) -> Iterator[None]:
+        """Log where phases begin and, with `ops`, the ops of this thread."""
+        self.looking = True
+        if ops:
+            dispatch._push_mode(self._mode)
+        try:
+            yield
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay."""
+        self.looking = False
+        if self._mode not in dispatch._get_current_dispatch_mode_stack():
+            return
+        above = []
+        while (top := dispatch._pop_mode()) is not self._mode:
+            above.append(top)
+        for other in reversed(above):
+            dispatch._push_mode(other)
+
+    def _op(self, func: Any) -> None:
+        if not self.looking or threading.get_ident() != self._thread:
+            return
+        name = self._names.get(func)
+        if name is None:
+            schema = getattr(func, "_schema", None)
+            name = self._names[func] = str(func) if schema is None else str(schema.name)
+        if name.startswith(LEFT_OUT):
+            return
+        caller: FrameType | None = sys._getframe(1)
+        while caller is not None and caller.f_code.co_filename in BETWEEN:
+            caller = caller.f_back
+        if caller is None or caller.f_code.co_filename.startswith(AGENT):
+            return  # hotlap's own, as when it reads the loss
+        place = self.places.innermost(caller)
+        if place is None:
+            return
+        if len(self.ops) >= LONGEST:
+            self.left_out += 1
+            return
+        self.ops.append((name, *place))
+
+    # waits
+
+    @contextlib.contextmanager
+    def watching_syncs(self) -> Iterator[None]:
+        """Log the lines at which the host waits for the device, as CUDA's sync debug mode warns of them."""
+        shown = warnings.showwarning
+
+        def show(message: Any, *args: Any, **kwargs: Any) -> Any:
+            text = str(message)
+            if not text.startswith(tuple(SYNC_WARNINGS.split("|"))):
+                return shown(message, *args, **kwargs)
+            if text.startswith("called") and len(self.syncs) < LONGEST:
+                place = self.places.innermost(sys._getframe(1), through_backward=True)
+                if place is not None:
+                    self.syncs.append((text.split(" (", 1)[0], *place))
+            return None
+
+        warnings.filterwarnings("always", message=SYNC_WARNINGS)
+        added = warnings.filters[0]
+        warnings.showwarning = show
+        try:
+            torch.cuda.set_sync_debug_mode("warn")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            if warnings.showwarning is show:
+                warnings.showwarning = shown
+            with contextlib.suppress(ValueError):  # the script put its own filters back
+                warnings.filters.remove(added)  # type: ignore[attr-defined]
+            getattr(warnings, "_filters_mutated", lambda: None)()
+
+
+def other_modes() -> bool:
+    """Whether the script has dispatch modes of its own on, which may leave in an order that ours would upset."""
+    return bool(dispatch._get_current_dispatch_mode_stack())

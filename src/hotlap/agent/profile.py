@@ -1,0 +1,404 @@
+"""The windows of a profiled run: heavy instruments, one at a time, each over a few steady steps.
+
+In order, a step or more each: where the training thread is (`samples`), the lines that call ops (`lines`), the lines
+that wait for the device (CUDA), one step in which torch.profiler warms up, the steps that it records. All of these
+steps, and the one in which the trace is written, are marked `probe`, so that no time is quoted from them. Ranks begin
+at the same step and take the same windows.
+
+A step ends inside `Optimizer.step`. What is switched there would cut through torch's own range of that name, so it is
+switched where the next phase begins: "ProfilerStep#k" lies over step k from its first phase to that of the next.
+
+An error in any of this ends the profile and nothing else.
+"""
+
+import contextlib
+import functools
+import gzip
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.autograd import profiler as torch_profiler
+
+from hotlap.records.phases import PHASES
+from hotlap.records.session import Session
+
+from .guard import hook
+from .lines import Lines, other_modes
+from .samples import Samples
+
+if TYPE_CHECKING:
+    from .core import Agent
+
+WINDOW, SAMPLE, OP, LABEL, EXPORT = (
+    hook("profile_window"),
+    hook("profile_sample"),
+    hook("profile_op"),
+    hook("profile_label"),
+    hook("profile_export"),
+)
+NSIGHT: Final = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
+"""Set in what nsys and ncu start. NVTX itself looks for the second."""
+TRACE: Final = "trace.json.gz"
+SAMPLED_STEPS: Final = 10
+SAMPLED_S: Final = 1.0
+"""One process samples SAMPLED_STEPS, or fewer that took SAMPLED_S; ranks, which must take the same steps, these."""
+LEAST_SAMPLED: Final = 2
+COPIED: Final = 1 << 20
+KINETO_SILENT: Final = "6"
+"""Above its highest level; below it some versions print two lines for each trace."""
+
+Windows = Generator[None, None, None]
+Begin = Callable[[str], Callable[[], None]]
+
+
+class Ended(Exception):
+    """Thrown into the windows where the run ends before they do."""
+
+
+class Labels:
+    """Named ranges around steps and phases, for whoever records them. kinds: what begins one, and returns its end."""
+
+    def __init__(self) -> None:
+        self.kinds: list[Begin] = []
+        self.phases: list[list[Callable[[], None]]] = []
+        self.step: list[Callable[[], None]] = []
+
+    def begin_step(self, number: int) -> None:
+        self.step = [begin(f"ProfilerStep#{number}") for begin in self.kinds]
+
+    def end_step(self) -> None:
+        ends, self.step = self.step, []
+        _end(ends)
+
+    def enter(self, phase: int) -> None:
+        self.phases.append([begin(f"hotlap:{PHASES[phase]}") for begin in self.kinds])
+
+    def leave(self) -> None:
+        if self.phases:  # else the phase began before the labels
+            _end(self.phases.pop())
+
+    def unwind(self) -> None:
+        while self.phases:
+            _end(self.phases.pop())
+
+    def clear(self) -> None:
+        self.unwind()
+        self.end_step()
+
+
+def _end(ends: list[Callable[[], None]]) -> None:
+    for end in reversed(ends):
+        end()
+
+
+def _recorded(name: str) -> Callable[[], None]:
+    """A range in the trace."""
+    record = torch.profiler.record_function(name)
+    record.__enter__()
+    return lambda: record.__exit__(None, None, None)
+
+
+def _nvtx(name: str) -> Callable[[], None]:
+    """A range that Nsight sees."""
+    torch.cuda.nvtx.range_push(name)
+    return torch.cuda.nvtx.range_pop  # type: ignore[no-any-return]
+
+
+class Profile:
+    """Takes the windows while `on`. As the timeline's watch it also labels phases.
+
+    on: the steps that end now are not to be quoted. due: a step ended, and what changes between steps waits for the
+    next phase. taken: the windows are behind us. over: and so is the step in which they ended.
+    """
+
+    def __init__(self, session: Session, agent: "Agent") -> None:
+        self.session = session
+        self.agent = agent
+        self.labels = Labels()
+        self.on = self.due = self.taken = self.failed = self.foreign = False
+        self.over = not session.profile_steps
+        self.windows: Windows | None = None
+        self.lines: Lines | None = None
+        self.own: Any = None
+        self.record: dict[str, Any] = {
+            "file": None,
+            "first_step": None,
+            "steps": 0,
+            "wanted": session.profile_steps,
+            "device": False,
+            "memory": session.profile_memory,
+            "stacks": session.profile_stacks,
+            "note": "",
+        }
+
+    def install(self) -> None:
+        """Learn of profilers of the script's own: torch allows one at a time, and theirs comes first."""
+        if self.over:
+            return
+        profile, original = self, torch_profiler.profile._prepare_trace
+
+        @functools.wraps(original)
+        def _prepare_trace(self: Any) -> Any:
+            if self is not getattr(profile.own, "profiler", None) and profile.agent.mine():
+                profile.agent.guard.spare(WINDOW, profile.give_up, profile._give_way)
+            return original(self)
+
+        torch_profiler.profile._prepare_trace = _prepare_trace
+
+    def label_for_nsight(self) -> None:
+        """Label every step from here on where Nsight records the process."""
+        if under_nsight() and torch.cuda.is_initialized():
+            self.labels.kinds.append(_nvtx)
+            self.agent.timeline.watch = self
+
+    # between steps
+
+    def boundary(self) -> bool:
+        """A step ended, of those from which the windows are taken. Returns whether they are over."""
+        if self.taken:
+            self.over, self.on = True, False
+            if not self.labels.kinds:
+                self.agent.timeline.watch = None
+        if self.over:
+            return True
+        self.on = self.due = True
+        self.agent.timeline.watch = self
+        return False
+
+    def _turn(self) -> None:
+        """Between two steps: one instrument may end and another begin."""
+        self.labels.end_step()
+        if self.on and not self.taken:
+            if self.windows is None:
+                self.windows = self._windows()
+            self._advance(self.windows.send, None)
+        self.labels.begin_step(self.agent.recorder.index)
+
+    def _advance(self, resume: Callable[[Any], None], what: Any) -> None:
+        try:
+            resume(what)
+        except StopIteration:
+            self.taken = True
+
+    # the timeline's watch
+
+    def enter(self, phase: int) -> None:
+        if self.failed:
+            self.give_up()
+            return
+        if self.due:
+            self.due = False
+            self.agent.guard.spare(WINDOW, self.give_up, self._turn)
+        self.agent.guard.spare(LABEL, self.give_up, self._enter, phase)
+
+    def _enter(self, phase: int) -> None:
+        if self.lines is not None:
+            self.lines.phase(PHASES[phase])
+        self.labels.enter(phase)
+
+    def leave(self) -> None:
+        self.agent.guard.spare(LABEL, self.give_up, self.labels.leave)
+
+    def unwind(self) -> None:
+        self.agent.guard.spare(LABEL, self.give_up, self.labels.unwind)
+
+    # the windows, in order
+
+    def _windows(self) -> Windows:
+        """Goes on once a step."""
+        try:
+            yield from self._sample_window()
+            yield from self._line_windows()
+            yield from self._trace_window()
+        except Ended as ended:
+            self.record["note"] = str(ended)
+        self._write_record()
+
+    def _write_record(self) -> None:
+        self.agent.folder().replace("profile.json", self.record)
+
+    def _sample_window(self) -> Windows:
+        """Some steps in which another thread looks where this one is."""
+        timeline = self.agent.timeline
+        guarded = functools.partial(self.agent.guard.spare, SAMPLE, lambda: None)
+        samples = Samples(threading.get_ident(), lambda: PHASES[timeline.stack[-1]], guarded)
+        begun = time.perf_counter()
+        try:
+            with samples.watching():
+                while samples.steps < SAMPLED_STEPS:
+                    yield
+                    samples.steps += 1
+                    enough = time.perf_counter() - begun > SAMPLED_S and samples.steps >= LEAST_SAMPLED
+                    if enough and self.agent.world == 1:
+                        break
+        finally:
+            if samples.steps:
+                self.agent.folder().replace("samples.json", samples.document())
+
+    def _line_windows(self) -> Windows:
+        """One step with a dispatch mode on, and on CUDA one in sync debug mode."""
+        lines = self.lines = Lines(self._tell)
+        lines.skipped = self._no_ops()
+        try:
+            with lines.watching(ops=not lines.skipped):
+                yield
+            lines.steps = int(not lines.skipped)
+            if torch.cuda.is_initialized():
+                free = torch.cuda.get_sync_debug_mode() == 0
+                with lines.watching_syncs() if free else contextlib.nullcontext():
+                    yield
+        except Ended as ended:
+            lines.skipped = lines.skipped or str(ended)
+            self._write_lines(lines)
+            raise
+        self._write_lines(lines)
+
+    def _write_lines(self, lines: Lines) -> None:
+        self.agent.folder().replace("lines.json", lines.document())
+        self.lines = None
+
+    def _no_ops(self) -> str:
+        """Why ops can't be watched, "" where they can."""
+        if self.agent.compiled_frames or any(root["compiled"] for root in self.agent.script.roots.values()):
+            return "torch.compile is in use: its graphs would be made anew"
+        return "the script has a dispatch mode of its own on" if other_modes() else ""
+
+    def _tell(self, act: Callable[[Any], None], func: Any) -> None:
+        """An op is called. The mode can't be taken out from inside of one."""
+        if self.agent.guard.on and not self.failed:
+            self.agent.guard.spare(OP, self._fail, act, func)
+
+    def _fail(self) -> None:
+        self.failed = True
+
+    def _trace_window(self) -> Windows:
+        """A step to warm up, then those that are recorded."""
+        if self.foreign or torch.autograd._profiler_enabled():
+            raise Ended("the script runs a profiler of its own")
+        # torch crashes at exit where a thread has ended with its profiler on.
+        if threading.current_thread() is not threading.main_thread():
+            raise Ended("the loop runs in a thread; torch's profiler is begun in the main one only")
+        profiler = self.own = torch.profiler.profile(
+            activities=self._activities(),
+            record_shapes=True,
+            profile_memory=self.session.profile_memory,
+            with_stack=self.session.profile_stacks,
+        )
+        with _quiet():
+            profiler.prepare_trace()
+        yield
+        profiler.start_trace()
+        self.labels.kinds.append(_recorded)
+        self.record["first_step"] = self.agent.recorder.index
+        why = ""
+        try:
+            for _ in range(self.session.profile_steps):
+                yield
+                self.record["steps"] += 1
+        except Ended as ended:
+            why = str(ended)
+        finally:
+            self.labels.clear()
+            self.labels.kinds.remove(_recorded)
+            if self.agent.pid == os.getpid():  # a forked child has none of its threads
+                profiler.stop_trace()
+        self.own = None
+        if self.agent.guard.spare(EXPORT, lambda: None, self._export, profiler):
+            self.record["file"] = TRACE
+        else:
+            why = why or "the trace could not be written; problems.jsonl says why"
+        if why:
+            raise Ended(why)
+
+    def _activities(self) -> list[Any]:
+        kinds = torch.profiler.ProfilerActivity
+        if not torch.cuda.is_initialized():
+            return [kinds.CPU]
+        if under_nsight():
+            self.record["note"] = "Nsight holds the device's counters: the trace has the host's side only"
+            return [kinds.CPU]
+        self.record["device"] = True
+        return [kinds.CPU, kinds.CUDA]
+
+    def _export(self, profiler: Any) -> bool:
+        """Write the trace so that a reader sees it whole. Raises OSError."""
+        target = f"{self.agent.folder().path}/{TRACE}"
+        plain, part = f"{target}.plain.part", f"{target}.part"
+        try:
+            profiler.export_chrome_trace(plain)
+            with open(plain, "rb") as source, gzip.open(part, "wb", compresslevel=4) as packed:
+                source.seek(max(0, os.path.getsize(plain) - 64))
+                if not source.read().rstrip().endswith(b"}"):  # torch does not look at what its writes return
+                    raise OSError("the trace was cut short; is the disk full?")
+                source.seek(0)
+                shutil.copyfileobj(source, packed, COPIED)
+            os.replace(part, target)
+        finally:
+            for path in (plain, part):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+        return True
+
+    # before their end
+
+    def _give_way(self) -> None:
+        """The script begins a profiler of its own."""
+        self.foreign = True
+        if self.windows is not None and not self.taken:
+            self._advance(self.windows.throw, Ended("the script began a profiler of its own"))
+
+    def finish(self) -> None:
+        """The process ends."""
+        if not (self.over or self.taken) and self.agent.recorder.index:
+            self.agent.guard.spare(WINDOW, self.give_up, self._finish)
+        self.over = True
+
+    def _finish(self) -> None:
+        if self.windows is None:
+            self.record["note"] = "the run ended before enough steady steps were timed"
+            self._write_record()
+        elif self.agent.thread == threading.get_ident():
+            done = f"{self.record['steps']} of {self.record['wanted']}"
+            self._advance(self.windows.throw, Ended(f"the run ended after {done} steps"))
+        else:
+            self.record["note"] = "the thread that trains ended first"
+            self._write_record()
+
+    def give_up(self) -> None:
+        """After an error: take everything out, keep nothing."""
+        self.over, self.on, self.due, self.failed = True, False, False, False
+        self.agent.timeline.segment.probe = True
+        self.forget()
+        self.labels.clear()
+        windows, self.windows = self.windows, None
+        if windows is not None:
+            windows.close()
+
+    def forget(self) -> None:
+        """Take out what a child forked from the loop would inherit. Its profiler is the parent's."""
+        self.agent.timeline.watch = None
+        if self.lines is not None:
+            self.lines.forget()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """torch's tracer reads how much to print on stderr when it is first used."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = KINETO_SILENT
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+def under_nsight() -> bool:
+    """Whether nsys or ncu started this process."""
+    return any(name in os.environ for name in NSIGHT)

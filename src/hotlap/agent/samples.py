@@ -1,0 +1,81 @@
+"""Where the training thread is in the user's source, looked at every few milliseconds from another thread.
+
+The looking thread has to be given the interpreter's lock. Where the training thread holds it, it waits (up to the
+switch interval, 5 ms); where that is in C code without the lock, it does not. So each look counts for the time since
+the one before: what is rarely seen for being busy counts as much longer.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from .lines import Place, Places
+
+INTERVAL_S: Final = 0.002
+MOST: Final = 5_000
+"""Different places that are kept; time at others is in `left_out_ms`."""
+
+Key = tuple[str, int, int, str, str]
+"""Phase; index into files, line, function; the function that it is in, where that is not the user's."""
+
+
+class Samples:
+    """Host time of one thread by line; the document of samples.json."""
+
+    def __init__(self, thread: int, phase: Callable[[], str], guarded: Callable[[Callable[[], Any]], Any]) -> None:
+        """thread: its identifier. phase: the open phase's name. guarded: calls what the looking thread does."""
+        self.thread = thread
+        self.phase = phase
+        self.guarded = guarded
+        self.places = Places()
+        self.ns: dict[Key, int] = {}
+        self.looks = 0
+        self.left_out_ns = 0
+        self.steps = 0
+        self._stop = threading.Event()
+
+    def document(self) -> dict[str, Any]:
+        """Plain lists, as the file holds them; the most time first."""
+        rows = sorted(self.ns.items(), key=lambda item: -item[1])
+        return {
+            "steps": self.steps,
+            "looks": self.looks,
+            "files": self.places.files,
+            "lines": [[*key, ns / 1e6] for key, ns in rows],
+            "left_out_ms": self.left_out_ns / 1e6,
+        }
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look until the end of the block, which also waits for the thread to end."""
+        looking = threading.Thread(target=self.guarded, args=(self._look,), name="hotlap-samples", daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            looking.join(timeout=1.0)
+
+    def _look(self) -> None:
+        last = time.perf_counter_ns()
+        while not self._stop.wait(INTERVAL_S):
+            frame = sys._current_frames().get(self.thread)
+            now = time.perf_counter_ns()
+            if frame is None:
+                return
+            self._count(frame, now - last)
+            del frame  # and with it the tensors that it holds
+            last = now
+
+    def _count(self, frame: Any, ns: int) -> None:
+        self.looks += 1
+        leaf = frame.f_code.co_qualname
+        place: Place = self.places.innermost(frame, through_backward=True) or (-1, 0, "")
+        key = (self.phase(), *place, "" if leaf == place[2] else leaf)
+        if key in self.ns or len(self.ns) < MOST:
+            self.ns[key] = self.ns.get(key, 0) + ns
+        else:
+            self.left_out_ns += ns

@@ -1,0 +1,178 @@
+"""Samples what the machine does while a command runs: a thread of the parent, outside of the user's processes."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from hotlap.records.files import to_json
+from hotlap.records.telemetry import GpuSample, TelemetrySample
+
+EVERY_S: Final = 0.5
+HALVE_AFTER: Final = 10_000
+"""Samples after which they come half as often: a week has 7 times as many as the first 83 minutes."""
+FAMILY_EVERY: Final = 4
+"""Samples between two looks for new processes: a look reads all processes of the machine. What a process does before it
+is seen is not counted."""
+JOIN_S: Final = 2.0
+THROTTLE: Final = (
+    (0x2, "application clocks"),
+    (0x4, "power cap"),
+    (0x8, "hardware slowdown"),
+    (0x10, "sync boost"),
+    (0x20, "software thermal"),
+    (0x40, "hardware thermal"),
+    (0x80, "power brake"),
+    (0x100, "display clocks"),
+)
+"""NVML's bits; idle (0x1) is no throttling."""
+
+
+@contextlib.contextmanager
+def sampling(pid: int, path: Path, every_s: float = EVERY_S) -> Iterator[None]:
+    """Append samples of the process, what it started, and the GPUs to `path` until the block ends."""
+    over = threading.Event()
+    thread = threading.Thread(target=_sample, args=(pid, path, every_s, over), name="telemetry", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(JOIN_S)  # a driver that hangs must not keep the command's exit code from its caller
+
+
+def _sample(pid: int, path: Path, every_s: float, over: threading.Event) -> None:
+    """The thread. A full disk ends the samples, and nothing else."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        file = stack.enter_context(path.open("ab", buffering=0))
+        family, gpus = Family(pid), stack.enter_context(open_gpus())
+        taken = 0
+        due = time.monotonic()
+        while not over.wait(max(0.0, due - time.monotonic())):
+            file.write(to_json(take(family, gpus)) + b"\n")
+            taken += 1
+            due = max(due, time.monotonic() - every_s) + pause(taken, every_s)
+
+
+def pause(taken: int, every_s: float = EVERY_S) -> float:
+    """Seconds to the next sample."""
+    return float(every_s * 2 ** (taken // HALVE_AFTER))
+
+
+def take(family: "Family", gpus: Callable[[], tuple[GpuSample, ...]]) -> TelemetrySample:
+    """One sample."""
+    cpu, rss, count = family.look()
+    return TelemetrySample(
+        time=time.time(),
+        cpu_percent=cpu,
+        machine_cpu_percent=psutil.cpu_percent(None),
+        rss_bytes=rss,
+        processes=count,
+        gpus=gpus(),
+    )
+
+
+class Family:
+    """A process and all that descend from it."""
+
+    def __init__(self, pid: int) -> None:
+        self.known: dict[int, psutil.Process] = {}
+        self.spent: dict[int, float] = {}
+        self.looks = 0
+        self.at = time.monotonic()
+        self.root: Any = None
+        with contextlib.suppress(psutil.Error):
+            self.root = psutil.Process(pid)
+            self.known[pid] = self.root
+
+    def look(self) -> tuple[float | None, int | None, int]:
+        """CPU percent since the last look, resident bytes, number of processes."""
+        if self.looks % FAMILY_EVERY == 0:
+            self._find()
+        self.looks += 1
+        now = time.monotonic()
+        before, self.spent = self.spent, {}
+        seconds, rss, first = 0.0, 0, self.looks == 1
+        for pid, process in list(self.known.items()):
+            try:
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info()
+            except psutil.Error:
+                del self.known[pid]
+                continue
+            self.spent[pid] = times.user + times.system
+            seconds += self.spent[pid] - before.get(pid, self.spent[pid])  # from where it was first seen
+            rss += memory.rss
+        passed, self.at = now - self.at, now
+        cpu = None if first or passed <= 0 else max(0.0, 100 * seconds / passed)
+        return cpu, rss if self.spent else None, len(self.spent)
+
+    def _find(self) -> None:
+        with contextlib.suppress(psutil.Error, AttributeError):
+            for child in self.root.children(recursive=True):
+                self.known.setdefault(child.pid, child)
+
+
+@contextlib.contextmanager
+def open_gpus() -> Iterator[Callable[[], tuple[GpuSample, ...]]]:
+    """A function that samples every GPU; () without the `gpu` extra, a driver or a GPU."""
+    try:
+        import pynvml
+    except ImportError:
+        yield tuple
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield tuple
+        return
+    try:
+        handles = _handles(pynvml)
+        yield lambda: tuple(gpu_sample(pynvml, index, handle) for index, handle in handles)
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _handles(nvml: Any) -> list[tuple[int, Any]]:
+    try:
+        return [(index, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
+        return []
+
+
+def gpu_sample(nvml: Any, index: int, handle: Any) -> GpuSample:
+    """One GPU now. Each value stands alone: a device that lacks one still tells the others."""
+
+    def ask(name: str, *args: Any) -> Any:
+        try:
+            return getattr(nvml, name)(handle, *args)
+        except (nvml.NVMLError, AttributeError):  # AttributeError: an older binding
+            return None
+
+    use, memory = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetMemoryInfo")
+    power, energy = ask("nvmlDeviceGetPowerUsage"), ask("nvmlDeviceGetTotalEnergyConsumption")
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:
+        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    return GpuSample(
+        index=index,
+        busy_percent=None if use is None else float(use.gpu),
+        memory_busy_percent=None if use is None else float(use.memory),
+        memory_bytes=None if memory is None else int(memory.used),
+        power_w=None if power is None else power / 1000,
+        energy_j=None if energy is None else energy / 1000,
+        sm_mhz=ask("nvmlDeviceGetClockInfo", getattr(nvml, "NVML_CLOCK_SM", 1)),
+        memory_mhz=ask("nvmlDeviceGetClockInfo", getattr(nvml, "NVML_CLOCK_MEM", 2)),
+        temperature_c=ask("nvmlDeviceGetTemperature", getattr(nvml, "NVML_TEMPERATURE_GPU", 0)),
+        throttle=None if reasons is None else throttling(int(reasons)),
+    )
+
+
+def throttling(reasons: int) -> tuple[str, ...]:
+    """The names of NVML's bits."""
+    return tuple(name for bit, name in THROTTLE if reasons & bit)

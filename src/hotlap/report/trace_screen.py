@@ -1,0 +1,293 @@
+"""What a trace says, on one screen."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..records.diagnosis import Place
+from ..records.trace import (
+    Change,
+    Collective,
+    Gap,
+    KernelTime,
+    OpRoofline,
+    Ranks,
+    RankTrace,
+    Replay,
+    Sync,
+    TraceDiff,
+    TraceReport,
+)
+from .console import Parts, Screen, ShareBar, columns, count, labelled, ms, number, percent, plain, ratio
+from .run_screen import finding_lines, place_text
+
+TEMPLATE: Final = re.compile(r"(?<=\w)[<(].*", re.S)
+"""What follows the name of a C++ function."""
+ROWS: Final = 6
+NAME: Final = 44
+LEAST_GAIN: Final = 1.01
+
+
+def trace_screen(report: TraceReport, rows: int = ROWS) -> RenderableType:
+    """The answers about one rank, or about many and the one among them that the others wait for."""
+    blocks: list[RenderableType] = []
+    for rank in _shown(report):
+        blocks += _head(rank, report)
+        if len(report.ranks) > 1:
+            blocks += [_ranks(report), Text()]
+        blocks += _findings(report, rows)
+        blocks += _tables(rank, rows)
+        blocks += _collectives(report.collectives, rows)
+        blocks += _what_if(report.replay or rank.replay)
+        blocks.append(labelled(_trust(rank, report)))
+    return Screen(*blocks)
+
+
+def _shown(report: TraceReport) -> Sequence[RankTrace]:
+    if len(report.ranks) < 2:
+        return report.ranks
+    chosen = report.balance.straggler if report.balance and report.balance.straggler is not None else None
+    return [next((rank for rank in report.ranks if rank.rank == chosen), report.ranks[0])]
+
+
+def _a_step(ns: float, rank: RankTrace) -> str:
+    return ms(ns / rank.window.count / 1e6)
+
+
+def _short(name: str) -> str:
+    name = name.removeprefix("void ").removeprefix("autograd::engine::evaluate_function: ")
+    name = name if ".py(" in name else TEMPLATE.sub("", name)
+    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+
+
+def _place(where: Place | None) -> str:
+    return place_text(where, str(Path.cwd())) if where else ""
+
+
+def _head(rank: RankTrace, report: TraceReport) -> list[RenderableType]:
+    """What was read, and the step."""
+    many = f"rank {rank.rank} of {len(report.ranks)}" if len(report.ranks) > 1 else ""
+    steps = number(len(rank.window.steps), "step") if rank.window.steps else "no steps found: the whole trace"
+    by = f" by {rank.window.found_by}" if rank.window.steps else ""
+    head = Parts([f"{ms(rank.step_ms)} a step", rank.device_name, many], "bold")
+    return [head, Parts([rank.source, f"{steps}{by}", f"{count(rank.events)} events"], "dim"), Text()]
+
+
+def _tables(rank: RankTrace, rows: int) -> list[RenderableType]:
+    """Device time, idle time, what ran, waits, ops against the peaks."""
+    found = (
+        _device(rank),
+        _gaps(rank, rank.gaps[:rows]),
+        _kernels(rank, rows),
+        _host(rank, rows),
+        _syncs(rank, rank.syncs[:rows]),
+        _roofline(rank, rank.roofline[:rows]),
+    )
+    return [block for table in found if table is not None for block in (table, Text())]
+
+
+def _device(rank: RankTrace) -> Table | None:
+    if not rank.breakdown:
+        return None
+    table = columns("device", "a step", "share", "", right=("a step", "share"), wide=("",))
+    for one in rank.breakdown:
+        parts = (
+            ("compute", one.compute_ns),
+            ("communication, exposed", one.exposed_communication_ns),
+            ("copies, exposed", one.exposed_copy_ns),
+            ("idle", one.idle_ns),
+        )
+        for name, ns in parts:
+            share = ns / one.span_ns if one.span_ns else 0.0
+            label = f"{one.device}: {name}" if len(rank.breakdown) > 1 else name
+            table.add_row(label, _a_step(ns, rank), percent(share), ShareBar(share, style="cyan"))
+    return table
+
+
+def _gaps(rank: RankTrace, gaps: Sequence[Gap]) -> Table | None:
+    if not gaps:
+        return None
+    table = columns(
+        "idle because of", "a step", "gaps", "longest", "under", right=("a step", "gaps", "longest"), wide=("under",)
+    )
+    for gap in gaps:
+        under = Parts([_short(gap.doing), _place(gap.where)])
+        table.add_row(gap.cause, _a_step(gap.idle_ns, rank), count(gap.count), ms(gap.longest_ns / 1e6), under)
+    return table
+
+
+def _kernels(rank: RankTrace, rows: int) -> Table | None:
+    by = "line" if any(row.by == "line" and row.where for row in rank.kernels) else "op"
+    chosen: list[KernelTime] = [row for row in rank.kernels if row.by == by][:rows]
+    if not chosen:
+        return None
+    table = columns(
+        f"device work by {by}",
+        "a step",
+        "share",
+        "calls",
+        right=("a step", "share", "calls"),
+        wide=(f"device work by {by}",),
+    )
+    for row in chosen:
+        key = _place(row.where) if by == "line" and row.where else row.key
+        table.add_row(plain(_short(key)), _a_step(row.ns, rank), percent(row.share), count(row.count))
+    return table
+
+
+def _host(rank: RankTrace, rows: int) -> Table | None:
+    if not rank.host:
+        return None
+    table = columns(
+        "host time", "own", "in all", "calls", "at", right=("own", "in all", "calls"), wide=("host time", "at")
+    )
+    for row in rank.host[:rows]:
+        cells = (_a_step(row.ns, rank), _a_step(row.total_ns, rank), count(row.count), plain(_place(row.where)))
+        table.add_row(plain(_short(row.name)), *cells)
+    return table
+
+
+def _syncs(rank: RankTrace, syncs: Sequence[Sync]) -> Table | None:
+    if not syncs:
+        return None
+    table = columns(
+        "the host waits",
+        "wait",
+        "idle after",
+        "calls",
+        "at",
+        right=("wait", "idle after", "calls"),
+        wide=("the host waits", "at"),
+    )
+    for sync in syncs:
+        at = Parts([sync.op or sync.call, _place(sync.where)])
+        waits = (_a_step(sync.host_ns, rank), _a_step(sync.idle_ns, rank), count(sync.count))
+        table.add_row(plain(sync.cause), *waits, at)
+    return table
+
+
+def _roofline(rank: RankTrace, rows: Sequence[OpRoofline]) -> Table | None:
+    if not rows:
+        return None
+    table = columns("op", "a step", "limit", "of peak", "why", right=("a step", "of peak"), wide=("op", "why"))
+    for row in rows:
+        name = plain(f"{row.op} {_short(row.shape)} {row.dtype}")
+        why = row.why_not or ("tensor cores" if row.tensor_cores else "")
+        table.add_row(name, _a_step(row.ns, rank), row.limit, percent(row.of_peak), plain(why))
+    return table
+
+
+def _what_if(replay: Replay | None) -> list[RenderableType]:
+    changed = [one for one in replay.predictions if one.gain >= LEAST_GAIN] if replay else []
+    if not changed:
+        return []
+    table = columns("what if", "a step", "faster", "", right=("a step", "faster"), wide=("",))
+    for one in sorted(changed, key=lambda one: one.ms):
+        table.add_row(one.change.replace("_", " "), ms(one.ms), ratio(one.gain), plain(one.meaning, "dim"))
+    return [table, Text()]
+
+
+def _trust(rank: RankTrace, report: TraceReport) -> Iterator[tuple[str, RenderableType]]:
+    for said in rank.trust.said:
+        yield "trust", plain(said, "yellow")
+    replay = report.replay or rank.replay
+    if replay is not None and replay.measured_ms:
+        off = replay.replayed_ms / replay.measured_ms - 1
+        yield (
+            "what if",
+            plain(f"the unchanged step replays in {ms(replay.replayed_ms)}, {off:+.1%} of the measured one"),
+        )
+
+
+def _ranks(report: TraceReport) -> RenderableType:
+    table = columns(
+        "rank",
+        "a step",
+        "compute",
+        "communication",
+        "idle",
+        "late",
+        right=("a step", "compute", "communication", "idle", "late"),
+    )
+    balance = report.balance or Ranks(loads=(), imbalance=0.0)
+    for load in balance.loads:
+        late = ms(load.late_ns / 1e6) if load.late_ns is not None else "unknown"
+        cells = [ms(ns / 1e6) for ns in (load.step_ns, load.compute_ns, load.communication_ns, load.idle_ns)]
+        mark = "bold yellow" if load.rank == balance.straggler else ""
+        table.add_row(str(load.rank), *cells, late, style=mark)
+    said = "no rank is waited for"
+    if balance.straggler is not None:
+        said = f"the others wait for rank {balance.straggler}: {ms(balance.cost_ns / 1e6)} a step; {balance.why}"
+    return Group(table, plain(said, "bold" if balance.straggler is not None else "dim"))
+
+
+def _collectives(rows: Sequence[Collective], most: int) -> list[RenderableType]:
+    if not rows:
+        return []
+    table = columns(
+        "collective",
+        "MiB",
+        "calls",
+        "transfer",
+        "wait",
+        "skew",
+        "bus GB/s",
+        right=("MiB", "calls", "transfer", "wait", "skew", "bus GB/s"),
+    )
+    for row in rows[:most]:
+        times = [ms(ns / 1e6) if ns is not None else "unknown" for ns in (row.transfer_ns, row.wait_ns, row.skew_ns)]
+        bus = count(row.bus_gbs) if row.bus_gbs is not None else "unknown"
+        table.add_row(
+            plain(f"{row.name} {row.dtype} ×{row.ranks}"), count(row.bytes / 2**20), count(row.count), *times, bus
+        )
+    return [table, Text()]
+
+
+def _findings(report: TraceReport, rows: int) -> list[RenderableType]:
+    if not report.findings:
+        return [plain("no finding: nothing that hotlap knows of takes a notable share", "dim")]
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in report.findings[:rows]:
+        cost = f"−{ms(finding.cost_ms)}" if finding.cost_ms else ""
+        label = Text(f"{percent(finding.share)}\n", "bold yellow").append(cost, "yellow")
+        table.add_row(label, Group(*finding_lines(finding, str(Path.cwd()))))
+    more = len(report.findings) - rows
+    return [table, *([plain(f"and {more} more; --top shows them", "dim")] if more > 0 else []), Text()]
+
+
+def diff_screen(diff: TraceDiff, rows: int = ROWS) -> RenderableType:
+    """What changed from one trace to another."""
+    step = diff.step
+    gain = step.before_ms / step.after_ms if step.after_ms else float("nan")
+    head = [f"{ms(step.before_ms)} → {ms(step.after_ms)} a step", f"{ratio(gain)} as fast"]
+    blocks: list[RenderableType] = [Parts(head, "bold"), Parts([*diff.before, "→", *diff.after], "dim"), Text()]
+    blocks += [plain(said) for said in diff.said]
+    for title, changes in (
+        ("device time", diff.parts),
+        ("kernels", diff.kernels),
+        ("ops, device time", diff.ops),
+        ("the host waits", diff.syncs),
+        ("launches", diff.launches),
+        ("host time", diff.host),
+    ):
+        if changes:
+            blocks += [Text(), _changes(title, changes[:rows])]
+    return Screen(*blocks)
+
+
+def _changes(title: str, changes: Sequence[Change]) -> Table:
+    right = ("before", "after", "change", "calls")
+    table = columns(title, *right, right=right, wide=(title,))
+    for one in changes:
+        calls = f"{count(one.before_count)} → {count(one.after_count)}" if one.before_count or one.after_count else ""
+        sign = "+" if one.delta_ms > 0 else "−"
+        times = (ms(one.before_ms), ms(one.after_ms), f"{sign}{ms(abs(one.delta_ms))}")
+        table.add_row(plain(_short(one.name)), *times, calls)
+    return table

@@ -1,0 +1,1 @@
+"""Reading `torch.profiler` traces: files into tables (`read`), tables into answers (`analyses`)."""

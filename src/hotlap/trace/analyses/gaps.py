@@ -1,0 +1,574 @@
+"""Why the device was idle: each idle nanosecond booked to one cause, by what the host did then.
+
+A gap is a maximal stretch of the window in which the device runs no work (the idle time of `breakdown`). The work that
+ends it is the first to start on that device at the gap's end; `L` is the call that launched it, on thread T.
+
+Of a gap [a, b), the part after the host was done issuing is booked by the queue:
+
+* `between kernels`: the next work was queued before a (L returned by then, or L is a graph launch that already runs).
+  All of the gap: the device's own pause between pieces of work, or work that waits for an event of another stream.
+* `launch`: from L's start to b, the call itself and the latency behind it; `copy` where L copies pageable memory, which
+  the host has to stage.
+
+The rest, before L starts, is cut at every start and end of a host event and booked by the innermost event open then on
+T. Where T has no event open but Python or annotations, the main thread is asked, then the other threads that launch;
+where none of them is in an op or a call it is T's Python. By the event (the first that fits):
+
+* `input`: within `enumerate(DataLoader)#...__next__`.
+* `communication`: within an op of torch.distributed (`c10d::`, `nccl:`, `gloo:`): the host waits for other ranks.
+* `profiler`: while the profiler takes time of its own (rows of category `overhead`).
+* `allocator`: a call that takes memory from the driver or gives it back (cudaMalloc, cudaFree, cudaHostAlloc, ...).
+* `sync`: a call in which the host waits for the device (`waiting_calls`); `copy` for a pageable copy to the device.
+* `launch`: any other op, runtime or driver call: eager dispatch.
+* `python`: a Python function or no event: the user's code between ops.
+
+Three rules add to that:
+
+* After a sync. A wait of w ns on an asked thread holds the host up by w ns, which it could have been ahead. So of the
+  time after a wait and before the end of the next, the first w ns of `launch` and `python` are booked to `sync` and to
+  that wait: idle time that would not be there if the call had not waited. Idle time within the call comes off w. Waits
+  with no kernel launch between them (`.item()` and then the copies of the next batch) count as one, with the sum of
+  their time, booked to the longest.
+* Between the nodes of a backward. Where no asked thread is in an op or a call, and the last one as well as the next are
+  on the same thread, not the main one, autograd's engine is at work: `launch`, booked to the next.
+* No known launch. Work whose call is not in the trace was queued before the gap if its correlation is older than every
+  recorded call's (it was launched before the recording began), or if the call of the next linked work of its stream
+  returned before the gap (streams are first in, first out). Otherwise `launch` and `python` read `unknown`. Where no
+  work follows at all, the host is asked up to the window's end.
+
+Every idle nanosecond is in one piece, so the sum over gaps is the idle time of `breakdown`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from hotlap.records.diagnosis import Place
+from hotlap.records.trace import Gap
+from hotlap.trace.intervals import Intervals, complement
+from hotlap.trace.links import enclosing
+from hotlap.trace.tables import WORK
+from hotlap.trace.view import Ints, View, place_of
+
+Kept = TypeVar("Kept")
+Codes = npt.NDArray[np.int8]
+Bools = npt.NDArray[np.bool_]
+
+CAUSES: Final = (
+    "python",
+    "launch",
+    "input",
+    "communication",
+    "profiler",
+    "allocator",
+    "sync",
+    "copy",
+    "between kernels",
+    "unknown",
+)
+PYTHON, LAUNCH, INPUT, COMMUNICATION, PROFILER, ALLOCATOR, SYNC, COPY, BETWEEN, UNKNOWN = range(len(CAUSES))
+
+WAITS: Final = re.compile(
+    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx|Thread)Synchronize|^(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol)?(_ptds)?$"
+    r"|^cuMemcpy(HtoD|DtoH)(_v2)?(_ptds)?$"
+)
+"""Calls in which the host waits for the device, whatever they copy."""
+ALLOCATES: Final = re.compile(
+    r"^(cuda|hip|cu)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc)|Mem(Alloc|Free|Create|Release|Map|Unmap"
+    r"|SetAccess|Address|Host))"
+)
+INPUT_NAME: Final = "enumerate(DataLoader)"
+COMMUNICATION_NAMES: Final = ("c10d::", "nccl:", "gloo:")
+_NEVER: Final = -(2**62)
+MAX_THREADS: Final = 8
+"""Launching threads that are asked, those with most launches first."""
+
+
+def gaps(view: View) -> tuple[Gap, ...]:
+    """Idle time of all devices by (cause, doing, place), dearest first."""
+    found = [_named(view, pieces(view, device), device) for device in view.devices]
+    if not found or not sum(map(len, found)):
+        return ()
+    keys = ["cause", "doing", "place"]
+    each = pl.concat(found).group_by(*keys, "device", "gap").agg(pl.col("ns").sum())
+    total = each.group_by(*keys).agg(
+        pl.col("ns").sum().alias("idle"), pl.len().alias("count"), pl.col("ns").max().alias("longest")
+    )
+    return tuple(
+        Gap(
+            cause=CAUSES[row["cause"]],
+            idle_ns=row["idle"],
+            count=row["count"],
+            longest_ns=row["longest"],
+            doing=row["doing"],
+            where=unpacked(row["place"]),
+        )
+        for row in total.sort(["idle", *keys], descending=[True, False, False, False]).iter_rows(named=True)
+    )
+
+
+# pieces
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Idle time of one device in disjoint pieces, in order. gap: its number; cause: index into CAUSES; row: of `host`,
+    the event that it is booked to, -1 for none."""
+
+    gap: Ints
+    start: Ints
+    end: Ints
+    cause: Codes
+    row: Ints
+
+    def __len__(self) -> int:
+        return len(self.gap)
+
+
+def pieces(view: View, device: int) -> Pieces:
+    """The idle time of one device, piece by piece. Kept with the view, as `gaps` and `syncs` both ask."""
+    return _kept(view, f"_idle_pieces_{device}", lambda: _pieces(view, device))
+
+
+def _kept(view: View, key: str, make: Callable[[], Kept]) -> Kept:
+    """Made once for each view, as its cached properties are."""
+    if key not in view.__dict__:
+        view.__dict__[key] = make()
+    kept: Kept = view.__dict__[key]
+    return kept
+
+
+def _pieces(view: View, device: int) -> Pieces:
+    window = view.window
+    idle = complement(view.busy(device), window.start_ns, window.end_ns)
+    late = _late(view, device, idle)
+    threads = _threads(view, device, late)
+    waits = waiting_calls(view)
+    waits = waits[_thread_of(view, waits, threads) >= 0]  # a wait elsewhere holds nobody up
+    before = _host_pieces(view, threads, late, waits)
+    after = np.nonzero(late.until < idle.ends)[0]
+    both = (
+        before,
+        Pieces(after, late.until[after], idle.ends[after], late.tail[after], late.launch[after]),
+    )
+    gap, start, end, cause, row = (
+        np.concatenate([getattr(p, f) for p in both]) for f in ("gap", "start", "end", "cause", "row")
+    )
+    order = np.argsort(start, kind="stable")
+    whole = Pieces(gap[order], start[order], end[order], cause[order], row[order])
+    return _after_waits(view, whole, waits)
+
+
+@dataclass(frozen=True)
+class Late:
+    """Per gap, how late its next work was launched. starts: of the gaps; until: end of the part before the launch;
+    tail: cause of the part after it; launch: row of the launching call, -1 unknown; unknown: work without a launch."""
+
+    starts: Ints
+    until: Ints
+    tail: Codes
+    launch: Ints
+    unknown: Bools
+
+
+def _late(view: View, device: int, idle: Intervals) -> Late:
+    work = _Work.of(view, device)
+    index = np.searchsorted(work.starts, idle.ends, side="left")
+    follows = index < len(work.starts)
+    launch = np.append(work.launches, -1)[index]
+    known = launch >= 0
+    unknown = follows & ~known
+    if not len(view.trace.host):
+        return Late(idle.starts, idle.ends, np.zeros(len(idle), np.int8), launch, unknown)
+    row = np.maximum(launch, 0)
+    called = view.host("start")[row]
+    queued = known & ((called + view.host("dur")[row] <= idle.starts) | (work.first(view)[row] < idle.ends))
+    if unknown.any():
+        early = work.queued(view, index[unknown], idle.starts[unknown])
+        queued[unknown], unknown[unknown] = early, ~early
+    until = np.where(known, np.clip(called, idle.starts, idle.ends), idle.ends)
+    until = np.where(queued, idle.starts, until)
+    tail = np.where(queued, BETWEEN, np.where(np.isin(launch, pageable_copies(view)), COPY, LAUNCH)).astype(np.int8)
+    return Late(idle.starts, until, tail, launch, unknown)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """All work of a device that takes time, in order of start."""
+
+    starts: Ints
+    launches: Ints
+    streams: Ints
+    correlations: Ints
+
+    @classmethod
+    def of(cls, view: View, device: int) -> "_Work":
+        wanted = pl.col("cat").is_in(WORK) & (pl.col("device") == device) & (pl.col("dur") > 0)
+        columns = ("start", pl.col("launch").cast(pl.Int64), "stream", "correlation")
+        return cls(*(c.to_numpy() for c in view.trace.device.lazy().filter(wanted).select(*columns).collect()))
+
+    def first(self, view: View) -> Ints:
+        """Per row of `host`: start of the first work that it launched; only read where there is one."""
+        first = np.zeros(len(view.trace.host), np.int64)
+        linked = self.launches >= 0
+        first[self.launches[linked][::-1]] = self.starts[linked][::-1]  # in order of start: the first is written last
+        return first
+
+    def queued(self, view: View, which: Ints, times: Ints) -> Bools:
+        """Whether work without a known launch was certainly launched before each time."""
+        calls = view.host("correlation")
+        calls = calls[(calls > 0) & (view.trace.host["cat"] == "runtime").to_numpy()]
+        before = (self.correlations[which] > 0) & (self.correlations[which] < calls.min(initial=np.iinfo(np.int64).max))
+        before &= len(calls) > 0
+        bound = self._next_linked()[which]
+        returned = (view.host("start") + view.host("dur"))[np.maximum(bound, 0)]
+        queued: Bools = before | ((bound >= 0) & (returned <= times))
+        return queued
+
+    def _next_linked(self) -> Ints:
+        """Per piece of work the launch of the next on its stream that has one; -1 where none has."""
+        found = np.full(len(self.starts), -1, np.int64)
+        for stream in np.unique(self.streams):
+            mine = np.nonzero(self.streams == stream)[0]
+            linked = mine[self.launches[mine] >= 0]
+            index = np.searchsorted(linked, mine)
+            found[mine] = np.append(self.launches[linked], -1)[index]
+        return found
+
+
+# the host's part
+
+
+def _host_pieces(view: View, threads: list[tuple[int, int]], late: Late, waits: Ints) -> Pieces:
+    """The parts before launches, cut at host events and booked to what the host did."""
+    gap = np.nonzero(late.until > late.starts)[0]
+    starts, ends = late.starts[gap], late.until[gap]
+    preferred = np.maximum(_thread_of(view, late.launch[gap], threads), 0)
+    overhead = np.nonzero((view.trace.host["cat"] == "overhead").to_numpy() & (view.host("dur") > 0))[0]
+    events = [_bounds(view, thread) for thread in threads]
+    events.append((view.host("start")[overhead], (view.host("start") + view.host("dur"))[overhead]))
+    cuts = [_within(np.sort(times), starts, ends) for both in events for times in both]
+    at = np.unique(np.concatenate([starts, *cuts]))
+    mine = np.searchsorted(starts, at, side="right") - 1
+    end = np.minimum(np.append(at[1:], np.iinfo(np.int64).max), ends[mine]) if len(at) else at
+    rows = np.stack([view.at(at, thread) for thread in threads])
+    row = _asked(view, rows, preferred[mine])
+    cause = _causes(view, row, waits)
+    node = _next_node(view, threads, at, cause == PYTHON)
+    row, cause = np.where(node >= 0, node, row), np.where(node >= 0, LAUNCH, cause).astype(np.int8)
+    cause[late.unknown[gap][mine] & np.isin(cause, (PYTHON, LAUNCH))] = UNKNOWN
+    under = _open(view, overhead, at)
+    return Pieces(
+        gap[mine], at, end, np.where(under >= 0, PROFILER, cause).astype(np.int8), np.where(under >= 0, under, row)
+    )
+
+
+def _threads(view: View, device: int, late: Late) -> list[tuple[int, int]]:
+    """Threads to ask: the main one, then those that launch work of the device in the window or what ends its last gap,
+    most launches first."""
+    work = view.work.lazy().filter((pl.col("device") == device) & (pl.col("launch") >= 0)).select("launch").collect()
+    rows = np.concatenate([work["launch"].to_numpy(), late.launch[-1:][late.launch[-1:] >= 0]])
+    calls = view.trace.host.select("pid", "tid")[rows]
+    threads = [view.main_thread]
+    for pid, tid, _ in calls.group_by("pid", "tid").len().sort("len", "tid", descending=True).iter_rows():
+        if (pid, tid) not in threads and len(threads) < MAX_THREADS:
+            threads.append((pid, tid))
+    return threads
+
+
+def _thread_of(view: View, rows: Ints, threads: list[tuple[int, int]]) -> Ints:
+    """Index of each row's thread in the list, -1 where it is not there or there is no row."""
+    index = np.full(len(rows), -1, np.int64)
+    if len(view.trace.host):
+        pids, tids, row = view.host("pid"), view.host("tid"), np.maximum(rows, 0)
+        for number, (pid, tid) in enumerate(threads):
+            index[(rows >= 0) & (pids[row] == pid) & (tids[row] == tid)] = number
+    return index
+
+
+def _bounds(view: View, thread: tuple[int, int]) -> tuple[Ints, Ints]:
+    mine = (view.host("pid") == thread[0]) & (view.host("tid") == thread[1])
+    starts = view.host("start")[mine]
+    return starts, starts + view.host("dur")[mine]
+
+
+def _within(times: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Those of the sorted times that lie inside one of the intervals."""
+    low, high = np.searchsorted(times, starts, side="right"), np.searchsorted(times, ends, side="left")
+    count = np.maximum(high - low, 0)
+    offset = np.cumsum(count) - count
+    found: Ints = times[np.arange(int(count.sum())) - np.repeat(offset - low, count)]
+    return found
+
+
+def _asked(view: View, rows: Ints, preferred: Ints) -> Ints:
+    """Per piece the row that counts. rows: [threads, pieces], the innermost event of each thread; preferred: index of
+    the launching thread."""
+    if not len(view.trace.host):
+        return np.full(rows.shape[1], -1, np.int64)
+    used = np.unique(rows)
+    names = view.trace.host.select("name", "cat")[np.maximum(used, 0)]
+    busy = (~names["cat"].is_in(["python", "annotation"])).to_numpy() & (used >= 0)
+    busy |= names["name"].str.starts_with(INPUT_NAME).to_numpy() & (used >= 0)
+    step = names["name"].str.starts_with("ProfilerStep#").to_numpy()
+    rank = np.where(busy, 0, np.where((used < 0) | step, 200, 100))
+    score = rank[np.searchsorted(used, rows)] + 1 + np.arange(len(rows))[:, None]
+    score[preferred, np.arange(rows.shape[1])] -= 1 + preferred
+    chosen = np.argmin(score, axis=0)
+    row: Ints = rows[chosen, np.arange(rows.shape[1])].astype(np.int64)
+    row[step[np.searchsorted(used, row)]] = -1  # a step's own range says nothing
+    return row
+
+
+def _causes(view: View, rows: Ints, waits: Ints) -> Codes:
+    """The cause that each row stands for."""
+    used, back = np.unique(rows, return_inverse=True)
+    if not len(used) or not len(view.trace.host):
+        return np.zeros(len(rows), np.int8)
+    events = view.trace.host.select("name", "cat")[np.maximum(used, 0)]
+    cause = np.where(events["cat"].is_in(["python", "annotation"]).to_numpy(), PYTHON, LAUNCH)
+    allocating = [name for name in events["name"].unique() if ALLOCATES.match(name)]
+    calls = (events["cat"] == "runtime").to_numpy()
+    cause[calls & events["name"].is_in(allocating).to_numpy()] = ALLOCATOR
+    cause[np.isin(used, waits)] = SYNC
+    cause[np.isin(used, pageable_copies(view))] = COPY
+    parent = view.host("parent").astype(np.int64)
+    cause[_inside(used, parent, _communication(view))] = COMMUNICATION
+    cause[_inside(used, parent, _loader(view))] = INPUT
+    return np.where(used < 0, PYTHON, cause).astype(np.int8)[back]
+
+
+def _next_node(view: View, threads: list[tuple[int, int]], at: Ints, wanted: Bools) -> Ints:
+    """Where autograd's engine is between two nodes: the row of the next one; else -1. threads: the main one first."""
+    found = np.full(len(at), -1, np.int64)
+    if len(threads) < 2 or not wanted.any():
+        return found
+    times = at[wanted]
+    last, coming, row = [], [], []
+    category = view.trace.host["cat"]
+    working = ((category == "op") | (category == "runtime")).to_numpy()
+    for pid, tid in threads:
+        rows = np.nonzero(working & (view.host("pid") == pid) & (view.host("tid") == tid))[0]
+        starts = view.host("start")[rows]
+        reach = np.maximum.accumulate(starts + view.host("dur")[rows])
+        index = np.searchsorted(starts, times, side="right")
+        last.append(np.concatenate([[_NEVER], reach])[index])
+        coming.append(np.concatenate([starts, [-_NEVER]])[index])
+        row.append(np.concatenate([rows, [-1]])[index])
+    who = np.argmax(np.stack(last), axis=0)
+    same = (who > 0) & (who == np.argmin(np.stack(coming), axis=0))
+    found[wanted] = np.where(same, np.stack(row)[who, np.arange(len(times))], -1)
+    return found
+
+
+def _loader(view: View) -> Bools:
+    """Which rows of `host` are waits for the data loader."""
+    wanted = (pl.col("cat") == "annotation") & pl.col("name").str.starts_with(INPUT_NAME)
+    return _kept(view, "_loader_rows", lambda: _marked(view, wanted))
+
+
+def _communication(view: View) -> Bools:
+    """Which rows of `host` are ops of torch.distributed."""
+    named = [pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION_NAMES]
+    return _marked(view, pl.any_horizontal(named) & ((pl.col("cat") == "op") | (pl.col("cat") == "annotation")))
+
+
+def _marked(view: View, wanted: pl.Expr) -> Bools:
+    return view.trace.host.lazy().select(wanted.alias("is")).collect()["is"].to_numpy()
+
+
+def _inside(rows: Ints, parent: Ints, marks: Bools) -> Bools:
+    """Which rows are marked or have a marked one around them."""
+    if not marks.any():
+        return np.zeros(len(rows), bool)
+    return enclosing(rows, parent, marks) >= 0
+
+
+def _open(view: View, rows: Ints, times: Ints) -> Ints:
+    """Which of the rows is open at each time, -1 where none is; of several the last to start."""
+    found = np.full(len(times), -1, np.int64)
+    starts, ends = view.host("start")[rows], (view.host("start") + view.host("dur"))[rows]
+    low, high = np.searchsorted(times, starts), np.searchsorted(times, ends)
+    for row, first, end in zip(rows.tolist(), low.tolist(), high.tolist(), strict=True):  # a handful: buffer requests
+        found[first:end] = row
+    return found
+
+
+# waits
+
+
+def waiting_calls(view: View) -> Ints:
+    """Rows of `host`, sorted: calls in which the host waits for the device. Those of WAITS, and asynchronous copies
+    from or to pageable memory, which the driver stages."""
+    return _kept(view, "_waiting_calls", lambda: _waiting_calls(view))
+
+
+def _waiting_calls(view: View) -> Ints:
+    host = view.trace.host
+    rows = np.nonzero((host["cat"] == "runtime").to_numpy())[0]
+    names = host["name"].gather(rows)
+    waiting = names.is_in([name for name in names.unique() if WAITS.match(name)]).to_numpy()
+    return np.union1d(rows[waiting], pageable_copies(view, r"Pageable.*->.*Device|Device.*->.*Pageable"))
+
+
+def pageable_copies(view: View, direction: str = "Pageable.*->.*Device") -> Ints:
+    """Rows of `host`, sorted: calls that copy pageable memory, by default to the device."""
+    device = view.trace.device
+    copies = (device["cat"] == "memcpy") & (device["launch"] >= 0)
+    names, rows = device["name"].filter(copies), device["launch"].filter(copies).to_numpy()
+    return np.unique(rows[names.str.contains(direction).to_numpy()]).astype(np.int64)
+
+
+def _after_waits(view: View, whole: Pieces, waits: Ints) -> Pieces:
+    """Book the time that a wait has cost to it: the first of what follows, as long as the wait."""
+    eligible = np.nonzero(np.isin(whole.cause, (PYTHON, LAUNCH)))[0]
+    if not len(waits) or not len(eligible):
+        return whole
+    ends, group, credit, longest = _grouped(view, waits, _within_waits(view, whole, waits))
+    last = np.searchsorted(ends, whole.start[eligible], side="right") - 1
+    eligible, last = eligible[last >= 0], last[last >= 0]
+    mine = group[last]  # ascending, as pieces and waits are in order
+    length = whole.end[eligible] - whole.start[eligible]
+    before = np.cumsum(length) - length
+    first = np.searchsorted(mine, mine, side="left")
+    taken = np.clip(credit[mine] - (before - before[first]), 0, length)
+    return _split(whole, eligible[taken > 0], taken[taken > 0], longest[mine[taken > 0]])
+
+
+def _within_waits(view: View, whole: Pieces, waits: Ints) -> Ints:
+    """Idle time already booked to each wait."""
+    index = np.searchsorted(waits, whole.row)
+    mine = (whole.row >= 0) & (index < len(waits))
+    mine[mine] = waits[index[mine]] == whole.row[mine]
+    mine &= np.isin(whole.cause, (SYNC, COPY))
+    booked = np.zeros(len(waits), np.int64)
+    np.add.at(booked, index[mine], (whole.end - whole.start)[mine])
+    return booked
+
+
+def _grouped(view: View, waits: Ints, booked: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """(end of each wait, its group; ns and longest call of each group), in order of end. A group has no kernel launch
+    between its waits."""
+    start, dur = view.host("start")[waits], view.host("dur")[waits]
+    order = np.argsort(start + dur, kind="stable")
+    waits, start, dur, booked = waits[order], start[order], dur[order], booked[order]
+    launch = view.trace.device["launch"].filter(view.trace.device["cat"] == "kernel").to_numpy()
+    issued = np.sort(view.host("start")[launch[launch >= 0]])
+    counts = np.searchsorted(issued, start)
+    group = np.cumsum(np.diff(counts, prepend=counts[0]) != 0)
+    credit = np.zeros(group[-1] + 1, np.int64)
+    np.add.at(credit, group, np.maximum(0, dur - booked))
+    by_length = np.lexsort((dur, group))
+    longest = waits[by_length[np.searchsorted(group[by_length], np.arange(len(credit)), side="right") - 1]]
+    return start + dur, group, credit, longest
+
+
+def _split(whole: Pieces, which: Ints, taken: Ints, row: Ints) -> Pieces:
+    """The same pieces, where the first `taken` ns of some are booked to a wait."""
+    rest = whole.start.copy()
+    rest[which] += taken
+    kept = rest < whole.end
+    gap = np.concatenate([whole.gap[which], whole.gap[kept]])
+    start = np.concatenate([whole.start[which], rest[kept]])
+    end = np.concatenate([whole.start[which] + taken, whole.end[kept]])
+    cause = np.concatenate([np.full(len(which), SYNC, np.int8), whole.cause[kept]])
+    rows = np.concatenate([row, whole.row[kept]])
+    order = np.argsort(start, kind="stable")
+    return Pieces(gap[order], start[order], end[order], cause[order], rows[order])
+
+
+# names and places
+
+
+def _named(view: View, found: Pieces, device: int) -> pl.DataFrame:
+    """Pieces with `doing` and `place` (packed): the outermost op around the row for what ops do, else the row."""
+    used, back = np.unique(found.row, return_inverse=True)
+    if not len(view.trace.host):
+        doing, place = pl.Series([""] * len(used), dtype=pl.String), pl.Series([""] * len(used), dtype=pl.String)
+    else:
+        loader, parent = _loader(view), view.host("parent").astype(np.int64)
+        said = outermost_op(view, used)
+        inside = _inside(used, parent, loader)
+        said[inside] = enclosing(used[inside], parent, loader)
+        doing = pl.select(
+            pl.when(pl.Series(used < 0)).then(pl.lit("")).otherwise(view.trace.host["name"].gather(np.maximum(said, 0)))
+        ).to_series()
+        place = packed_places(view, used)
+    return pl.DataFrame(
+        {
+            "device": np.full(len(found), device, np.int64),
+            "gap": found.gap,
+            "ns": found.end - found.start,
+            "cause": found.cause,
+            "doing": doing.gather(back),
+            "place": place.gather(back),
+        }
+    )
+
+
+def outermost_op(view: View, rows: Ints) -> Ints:
+    """The outermost op of the unbroken chain of ops and calls around each row; the row itself where no op is."""
+    parent = view.host("parent")
+    ops = np.zeros(len(view.trace.host), bool)
+    ops[(view.trace.host["cat"] == "op").to_numpy()] = True
+    best = rows.copy()
+    climbing = rows >= 0
+    while climbing.any():
+        above = parent[np.maximum(best, 0)]
+        climbing &= (above >= 0) & ops[np.maximum(above, 0)]
+        best = np.where(climbing, above, best)
+    return best
+
+
+def packed_places(view: View, rows: Ints) -> pl.Series:
+    """`view.place` of each row as a text ("" for none), all at once. Where that knows none, what the main thread was in
+    when the row began, such as the line of `loss.backward()`."""
+    host = view.trace.host
+    lines = view.lines or {}
+    if not lines and not (host["cat"] == "python").any():
+        return pl.repeat("", len(rows), dtype=pl.String, eager=True)
+    frames = host.lazy().with_row_index("row").filter(pl.col("cat") == "python").select("row", "name").collect()
+    users = {name: packed(place_of(name)) for name in frames["name"].unique()}
+    mine = frames.filter(pl.col("name").is_in([name for name, place in users.items() if place]))
+    texts = np.array(["", *dict.fromkeys([*users.values(), *(packed(p) for p in lines.values())])], dtype=object)
+    number = {str(text): i for i, text in reversed(list(enumerate(texts)))}
+    code = np.zeros(len(host), np.int32)
+    code[mine["row"].to_numpy()] = [number[users[name]] for name in mine["name"]]
+    for row, place in lines.items():
+        code[row] = number[packed(place)]
+    parent = view.host("parent").astype(np.int64)
+    anchor = enclosing(rows, parent, code > 0)
+    lost = np.nonzero((anchor < 0) & (rows >= 0))[0]
+    anchor[lost] = enclosing(_forward(view, rows[lost], parent), parent, code > 0)
+    lost = np.nonzero((anchor < 0) & (rows >= 0))[0]  # on other threads: what the main one was in
+    anchor[lost] = enclosing(view.at(view.host("start")[rows[lost]]), parent, code > 0)
+    return pl.Series(texts[np.where(anchor >= 0, code[np.maximum(anchor, 0)], 0)].tolist(), dtype=pl.String)
+
+
+def _forward(view: View, rows: Ints, parent: Ints) -> Ints:
+    """The forward op of each row's autograd node, -1 for none."""
+    sequence = view.host("sequence")
+    backward = enclosing(rows, parent, sequence >= 0)
+    numbers = np.where(backward >= 0, sequence[np.maximum(backward, 0)], -1)
+    table = view._forward_rows
+    unique, back = np.unique(numbers, return_inverse=True)
+    found = np.array([table.get(int(n), -1) for n in unique], np.int64)[back]
+    return np.where(found == backward, -1, found)
+
+
+def packed(place: Place | None) -> str:
+    """A place as a text that sorts and groups; `unpacked` is its inverse."""
+    return "" if place is None else f"{place.file}\0{'' if place.line is None else place.line}\0{place.function or ''}"
+
+
+def unpacked(text: str) -> Place | None:
+    """Inverse of `packed`."""
+    if not text:
+        return None
+    file, line, function = text.split("\0")
+    return Place(file=file, line=int(line) if line else None, function=function or None)

@@ -1,0 +1,149 @@
+"""What several analyses need of host rows: their names as numbers, and climbing from a row to what it belongs to."""
+
+import weakref
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from hotlap.records.diagnosis import Place
+
+from ..links import enclosing
+from ..tables import Trace
+from ..view import View, place_of
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Owner = TypeVar("Owner")
+Answer = TypeVar("Answer")
+
+
+def remembered(function: Callable[[Owner], Answer]) -> Callable[[Owner], Answer]:
+    """The same answer for the same object while it lives; the answer must not hold the object."""
+    kept: dict[int, tuple[weakref.ref[Owner], Answer]] = {}
+
+    @wraps(function)
+    def answer(owner: Owner) -> Answer:
+        key = id(owner)
+        found = kept.get(key)
+        if found is None or found[0]() is not owner:
+            found = kept[key] = (weakref.ref(owner, lambda _: kept.pop(key, None)), function(owner))
+        return found[1]
+
+    return answer
+
+
+def coded(texts: pl.Series) -> tuple[list[str], Ints]:
+    """The distinct texts, and for each row the number of its text."""
+    distinct = texts.unique()
+    codes = texts.cast(pl.Enum(distinct)).to_physical().to_numpy().astype(np.int64)
+    return distinct.to_list(), codes
+
+
+class Host:
+    """Columns of `host` as arrays: names (distinct), code (of each row's name), parent, op, python (which rows are)."""
+
+    def __init__(self, host: pl.DataFrame) -> None:
+        self.names, self.code = coded(host["name"])
+        self.parent: Ints = host["parent"].to_numpy().astype(np.int64)
+        self.op: Bools = (host["cat"] == "op").to_numpy()
+        self.python: Bools = (host["cat"] == "python").to_numpy()
+        self._order = host.select("sequence", "depth", "start")
+
+    def named(self, wanted: Callable[[str], object]) -> Bools:
+        """Which rows have a name that is wanted; each distinct name is asked once."""
+        table = np.array([bool(wanted(name)) for name in self.names], np.bool_)
+        return table[self.code]
+
+    def name(self, rows: Ints) -> list[str]:
+        """Of a few rows."""
+        return [self.names[code] for code in self.code[rows].tolist()]
+
+    @cached_property
+    def users(self) -> Bools:
+        """Which rows are Python functions of the user."""
+        mine = np.zeros(len(self.names), np.bool_)
+        for code in np.unique(self.code[self.python]).tolist():
+            mine[code] = place_of(self.names[code]) is not None
+        return mine[self.code] & self.python
+
+    @cached_property
+    def forward(self) -> Ints:
+        """For each row the outermost forward op with its sequence number; -1 where it has none, or is that op."""
+        sequence, depth, start = (self._order[column].to_numpy() for column in self._order.columns)
+        found = np.full(len(sequence), -1, np.int64)
+        rows = np.nonzero(self.op & (sequence >= 0))[0]
+        first = rows[~self.named(lambda name: "Backward" in name or name.startswith("autograd::engine"))[rows]]
+        first = first[np.lexsort((start[first], depth[first], sequence[first]))]
+        first = first[np.diff(sequence[first], prepend=-1) != 0]
+        if len(first):
+            index = np.minimum(np.searchsorted(sequence[first], sequence[rows]), len(first) - 1)
+            same = (sequence[first[index]] == sequence[rows]) & (first[index] != rows)
+            found[rows] = np.where(same, first[index], -1)
+        return found
+
+    def nearest(self, rows: Ints, wanted: Bools) -> Ints:
+        """For each row the nearest wanted one, -1 where there is none: of its ancestors, itself included, the innermost
+        that is wanted, or whose forward op is or lies in one. As `View.place` climbs, for many rows at once."""
+        if not wanted.any():
+            return np.full(len(rows), -1, np.int64)
+        linked = np.nonzero((self.forward >= 0) & ~wanted)[0]
+        target, at = np.unique(self.forward[linked], return_inverse=True)
+        meant = np.where(wanted, np.arange(len(wanted)), -1)
+        meant[linked] = enclosing(target, self.parent, wanted)[at.reshape(-1)]
+        distinct, back = np.unique(rows, return_inverse=True)
+        found = enclosing(distinct, self.parent, meant >= 0)
+        return np.where(found >= 0, meant[np.maximum(found, 0)], -1)[back.reshape(-1)]
+
+
+@remembered
+def _host_of(trace: Trace) -> Host:
+    return Host(trace.host)
+
+
+def host_of(view: View) -> Host:
+    """Made once for each trace."""
+    return _host_of(view.trace)
+
+
+def places(view: View, rows: Ints) -> tuple[list[Place | None], Ints]:
+    """The distinct places of rows (`View.place`, at once), and for each row the number of its own."""
+    host, lines = host_of(view), view.lines or {}
+    wanted = host.users
+    if lines:
+        wanted = wanted.copy()
+        wanted[[row for row in lines if row < len(wanted)]] = True
+    found, back = np.unique(host.nearest(rows, wanted), return_inverse=True)
+    named = zip(found.tolist(), host.name(found), strict=True) if len(host.names) else ((-1, "") for _ in found)
+    distinct: dict[Place | None, int] = {}
+    numbers = [
+        distinct.setdefault(None if row < 0 else lines.get(row) or place_of(name), len(distinct)) for row, name in named
+    ]
+    return list(distinct), np.array(numbers, np.int64)[back.reshape(-1)]
+
+
+def measures(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
+    """For each key below `count` the measure of the union of its intervals."""
+    if not len(keys):
+        return np.zeros(count, np.int64)
+    order = np.lexsort((starts, keys))
+    keys, starts, ends = keys[order], starts[order], ends[order]
+    low = int(starts.min())
+    span = max(int(ends.max()) - low, 0) + 1
+    base = keys * span - low  # lays the keys' time lines end to end
+    reach = np.maximum.accumulate(np.maximum(ends, starts) + base)
+    before = np.concatenate([np.array([0], np.int64), reach[:-1]])
+    fresh = np.maximum(ends + base - np.maximum(starts + base, before), 0)
+    return sums(keys, fresh, count)
+
+
+def sums(keys: Ints, values: Ints, count: int) -> Ints:
+    """For each key below `count` the sum of its values; exact below 2**53 (104 days of ns)."""
+    return np.bincount(keys, weights=values, minlength=count).astype(np.int64)
+
+
+WORK: Final = pl.col("cat").is_in(["kernel", "memcpy", "memset"])
+"""Rows of `device` that are work."""

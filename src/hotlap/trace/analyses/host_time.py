@@ -1,0 +1,107 @@
+"""Host time of the thread that trains, by function or op.
+
+At every instant of the window one event owns the time: of those that are open, the one that began last. Self time
+(`ns`) is what a name owns: its events' lengths less what began inside them. Total time is how long at least one event
+of the name is open, so that recursion counts once. Names that differ by place are apart. `NOTHING` owns the time in
+which no event is open, or only the profiler's own mark of a step: Python between calls (without `with_stack`), native
+code, or waiting. The sum of `ns` over all rows is the window exactly.
+
+Events need not nest: an annotation begins in one Python frame and outlasts it. It keeps what it owns; the table then
+has it, and with it what comes later, below the frame that it began in. Addresses of objects are left out of names.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from hotlap.records.trace import HostTime
+
+from ..links import enclosing
+from ..view import View
+from .grouping import Ints, host_of, measures, places, sums
+
+NOTHING: Final = "(no event: Python or native code)"
+ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+MARKS: Final = "ProfilerStep#"
+
+
+def host_time(view: View, top: int | None = None) -> tuple[HostTime, ...]:
+    """By name and place, most self time first."""
+    rows = _rows(view)
+    starts, ends, own = owned(view, rows)
+    names, codes = _named(view, rows)
+    where, here = places(view, rows)
+    marks = (
+        np.array([name.startswith(MARKS) for name in names], np.bool_)[codes] if len(rows) else np.zeros(0, np.bool_)
+    )
+    idle = view.window.span_ns - int(own[~marks].sum())
+    keys, back = np.unique((codes * max(len(where), 1) + here)[~marks], return_inverse=True)
+    groups = pl.DataFrame(
+        {
+            "name": [names[key // len(where)] for key in keys.tolist()],
+            "place": [key % len(where) for key in keys.tolist()],
+            "ns": sums(back, own[~marks], len(keys)),
+            "total": measures(back, starts[~marks], ends[~marks], len(keys)),
+            "count": np.bincount(back, minlength=len(keys)),
+        },
+        schema={"name": pl.String, "place": pl.Int64, "ns": pl.Int64, "total": pl.Int64, "count": pl.Int64},
+    )
+    found = [
+        HostTime(name=name, ns=ns, total_ns=total, count=count, where=where[place])
+        for name, place, ns, total, count in groups.sort(["ns", "total", "name"], descending=[True, True, False])
+        .head(len(groups) if top is None else top)
+        .iter_rows()
+    ]
+    nothing = HostTime(name=NOTHING, ns=idle, total_ns=idle, count=0)
+    return tuple(sorted([*found, nothing] if idle else found, key=lambda row: -row.ns)[:top])
+
+
+def _named(view: View, rows: Ints) -> tuple[list[str], Ints]:
+    """Distinct names, and for each row the number of its own; methods of different objects of a type are one."""
+    host = host_of(view)
+    used, codes = np.unique(host.code[rows], return_inverse=True)
+    names: dict[str, int] = {}
+    numbers = [names.setdefault(ADDRESS.sub("", host.names[name]), len(names)) for name in used.tolist()]
+    return list(names), np.array(numbers, np.int64)[codes.reshape(-1)]
+
+
+def _rows(view: View) -> Ints:
+    """Rows of the main thread that touch the window, in order of start."""
+    pid, tid = view.main_thread
+    start, end = view.host("start"), view.host("start") + view.host("dur")
+    inside = (end > view.window.start_ns) & (start < view.window.end_ns)
+    return np.nonzero(inside & (view.host("pid") == pid) & (view.host("tid") == tid))[0].astype(np.int64)
+
+
+def owned(view: View, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """(start, end, own time) of rows within the window.
+
+    An event and all below it in the table cover one stretch of time, from its start to the last of their ends, and the
+    stretches of siblings are apart: an event owns its length less the stretches of its children."""
+    starts = np.clip(view.host("start")[rows], view.window.start_ns, view.window.end_ns)
+    ends = np.clip((view.host("start") + view.host("dur"))[rows], view.window.start_ns, view.window.end_ns)
+    parent = _parents(view, rows)
+    reach = ends.copy()
+    below = np.nonzero(parent >= 0)[0]
+    above = parent[below]
+    rising = below[ends[below] > ends[above]]
+    while len(rising):  # as many turns as what outlasts its parent is deep
+        over = parent[rising]
+        before = reach[over]
+        np.maximum.at(reach, over, reach[rising])
+        over = np.unique(over[reach[over] > before])
+        rising = over[parent[over] >= 0]
+    taken = np.maximum(np.minimum(reach[below], ends[above]) - starts[below], 0)
+    return starts, ends, ends - starts - sums(above, taken, len(rows))
+
+
+def _parents(view: View, rows: Ints) -> Ints:
+    """Where each row's nearest ancestor among `rows` (sorted) is in it; -1 where there is none."""
+    parent = host_of(view).parent
+    kept = np.zeros(len(parent), np.bool_)
+    kept[rows] = True
+    position = np.cumsum(kept) - 1
+    found = enclosing(parent[rows], parent, kept)
+    return np.where(found >= 0, position[np.maximum(found, 0)], -1) if len(rows) else found

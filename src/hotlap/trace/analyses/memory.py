@@ -1,0 +1,76 @@
+"""Memory of each device over the window, as the host has it.
+
+With `profile_memory=True` the trace has an instant for each allocation and release by torch's allocator, with the
+totals after it: peaks are the largest total in the window, or at its start. Without, peaks are None and allocations 0.
+
+Driver allocations are calls of the CUDA runtime and driver that obtain, map or release memory, on any thread, that
+begin in the window. In a steady state there are none: torch caches. `cudaMalloc` and `cudaFree` wait for the device.
+The calls do not say their device: they stand with the first device that works in the window (one process mostly has
+one). The host's memory is device -1.
+"""
+
+import re
+from typing import Final
+
+import polars as pl
+
+from hotlap.records.trace import MemoryUse
+
+from ..view import View
+from .grouping import host_of
+
+CALLS: Final = re.compile(
+    r"^(cudaMalloc(Async|Pitch|3D|Managed|Host|Array|FromPoolAsync)?|cudaFree(Async|Host|Array)?|cudaHost(Alloc|Register|"
+    r"Unregister)|cuMem(AllocAsync|Alloc|AllocPitch|AllocManaged|AllocHost|HostAlloc|FreeAsync|Free|FreeHost|Create|"
+    r"Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostRegister|HostUnregister))(_v\d+)?(_ptsz)?$"
+)
+CPU: Final = 0
+"""c10::DeviceType of the host's memory."""
+
+
+def memory(view: View) -> tuple[MemoryUse, ...]:
+    """One for each device with allocator events, and for that of the driver's calls."""
+    start, end = view.on_host.window.start_ns, view.on_host.window.end_ns
+    events = view.trace.memory.filter(pl.col("time") < end).with_columns(
+        pl.when(pl.col("device_type") == CPU).then(-1).otherwise(pl.col("device")).alias("device")
+    )
+    inside = pl.col("time") >= start
+    taken = inside & (pl.col("bytes") > 0)
+    uses = events.group_by("device").agg(
+        _peak("allocated", inside),
+        _peak("reserved", inside),
+        taken.sum().alias("count"),
+        pl.col("bytes").filter(taken).sum(),
+    )
+    found = {row["device"]: row for row in uses.iter_rows(named=True)}
+    calls = _driver(view, start, end)
+    first = min(view.devices or [device for device in found if device >= 0], default=0)
+    wanted = sorted({*found, *([first] if len(calls) else [])})
+    return tuple(_use(device, found.get(device), calls if device == first else calls.clear()) for device in wanted)
+
+
+def _peak(column: str, inside: pl.Expr) -> pl.Expr:
+    """The largest total in the window, or the last before it."""
+    return pl.max_horizontal(pl.col(column).filter(inside).max(), pl.col(column).filter(~inside).last()).alias(column)
+
+
+def _driver(view: View, start: int, end: int) -> pl.DataFrame:
+    host = view.trace.host.filter(pl.Series(host_of(view).named(CALLS.match)))
+    at = pl.col("start").is_between(start, end, closed="left")
+    return host.filter((pl.col("cat") == "runtime") & at)
+
+
+def _use(device: int, row: dict[str, int] | None, calls: pl.DataFrame) -> MemoryUse:
+    return MemoryUse(
+        device=device,
+        peak_allocated_bytes=_known(row["allocated"]) if row else None,
+        peak_reserved_bytes=_known(row["reserved"]) if row else None,
+        allocations=row["count"] if row else 0,
+        allocated_bytes=row["bytes"] if row else 0,
+        driver_allocations=len(calls),
+        driver_ns=int(calls["dur"].sum()),
+    )
+
+
+def _known(total: int) -> int | None:
+    return total if total >= 0 else None

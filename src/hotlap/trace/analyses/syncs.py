@@ -1,0 +1,236 @@
+"""Where the host waits for the device, in the user's words, and what that costs the device.
+
+A wait is one or more waiting calls (`gaps.waiting_calls`: stream, device and event synchronisation, synchronous copies,
+asynchronous copies of pageable memory; `cudaStreamWaitEvent` is not one, as the host goes on) that begin in the window
+within the same innermost op, such as the copy and the synchronisation of one `.item()`; a call outside of ops is a
+wait of its own. Of each wait:
+
+* `host_ns`: the time in its calls. `call`: the longest (of all that are summed). `op`: the outermost op around it below
+  autograd's own rows. `where`: the user's line (`view.place`).
+* `idle_ns`: device idle time that `gaps` books to its calls: while the device has nothing to do and the call has not
+  returned, and after that as much of `launch` and `python` idle time, until the next wait, as the call took: the host
+  would have been that much further ahead. Waits without a kernel launch between them share (see `gaps`): what follows
+  is booked to the longest, so that its idle time can exceed its own wait. The sum over waits that begin in the window
+  is the idle time of cause `sync` less that of waits that began before it.
+* `cause`: by the ops, annotations and Python functions around the call; see `_RULES`, the first that fits.
+
+Waits are summed by (cause, op, where), those with most idle time first.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from hotlap.records.trace import Sync
+from hotlap.trace.links import enclosing
+from hotlap.trace.view import Ints, View
+
+from .gaps import SYNC, outermost_op, packed_places, pieces, unpacked, waiting_calls
+
+MAX_DEPTH: Final = 32
+"""Enclosing events that are looked at for the cause."""
+
+END_OF_PROFILE: Final = "end of the profile"
+_RULES: Final = tuple(
+    (re.compile(pattern, re.M), cause)
+    for pattern, cause in (
+        (r"torch/profiler/profiler\.py\(\d+\): _?stop_trace$", END_OF_PROFILE),
+        (r"^enumerate\(DataLoader\)", "inside the data loader"),
+        (r"^(c10d::barrier|.*: barrier$)", "`barrier()`"),
+        (r"^(c10d::|nccl:|gloo:)", "collective"),
+        (r"clip_grad", "`clip_grad_norm_`"),
+        (r"grad_scaler\.py", "`GradScaler`: reads found_inf"),
+        (r"_tensor_str\.py", "`print(tensor)`"),
+        (r"^aten::is_nonzero$", "`bool(tensor)`, as in `if` or `assert`"),
+        (r"^aten::equal$", "`torch.equal`"),
+        (r"^aten::nonzero(_numpy)?\n(.*\n)*aten::(index|index_put_|_index_put_impl_|masked_\w+)$", "boolean mask"),
+        (r"^aten::masked_(select|scatter)", "boolean mask"),
+        (r"^aten::(nonzero|where|argwhere)", "`nonzero`"),
+        (r"^aten::(_?unique\w*)$", "`unique`"),
+        (r"^aten::repeat_interleave$", "`repeat_interleave` with sizes on the device"),
+        (
+            r"^aten::(item|_local_scalar_dense)$(.*\n)*^Optimizer\.step#",
+            "optimizer: step count or rate on the device",
+        ),
+        (r"^aten::(item|_local_scalar_dense)$", "`.item()`"),
+        (r"^copy: pageable in$", "pageable host-to-device copy"),
+        (r"^copy: pinned in$", "host-to-device copy that waits (no non_blocking)"),
+        (r"^copy: out$", "`.cpu()` or `.to('cpu')`"),
+        (
+            r"^cudaDeviceSynchronize$|^hipDeviceSynchronize$|torch/cuda/__init__\.py.*: synchronize$",
+            "`torch.cuda.synchronize()`",
+        ),
+        (r"^(cuda|hip)EventSynchronize$", "`Event.synchronize()`"),
+        (r"^(cuda|hip|cu)Memcpy", "synchronous copy"),
+        (r"^(cuda|hip|cu)StreamSynchronize(\n(?!aten::).*)*$\Z", "`Stream.synchronize()`"),
+    )
+)
+_OUT, _PAGEABLE_IN, _PINNED_IN = 1, 2, 3
+_COPY_WORDS: Final = {0: "", _OUT: "\ncopy: out", _PAGEABLE_IN: "\ncopy: pageable in", _PINNED_IN: "\ncopy: pinned in"}
+
+
+def syncs(view: View) -> tuple[Sync, ...]:
+    """Waits of the window by (cause, op, where), dearest first."""
+    rows = waiting_calls(view)
+    if not len(rows):
+        return ()
+    rows = rows[view.in_window(view.host("start")[rows], view.host("start")[rows])]
+    if not len(rows):
+        return ()
+    each = pl.DataFrame(
+        {
+            "wait": _waits(view, rows),
+            "cause": _causes(view, rows),
+            "call": view.trace.host["name"].gather(rows),
+            "op": _ops(view, rows),
+            "place": packed_places(view, rows),
+            "host": view.host("dur")[rows],
+            "idle": _idle(view, rows),
+        }
+    )
+    keys = ["cause", "op", "place"]
+    # calls of one wait take the words of the longest of them
+    waits = each.sort("host", descending=True, maintain_order=True).group_by("wait", maintain_order=True)
+    one = waits.agg(*(pl.col(key).first() for key in (*keys, "call")), pl.col("host").sum(), pl.col("idle").sum())
+    total = (
+        one.sort("host", descending=True)
+        .group_by(*keys)
+        .agg(pl.col("call").first(), pl.len().alias("count"), pl.col("host").sum(), pl.col("idle").sum())
+    )
+    return tuple(
+        Sync(
+            cause=row["cause"],
+            call=row["call"],
+            op=row["op"],
+            count=row["count"],
+            host_ns=row["host"],
+            idle_ns=row["idle"],
+            where=unpacked(row["place"]),
+        )
+        for row in total.sort(["idle", "host", *keys], descending=[True, True, *[False] * 3]).iter_rows(named=True)
+    )
+
+
+def _innermost_op(view: View, rows: Ints) -> Ints:
+    ops = (view.trace.host["cat"] == "op").to_numpy()
+    return enclosing(rows, view.host("parent").astype(np.int64), ops)
+
+
+def _waits(view: View, rows: Ints) -> Ints:
+    """The wait that each call belongs to: its innermost op, else itself."""
+    ops = _innermost_op(view, rows)
+    return np.where(ops >= 0, ops, rows)
+
+
+def _ops(view: View, rows: Ints) -> pl.Series:
+    """Name of the outermost op around each call, autograd's own rows aside; "" where there is none."""
+    host = view.trace.host
+    ops = (host["cat"] == "op").to_numpy()
+    top = outermost_op(view, rows)
+    own = host["name"].gather(top).str.starts_with("autograd::").to_numpy()
+    if own.any():
+        top[own] = _below_autograd(view, rows[own])
+    names = host["name"].gather(top)
+    return pl.select(pl.when(pl.Series(ops[top])).then(names).otherwise(pl.lit(""))).to_series()
+
+
+def _below_autograd(view: View, rows: Ints) -> Ints:
+    """The outermost op around each row that is not a row of autograd's engine."""
+    parent, host = view.host("parent"), view.trace.host
+    best, climbing = rows.copy(), np.ones(len(rows), bool)
+    while climbing.any():
+        above = parent[best]
+        names = host["name"].gather(np.maximum(above, 0))
+        climbing &= (above >= 0) & ~names.str.contains(r"^autograd::|Backward\d*$").to_numpy()
+        climbing &= (host["cat"].gather(np.maximum(above, 0)) == "op").to_numpy()
+        best = np.where(climbing, above, best)
+    return best
+
+
+def _idle(view: View, rows: Ints) -> Ints:
+    """Idle time of all devices that is booked to each call."""
+    idle = np.zeros(len(view.trace.host), np.int64)
+    for device in view.devices:
+        found = pieces(view, device)
+        mine = (found.cause == SYNC) & (found.row >= 0)
+        np.add.at(idle, found.row[mine], (found.end - found.start)[mine])
+    return idle[rows]
+
+
+# causes
+
+
+def _causes(view: View, rows: Ints) -> pl.Series:
+    chains = _chains(view, rows)
+    words = {chain: cause_of(chain) for chain in chains.unique()}
+    causes = [words[chain] for chain in chains]
+    last = _end_of_profile(view, rows)
+    return pl.Series(
+        [END_OF_PROFILE if end else cause for cause, end in zip(causes, last, strict=True)], dtype=pl.String
+    )
+
+
+def cause_of(chain: str) -> str:
+    """The cause in words. chain: names of the call and of what encloses it, innermost first, a line each."""
+    for pattern, cause in _RULES:
+        if pattern.search(chain):
+            return cause
+    names = chain.split("\n")
+    return next((name for name in reversed(names) if name.startswith("aten::")), names[0])
+
+
+def _chains(view: View, rows: Ints) -> pl.Series:
+    """Per call the names around it, innermost first, and which way its op copies."""
+    parent, names = view.host("parent"), view.trace.host["name"]
+    chain, at = names.gather(rows), rows.copy()
+    for _ in range(MAX_DEPTH):
+        at = np.where(at >= 0, parent[np.maximum(at, 0)], -1)
+        if not (at >= 0).any():
+            break
+        above = pl.select(
+            pl.when(pl.Series(at >= 0)).then("\n" + names.gather(np.maximum(at, 0))).otherwise(pl.lit(""))
+        ).to_series()
+        chain = chain + above
+    return chain + pl.Series([_COPY_WORDS[int(way)] for way in _ways(view, rows)], dtype=pl.String)
+
+
+def _ways(view: View, rows: Ints) -> Ints:
+    """Which way the copies of each call's op, or of the call itself, go; 0 for none."""
+    copies = view.trace.device.filter((pl.col("cat") == "memcpy") & (pl.col("launch") >= 0))
+    name = pl.col("name")
+    way = (
+        copies.select(
+            pl.when(name.str.contains(r"DtoH|Device -> (Pageable|Pinned|Host)"))
+            .then(_OUT)
+            .when(name.str.contains(r"Pageable.*->.*Device"))
+            .then(_PAGEABLE_IN)
+            .when(name.str.contains(r"HtoD"))
+            .then(_PINNED_IN)
+            .otherwise(0)
+        )
+        .to_series()
+        .to_numpy()
+    )
+    of = np.zeros(len(view.trace.host), np.int64)
+    for column in ("launch", "op"):
+        at = copies[column].to_numpy()
+        of[at[(at >= 0) & (way > 0)]] = way[(at >= 0) & (way > 0)]
+    ops = _innermost_op(view, rows)
+    return np.where(of[rows] > 0, of[rows], np.where(ops >= 0, of[np.maximum(ops, 0)], 0))
+
+
+def _end_of_profile(view: View, rows: Ints) -> list[bool]:
+    """Whether a call is the profiler's own last synchronisation: of the whole device, outside everything, and the last
+    that a thread does in the trace."""
+    host = view.trace.host
+    alone = (view.host("parent")[rows] < 0) & host["name"].gather(rows).str.contains("DeviceSynchronize").to_numpy()
+    if not alone.any():
+        return [False] * len(rows)
+    last: dict[tuple[int, int], int] = {}
+    for row in rows[alone]:
+        thread = (int(view.host("pid")[row]), int(view.host("tid")[row]))
+        if thread not in last:
+            last[thread] = int(np.nonzero((view.host("pid") == thread[0]) & (view.host("tid") == thread[1]))[0][-1])
+    return [a and row in last.values() for row, a in zip(rows.tolist(), alone.tolist(), strict=True)]

@@ -1,0 +1,98 @@
+"""Sums of a window by name, in integer nanoseconds, as comparisons need them: of one rank with another, of one trace
+with another. Calls that cross the window's edges count with the part inside."""
+
+import re
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from hotlap.trace.view import View
+
+Totals = dict[str, tuple[int, int]]
+"""Name to (ns, count)."""
+
+INPUT: Final = r"^enumerate\(DataLoader\)#"
+"""How torch names the time inside a loader's `next`."""
+SYNCS: Final = r"^(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize"
+LAUNCHES: Final = r"^(cuda|cu|hip)(Graph|Module|Ext)?Launch"
+CHANGING: Final = re.compile(r"(?<=^ProfilerStep)#\d+$|(?<=\.py)\(\d+\)(?=: )| at 0x[0-9a-f]+")
+"""What differs from step to step, run to run or version to version in the name of one and the same thing."""
+
+
+def plain(name: str) -> str:
+    """A name without the number of a step, the line where a function begins, an address."""
+    return CHANGING.sub("", name)
+
+
+def spoken(name: str) -> str:
+    """A plain name of host time, in words where it has some."""
+    return "Python outside of any op" if name == "ProfilerStep" else name
+
+
+def kernels(view: View) -> Totals:
+    """Device work by name; sums over kernels, more than the union where streams overlap."""
+    return _totals(view.work.select("name", (pl.col("to") - pl.col("from")).alias("ns")))
+
+
+def ops(view: View) -> Totals:
+    """Device work by the op that launched it; `(no op)` for the rest."""
+    op = view.work["op"].to_numpy()
+    names = view.trace.host["name"].gather(np.maximum(op, 0)) if len(view.trace.host) else pl.Series([""] * len(op))
+    said = pl.DataFrame({"name": names, "op": op, "ns": view.work["to"] - view.work["from"]})
+    named = pl.when(pl.col("op") >= 0).then("name").otherwise(pl.lit("(no op)"))
+    return _totals(said.with_columns(named.alias("name")))
+
+
+def host(view: View) -> Totals:
+    """Time of host events of the thread that trains, without what they enclose; calls of the runtime apart."""
+    return _totals(host_self(view).filter(~pl.col("cat").is_in(["runtime", "overhead"])))
+
+
+def inputs(view: View) -> Totals:
+    """Waits inside loaders, on any thread."""
+    return _totals(_clipped(view).filter(pl.col("name").str.contains(INPUT)))
+
+
+def syncs(view: View) -> Totals:
+    """Calls of the runtime that wait for the device, on any thread."""
+    return _totals(_runtime(view).filter(pl.col("name").str.contains(SYNCS)))
+
+
+def launches(view: View) -> Totals:
+    """Calls of the runtime that launch kernels and graphs."""
+    return _totals(_runtime(view).filter(pl.col("name").str.contains(LAUNCHES)))
+
+
+def host_self(view: View) -> pl.DataFrame:
+    """Events of the thread that trains: row, name, cat, ns (self time within the window)."""
+    pid, tid = view.main_thread
+    mine = _clipped(view).filter((pl.col("pid") == pid) & (pl.col("tid") == tid))
+    inner = mine.group_by("parent").agg(pl.col("ns").sum().alias("inner")).rename({"parent": "row"})
+    with_inner = mine.join(inner, on="row", how="left", maintain_order="left")
+    # clocks differ by a few ns, so what is enclosed can seem longer than what encloses it
+    return with_inner.select("row", "name", "cat", (pl.col("ns") - pl.col("inner").fill_null(0)).clip(0).alias("ns"))
+
+
+def _runtime(view: View) -> pl.DataFrame:
+    return _clipped(view).filter(pl.col("cat") == "runtime")
+
+
+def _clipped(view: View) -> pl.DataFrame:
+    """Host events in the window, with their row and the ns inside."""
+    start, end = pl.col("start"), pl.col("start") + pl.col("dur")
+    first, last = view.window.start_ns, view.window.end_ns
+    inside = (start < last) & ((end > first) | ((pl.col("dur") == 0) & (start >= first)))
+    ns = pl.min_horizontal(end, pl.lit(last)) - pl.max_horizontal(start, pl.lit(first))
+    return (
+        view.trace.host.lazy()
+        .with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias("row"))
+        .filter(inside)
+        .select("row", "name", "cat", "pid", "tid", "parent", ns.alias("ns"))
+        .collect()
+    )
+
+
+def _totals(rows: pl.DataFrame) -> Totals:
+    sums = rows.group_by("name").agg(pl.col("ns").sum(), pl.len())
+    return {name: (ns, count) for name, ns, count in sums.iter_rows()}

@@ -1,0 +1,191 @@
+"""What stands against the numbers of a trace, worst first.
+
+* Overhead: profiled step over the same command's step without the profiler.
+* Unlinked: share of device work whose launch is not in the trace; launched before the recording, or lost.
+* Graphs under-recorded. A graph runs the same work at each launch, so launches of one graph should show equally much.
+  Fellows are launches with the same graph id, or where traces have none, from the same op at the same place in the
+  step. A launch is short if it shows less than the most of its fellows; without ids, not if the same lower number (but
+  0) occurs twice among them: then another graph runs there.
+* Lost and repaired events of a broken file, and what it says of them.
+* What is missing: device work though there are launches, steps, shapes, stacks.
+
+How bad something is, is judged by the share of the numbers that it touches; what only leaves a question open is last.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from hotlap.records.trace import Trust
+from hotlap.trace.view import View
+
+from . import totals
+
+NOTED: Final = 0.05
+"""Overhead from which it is said."""
+UNLINKED: Final = 0.01
+"""Share of unlinked work from which it is said."""
+GRAPH_LAUNCH: Final = r"^(cuda|cu|hip)GraphLaunch"
+OPEN_QUESTION: Final = 1e-4
+"""How bad it is if something is not known rather than wrong."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """bad: 0 to 1, about the share of the numbers that is touched."""
+
+    bad: float
+    said: str
+
+
+def trust(view: View, unprofiled_step_ms: float | None = None) -> Trust:
+    """What stands against the numbers of this trace. unprofiled_step_ms: of the same command without the profiler."""
+    step = view.window.span_ns / view.window.count / 1e6
+    overhead = step / unprofiled_step_ms if unprofiled_step_ms else None
+    unlinked = int((view.work["launch"] < 0).sum()) / max(1, len(view.work))
+    short, graphs = under_recorded(view)
+    doubts = [
+        *_missing(view),
+        *_of_overhead(overhead, step),
+        *_of_unlinked(unlinked, view),
+        *_of_graphs(short, graphs),
+        *_of_losses(view),
+    ]
+    return Trust(
+        overhead=overhead,
+        unlinked=unlinked,
+        graph_under_recorded=short,
+        lost_events=view.trace.losses.events,
+        repaired_events=view.trace.losses.repaired,
+        said=tuple(doubt.said for doubt in sorted(doubts, key=lambda doubt: -doubt.bad)),
+    )
+
+
+def _missing(view: View) -> list[Doubt]:
+    trace, window = view.trace, view.window
+    launches = int(trace.host["name"].str.contains(totals.LAUNCHES).sum())
+    return [
+        doubt
+        for absent, doubt in (
+            (
+                launches and not len(trace.work),
+                Doubt(
+                    1.0, f"no device work was recorded, though there are {launches} launches: device times are unknown"
+                ),
+            ),
+            (
+                not window.steps,
+                Doubt(0.5, "no steps were found: the whole trace counts as one, with whatever is at its ends"),
+            ),
+            (
+                window.steps and window.found_by != "ProfilerStep",
+                Doubt(
+                    0.01, f"no ProfilerStep ranges (no profiler.step() in the loop): steps are cut by {window.found_by}"
+                ),
+            ),
+            (
+                not len(trace.shapes),
+                Doubt(OPEN_QUESTION, "no shapes (record_shapes=True): no FLOPs, no roofline"),
+            ),
+            (
+                not view.lines and not (trace.host["cat"] == "python").any(),
+                Doubt(OPEN_QUESTION, "no stacks (with_stack=True): lines of the user's code are unknown"),
+            ),
+        )
+        if absent
+    ]
+
+
+def _of_overhead(overhead: float | None, step_ms: float) -> list[Doubt]:
+    if overhead is None:
+        return [Doubt(OPEN_QUESTION / 2, "what the profiler itself costs is unknown: no step time without it")]
+    against = f"{step_ms:.1f} ms against {step_ms / overhead:.1f} ms without it"
+    if overhead > 1 + NOTED:
+        return [Doubt(1 - 1 / overhead, f"under the profiler steps are {overhead:.2f} times as long, {against}")]
+    if overhead < 1 - NOTED:
+        return [Doubt(1 - overhead, f"steps are shorter under the profiler, {against}: was it the same work?")]
+    return []
+
+
+def _of_unlinked(share: float, view: View) -> list[Doubt]:
+    if share < UNLINKED:
+        return []
+    count = int((view.work["launch"] < 0).sum())
+    what = f"{count} of {len(view.work)} pieces of device work ({share:.0%}) have no launch in the trace"
+    return [Doubt(share / 2, f"{what}: launched before the recording began, or lost; their ops and lines are unknown")]
+
+
+def _of_losses(view: View) -> list[Doubt]:
+    losses, trace = view.trace.losses, view.trace
+    events = len(trace.host) + len(trace.device) + len(trace.memory)
+    why = f" ({'; '.join(losses.why)})" if losses.why else ""
+    found = []
+    if losses.events or losses.bytes:
+        torn = f"{losses.events} events" if losses.events else f"{losses.bytes} bytes at the end"
+        found.append(Doubt(max(0.02, losses.events / max(1, losses.events + events)), f"{torn} could not be read{why}"))
+        why = ""
+    if losses.repaired:
+        found.append(
+            Doubt(0.1 * losses.repaired / max(1, events), f"{losses.repaired} events were read after a repair{why}")
+        )
+    return found
+
+
+def _of_graphs(short: int, graphs: int) -> list[Doubt]:
+    if not short:
+        return []
+    return [
+        Doubt(
+            short / graphs,
+            f"{short} of {graphs} CUDA graph launches show less work than their fellows: some was not recorded",
+        )
+    ]
+
+
+def under_recorded(view: View) -> tuple[int, int]:
+    """(launches of graphs in the window that show too little work, launches of graphs in it)."""
+    launches = _graph_launches(view.on_host)
+    if not len(launches):
+        return 0, 0
+    fellows = launches.with_columns(
+        pl.col("pieces").max().over("graph", "place", "op").alias("most"),
+        pl.len().over("graph", "place", "op", "pieces").alias("alike"),
+    )
+    certain = (pl.col("graph") >= 0) | (pl.col("alike") < 2) | (pl.col("pieces") == 0)
+    short = fellows.filter((pl.col("pieces") < pl.col("most")) & certain)
+    return len(short), len(launches)
+
+
+def _graph_launches(view: View) -> pl.DataFrame:
+    """Launches of graphs in the window: pieces (of work, in the whole trace), and what fellows share: graph (-1
+    unknown), op (name of what encloses it) and place (its number within step and op), blank where graph is known."""
+    host = view.trace.host.with_row_index("row")
+    inside = (pl.col("start") >= view.window.start_ns) & (pl.col("start") < view.window.end_ns)
+    rows = host.filter((pl.col("cat") == "runtime") & pl.col("name").str.contains(GRAPH_LAUNCH) & inside)
+    work = (
+        view.trace.work.filter(pl.col("launch") >= 0)
+        .group_by("launch")
+        .agg(pl.len().alias("pieces"), pl.col("graph").max())
+    )
+    counted = rows.select(pl.col("row").cast(pl.Int32), "start", "parent").join(
+        work, left_on="row", right_on="launch", how="left", maintain_order="left"
+    )
+    parents = [totals.plain(view.names[parent]) if parent >= 0 else "" for parent in counted["parent"].to_list()]
+    steps = np.array([start for start, _ in view.window.steps], np.int64)
+    return (
+        counted.with_columns(
+            pl.col("pieces").fill_null(0).cast(pl.Int64),
+            pl.col("graph").fill_null(-1),
+            pl.Series("op", parents, pl.String),
+            pl.Series("step", np.searchsorted(steps, counted["start"].to_numpy(), side="right"), pl.Int64),
+        )
+        .with_columns(pl.int_range(pl.len()).over("step", "op").alias("place"))
+        # a launch that shows nothing does not say its graph: that of its fellows
+        .with_columns(pl.when(pl.col("graph") < 0).then(pl.col("graph").max().over("op", "place")).otherwise("graph"))
+        .with_columns(
+            pl.when(pl.col("graph") < 0).then("op").otherwise(pl.lit("")).alias("op"),
+            pl.when(pl.col("graph") < 0).then("place").otherwise(-1).alias("place"),
+        )
+    )

@@ -1,0 +1,162 @@
+"""Everything that is said of a trace, or of the traces of many ranks.
+
+Ranks are read one after another, each by all cores; of each only the answers and its `Share` are kept. Whole tables
+stay in memory for the replay of all ranks together as long as they fit `keep_bytes`; beyond it each rank is replayed
+alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.errors import RecordError
+from hotlap.records.trace import RankTrace, TraceReport
+
+from .analyses.annotations import annotations
+from .analyses.breakdown import breakdown
+from .analyses.collectives import collectives, match
+from .analyses.compiled import compiled
+from .analyses.gaps import gaps
+from .analyses.host_time import host_time
+from .analyses.kernels import kernels
+from .analyses.launches import launches
+from .analyses.memory import memory
+from .analyses.ranks import ranks
+from .analyses.roofline import roofline
+from .analyses.shares import Share, share_of
+from .analyses.syncs import syncs
+from .analyses.trust import trust
+from .files import TraceFile
+from .findings import findings_of
+from .findings._ranks import straggler
+from .peaks import peaks_of
+from .replay import replay
+from .steps import find_windows
+from .tables import TABLES, Trace
+from .view import View
+
+KERNEL_KEYS: Final = ("name", "op", "module", "shape", "line")
+KEEP_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to answer. top: rows of each table; what_if: replay too; unprofiled_ms: step time without the profiler;
+    lines: places of host rows that are known better than from the profiler's stacks; keep_bytes: see above."""
+
+    top: int = 10
+    what_if: bool = True
+    unprofiled_ms: float | None = None
+    lines: Callable[[Trace], dict[int, Place]] | None = None
+    keep_bytes: int = KEEP_BYTES
+
+
+def view_of(trace: Trace, asked: Asked | None = None) -> View:
+    """The trace over its steps."""
+    window, host_window = find_windows(trace)
+    return View(trace, window, asked.lines(trace) if asked and asked.lines else None, host_window)
+
+
+def answer(view: View, rank: int, asked: Asked) -> RankTrace:
+    """The answers about one rank, every row of every table, with its findings."""
+    trace, window = view.trace, view.window
+    name = trace.gpus[0].name if trace.gpus else ""
+    found = RankTrace(
+        source=trace.source,
+        rank=rank,
+        device_name=name if view.devices else "cpu",
+        events=len(trace.host) + len(trace.device) + len(trace.memory),
+        window=window,
+        step_ms=window.span_ns / window.count / 1e6,
+        unprofiled_ms=asked.unprofiled_ms,
+        breakdown=breakdown(view),
+        gaps=gaps(view),
+        launches=launches(view) if view.devices else None,
+        syncs=syncs(view),
+        kernels=tuple(row for by in KERNEL_KEYS for row in kernels(view, by, asked.top)),
+        host=host_time(view.on_host, asked.top),
+        annotations=annotations(view.on_host),
+        compiled=compiled(view.on_host),
+        memory=memory(view),
+        roofline=roofline(view, peaks_of(name)),
+        trust=trust(view, asked.unprofiled_ms),
+        replay=replay([view], asked.unprofiled_ms) if asked.what_if else None,
+    )
+    return msgspec.structs.replace(found, findings=findings_of(found))
+
+
+def _cut(found: RankTrace, top: int) -> RankTrace:
+    """With the first rows of each table only."""
+    return msgspec.structs.replace(
+        found,
+        gaps=found.gaps[:top],
+        syncs=found.syncs[:top],
+        annotations=found.annotations[:top],
+        compiled=found.compiled[:top],
+        roofline=found.roofline[:top],
+    )
+
+
+@dataclass
+class _Kept:
+    """What is kept of ranks that were read."""
+
+    limit: int
+    answers: list[RankTrace] = field(default_factory=list)
+    shares: list[Share] = field(default_factory=list)
+    views: list[View] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, view: View, found: RankTrace) -> None:
+        self.answers.append(found)
+        self.shares.append(share_of(view, found.rank))
+        self.size += sum(getattr(view.trace, name).estimated_size() for name in TABLES)
+        self.views = [*self.views, view] if self.size <= self.limit else []
+
+
+def report(
+    files: Sequence[TraceFile], asked: Asked, progress: Callable[[str, int], None] = lambda name, at: None
+) -> TraceReport:
+    """The answers about every rank and about all of them together. Raises RecordError where a file is no trace, or
+    two are of the same rank."""
+    kept = _Kept(asked.keep_bytes)
+    for index, file in enumerate(files):
+        trace = file.load(lambda at, name=file.name: progress(name, at))  # type: ignore[misc]
+        rank = next(number for number in (trace.rank, file.rank, index) if number is not None)
+        if any(rank == one.rank for one in kept.answers):
+            raise RecordError(f"{file.name} says that it is rank {rank}, as an earlier one; give traces of one run")
+        view = view_of(trace, asked)
+        kept.add(view, answer(view, rank, asked))
+    if len(kept.answers) == 1:
+        only = kept.answers[0]
+        calls = collectives(kept.shares)
+        return TraceReport(ranks=(_cut(only, asked.top),), collectives=calls[: asked.top], findings=only.findings)
+    return _together(kept, asked)
+
+
+def _together(kept: _Kept, asked: Asked) -> TraceReport:
+    calls = match(kept.shares)
+    balance = ranks(kept.shares, calls)
+    replayed = (
+        replay(kept.views, asked.unprofiled_ms) if asked.what_if and len(kept.views) == len(kept.answers) else None
+    )
+    return TraceReport(
+        ranks=tuple(_cut(found, asked.top) for found in kept.answers),
+        collectives=collectives(kept.shares, calls)[: asked.top],
+        balance=balance,
+        replay=replayed,
+        findings=_of_all(kept.answers, straggler(balance)),
+    )
+
+
+def _of_all(answers: Sequence[RankTrace], shared: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings of all ranks: the same cause at the same place once, from the rank where it costs most."""
+    best: dict[tuple[object, ...], Finding] = {}
+    for finding in (*shared, *(finding for found in answers for finding in found.findings)):
+        key = (finding.id, finding.title, finding.where)
+        if key not in best or (finding.cost_ms or 0.0) > (best[key].cost_ms or 0.0):
+            best[key] = finding
+    return tuple(sorted(best.values(), key=lambda finding: (-(finding.cost_ms or 0.0), -finding.share)))

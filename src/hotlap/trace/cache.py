@@ -1,0 +1,147 @@
+"""Tables kept as Parquet, so that a second read takes no decoding.
+
+A folder for each trace, named by the content of the file (BLAKE2b) and FORMAT. A file that is where it was, with the
+size and the time of change that it had, is not read again to know its content (as git's index does). Broken or
+half-written entries are passed over; the oldest go when the cache is larger than LIMIT.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import polars as pl
+
+from hotlap.records.errors import RecordError
+
+from .read import Progress, read
+from .tables import TABLES, Gpu, Losses, Trace
+
+FORMAT: Final = 1
+"""Of the tables. Raise it when their columns, or how they are made, change."""
+LIMIT: Final = 20 << 30
+SMALL: Final = 4 << 20
+"""Files up to this many bytes are read faster than they are looked up."""
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What the tables do not hold, and which file they were read from."""
+
+    base_ns: int
+    rank: int | None
+    world: int | None
+    backend: str | None
+    gpus: tuple[Gpu, ...]
+    with_stack: bool
+    record_shapes: bool
+    profile_memory: bool
+    schema_version: str
+    losses: Losses
+    skipped: dict[str, int]
+
+
+def folder() -> Path:
+    """Where the cache lies: `$HOTLAP_CACHE`, else `$XDG_CACHE_HOME/hotlap`, else `~/.cache/hotlap`."""
+    if "HOTLAP_CACHE" in os.environ:
+        return Path(os.environ["HOTLAP_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hotlap"
+
+
+def read_cached(path: Path, progress: Progress = lambda at: None) -> Trace:
+    """As `read`, from the cache where it holds the file. Raises RecordError."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    if status.st_size <= SMALL:
+        return read(path, progress)
+    try:
+        root = folder() / "traces"
+        known = _look_up(root, path, status)
+        entry = root / (known or _digest(path))
+        if (found := _load(entry, path)) is not None:
+            os.utime(entry)
+            _remember(root, path, status, entry.name)
+            return found
+    except OSError:  # a cache that can't be read is as good as none
+        return read(path, progress)
+    trace = read(path, progress)
+    try:
+        _store(entry, trace)
+        _remember(root, path, status, entry.name)
+        _prune(root)
+    except (OSError, pl.exceptions.ComputeError):  # nor is one that can't be written: a full disk, a read-only home
+        shutil.rmtree(entry, ignore_errors=True)
+    return trace
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()}-{FORMAT}"
+
+
+def _stat_file(root: Path, path: Path, status: os.stat_result) -> Path:
+    told = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
+    return root / "files" / hashlib.blake2b(told.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
+
+
+def _look_up(root: Path, path: Path, status: os.stat_result) -> str | None:
+    found = _stat_file(root, path, status)
+    if not found.is_file():
+        return None
+    name = found.read_text(encoding="ascii", errors="replace")[:60].strip()
+    return name if name.endswith(f"-{FORMAT}") and name[:40].isalnum() and "/" not in name else None
+
+
+def _remember(root: Path, path: Path, status: os.stat_result, name: str) -> None:
+    file = _stat_file(root, path, status)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(name, encoding="ascii")
+
+
+def _load(entry: Path, path: Path) -> Trace | None:
+    try:
+        known = msgspec.json.decode((entry / "trace.json").read_bytes(), type=_Known)
+        tables: dict[str, Any] = {name: pl.read_parquet(entry / f"{name}.parquet", memory_map=True) for name in TABLES}
+    except (FileNotFoundError, msgspec.DecodeError, pl.exceptions.PolarsError):
+        return None
+    if any(dict(table.schema) != dict(pl.Schema(TABLES[name])) for name, table in tables.items()):
+        return None
+    rest: dict[str, Any] = {name: getattr(known, name) for name in known.__struct_fields__}
+    return Trace(source=str(path), **tables, **rest)
+
+
+def _store(entry: Path, trace: Trace) -> None:
+    """All of it or nothing: written beside, then renamed."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=entry.parent, prefix=".new-"))
+    try:
+        for name in TABLES:
+            getattr(trace, name).write_parquet(made / f"{name}.parquet", compression="lz4", statistics=False)
+        known = {name: getattr(trace, name) for name in _Known.__struct_fields__}
+        known["gpus"], known["losses"] = [asdict(gpu) for gpu in trace.gpus], asdict(trace.losses)
+        (made / "trace.json").write_bytes(msgspec.json.encode(known))
+        shutil.rmtree(entry, ignore_errors=True)
+        made.rename(entry)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _prune(root: Path) -> None:
+    """Remove what was used longest ago until the rest is within LIMIT."""
+    entries = [path for path in root.iterdir() if path.is_dir() and path.name != "files"]
+    sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in entries}
+    total = sum(sizes.values())
+    for path in sorted(entries, key=lambda path: path.stat().st_mtime):
+        if total <= LIMIT:
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        total -= sizes[path]
+
+
+__all__ = ["FORMAT", "folder", "read_cached"]

@@ -1,0 +1,656 @@
+"""Events as text into columns.
+
+The fast way decodes a few hundred events at a time into one type per category (msgspec checks every field) and takes
+columns from them; types that hold nothing for the tables (flows) have no fields. Where a part does not decode so, its
+events are taken one by one: as any JSON, then as JSON after repairs of what torch and others are known to write
+wrongly, and what is still unreadable is counted.
+"""
+
+import json
+import math
+import re
+import struct
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Raw, Struct
+
+from . import source
+
+PART: Final = 128 << 10
+"""Bytes decoded at a time: what is made of them stays in the processor's cache."""
+EXACT_BELOW: Final = float(1 << 43)
+"""Microseconds up to which a double tells nanoseconds apart: its steps are then under 0.001 µs (IEEE 754)."""
+LONGEST: Final = (1 << 62) // 1000
+"""Microseconds: with them the end of an event is still within 64 bits of nanoseconds."""
+NONE: Final = Raw(b"")
+BETWEEN: Final = b"\0"
+"""Between the texts of one row of `shapes`; JSON can't hold it."""
+JOINED: Final = 4
+"""Torn pieces that are tried as one event, where a cut was guessed wrongly."""
+
+
+class OpArgs(Struct, gc=False, frozen=True):
+    external: int = msgspec.field(default=-1, name="External id")
+    sequence: int = msgspec.field(default=-1, name="Sequence number")
+    fwd_tid: int = msgspec.field(default=-1, name="Fwd thread id")
+    dims: Raw = msgspec.field(default=NONE, name="Input Dims")
+    types: Raw = msgspec.field(default=NONE, name="Input type")
+    strides: Raw = msgspec.field(default=NONE, name="Input Strides")
+    inputs: Raw = msgspec.field(default=NONE, name="Concrete Inputs")
+
+
+class CallArgs(Struct, gc=False, frozen=True):
+    external: int = msgspec.field(default=-1, name="External id")
+    correlation: int = -1
+
+
+class PythonArgs(Struct, gc=False, frozen=True):
+    python_id: int | None = msgspec.field(default=-1, name="Python id")
+    python_parent: int | None = msgspec.field(default=-1, name="Python parent id")
+    module_id: int | None = msgspec.field(default=-1, name="Python module id")
+
+
+class WorkArgs(Struct, gc=False, frozen=True):
+    external: int = msgspec.field(default=-1, name="External id")
+    correlation: int = -1
+    device: int = -1
+    context: int = -1
+    stream: int = -1
+    bytes: int = -1
+
+
+class KernelArgs(WorkArgs, gc=False, frozen=True):
+    grid: tuple[int, int, int] = (-1, 1, 1)
+    block: tuple[int, int, int] = (-1, 1, 1)
+    registers: int = msgspec.field(default=-1, name="registers per thread")
+    shared_memory: int = msgspec.field(default=-1, name="shared memory")
+    occupancy: float = msgspec.field(default=math.nan, name="est. achieved occupancy %")
+    graph_node: int = msgspec.field(default=-1, name="graph node id")
+    graph: int = msgspec.field(default=-1, name="graph id")
+    collective: str = msgspec.field(default="", name="Collective name")
+    dtype: str = ""
+    in_elements: int = msgspec.field(default=-1, name="In msg nelems")
+    out_elements: int = msgspec.field(default=-1, name="Out msg nelems")
+    group_size: int = msgspec.field(default=-1, name="Group size")
+    group_ranks: str = msgspec.field(default="", name="Process Group Ranks")
+    group: str = msgspec.field(default="", name="Process Group Name")
+    group_description: str = msgspec.field(default="", name="Process Group Description")
+    comms_id: Raw = msgspec.field(default=NONE, name="Comms Id")
+
+
+class MemoryArgs(Struct, gc=False, frozen=True):
+    address: int = msgspec.field(default=-1, name="Addr")
+    bytes: int = msgspec.field(default=0, name="Bytes")
+    device_type: int = msgspec.field(default=-1, name="Device Type")
+    device: int = msgspec.field(default=-1, name="Device Id")
+    allocated: int = msgspec.field(default=-1, name="Total Allocated")
+    reserved: int = msgspec.field(default=-1, name="Total Reserved")
+
+
+class Flow(Struct, gc=False, tag="ac2g", tag_field="cat"):
+    """Its facts are in correlation and sequence numbers too."""
+
+
+class ForwardBackward(Flow, tag="fwdbwd", tag_field="cat"):
+    pass
+
+
+class AsyncGpu(Flow, tag="async_gpu", tag_field="cat"):
+    pass
+
+
+class AsyncCpu(Flow, tag="async_cpu_to_gpu", tag_field="cat"):
+    pass
+
+
+FLOWS: Final = (Flow, ForwardBackward, AsyncGpu, AsyncCpu)
+HOST_KINDS: Final = {
+    "cpu_op": ("op", OpArgs),
+    "user_annotation": ("annotation", OpArgs),
+    "cuda_runtime": ("runtime", CallArgs),
+    "cuda_driver": ("runtime", CallArgs),
+    "python_function": ("python", PythonArgs),
+    "overhead": ("overhead", CallArgs),
+}
+DEVICE_KINDS: Final = {
+    "kernel": ("kernel", KernelArgs),
+    "gpu_memcpy": ("memcpy", WorkArgs),
+    "gpu_memset": ("memset", WorkArgs),
+    "gpu_user_annotation": ("annotation", WorkArgs),
+    "cuda_sync": ("sync", WorkArgs),
+}
+OLD_NAMES: Final = {
+    "Operator": "cpu_op",
+    "operator": "cpu_op",
+    "Runtime": "cuda_runtime",
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Overhead": "overhead",
+    "hip_runtime": "cuda_runtime",
+    "hip_driver": "cuda_driver",
+    "xpu_runtime": "cuda_runtime",
+}
+"""Categories by the names that older Kineto, and Kineto on other devices, gives them."""
+NO_ARGS: Final[dict[type[Any], Any]] = {
+    kind: kind() for kind in (OpArgs, CallArgs, PythonArgs, KernelArgs, WorkArgs, MemoryArgs)
+}
+
+
+@cache
+def _types(time: Any) -> dict[str, type[Any]]:
+    """One type for each category; `time` is what microseconds are decoded as."""
+    made: dict[str, type[Any]] = {}
+    for category, (_, args) in {**HOST_KINDS, **DEVICE_KINDS, "cpu_instant_event": ("memory", MemoryArgs)}.items():
+        made[category] = msgspec.defstruct(
+            f"Event_{category}",
+            [
+                ("name", str),
+                ("ts", time),
+                ("ph", Literal["i", "I"] if category == "cpu_instant_event" else Literal["X"]),
+                ("dur", time, time(0)),
+                ("pid", int | str, 0),
+                ("tid", int | str, 0),
+                ("args", args, NO_ARGS[args]),
+            ],
+            tag=category,
+            tag_field="cat",
+            gc=False,
+        )
+    return made
+
+
+class _Codes(dict[Any, int]):
+    """Numbers things in the order they are first asked for."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = code = len(self)
+        return code
+
+
+def _ints() -> "array[int]":
+    return array("q")
+
+
+HOST_COLUMNS: Final = (
+    "name",
+    "cat",
+    "pid",
+    "tid",
+    "start",
+    "dur",
+    "external",
+    "correlation",
+    "sequence",
+    "fwd_tid",
+    "shapes",
+    "python_id",
+    "python_parent",
+    "module_id",
+)
+DEVICE_COLUMNS: Final = (
+    "name",
+    "cat",
+    "device",
+    "context",
+    "stream",
+    "start",
+    "dur",
+    "correlation",
+    "external",
+    "bytes",
+    "blocks",
+    "threads",
+    "registers",
+    "shared_memory",
+    "graph_node",
+    "graph",
+    "collective",
+)
+MEMORY_COLUMNS: Final = ("time", "address", "bytes", "device_type", "device", "allocated", "reserved")
+
+
+@dataclass
+class Columns:
+    """What some events hold, as columns of integers; `names`, `cats`, `shapes`, `collectives`, `tids` say what codes
+    stand for. shapes: four texts, BETWEEN them. occupancy: of the device's rows. lost: events; lost_bytes: their
+    text."""
+
+    host: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in HOST_COLUMNS})
+    device: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in DEVICE_COLUMNS})
+    memory: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in MEMORY_COLUMNS})
+    occupancy: "array[float]" = field(default_factory=lambda: array("d"))
+    names: dict[str, int] = field(default_factory=_Codes)
+    cats: dict[str, int] = field(default_factory=_Codes)
+    tids: dict[str, int] = field(default_factory=_Codes)
+    shapes: dict[bytes, int] = field(default_factory=_Codes)
+    collectives: dict[tuple[Any, ...], int] = field(default_factory=_Codes)
+    threads: list[tuple[int, int, str, str]] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+    lost_bytes: int = 0
+    repaired: int = 0
+    events: int = 0
+
+    def skip(self, kind: str, count: int = 1) -> None:
+        """Count events that hold nothing for the tables."""
+        self.skipped[kind] = self.skipped.get(kind, 0) + count
+
+    @property
+    def rows(self) -> int:
+        """Of the tables."""
+        return len(self.host["cat"]) + len(self.device["cat"]) + len(self.memory["bytes"])
+
+
+class Decoder:
+    """Decodes blocks of events. exact: times as decimal text, for times too large for a double."""
+
+    def __init__(self, separator: re.Pattern[bytes], exact: bool = False) -> None:
+        self.separator = separator
+        self.exact = exact
+        self.types = _types(Decimal if exact else float)
+        union: Any = Flow
+        for kind in (*FLOWS[1:], *self.types.values()):
+            union |= kind
+        self.union = union
+        self.decoder = msgspec.json.Decoder(list[union])
+        self.times: Callable[[list[Any]], bytes] = _exact_ns if exact else _doubles
+        self.kinds = {
+            self.types[name]: (taker, *kind)
+            for kinds, taker in ((HOST_KINDS, self._host), (DEVICE_KINDS, self._device))
+            for name, kind in kinds.items()
+        }
+
+    def block(self, text: bytes) -> Columns:
+        """The columns of a block. Raises TooLate where a double can't hold the times."""
+        out = Columns() if self.exact else _with_float_times()
+        for part in source.split(text, PART, self.separator):
+            if not self._typed(part, out):
+                self._one_by_one(part, out)
+        if not self.exact:
+            _times_to_ns(out)
+        return out
+
+    # the fast way
+
+    def _typed(self, text: bytes, out: Columns) -> bool:
+        """Take events that are written as today's torch does; False, and nothing taken, where one is not."""
+        try:
+            self._take(self.decoder.decode(b"[%b]" % text), out)
+        except (msgspec.DecodeError, OverflowError, RecursionError, UnicodeDecodeError):
+            return False
+        return True
+
+    def _take(self, events: Sequence[Any], out: Columns) -> None:
+        by_type: defaultdict[type[Any], list[Any]] = defaultdict(list)
+        for event in events:
+            by_type[type(event)].append(event)
+        before = len(out.host["cat"]), len(out.device["cat"]), len(out.memory["time"])
+        try:
+            self._take_kinds(by_type, out)
+        except OverflowError:  # a number beyond 64 bits: whole or not at all
+            _shorten(out, *before)
+            raise
+        out.events += len(events)
+
+    def _take_kinds(self, by_type: dict[type[Any], list[Any]], out: Columns) -> None:
+        for kind, rows in by_type.items():
+            if kind in self.kinds:
+                taker, category, args = self.kinds[kind]
+                taker(rows, category, args, out)
+            elif kind is self.types["cpu_instant_event"]:
+                self._memory(rows, out)
+            else:
+                out.skip(kind.__struct_config__.tag, len(rows))
+
+    def _common(self, rows: list[Any], category: str, out: Columns, table: dict[str, "array[int]"]) -> None:
+        codes = out.names
+        _put(table["name"], [codes[row.name] for row in rows])
+        _fill(table["cat"], out.cats[category], len(rows))
+        table["start"].frombytes(self.times([row.ts for row in rows]))
+        table["dur"].frombytes(self.times([row.dur for row in rows]))
+
+    def _host(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
+        table, count = out.host, len(rows)
+        self._common(rows, category, out, table)
+        _put(table["pid"], self._threads([row.pid for row in rows], out))
+        _put(table["tid"], self._threads([row.tid for row in rows], out))
+        args = [row.args for row in rows]
+        given: dict[str, list[int]] = {}
+        if kind is OpArgs:
+            given["external"] = [a.external for a in args]
+            given["sequence"] = [a.sequence for a in args]
+            given["fwd_tid"] = [a.fwd_tid for a in args]
+            codes = out.shapes
+            given["shapes"] = [
+                -1 if a.dims is NONE else codes[BETWEEN.join((a.dims, a.types, a.strides, a.inputs))] for a in args
+            ]
+        elif kind is CallArgs:
+            given["external"] = [a.external for a in args]
+            given["correlation"] = [a.correlation for a in args]
+        else:
+            for name in ("python_id", "python_parent", "module_id"):
+                given[name] = [-1 if v is None else v for v in [getattr(a, name) for a in args]]
+        for name in HOST_COLUMNS[6:]:
+            if name in given:
+                _put(table[name], given[name])
+            else:
+                _fill(table[name], -1, count)
+
+    def _threads(self, values: list[Any], out: Columns) -> list[int]:
+        """Threads by number; one named by a text gets a negative number."""
+        if set(map(type, values)) == {int}:
+            return values
+        return [value if isinstance(value, int) else -2 - out.tids[value] for value in values]
+
+    def _device(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
+        table, count = out.device, len(rows)
+        self._common(rows, category, out, table)
+        args = [row.args for row in rows]
+        _put(
+            table["device"],
+            [a.device if a.device >= 0 else _number(row.pid) for a, row in zip(args, rows, strict=True)],
+        )
+        _put(
+            table["stream"],
+            [a.stream if a.stream >= 0 else _number(row.tid) for a, row in zip(args, rows, strict=True)],
+        )
+        for name in ("context", "correlation", "external", "bytes"):
+            _put(table[name], list(map(attrgetter(name), args)))
+        if kind is not KernelArgs:
+            for name in DEVICE_COLUMNS[10:]:
+                _fill(table[name], -1, count)
+            out.occupancy.extend([math.nan] * count)
+            return
+        _put(table["blocks"], [math.prod(a.grid) for a in args])
+        _put(table["threads"], [math.prod(a.block) for a in args])
+        for name in ("registers", "shared_memory", "graph_node", "graph"):
+            _put(table[name], list(map(attrgetter(name), args)))
+        _put(table["collective"], [_collective(a, out) if a.collective or a.group_size > 0 else -1 for a in args])
+        out.occupancy.extend([a.occupancy for a in args])
+
+    def _memory(self, rows: list[Any], out: Columns) -> None:
+        others = len(rows)
+        rows = [row for row in rows if row.name == "[memory]"]
+        if others := others - len(rows):
+            out.skip("cpu_instant_event", others)
+        out.memory["time"].frombytes(self.times([row.ts for row in rows]))
+        for name in MEMORY_COLUMNS[1:]:
+            _put(out.memory[name], [_wrapped(getattr(row.args, name)) for row in rows])
+
+    # the slow way
+
+    def _one_by_one(self, text: bytes, out: Columns) -> None:
+        pieces = list(source.split(text, 1, self.separator))
+        index = 0
+        while index < len(pieces):
+            for joined in range(1, min(JOINED, len(pieces) - index) + 1):
+                found = self._any(b",".join(pieces[index : index + joined]), out)
+                if found:
+                    break
+            else:
+                out.lost += 1
+                out.lost_bytes += len(pieces[index])
+                joined = 1
+            index += joined
+
+    def _any(self, text: bytes, out: Columns) -> bool:
+        """Take one event however it is written; False where it is no event."""
+        if self._typed(text, out):
+            return True
+        repaired = False
+        try:
+            event = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            event, repaired = repair(text), True
+        if not isinstance(event, dict) or not self._sort(event, out):
+            return False
+        out.events += 1
+        out.repaired += repaired
+        return True
+
+    def _sort(self, event: dict[str, Any], out: Columns) -> bool:
+        """Put an event where it belongs; False where its fields make no sense."""
+        phase, category = (word if isinstance(word, str) else "" for word in (event.get("ph"), event.get("cat")))
+        category = OLD_NAMES.get(category, category)
+        if phase == "M":
+            _metadata(event, out)
+        elif phase in {"i", "I"} and event.get("name") == "[memory]":
+            return self._convert(event, "cpu_instant_event", out)
+        elif phase == "X" and category in (*HOST_KINDS, *DEVICE_KINDS):
+            return self._convert(event, category, out)
+        elif phase == "X" and category != "Trace" and "dur" in event:
+            return self._foreign(event, category, out)
+        else:
+            out.skip(category[:80] or f"phase {phase[:8]}".strip())
+        return True
+
+    def _convert(self, event: dict[str, Any], category: str, out: Columns) -> bool:
+        """An event whose fields may have other types than today's; what does not convert counts as absent."""
+        args = event.get("args")
+        name = event.get("name", "")
+        kept: dict[str, Any] = {"cat": category, "name": name if isinstance(name, str) else "", "ph": event["ph"]}
+        for name in ("ts", "dur"):
+            value = _decimal(event.get(name, 0 if name == "dur" else None))
+            if value is None:
+                return False
+            kept[name] = value if self.exact else float(value)
+        for name in ("pid", "tid"):
+            kept[name] = _thread(event.get(name, 0))
+        kind = self.types[category]
+        made = msgspec.convert(kept, kind, strict=False)
+        if isinstance(args, dict):
+            made.args = _lenient(args, type(made.args))
+        try:
+            self._take([made], out)
+        except OverflowError:
+            return False
+        out.events -= 1
+        return True
+
+    def _foreign(self, event: dict[str, Any], category: str, out: Columns) -> bool:
+        """A category that today's torch does not write: kept on the host under its own name."""
+        kept = {**event, "cat": "overhead", "args": {}}
+        before = len(out.host["cat"])
+        if not self._convert(kept, "overhead", out):
+            return False
+        out.host["cat"][before] = out.cats[category[:80] or "other"]
+        return True
+
+
+class TooLate(Exception):
+    """Times are too large for doubles to tell nanoseconds apart."""
+
+
+TIMES: Final = (("host", "start"), ("host", "dur"), ("device", "start"), ("device", "dur"), ("memory", "time"))
+
+
+def _with_float_times() -> Columns:
+    """Columns whose times are microseconds as doubles until the block is done."""
+    out = Columns()
+    for table, name in TIMES:
+        getattr(out, table)[name] = array("d")
+    return out
+
+
+def _times_to_ns(out: Columns) -> None:
+    """Microseconds to nanoseconds, exactly: the fraction is split off first, so that nothing is rounded but it."""
+    for table, name in TIMES:
+        times = np.frombuffer(getattr(out, table)[name], np.float64)
+        if not (np.abs(times) < EXACT_BELOW).all():
+            raise TooLate
+        whole = np.floor(times)
+        ns = whole.astype(np.int64) * 1000 + np.rint((times - whole) * 1000).astype(np.int64)
+        getattr(out, table)[name] = array("q", ns.tobytes())
+
+
+def _put(column: "array[int]", values: list[int]) -> None:
+    """Append: three times faster than `extend`. Raises OverflowError beyond 64 bits."""
+    column.frombytes(np.fromiter(values, np.int64, len(values)).tobytes())
+
+
+def _fill(column: "array[int]", value: int, count: int) -> None:
+    column.extend(array("q", [value]) * count)
+
+
+def _doubles(times: list[float]) -> bytes:
+    return struct.pack(f"{len(times)}d", *times)
+
+
+def _shorten(out: Columns, host: int, device: int, memory: int) -> None:
+    for table, count in ((out.host, host), (out.device, device), (out.memory, memory)):
+        for column in table.values():
+            del column[count:]
+    del out.occupancy[device:]
+
+
+def _exact_ns(times: list[Decimal]) -> bytes:
+    if not all(map(_bounded, times)):
+        raise OverflowError("a time beyond 146 years")
+    return np.array([round(time.scaleb(3)) for time in times], np.int64).tobytes()
+
+
+def _bounded(time: Decimal) -> bool:
+    return time.is_finite() and -LONGEST < time < LONGEST
+
+
+def _decimal(value: Any) -> Decimal | None:
+    """The time in a number, or in the text of one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        made = Decimal(value if isinstance(value, int) else str(value))
+    except ArithmeticError:
+        return None
+    return made if _bounded(made) else None
+
+
+def _number(value: int | str) -> int:
+    """The number in `7`, `"7"` or `"stream 7"`."""
+    if isinstance(value, int):
+        return value
+    digits = re.search(r"\d{1,9}", value)
+    return int(digits[0]) if digits else -1
+
+
+def _wrapped(value: int) -> int:
+    """An address as the signed integer with the same bits."""
+    return value - (1 << 64) if 1 << 63 <= value < 1 << 64 else value
+
+
+def _collective(args: KernelArgs, out: Columns) -> int:
+    comms = bytes(args.comms_id).decode("utf-8", "replace").strip('"')
+    in_elements, out_elements, group_size = (
+        number if -(1 << 63) <= number < 1 << 63 else -1
+        for number in (args.in_elements, args.out_elements, args.group_size)
+    )
+    return out.collectives[
+        args.collective,
+        args.dtype,
+        in_elements,
+        out_elements,
+        group_size,
+        args.group_ranks,
+        args.group,
+        args.group_description,
+        comms,
+    ]
+
+
+@cache
+def _fields(kind: Hashable) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)  # type: ignore[arg-type]
+
+
+def _lenient(args: dict[str, Any], kind: type[Any]) -> Any:
+    """Args of which only what has the right type, or can be read as it, is taken."""
+    made: dict[str, Any] = {}
+    for spec in _fields(kind):
+        if spec.encode_name in args:
+            value = args[spec.encode_name]
+            try:
+                if spec.type is Raw:
+                    made[spec.name] = Raw(msgspec.json.encode(value))
+                else:
+                    made[spec.name] = msgspec.convert(value, spec.type, strict=False)
+            except (msgspec.ValidationError, UnicodeEncodeError, RecursionError):
+                continue
+    for name, value in list(made.items()):
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            del made[name]
+    return kind(**made)
+
+
+def _metadata(event: dict[str, Any], out: Columns) -> None:
+    args = event.get("args")
+    value = args.get("name", args.get("labels")) if isinstance(args, dict) else None
+    if isinstance(value, str) and len(out.threads) < 100_000:
+        kind = {"process_name": "process", "thread_name": "thread", "process_labels": "labels"}.get(
+            str(event.get("name"))
+        )
+        if kind:
+            pid, tid = (_thread(event.get(name, 0)) for name in ("pid", "tid"))
+            numbers = [item if isinstance(item, int) else -2 - out.tids[item] for item in (pid, tid)]
+            out.threads.append((numbers[0], numbers[1], kind, value[:1000]))
+
+
+def _thread(value: Any) -> int | str:
+    """A process or thread: a number or a text."""
+    if isinstance(value, int):
+        return int(value) if abs(value) < 1 << 62 else "beyond 62 bits"
+    return value if isinstance(value, str) else ""
+
+
+# repairs
+
+NAME_BEGINS: Final = re.compile(r'"name":\s*"')
+NAME_ENDS: Final = re.compile(r'"\s*,\s*"(?:pid|cat|ph|tid|ts|args)":')
+BARE: Final = re.compile(r'(":\s*)(N/A|-?nan|-?inf|undefined)(?=\s*[,}\]])', re.I)
+SURROGATE: Final = re.compile(r"\\ud[89a-f]", re.I)
+
+
+def repair(text: bytes) -> Any:
+    """An event as JSON after repair, None where it can't be: quotes inside names (torch 2.13 writes
+    `record_function('a "b"')` unescaped), bare N/A and nan, control characters, bytes that are no UTF-8, halves of
+    surrogate pairs."""
+    words = text.decode("utf-8", "replace")
+    for attempt in (words, BARE.sub(r"\1null", _with_escaped_name(words))):
+        try:
+            found = _loads(attempt)
+            if SURROGATE.search(attempt):
+                found = _loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace").decode())
+            return found
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, strict=False, parse_constant=lambda name: None, parse_int=_int, parse_float=_float)
+
+
+def _with_escaped_name(words: str) -> str:
+    begins = NAME_BEGINS.search(words)
+    ends = NAME_ENDS.search(words, begins.end()) if begins else None
+    if begins is None or ends is None:
+        return words
+    name = re.sub(r'(?<!\\)"', r"\"", words[begins.end() : ends.start()])
+    return f"{words[: begins.end()]}{name}{words[ends.start() :]}"
+
+
+def _int(text: str) -> int | None:
+    return int(text) if len(text) < 40 else None
+
+
+def _float(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None

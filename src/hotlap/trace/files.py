@@ -1,0 +1,97 @@
+"""Which traces a path means: a file, the ranks of a folder (a run's, or any with exports), the members of a tar."""
+
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hotlap.records.errors import RecordError
+
+from .cache import read_cached
+from .read import Progress, read_stream
+from .tables import Trace
+
+NAMES: Final = re.compile(r"\.json(\.gz)?$|\.trace(\.gz)?$")
+NOT_TRACES: Final = frozenset(
+    f"{name}.json"
+    for name in ("run", "session", "facts", "diagnosis", "tune", "request", "lines", "profile", "samples", "package")
+)
+RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})", re.I)
+MOST: Final = 100_000
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """One rank's trace. rank: as its name says, None where it does not. size: bytes on disk."""
+
+    name: str
+    size: int
+    rank: int | None
+    load: Callable[[Progress], Trace]
+
+
+def trace_files(path: Path) -> list[TraceFile]:
+    """The traces at a path, in rank order. Raises RecordError where there are none."""
+    if path.is_dir():
+        found = [_of_file(file) for file in _in_folder(path)]
+    elif path.is_file() and _is_tar(path):
+        found = list(_in_tar(path))
+    else:
+        return [_of_file(path)]
+    if not found:
+        raise RecordError(f"{path} holds no traces (*.json, *.json.gz). `hotlap run --profile CMD` records one")
+    return sorted(found, key=lambda file: (file.rank is None, file.rank or 0, file.name))
+
+
+def _is_tar(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path)
+    except (OSError, EOFError, zlib.error):  # a torn gzip, which may well be a trace
+        return False
+
+
+def _in_folder(path: Path) -> list[Path]:
+    ours = sorted(path.glob("rank-*/trace.json.gz"))
+    if ours:
+        return ours
+    found = [file for file in path.iterdir() if NAMES.search(file.name) and file.name not in NOT_TRACES]
+    return sorted(file for file in found if file.is_file())[:MOST]
+
+
+def _rank(name: str) -> int | None:
+    match = list(RANK.finditer(name))
+    return int(match[-1][1]) if match else None
+
+
+def _of_file(path: Path) -> TraceFile:
+    size = path.stat().st_size if path.is_file() else 0
+    name = f"{path.parent.name}/{path.name}" if path.name == "trace.json.gz" else path.name
+    return TraceFile(name, size, _rank(name), lambda progress: read_cached(path, progress))
+
+
+def _in_tar(path: Path) -> Iterator[TraceFile]:
+    """Members are read where they lie; nothing is unpacked to disk."""
+    try:
+        with tarfile.open(path, "r:*") as archive:
+            members = [member for member in archive if member.isfile() and NAMES.search(member.name)][:MOST]
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise RecordError(f"cannot read {path}: {error}") from error
+    for member in members:
+        yield TraceFile(member.name, member.size, _rank(member.name), _member(path, member))
+
+
+def _member(path: Path, member: tarfile.TarInfo) -> Callable[[Progress], Trace]:
+    def load(progress: Progress) -> Trace:
+        try:
+            with tarfile.open(path, "r:*") as archive:
+                file = archive.extractfile(member)
+                if file is None:
+                    raise RecordError(f"{path}: {member.name} is no file")
+                return read_stream(file, f"{path}:{member.name}", progress)  # type: ignore[arg-type]
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            raise RecordError(f"cannot read {member.name} in {path}: {error}") from error
+
+    return load

@@ -1,0 +1,62 @@
+"""What findings share."""
+
+import math
+from collections.abc import Sequence
+
+from hotlap.records.diagnosis import Place
+from hotlap.records.trace import Gap, RankTrace
+
+
+def idle(answers: RankTrace, *causes: str) -> list[Gap]:
+    """The idle time of some causes, by place, dearest first."""
+    return [gap for gap in answers.gaps if gap.cause in causes]
+
+
+def step_ms(answers: RankTrace) -> float:
+    """The step without the profiler, where it is known."""
+    return answers.unprofiled_ms or answers.step_ms
+
+
+def per_step_ms(answers: RankTrace, ns: float) -> float:
+    """A total of busy time over the window as ms a step, over the devices of the rank."""
+    return ns / answers.window.count / max(1, len(answers.breakdown)) / 1e6
+
+
+def idle_ms(answers: RankTrace, ns: float) -> float:
+    """A total of idle time over the window as ms a step. The profiler makes the host slower and not the device, so idle
+    time is scaled to what the unprofiled step, where it is known, leaves beside busy time."""
+    profiled = per_step_ms(answers, sum(one.idle_ns for one in answers.breakdown))
+    busy = answers.step_ms - profiled
+    left = max(0.0, step_ms(answers) - busy)
+    return per_step_ms(answers, ns) * (min(1.0, left / profiled) if profiled > 0 else 1.0)
+
+
+def share(answers: RankTrace, ms: float) -> float:
+    """ms of a step as a share of it, at most 1."""
+    return min(1.0, ms / step_ms(answers)) if step_ms(answers) else 0.0
+
+
+def total(gaps: Sequence[Gap]) -> int:
+    """Their idle time, ns."""
+    return sum(gap.idle_ns for gap in gaps)
+
+
+def place(gaps: Sequence[Gap]) -> Place | None:
+    """The place that most of their time is under, of those that are known."""
+    return next((gap.where for gap in gaps if gap.where is not None), None)
+
+
+def doing(gaps: Sequence[Gap], most: int = 3) -> str:
+    """What the host does under most of them."""
+    names = dict.fromkeys(gap.doing for gap in gaps if gap.doing)
+    return ", ".join(list(names)[:most])
+
+
+def predicted_ms(answers: RankTrace, change: str) -> float | None:
+    """What a change would win, ms a step, as the replay has it; None where it was not replayed."""
+    if answers.replay is None:
+        return None
+    found = next((one for one in answers.replay.predictions if one.change == change), None)
+    if found is None or not math.isfinite(found.gain):
+        return None
+    return max(0.0, found.ms * found.gain - found.ms)

@@ -1,0 +1,29 @@
+"""Memory taken from the driver inside the loop."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.trace import RankTrace
+
+from ._base import doing, idle, idle_ms, place, share, total
+
+
+def find(answers: RankTrace) -> list[Finding]:
+    """Idle time under cudaMalloc, cudaFree and the like."""
+    gaps = idle(answers, "allocator")
+    ns = total(gaps)
+    if not ns:
+        return []
+    calls = sum(one.driver_allocations for one in answers.memory) / answers.window.count
+    cost = idle_ms(answers, ns)
+    return [
+        Finding(
+            id="allocator",
+            bound="memory",
+            share=share(answers, cost),
+            cost_ms=cost,
+            title="memory is taken from the driver in every step",
+            where=place(gaps),
+            evidence=f"{calls:.3g} driver allocations a step; idle {cost:.2f} ms under {doing(gaps)}",
+            why="cudaMalloc and cudaFree wait for the device; in steady state the caching allocator should need neither",
+            instead="take out empty_cache(); keep shapes alike; expandable_segments:True where blocks don't fit",
+        )
+    ]

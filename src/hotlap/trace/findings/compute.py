@@ -1,0 +1,29 @@
+"""Arithmetic that already runs on the right units."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.trace import RankTrace
+
+from ._base import per_step_ms, share
+
+
+def find(answers: RankTrace) -> list[Finding]:
+    """Time in ops that arithmetic limits, beside those of `precision`; what could be won of it is not known."""
+    rows = [row for row in answers.roofline if row.limit == "compute" and row.tensor_cores is not False]
+    if not rows:
+        return []
+    first = max(rows, key=lambda row: row.ns)
+    ns = sum(row.ns for row in rows)
+    reached = f", {first.of_peak:.0%} of the {first.dtype} peak" if first.of_peak is not None else ""
+    return [
+        Finding(
+            id="compute",
+            bound="compute",
+            share=share(answers, per_step_ms(answers, ns)),
+            title=f"arithmetic: {first.op} and the like",
+            where=first.where,
+            evidence=f"{per_step_ms(answers, ns):.2f} ms a step; most in {first.op} {first.shape}{reached}",
+            why="the device multiplies as fast as the type of its operands lets it, or its dimensions do not fit well",
+            instead="lower precision, fused attention, dimensions that fill whole tiles, less to compute",
+            levers=("compile", "bf16-autocast"),
+        )
+    ]

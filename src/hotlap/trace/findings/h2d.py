@@ -1,0 +1,31 @@
+"""Copies that nothing overlaps."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.trace import RankTrace
+
+from ._base import idle, idle_ms, per_step_ms, place, share, total
+
+
+def find(answers: RankTrace) -> list[Finding]:
+    """Exposed copies and memsets on the device, and idle time while the host stages pageable copies."""
+    gaps = idle(answers, "copy")
+    exposed = sum(one.exposed_copy_ns for one in answers.breakdown)
+    waited = idle_ms(answers, total(gaps))
+    cost = per_step_ms(answers, exposed) + waited
+    if not cost:
+        return []
+    return [
+        Finding(
+            id="h2d",
+            bound="h2d",
+            share=share(answers, cost),
+            cost_ms=cost,
+            title="copies that no computation hides",
+            where=place(gaps),
+            evidence=f"{per_step_ms(answers, exposed):.2f} ms a step of copies alone on the device, "
+            f"{waited:.2f} ms idle while pageable memory is staged",
+            why="a copy on the stream that computes, or from pageable memory, overlaps nothing",
+            instead="pin the batches and copy the next one on a stream of its own while this one is computed",
+            levers=("loader-workers", "device-prefetch"),
+        )
+    ]

@@ -1,0 +1,29 @@
+"""The device waits for the next batch."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.trace import RankTrace
+
+from ._base import doing, idle, idle_ms, place, share, total
+
+
+def find(answers: RankTrace) -> list[Finding]:
+    """Idle time under `next(DataLoader)`."""
+    gaps = idle(answers, "input")
+    ns = total(gaps)
+    if not ns:
+        return []
+    cost = idle_ms(answers, ns)
+    return [
+        Finding(
+            id="input",
+            bound="input",
+            share=share(answers, cost),
+            cost_ms=cost,
+            title="the device waits for the next batch",
+            where=place(gaps),
+            evidence=f"idle {cost:.2f} ms a step while the host is in {doing(gaps) or 'the loader'}",
+            why="batches are made more slowly than they are used up, and nothing else is queued meanwhile",
+            instead="make batches in worker processes, ahead of their use, or make each one cheaper",
+            levers=("loader-workers", "device-prefetch"),
+        )
+    ]

@@ -1,0 +1,34 @@
+"""The device waits for kernels to be launched."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.trace import RankTrace
+
+from ._base import idle, idle_ms, place, share, total
+
+
+def find(answers: RankTrace) -> list[Finding]:
+    """Idle time while the host dispatches ops and launches."""
+    gaps = idle(answers, "launch")
+    ns = total(gaps)
+    made = answers.launches
+    if not ns or made is None:
+        return []
+    kernels = made.count / answers.window.count
+    mean_us = sum(one.kernel_ns for one in answers.breakdown) / max(1, sum(b.kernels for b in answers.breakdown)) / 1e3
+    cost = idle_ms(answers, ns)
+    return [
+        Finding(
+            id="launch",
+            bound="launch",
+            share=share(answers, cost),
+            cost_ms=cost,
+            title="the device waits for its kernels to be launched",
+            where=place(gaps),
+            evidence=f"idle {cost:.2f} ms a step under dispatch; {kernels:.0f} launches a step, "
+            f"{made.tiny / max(1, made.count):.0%} of kernels under {made.tiny_below_ns / 1e3:.0f} µs, "
+            f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep",
+            why="each operation is small: issuing it takes the host longer than the device needs to run it",
+            instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",
+            levers=("compile", "fused-optimizer"),
+        )
+    ]

@@ -1,0 +1,37 @@
+"""Matrix products that the tensor cores could do, and don't."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.trace import OpRoofline, RankTrace
+
+from ._base import per_step_ms, predicted_ms, share
+
+LEVERS = {"fp32": ("bf16-autocast", "tf32")}
+
+
+def find(answers: RankTrace) -> list[Finding]:
+    """Time in products, convolutions and attention without tensor cores; cost: what the replay predicts for TF32."""
+    slow = [row for row in answers.roofline if row.tensor_cores is False and row.limit == "compute"]
+    if not slow:
+        return []
+    first = max(slow, key=lambda row: row.ns)
+    ns = sum(row.ns for row in slow)
+    return [
+        Finding(
+            id="no-tensor-cores",
+            bound="compute",
+            share=share(answers, per_step_ms(answers, ns)),
+            cost_ms=predicted_ms(answers, "tf32_matmuls") if first.dtype == "fp32" else None,
+            title=f"{first.dtype} {first.op} without tensor cores",
+            where=first.where,
+            evidence=f"{per_step_ms(answers, ns):.2f} ms a step in {_ops(slow)}; the largest, {first.op} {first.shape} "
+            + (f"reaches {first.of_peak:.0%} of the {first.dtype} peak" if first.of_peak is not None else "")
+            + (f"; {first.why_not}" if first.why_not else ""),
+            why="the units that multiply several times as fast (7 to 15 on an H100) stand unused",
+            instead="bf16 autocast, or TF32 for fp32 products; dimensions in multiples of 8",
+            levers=LEVERS.get(first.dtype, ()),
+        )
+    ]
+
+
+def _ops(rows: list[OpRoofline]) -> str:
+    return ", ".join(list(dict.fromkeys(row.op for row in rows))[:3])

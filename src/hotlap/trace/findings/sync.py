@@ -1,0 +1,41 @@
+"""Lines at which the host waits for the device, and the device then for the host."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.trace import RankTrace, Sync
+
+from ._base import idle_ms, share
+
+INSTEAD = {
+    "`.item()`": "keep the value on the device; read it every n steps, or a step later from a pinned copy",
+    "`print(tensor)`": "print every n steps; detach and copy without blocking first",
+    "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps",
+    "boolean mask": "multiply by the mask or use torch.where: a boolean index has to count on the host",
+    "`nonzero`": "use a mask, or torch.nonzero_static with a size",
+    "pageable host-to-device copy": "pin the batch (pin_memory=True) and copy with non_blocking=True",
+    "`torch.cuda.synchronize()`": "take it out of the loop; time with CUDA events",
+    "`.cpu()` or `.to('cpu')`": "copy every n steps, into pinned memory with non_blocking=True",
+    "`clip_grad_norm_`": "pass error_if_nonfinite=False and do not read the norm on the host",
+}
+
+
+def find(answers: RankTrace) -> list[Finding]:
+    """One finding a line; share and cost: the idle time that follows from it."""
+    return [_finding(answers, sync) for sync in answers.syncs if sync.idle_ns > 0]
+
+
+def _finding(answers: RankTrace, sync: Sync) -> Finding:
+    count = sync.count / answers.window.count
+    cost = idle_ms(answers, sync.idle_ns)
+    return Finding(
+        id="sync",
+        bound="sync",
+        share=share(answers, cost),
+        cost_ms=cost,
+        title=f"the host waits for the device: {sync.cause}",
+        where=sync.where,
+        evidence=f"{count:.3g} a step in {sync.call} under {sync.op or 'no op'}; the host waits "
+        f"{sync.host_ns / answers.window.count / 1e6:.2f} ms a step, the device then stands still for "
+        f"{cost:.2f} ms",
+        why="until the value has arrived nothing new is launched, so that the device runs dry",
+        instead=INSTEAD.get(sync.cause, "keep the value on the device, or read it less often"),
+    )

@@ -1,0 +1,183 @@
+"""Where the steps of a trace are, with and without `ProfilerStep#`.
+
+Host steps are taken from, in this order: `ProfilerStep#` annotations; the ends of `Optimizer.step#` annotations (in
+cycles, where several optimizers take turns); repetition in the sequence of top-level ops of the thread that trains.
+
+The host may run ahead of the device. Where the work of the last step ends later than its host step by more than AHEAD
+of all steps together, steps are cut on the device's clock instead: each begins with the first work that it launched,
+and the last ends with its last work. The device is then never idle at a cut, so nothing is lost there.
+"""
+
+import itertools
+from collections import Counter
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from hotlap.records.trace import Window
+
+from .tables import WORK, Trace
+
+Ints = npt.NDArray[np.int64]
+Steps = list[tuple[int, int]]
+
+AHEAD: Final = 0.05
+LEAST_REPEATS: Final = 3
+ALIKE: Final = 0.9
+"""Share of ops that are the same one period later, for a sequence to count as repeating."""
+AS_GOOD: Final = 0.005
+LONGEST_PERIOD: Final = 20_000
+MOST_NAMES: Final = 300
+"""Different ops that are looked at, the most frequent first."""
+
+
+def find_windows(trace: Trace) -> tuple[Window, Window]:
+    """(window, host window): the steps to read device time in, and the same steps on the host's clock.
+
+    They are the same unless the host runs ahead of the device.
+    """
+    steps, found_by = _host_steps(trace)
+    if not steps:
+        whole = _whole(trace)
+        return whole, whole
+    host = _window(steps, found_by)
+    on_device = _on_device(trace, steps)
+    if on_device and on_device[-1][1] - steps[-1][1] > AHEAD * (steps[-1][1] - steps[0][0]):
+        return _window(on_device, found_by), host
+    return host, host
+
+
+def find_window(trace: Trace) -> Window:
+    """The steps to read device time in."""
+    return find_windows(trace)[0]
+
+
+def _window(steps: Steps, found_by: str) -> Window:
+    return Window(start_ns=steps[0][0], end_ns=steps[-1][1], found_by=found_by, steps=tuple(steps))
+
+
+def _whole(trace: Trace) -> Window:
+    """From the first event to the last."""
+    begins, ends = [], []
+    for table in (trace.host, trace.device):
+        if len(table):
+            begins.append(int(table["start"].min()))  # type: ignore[arg-type]
+            ends.append(int((table["start"] + table["dur"]).max()))  # type: ignore[arg-type]
+    if len(trace.memory):
+        begins.append(int(trace.memory["time"].min()))  # type: ignore[arg-type]
+        ends.append(int(trace.memory["time"].max()) + 1)  # type: ignore[arg-type]
+    return Window(start_ns=min(begins, default=0), end_ns=max(ends, default=0), found_by="none")
+
+
+def _host_steps(trace: Trace) -> tuple[Steps, str]:
+    notes = trace.host.filter(pl.col("cat") == "annotation")
+    marked = notes.filter(pl.col("name").str.starts_with("ProfilerStep#"))
+    if len(marked):
+        starts, ends = marked["start"].to_numpy(), (marked["start"] + marked["dur"]).to_numpy()
+        return _end_to_end(starts, ends), "ProfilerStep"
+    stepping = notes.filter(pl.col("name").str.starts_with("Optimizer.step#"))
+    steps = _by_optimizer(stepping)
+    if steps:
+        return steps, "optimizer"
+    steps = _by_repetition(trace)
+    return (steps, "repetition") if steps else ([], "none")
+
+
+def _end_to_end(starts: Ints, ends: Ints) -> Steps:
+    """Steps that end where the next begins, if the pause between them is short against them."""
+    steps = []
+    for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        following = int(starts[index + 1]) if index + 1 < len(starts) else end
+        steps.append((start, following if end <= following < end + (end - start) else end))
+    return [step for step in steps if step[1] > step[0]]
+
+
+def _by_optimizer(stepping: pl.DataFrame) -> Steps:
+    """From the end of one optimizer step to the end of the next, whole cycles only."""
+    if len(stepping) < 2:
+        return []
+    ends, outer = [], -1
+    for start, dur in zip(stepping["start"].to_list(), stepping["dur"].to_list(), strict=True):
+        if start + dur > outer:  # a subclass calls its parent's step inside its own
+            outer = start + dur
+            ends.append(outer)
+    cycle = _cycle(stepping["name"].to_list()) if len(ends) == len(stepping) else 1
+    cuts = ends[::cycle]
+    return list(itertools.pairwise(cuts))
+
+
+def _cycle(names: list[str]) -> int:
+    """How many optimizer steps make a turn of the loop: the shortest period of their names."""
+    for period in range(1, min(8, len(names) // 2) + 1):
+        if all(one == other for one, other in zip(names, names[period:], strict=False)):
+            return period
+    return 1
+
+
+def _by_repetition(trace: Trace) -> Steps:
+    """Turns of a loop known only by the ops that come again, on the thread with most ops."""
+    ops = trace.host.filter(pl.col("cat") == "op")
+    if not len(ops):
+        return []
+    busiest = ops.group_by("pid", "tid").agg(pl.len().alias("n"), pl.col("dur").sum()).sort("dur")
+    pid, tid = busiest["pid"][-1], busiest["tid"][-1]
+    mine = ops.filter((pl.col("pid") == pid) & (pl.col("tid") == tid))
+    top = mine.filter(pl.col("depth") == mine["depth"].min())
+    codes = top["name"].rank("dense").to_numpy().astype(np.int64)
+    period = _period(codes)
+    if period is None:
+        return []
+    counts = Counter(codes[: period * (len(codes) // period)].tolist())
+    turns = len(codes) // period
+    anchor = next((code for code, n in counts.items() if n == turns), None)  # the first; a Counter keeps order
+    starts: Ints = top["start"].to_numpy()
+    cuts: list[int] = (starts[::period] if anchor is None else starts[codes == anchor]).tolist()
+    return list(itertools.pairwise(cuts)) if len(cuts) >= LEAST_REPEATS else []
+
+
+def _period(codes: Ints) -> int | None:
+    """The period after which a sequence repeats best, by the autocorrelation of each of its values (FFT); of periods as
+    good, the shortest. Layers of a model repeat too, but not as well as whole turns do."""
+    codes = codes[: 3 * LONGEST_PERIOD]
+    count = len(codes)
+    if count < 2 * LEAST_REPEATS:
+        return None
+    same = np.zeros(count)
+    names = [code for code, n in Counter(codes.tolist()).most_common(MOST_NAMES) if n >= LEAST_REPEATS]
+    if np.isin(codes, names).mean() < ALIKE:  # the others can't repeat often enough; each costs an FFT
+        return None
+    for code in names:
+        spectrum = np.fft.rfft((codes == code).astype(float), 2 * count)
+        same += np.fft.irfft(spectrum * np.conj(spectrum))[:count]
+    share = same / np.maximum(count - np.arange(count), 1)
+    share = share[2 : count // LEAST_REPEATS + 1]
+    if not len(share) or share.max() < ALIKE:
+        return None
+    good = np.nonzero(share >= share.max() - AS_GOOD)[0] + 2
+    return int(good[0]) if len(good) and len(np.unique(codes)) > 1 else None
+
+
+def _on_device(trace: Trace, steps: Steps) -> Steps:
+    """The same steps by the work that they launched; none where a step launched nothing that is linked."""
+    work = trace.device.filter(pl.col("cat").is_in(WORK) & (pl.col("launch") >= 0))
+    if not len(work):
+        return []
+    launched = trace.host["start"].to_numpy()[work["launch"].to_numpy()]
+    starts = work["start"].to_numpy()
+    ends = starts + work["dur"].to_numpy()
+    order = np.argsort(launched, kind="stable")
+    launched, starts, ends = launched[order], starts[order], ends[order]
+    found: Steps = []
+    for first, last in np.searchsorted(launched, np.array(steps)).tolist():
+        if first == last:
+            return []
+        found.append((int(starts[first:last].min()), int(ends[first:last].max())))
+    begins = [start for start, _ in found]
+    if begins != sorted(set(begins)):
+        return []
+    return [*itertools.pairwise(begins), found[-1]]
+
+
+__all__ = ["find_window", "find_windows"]

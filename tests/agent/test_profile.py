@@ -1,0 +1,386 @@
+"""Profiled runs: results as without, a whole trace with labels, lines that are right, and no quoted time disturbed."""
+
+import gzip
+import itertools
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotlap.agent import profile as profile_module
+from hotlap.records.files import rank_folders, read_profile, read_record, read_source_lines, read_steps
+from hotlap.records.profile import Lines, Profile, Samples
+from hotlap.records.session import PROFILE_FILE
+
+from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same
+
+HOOKS = [profile_module.WINDOW, profile_module.OP, profile_module.LABEL, profile_module.EXPORT]
+SAMPLED = profile_module.SAMPLED_STEPS
+LEFT = {
+    "trace.json.gz",
+    "lines.json",
+    "samples.json",
+    "profile.json",
+    "steps.jsonl",
+    "facts.json",
+    "problems.jsonl",
+    "levers.jsonl",
+}
+
+
+def events(ran: Ran) -> list[dict[str, Any]]:
+    return json.loads(gzip.decompress((ran.ranks[0] / "trace.json.gz").read_bytes()))["traceEvents"]
+
+
+def profile_of(ran: Ran) -> Profile:
+    found = read_profile(ran.ranks[0])
+    assert found is not None
+    return found
+
+
+def samples_of(ran: Ran) -> Samples:
+    return read_record(ran.ranks[0] / "samples.json", Samples)
+
+
+def lines_of(ran: Ran) -> Lines:
+    found = read_source_lines(ran.ranks[0])
+    assert found is not None
+    return found
+
+
+def line_of(mark: str) -> int:
+    """The line of profiled.py that ends in `# line: mark`."""
+    text = (SCRIPTS / "profiled.py").read_text().splitlines()
+    (at,) = [number for number, line in enumerate(text, 1) if line.endswith(f"# line: {mark}")]
+    return at
+
+
+def ops_at(found: Lines, mark: str) -> list[tuple[str, int, int, str]]:
+    """The ops of a line of profiled.py."""
+    return [op for op in found.ops if found.files[op[1]].endswith("profiled.py") and op[2] == line_of(mark)]
+
+
+def check_sound(ran: Ran, bare: Ran) -> None:
+    check_same(ran, bare)
+    check_lines(ran.folder)
+    assert {path.name for path in ran.ranks[0].iterdir()} <= LEFT  # no part of a file stays
+
+
+@pytest.fixture(scope="module")
+def whole(runner: Runner) -> Ran:
+    return runner.forked("profiled.py", "plain", "6", profile_steps=3)
+
+
+def test_nothing_of_the_run_changes(whole: Ran, runner: Runner) -> None:
+    """Losses to the last bit, weights, random states, the stack of modes, what is printed."""
+    bare = runner.bare("profiled.py", "plain", "6")
+    assert len(bare.losses) == 72
+    check_sound(whole, bare)
+    check_clean(whole)
+    assert [step.loss for step in whole.steps] == bare.losses
+
+
+def test_steps_in_windows_are_marked_and_no_others(whole: Ran) -> None:
+    """Those that are sampled, one for the lines, one to warm up, three recorded, one in which the trace is written."""
+    found = profile_of(whole)
+    assert found == Profile(file="trace.json.gz", first_step=found.first_step, steps=3, wanted=3)
+    assert found.first_step is not None
+    sampled = samples_of(whole).steps
+    assert 2 <= sampled <= SAMPLED
+    first = found.first_step - 2 - sampled
+    assert [step.step for step in whole.steps if step.probe] == list(range(first, first + 6 + sampled))
+    assert first >= 20
+
+
+def test_the_trace_has_steps_and_phases(whole: Ran) -> None:
+    labels = [event for event in events(whole) if event.get("cat") == "user_annotation"]
+    count = Counter(event["name"] for event in labels)
+    first = profile_of(whole).first_step
+    assert first is not None
+    wanted = {f"ProfilerStep#{first + at}": 1 for at in range(3)}
+    wanted |= {f"hotlap:{phase}": 3 for phase in ("data", "forward", "backward", "optimizer")}
+    # The twelfth step of an epoch is followed by a `next` that finds the loader empty, and one that makes its iterator.
+    assert {name: count[name] for name in wanted if name != "hotlap:data"} == {
+        name: number for name, number in wanted.items() if name != "hotlap:data"
+    }
+    assert count["hotlap:data"] >= 3
+    steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in labels if e["name"].startswith("ProfilerStep"))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(steps))
+    for event in labels:
+        inside = [start <= event["ts"] and event["ts"] + event["dur"] <= end for start, end in steps]
+        assert event["name"].startswith("ProfilerStep") or sum(inside) == 1, event["name"]
+
+
+def test_ranges_nest(whole: Ran) -> None:
+    """Nothing cuts through another range of its thread, as a step that ended inside `Optimizer.step` would."""
+    ranges = sorted(
+        (event["tid"], event["ts"], -event["dur"])
+        for event in events(whole)
+        if event.get("cat") in {"user_annotation", "cpu_op"}
+    )
+    stack: list[tuple[int, float]] = []
+    for thread, start, negative in ranges:
+        while stack and (stack[-1][0] != thread or stack[-1][1] <= start):
+            stack.pop()
+        assert not stack or start - negative <= stack[-1][1] + 0.002  # clocks are told to a thousandth of a µs
+        stack.append((thread, start - negative))
+
+
+def test_the_trace_has_ops_with_shapes(whole: Ran) -> None:
+    products = [event for event in events(whole) if event["name"] == "aten::addmm"]
+    assert len(products) == 3 * 4  # two layers, and again in the checkpoint's backward
+    assert {str(event["args"]["Input Dims"][1]) for event in products} == {"[6, 4]", "[6, 8]"}
+
+
+def test_lines_are_those_of_the_source(whole: Ran) -> None:
+    found = lines_of(whole)
+    assert (found.steps, found.skipped, found.left_out, found.syncs) == (1, "", 0, ())
+    assert sorted(Path(name).name for name in found.files) == ["common.py", "profiled.py"]
+    dropout = ops_at(found, "dropout")
+    assert [op[0] for op in dropout] == ["aten::empty_like", "aten::bernoulli_", "aten::div_", "aten::mul"]
+    assert {op[3] for op in dropout} == {"Net.forward"}
+    assert [op[0] for op in ops_at(found, "loss")] == ["aten::sub", "aten::pow", "aten::mean"]
+    assert [op[0] for op in ops_at(found, "own backward")] == ["aten::mul", "aten::mul"]
+    assert {name: place[1] for name, place in found.places.items() if name != "data"} == {
+        "forward": line_of("loss"),
+        "backward": line_of("backward"),
+        "optimizer": line_of("optimizer"),
+    }
+    assert found.places["data"][2] == "epochs"
+
+
+def test_lines_hold_nothing_of_hotlaps_own(whole: Ran) -> None:
+    """It reads the loss in each backward; ops that the backward calls have no line either."""
+    found = lines_of(whole)
+    assert [op[0] for op in ops_at(found, "backward")] == ["aten::ones_like"]
+    assert not [op for op in found.ops if op[0].startswith("profiler::")]
+    assert sum(op[0] == "aten::_local_scalar_dense" and op[3] == "said" for op in found.ops) == 1
+
+
+def test_lines_are_in_the_order_of_the_trace(whole: Ran) -> None:
+    """A recorded step calls what the looked-at step called, in the same order (within the backward nearly so)."""
+    again = {line_of("inner"), line_of("own forward"), line_of("own backward"), line_of("save")}
+    found = events(whole)
+    first = profile_of(whole).first_step
+    (step,) = [event for event in found if event["name"] == f"ProfilerStep#{first}"]
+    within = [event for event in found if event.get("cat") == "cpu_op" and 0 <= event["ts"] - step["ts"] < step["dur"]]
+    names = iter([event["name"] for event in sorted(within, key=lambda event: event["ts"])])
+    script = next(at for at, name in enumerate(lines_of(whole).files) if name.endswith("profiled.py"))
+    # `epochs` makes an iterator once in 12 steps.
+    ops = [op[0] for op in lines_of(whole).ops if (op[1] != script or op[2] not in again) and op[3] != "epochs"]
+    missing = [op for op in ops if op not in names]  # consumes `names` up to the op
+    assert len(ops) > 50
+    assert missing == []
+
+
+def test_options_reach_the_profiler(runner: Runner) -> None:
+    ran = runner.forked("profiled.py", "plain", "6", profile_steps=2, profile_memory=True, profile_stacks=True)
+    bare = runner.bare("profiled.py", "plain", "6")
+    assert ran.losses == bare.losses
+    assert ran.output.splitlines()[-2:] == bare.output.splitlines()[-2:]  # torch warns of allocations from before
+    check_clean(ran)
+    kinds = Counter(event.get("cat") for event in events(ran))
+    names = Counter(event["name"] for event in events(ran))
+    assert kinds["python_function"] > 0
+    assert names["[memory]"] > 0
+    assert (profile_of(ran).steps, profile_of(ran).memory, profile_of(ran).stacks) == (2, True, True)
+
+
+def test_the_steps_asked_for_come_first(runner: Runner) -> None:
+    """With `--steps` the windows come when those were timed, and then the run ends."""
+    ran = runner.forked("profiled.py", "plain", "20", steps=30, profile_steps=3)
+    check_clean(ran)
+    assert ran.facts.stopped
+    assert ran.code == 0
+    marked = [step.step for step in ran.steps if step.probe]
+    assert len(marked) == 6 + samples_of(ran).steps
+    assert marked[0] > 30
+    assert marked[-1] == ran.steps[-1].step
+    assert profile_of(ran).steps == 3
+
+
+@pytest.mark.parametrize(("steps", "recorded"), [(30, True), (2, False)])
+def test_a_run_that_ends_first(steps: int, recorded: bool, runner: Runner) -> None:
+    """What was recorded is kept, with a note."""
+    rounds = "6" if recorded else "1"
+    ran = runner.forked("profiled.py", "plain", rounds, profile_steps=60 if recorded else 3)
+    check_sound(ran, runner.bare("profiled.py", "plain", rounds))
+    check_clean(ran)
+    found = profile_of(ran)
+    assert "the run ended" in found.note
+    assert (found.file is not None) == recorded == (ran.ranks[0] / "trace.json.gz").exists()
+    if recorded:
+        assert 0 < found.steps < 60
+        whole_steps = [event for event in events(ran) if event["name"].startswith("ProfilerStep")]
+        assert found.steps <= len(whole_steps) <= found.steps + 1
+
+
+def test_a_compiled_model_is_not_looked_at(runner: Runner) -> None:
+    """The mode would make its graphs anew. Places are known all the same."""
+    ran = runner.forked("profiled.py", "compiled", "6", profile_steps=3)
+    check_sound(ran, runner.bare("profiled.py", "compiled", "6"))
+    check_clean(ran)
+    assert (lines_of(ran).steps, lines_of(ran).ops) == (0, ())
+    assert "torch.compile" in lines_of(ran).skipped
+    assert lines_of(ran).places["backward"][1] == line_of("backward")
+    assert profile_of(ran).steps == 3
+    assert [step.step for step in ran.steps if step.compiles and step.step > 5] == []
+
+
+def test_a_mode_of_the_script(runner: Runner) -> None:
+    ran = runner.forked("profiled.py", "mode", "6", profile_steps=3)
+    check_sound(ran, runner.bare("profiled.py", "mode", "6"))
+    check_clean(ran)
+    assert "mode of its own" in lines_of(ran).skipped
+    assert profile_of(ran).steps == 3
+
+
+def test_a_loop_in_a_thread(runner: Runner) -> None:
+    """Lines are known; torch's profiler would crash the process if the thread ended before it."""
+    ran = runner.forked("profiled.py", "thread", "6", profile_steps=3)
+    check_sound(ran, runner.bare("profiled.py", "thread", "6"))
+    check_clean(ran)
+    assert lines_of(ran).steps == 1
+    assert len(lines_of(ran).ops) > 50
+    assert (profile_of(ran).file, profile_of(ran).steps) == (None, 0)
+    assert "thread" in profile_of(ran).note
+
+
+def test_workers_that_are_forked_in_the_windows(runner: Runner) -> None:
+    """Each step has an epoch of its own, so some begin while the mode and the profiler are on."""
+    ran = runner.forked("profiled.py", "workers", "60", steps=12, profile_steps=2)
+    check_clean(ran)
+    check_lines(ran.folder)
+    bare = runner.bare("profiled.py", "workers", "60")
+    assert ran.losses
+    assert ran.losses == bare.losses[: len(ran.losses)]
+    assert (profile_of(ran).steps, profile_of(ran).note) == (2, "")
+    assert lines_of(ran).steps == 1
+    assert not [op for op in lines_of(ran).ops if op[3] == "Data.__getitem__"]
+
+
+def test_a_profiler_of_the_script_comes_first(runner: Runner) -> None:
+    """torch takes one at a time; the script's records what it does without hotlap."""
+    bare = runner.bare("profiled.py", "own", "12")
+    ran = runner.forked("profiled.py", "own", "12", profile_steps=100)
+    assert re.search(r"^own 12$", bare.output, re.MULTILINE)
+    said = [line for line in bare.output.splitlines() if not line.startswith("USDT:")]  # the tracer's log
+    assert ran.output.splitlines() == said
+    check_clean(ran)
+    check_lines(ran.folder)
+    found = profile_of(ran)
+    assert "began a profiler of its own" in found.note
+    assert (found.file, 0 < found.steps < 100) == ("trace.json.gz", True)
+    assert [step.step for step in ran.steps if step.probe][-1] == 99  # the 100th: there the script's own begins
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
+    """It ends the profile; the run goes on and stays observed, and no time it disturbed is quoted."""
+    bare = runner.bare("profiled.py", "plain", "6")
+    ran = runner.forked("profiled.py", "plain", "6", profile_steps=3, fail_in=hook)
+    check_sound(ran, bare)
+    assert len(ran.steps) == 72
+    assert [(problem.where, problem.what) for problem in ran.problems] == [
+        (hook, f"RuntimeError: injected into {hook}")
+    ]
+    assert not (ran.ranks[0] / "trace.json.gz").exists()
+    marked = [step.step for step in ran.steps if step.probe]
+    assert 1 <= len(marked) <= 6 + SAMPLED
+    assert marked == list(range(marked[0], marked[-1] + 1))
+
+
+def test_an_error_in_the_sampling_thread(runner: Runner) -> None:
+    """It ends the sampling, and neither the profile nor the run; nothing is printed."""
+    ran = runner.forked("profiled.py", "plain", "6", profile_steps=3, fail_in=profile_module.SAMPLE)
+    check_sound(ran, runner.bare("profiled.py", "plain", "6"))
+    assert [problem.where for problem in ran.problems] == [profile_module.SAMPLE]
+    assert profile_of(ran).steps == 3
+    assert samples_of(ran).looks == 0
+
+
+def test_samples_are_at_the_lines_that_take_the_time(runner: Runner) -> None:
+    """A sleep in the loader, one in the model and one in the loop."""
+    ran = runner.forked("sampled.py", steps=12, profile_steps=1)
+    check_clean(ran)
+    found = samples_of(ran)
+    text = (SCRIPTS / "sampled.py").read_text().splitlines()
+    top: dict[str, tuple[int, float]] = {}
+    for phase, file, line, _function, _inside, ms in found.lines:
+        if file >= 0 and ms > top.get(phase, (0, 0.0))[1]:
+            top[phase] = line, ms
+    for phase in ("data", "forward", "other"):
+        assert text[top[phase][0] - 1].endswith(f"# {phase}"), (phase, top)
+    assert found.looks > 10 and found.steps >= 2
+
+
+FULL_DISK = """
+import hotlap.agent.profile as profile
+
+class Full:
+    def __init__(self, *args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+profile.gzip.open = Full
+"""
+CUT_SHORT = """
+original = torch.profiler.profile.export_chrome_trace
+def export(self, path):
+    original(self, path)
+    with open(path, "r+") as file:
+        file.truncate(5000)
+torch.profiler.profile.export_chrome_trace = export
+"""
+
+
+@pytest.mark.parametrize(("before", "what"), [(FULL_DISK, "No space left"), (CUT_SHORT, "cut short")])
+def test_a_disk_that_is_full_for_the_trace(before: str, what: str, runner: Runner) -> None:
+    bare = runner.bare("profiled.py", "plain", "6")
+    ran = runner.forked("profiled.py", "plain", "6", profile_steps=3, before=before)
+    check_sound(ran, bare)
+    assert [problem.where for problem in ran.problems] == [profile_module.EXPORT]
+    assert what in ran.problems[0].what
+    assert (profile_of(ran).file, profile_of(ran).steps) == (None, 3)
+    assert "problems.jsonl" in profile_of(ran).note
+    assert len(ran.steps) == 72
+
+
+def test_an_error_elsewhere_takes_everything_out(runner: Runner) -> None:
+    """Hotlap goes off while a mode is on: `profiled.py` prints the stack of modes at its end."""
+    before = """
+import hotlap.agent.core as core
+original = core.Steps.backward_end
+def backward_end(self):
+    original(self)
+    import sys
+    if sys._hotlap_agent.profile.lines is not None:
+        raise RuntimeError("once, in the window")
+core.Steps.backward_end = backward_end
+"""
+    ran = runner.forked("profiled.py", "plain", "6", profile_steps=3, before=before)
+    check_same(ran, runner.bare("profiled.py", "plain", "6"))
+    assert [problem.where for problem in ran.problems] == ["backward_end"]
+
+
+def test_ranks_take_the_same_windows(runner: Runner) -> None:
+    port = "29517"
+    command = [
+        str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port", port,
+        "ranks.py", "torchrun", "long",
+    ]  # fmt: skip
+    ran = runner.under(command, python=False, steps=8, profile_steps=3)
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert ran.code == 0
+    assert ran.folder is not None
+    at = int((ran.folder / PROFILE_FILE).read_text())
+    marked = [[step.step for step in read_steps(rank) if step.probe] for rank in rank_folders(ran.folder)]
+    assert marked == [list(range(at, at + 6 + SAMPLED))] * 2
+    assert [read_profile(rank) for rank in ran.ranks] == [
+        Profile(file="trace.json.gz", first_step=at + 2 + SAMPLED, steps=3, wanted=3)
+    ] * 2
+    assert len({len(read_steps(rank)) for rank in ran.ranks}) == 1

@@ -1,0 +1,189 @@
+"""Which traces a path means, the cache, and SQL."""
+
+import gzip
+import os
+import tarfile
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hotlap.records.errors import RecordError, UsageError
+from hotlap.trace import cache
+from hotlap.trace.files import trace_files
+from hotlap.trace.read import read
+from hotlap.trace.sql import query
+from hotlap.trace.tables import TABLES
+
+DATA = Path(__file__).parent / "data"
+RANKS = DATA / "ranks"
+
+
+def test_a_folder_means_its_traces_in_the_order_of_ranks(tmp_path: Path) -> None:
+    for rank in (10, 2, 0):
+        (tmp_path / f"w_rank{rank}.pt.trace.json").write_bytes((DATA / "eager.json").read_bytes())
+    (tmp_path / "diagnosis.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("no trace")
+    assert [file.rank for file in trace_files(tmp_path)] == [0, 2, 10]
+
+
+def test_a_run_folder_means_the_traces_of_its_ranks(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"rank-{rank}").mkdir()
+        (tmp_path / f"rank-{rank}" / "trace.json.gz").write_bytes(gzip.compress((DATA / "eager.json").read_bytes()))
+    (tmp_path / "run.json").write_text("{}")
+    files = trace_files(tmp_path)
+    assert [(file.rank, file.name) for file in files] == [(0, "rank-0/trace.json.gz"), (1, "rank-1/trace.json.gz")]
+    assert len(files[1].load(lambda at: None).host) == len(read(DATA / "eager.json").host)
+
+
+def test_members_of_a_tar_are_read_where_they_lie(tmp_path: Path) -> None:
+    path = tmp_path / "ranks.tar"
+    with tarfile.open(path, "w") as archive:
+        for file in sorted(RANKS.iterdir()):
+            archive.add(file, arcname=f"../../{file.name}")  # a name that would leave the folder, were it unpacked
+    files = trace_files(path)
+    assert [file.rank for file in files] == [0, 1, 2, 3]
+    assert files[3].load(lambda at: None).device.equals(read(RANKS / "straggler_rank3.json.gz").device)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_holds_no_trace_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="holds no traces"):
+        trace_files(tmp_path)
+    with tarfile.open(tmp_path / "empty.tar", "w"):
+        pass
+    with pytest.raises(RecordError, match=r"empty\.tar holds no traces"):
+        trace_files(tmp_path / "empty.tar")
+    with pytest.raises(RecordError, match="cannot read"):
+        trace_files(tmp_path / "missing.json")[0].load(lambda at: None)
+    torn = tmp_path / "torn.tar"
+    whole = tmp_path / "whole.tar"
+    with tarfile.open(whole, "w") as archive:
+        archive.add(DATA / "eager.json", arcname="eager.json")
+    torn.write_bytes(whole.read_bytes()[:5000])
+    with pytest.raises(RecordError, match="torn"):
+        [file.load(lambda at: None) for file in trace_files(torn)]
+
+
+# the cache
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace worth keeping, and an empty cache."""
+    monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "SMALL", 0)
+    path = tmp_path / "trace.json"
+    path.write_bytes((DATA / "eager.json").read_bytes())
+    return path
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that are decoded from now on."""
+    seen: list[Path] = []
+
+    def spy(path: Path, progress: object = None) -> object:
+        seen.append(path)
+        return read(path)
+
+    monkeypatch.setattr(cache, "read", spy)
+    return seen
+
+
+def same(path: Path) -> bool:
+    found, fresh = cache.read_cached(path), read(path)
+    tables = all(getattr(found, name).equals(getattr(fresh, name)) for name in TABLES)
+    rest = [field for field in found.__dataclass_fields__ if field not in TABLES]
+    return tables and all(getattr(found, name) == getattr(fresh, name) for name in rest)
+
+
+def test_a_second_read_decodes_nothing_and_is_the_same(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = reads(monkeypatch)
+    assert same(cached) and same(cached)
+    assert seen == [cached]
+
+
+def test_a_file_that_changed_is_read_again_and_one_that_moved_is_not(
+    cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = reads(monkeypatch)
+    cache.read_cached(cached)
+    moved = cached.with_name("moved.json")
+    cached.rename(moved)
+    assert same(moved) and seen == [cached]
+    moved.write_bytes((DATA / "stacks.json").read_bytes())
+    assert same(moved) and seen == [cached, moved]
+
+
+def test_another_format_or_broken_entries_are_read_anew(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = reads(monkeypatch)
+    cache.read_cached(cached)
+    for file in cache.folder().glob("traces/*-*/*"):
+        file.write_bytes(b"junk")
+    assert same(cached) and len(seen) == 2
+    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
+    assert same(cached) and len(seen) == 3
+
+
+def test_entries_of_another_shape_are_not_believed(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = reads(monkeypatch)
+    cache.read_cached(cached)
+    entry = next(cache.folder().glob("traces/*-*"))
+    pl.DataFrame({"name": [1]}).write_parquet(entry / "host.parquet")
+    assert same(cached) and len(seen) == 2
+
+
+def test_a_cache_that_cannot_be_used_costs_nothing_but_time(
+    cached: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "file"))
+    assert same(cached)
+
+
+def test_the_oldest_entries_go_first(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.read_cached(cached)
+    first = next(cache.folder().glob("traces/*-*"))
+    os.utime(first, (1, 1))
+    monkeypatch.setattr(cache, "LIMIT", sum(file.stat().st_size for file in first.iterdir()) + 1000)
+    other = cached.with_name("other.json")
+    other.write_bytes((DATA / "stacks.json").read_bytes())
+    cache.read_cached(other)
+    left = list(cache.folder().glob("traces/*-*"))
+    assert first not in left and len(left) == 1
+
+
+# SQL
+
+
+def test_sql_over_ranks() -> None:
+    traces = [(rank, read(RANKS / f"straggler_rank{rank}.json.gz")) for rank in (0, 3)]
+    rows = query(traces, "select rank, count(*) as n from device group by rank order by rank")
+    assert rows.rows() == [(0, len(traces[0][1].device)), (3, len(traces[1][1].device))]
+    eager = [(0, read(DATA / "eager.json"))]
+    joined = query(
+        eager, "select d.launch, h.row, h.cat from device d join host h on d.launch = h.row and d.rank = h.rank;"
+    )
+    assert len(joined) and (joined["launch"] == joined["row"]).all() and set(joined["cat"]) == {"runtime"}
+    for name, schema in TABLES.items():
+        assert query(traces, f"select * from {name}").columns == ["rank", "row", *schema]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "drop table device",
+        "select nothing from device",
+        "selec",
+        "",
+        "select * from read_csv('/etc/passwd')",
+        "select * from READ_PARQUET ( '/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "create table x as select * from device",
+        "with x as (select 1) delete from device",
+    ],
+)
+def test_what_is_no_select_over_the_tables_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--sql"):
+        query([(0, read(DATA / "eager.json"))], text)

@@ -1,0 +1,247 @@
+"""Findings from hand-made answers."""
+
+import msgspec
+import pytest
+
+from hotlap.diagnose.profiled import with_traces
+from hotlap.levers import all_levers
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.run import Phases
+from hotlap.records.trace import (
+    Annotation,
+    Breakdown,
+    Gap,
+    HostTime,
+    Launches,
+    MemoryUse,
+    OpRoofline,
+    RankLoad,
+    Ranks,
+    RankTrace,
+    Replay,
+    Sync,
+    TraceReport,
+    WhatIf,
+    Window,
+)
+from hotlap.trace.findings import all_findings, findings_of
+from hotlap.trace.findings._ranks import straggler
+
+MS = 1_000_000
+HERE = Place(file="train.py", line=7, function="main")
+
+
+def answers(**more: object) -> RankTrace:
+    """Two steps of 50 ms, 40 ms of each busy with compute."""
+    window = Window(start_ns=0, end_ns=100 * MS, found_by="ProfilerStep", steps=((0, 50 * MS), (50 * MS, 100 * MS)))
+    device = Breakdown(
+        device=0,
+        span_ns=100 * MS,
+        compute_ns=80 * MS,
+        exposed_communication_ns=0,
+        exposed_copy_ns=0,
+        idle_ns=20 * MS,
+        communication_ns=0,
+        copy_ns=0,
+        kernel_ns=80 * MS,
+        streams=1,
+        kernels=200,
+    )
+    plain = RankTrace(source="t", rank=0, device_name="GPU", events=1, window=window, step_ms=50.0, breakdown=(device,))
+    return msgspec.structs.replace(plain, **more)
+
+
+def gap(cause: str, ms: float, where: Place | None = HERE) -> Gap:
+    return Gap(cause=cause, idle_ns=int(ms * MS), count=2, longest_ns=int(ms * MS), doing="something", where=where)
+
+
+LAUNCHES = Launches(
+    count=200,
+    unlinked=0,
+    host_ns=MS,
+    latency_p50_ns=1,
+    latency_p90_ns=1,
+    ahead_p50_ns=1,
+    queue_depth_mean=0.5,
+    queue_depth_p50=0.0,
+    tiny=100,
+    tiny_ns=1,
+    tiny_below_ns=5000,
+    graph_launches=0,
+    graph_kernels=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("cause", "bound"),
+    [
+        ("input", "input"),
+        ("launch", "launch"),
+        ("python", "launch"),
+        ("copy", "h2d"),
+        ("communication", "communication"),
+        ("allocator", "memory"),
+    ],
+)
+def test_idle_time_becomes_the_finding_of_its_cause(cause: str, bound: str) -> None:
+    found = findings_of(answers(gaps=(gap(cause, 12), gap("between kernels", 8)), launches=LAUNCHES))
+    assert [finding.bound for finding in found] == [bound]
+    assert found[0].cost_ms == pytest.approx(6.0) and found[0].share == pytest.approx(0.12)
+    assert found[0].where == HERE and found[0].why and found[0].instead and found[0].evidence
+
+
+def test_idle_time_is_scaled_to_the_step_without_the_profiler() -> None:
+    """Of 10 ms idle in a step of 50, 5 are left in one of 45: the busy 40 are not the profiler's doing."""
+    found = findings_of(answers(gaps=(gap("input", 20),), unprofiled_ms=45.0))
+    assert found[0].cost_ms == pytest.approx(5.0) and found[0].share == pytest.approx(5 / 45)
+
+
+def test_each_line_that_waits_is_a_finding_and_waits_without_idle_time_are_none() -> None:
+    def sync(cause: str, idle: float, line: int) -> Sync:
+        where = Place(file="train.py", line=line)
+        return Sync(
+            cause=cause,
+            call="cudaStreamSynchronize",
+            op="aten::item",
+            count=2,
+            host_ns=MS,
+            idle_ns=int(idle * MS),
+            where=where,
+        )
+
+    found = findings_of(answers(syncs=(sync("`.item()`", 8, 3), sync("boolean mask", 4, 9), sync("`nonzero`", 0, 11))))
+    assert [(f.id, f.where.line if f.where else None, f.cost_ms) for f in found] == [("sync", 3, 4.0), ("sync", 9, 2.0)]
+    assert "keep the value on the device" in found[0].instead and "torch.where" in found[1].instead
+
+
+def op(limit: str, ms: float, tensor_cores: bool | None, dtype: str = "fp32") -> OpRoofline:
+    return OpRoofline(
+        op="aten::mm", shape="[8, 8] [8, 8]", dtype=dtype, ns=int(ms * MS), count=4, flops=1, bytes=1, limit=limit,
+        of_peak=0.7, tensor_cores=tensor_cores, why_not="" if tensor_cores is not False else "no TF32", where=HERE,
+    )  # fmt: skip
+
+
+def test_busy_time_is_divided_into_arithmetic_with_and_without_tensor_cores_and_data_movement() -> None:
+    replay = Replay(
+        measured_ms=50, replayed_ms=50, predictions=(WhatIf(change="tf32_matmuls", meaning="", ms=30, gain=50 / 30),)
+    )
+    rows = (op("compute", 30, False), op("compute", 20, True, "bf16"), op("bandwidth", 10, None))
+    found = {finding.id: finding for finding in findings_of(answers(roofline=rows, replay=replay))}
+    assert found["no-tensor-cores"].cost_ms == pytest.approx(20) and found["no-tensor-cores"].share == pytest.approx(
+        0.3
+    )
+    assert found["compute"].share == pytest.approx(0.2) and found["compute"].cost_ms is None
+    assert found["bandwidth"].share == pytest.approx(0.3)  # what the shapes do not explain moves data: 80 - 60 + 10
+
+
+def test_an_optimizer_is_named_where_one_pass_would_win() -> None:
+    note = Annotation(
+        name="Optimizer.step#AdamW.step", instances=2, host_ns=MS, projected_ns=MS, busy_ns=6 * MS, kernels=100
+    )
+    for ms, named in ((48.0, True), (50.0, False)):
+        replay = Replay(
+            measured_ms=50,
+            replayed_ms=50,
+            predictions=(WhatIf(change="fused_optimizer", meaning="", ms=ms, gain=50 / ms),),
+        )
+        found = findings_of(answers(annotations=(note,), replay=replay))
+        assert [finding.id for finding in found] == (["optimizer"] if named else [])
+        assert not named or found[0].cost_ms == pytest.approx(2.0)
+
+
+def test_driver_allocations_are_counted_per_step() -> None:
+    use = MemoryUse(
+        device=0,
+        peak_allocated_bytes=1,
+        peak_reserved_bytes=1,
+        allocations=1,
+        allocated_bytes=1,
+        driver_allocations=8,
+        driver_ns=MS,
+    )
+    found = findings_of(answers(gaps=(gap("allocator", 10),), memory=(use,)))
+    assert found[0].evidence.startswith("4 driver allocations a step")
+
+
+def test_a_straggler_is_named_with_its_rank_and_cost() -> None:
+    loads = tuple(
+        RankLoad(rank=rank, step_ns=50 * MS, compute_ns=1, communication_ns=1, idle_ns=1) for rank in range(2)
+    )
+    named = straggler(Ranks(loads=loads, imbalance=0.0, straggler=1, cost_ns=5 * MS, why="its input", where=HERE))
+    assert "rank 1" in named[0].title and named[0].share == pytest.approx(0.1) and named[0].cost_ms == 5.0
+    assert straggler(Ranks(loads=loads, imbalance=0.0)) == []
+
+
+def test_every_finding_holds_its_contract() -> None:
+    """On answers that hold everything, and on those that hold nothing."""
+    replay = Replay(
+        measured_ms=50,
+        replayed_ms=50,
+        predictions=(
+            WhatIf(change="tf32_matmuls", meaning="", ms=30, gain=5 / 3),
+            WhatIf(change="fused_optimizer", meaning="", ms=40, gain=1.25),
+            WhatIf(change="free_input", meaning="", ms=0, gain=float("inf")),
+        ),
+    )
+    causes = ("input", "launch", "python", "copy", "communication", "allocator", "sync", "unknown")
+    full = answers(
+        gaps=tuple(gap(cause, 2) for cause in causes),
+        launches=LAUNCHES,
+        roofline=(op("compute", 30, False), op("compute", 20, True), op("bandwidth", 5, None), op("launch", 5, None)),
+        annotations=(
+            Annotation(name="Optimizer.step#X", instances=2, host_ns=1, projected_ns=1, busy_ns=MS, kernels=9),
+        ),
+        syncs=(Sync(cause="?", call="c", op="", count=1, host_ns=1, idle_ns=MS),),
+        replay=replay,
+    )
+    found = findings_of(full)
+    assert {finding.id for finding in found} == {
+        "input", "launch", "host-code", "h2d", "communication", "allocator", "no-tensor-cores", "compute", "bandwidth",
+        "optimizer", "sync",
+    }  # fmt: skip
+    assert len({finding.id for finding in found}) == len(all_findings())
+    for finding in found:
+        assert 0 < finding.share <= 1 and finding.title and finding.evidence and finding.why and finding.instead
+        assert finding.cost_ms is None or 0 <= finding.cost_ms <= full.step_ms
+        assert set(finding.levers) <= set(all_levers())
+    empty = RankTrace(source="t", rank=0, device_name="cpu", events=0, window=full.window, step_ms=0.0)
+    assert findings_of(empty) == () and findings_of(answers()) == ()
+
+
+def diagnosis(*findings: Finding) -> Diagnosis:
+    return Diagnosis(
+        mode="train",
+        bound=findings[0].bound,
+        step_ms=45.0,
+        spread=Spread(p10=1, p50=1, p90=1),
+        phases=Phases(),
+        findings=findings,
+    )
+
+
+def test_the_traces_findings_take_the_place_of_the_runs_and_decide_the_bound() -> None:
+    run = diagnosis(Finding(id="input", bound="input", share=0.5), Finding(id="compute", bound="compute", share=0.4))
+    rank = answers()
+    better = (
+        Finding(id="sync", bound="sync", share=0.6),
+        Finding(id="compute", bound="compute", share=0.3, title="mm"),
+    )
+    found = with_traces(run, TraceReport(ranks=(rank,), findings=better))
+    assert found.bound == "sync"
+    assert [(f.id, f.title) for f in found.findings] == [("sync", ""), ("input", ""), ("compute", "mm")]
+
+
+def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
+    run = diagnosis(
+        Finding(id="input", bound="input", share=0.5), Finding(id="compute", bound="compute", share=0.4, evidence="x")
+    )
+    host = (
+        HostTime(name="(no event)", ns=9 * MS, total_ns=9 * MS, count=1),
+        HostTime(name="aten::mm", ns=8 * MS, total_ns=8 * MS, count=1, where=HERE),
+    )
+    found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), host=host),)))
+    assert (
+        found.bound == "input"
+        and found.findings[1].evidence == "x; aten::mm 4.0 ms"
+        and found.findings[1].where == HERE
+    )

@@ -1,0 +1,94 @@
+"""A step's ops as the user's lines called them, laid on a trace in which more happens."""
+
+from hotlap.records.profile import Lines
+from hotlap.trace.lines import places_of
+from hotlap.trace.view import View
+
+from .build import make, op, view
+
+
+def note(name: str, start: int, dur: int) -> dict[str, object]:
+    return {"name": name, "cat": "annotation", "start": start, "dur": dur}
+
+
+def lines(*ops: tuple[str, int], **more: object) -> Lines:
+    return Lines(steps=1, ops=tuple((name, 0, line, "f") for name, line in ops), files=("t.py",), **more)  # type: ignore[arg-type]
+
+
+def found(rows: list[dict[str, object]], said: Lines) -> dict[str, int | None]:
+    trace = make([note("ProfilerStep#1", 0, 1000), *rows])
+    names = trace.host["name"].to_list()
+    return {names[row]: place.line for row, place in places_of(trace, said).items()}
+
+
+def test_calls_inside_a_call_are_passed_over_and_those_around_it_get_its_line() -> None:
+    rows = [
+        op("aten::linear", 10, 50),
+        op("aten::t", 12, 5),
+        op("aten::transpose", 13, 2),
+        op("aten::addmm", 20, 20),
+        op("aten::empty", 22, 2),
+        op("aten::relu", 70, 5),
+    ]
+    said = lines(("aten::t", 3), ("aten::addmm", 3), ("aten::relu", 4))
+    assert found(rows, said) == {"aten::linear": 3, "aten::t": 3, "aten::addmm": 3, "aten::relu": 4}
+
+
+def test_ops_of_the_backward_on_the_same_thread_are_not_taken_for_the_users() -> None:
+    rows = [
+        op("aten::mm", 10, 5),
+        op("autograd::engine::evaluate_function: MmBackward0", 20, 50),
+        op("aten::t", 30, 10),
+        op("aten::add", 80, 5),
+    ]
+    assert found(rows, lines(("aten::mm", 1), ("aten::t", 9), ("aten::add", 2))) == {"aten::mm": 1, "aten::add": 2}
+
+
+def test_a_call_that_the_trace_lacks_does_not_put_the_rest_out_of_step() -> None:
+    rows = [op("aten::a", 10, 5), op("aten::c", 20, 5), op("aten::d", 30, 5)]
+    said = lines(("aten::a", 1), ("aten::b", 2), ("aten::c", 3), ("aten::d", 4))
+    assert found(rows, said) == {"aten::a": 1, "aten::c": 3, "aten::d": 4}
+
+
+def test_an_op_that_was_not_called_takes_no_line_of_a_later_one() -> None:
+    rows = [op("aten::late", 10, 5), op("aten::a", 20, 5)]
+    said = lines(("aten::a", 1), *[(f"aten::x{n}", 2) for n in range(20)], ("aten::late", 9))
+    assert found(rows, said) == {"aten::a": 1}
+
+
+def test_each_step_is_walked_from_the_beginning() -> None:
+    rows = [note(f"ProfilerStep#{n}", n * 100, 100) for n in range(3)]
+    rows += [op("aten::a", n * 100 + 10, 5) for n in range(3)] + [op("aten::a", n * 100 + 30, 5) for n in range(3)]
+    trace = make(rows)
+    places = places_of(trace, lines(("aten::a", 1), ("aten::a", 2)))
+    starts = trace.host["start"].to_list()
+    assert {starts[row]: place.line for row, place in places.items()} == {
+        start: line for n in range(3) for start, line in ((n * 100 + 10, 1), (n * 100 + 30, 2))
+    }
+
+
+def test_phases_give_their_annotations_a_line_and_bad_indices_none() -> None:
+    said = Lines(files=("t.py",), places={"data": (0, 7, "main"), "optimizer": (5, 8, "main")})
+    trace = make([note("enumerate(DataLoader)#x.__next__", 0, 10), note("Optimizer.step#SGD.step", 20, 10)])
+    assert [place.line for place in places_of(trace, said).values()] == [7]
+
+
+def test_a_backward_op_has_the_line_of_its_forward() -> None:
+    trace = make(
+        [
+            op("aten::mm", 10, 5, sequence=4),
+            note("hotlap:backward", 20, 50),
+            op("autograd::engine::evaluate_function: MmBackward0", 30, 30, sequence=4),
+            op("aten::t", 40, 5),
+        ]
+    )
+    said = Lines(files=("t.py",), ops=(("aten::mm", 0, 3, "f"),), places={"backward": (0, 9, "f")})
+    seen = view(trace, steps=((0, 100),))
+    seen = View(seen.trace, seen.window, places_of(trace, said))
+    by_name = {name: seen.place(row) for row, name in enumerate(trace.host["name"].to_list())}
+    assert {name: place.line if place else None for name, place in by_name.items()} == {
+        "aten::mm": 3,
+        "hotlap:backward": 9,
+        "autograd::engine::evaluate_function: MmBackward0": 3,
+        "aten::t": 3,
+    }

@@ -1,0 +1,115 @@
+"""Where steps are found, on hand-made traces."""
+
+from typing import Any
+
+import pytest
+
+from hotlap.trace.steps import find_window, find_windows
+from hotlap.trace.tables import Trace
+
+from .build import call, kernel, make, op
+
+STEP = 1000
+
+
+def note(name: str, start: int, dur: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "cat": "annotation", "start": start, "dur": dur, **more}
+
+
+def loop(turns: int, *, late: int = 0, marks: bool = True) -> Trace:
+    """A loop of two ops and a kernel a turn; late: how long after its launch a kernel of the last turn starts."""
+    host, device = [], []
+    for turn in range(turns):
+        at = turn * STEP
+        if marks:
+            host.append(note(f"ProfilerStep#{turn}", at, STEP - 10))
+        host += [op("a", at + 100, 200), call("cudaLaunchKernel", at + 150, 10, turn + 1), op("b", at + 400, 300)]
+        device.append(kernel("k", at + 200 + late * (turn + 1) // turns, 500, turn + 1))
+    return make(host, device)
+
+
+def test_profiler_steps_end_where_the_next_begins() -> None:
+    window, host = find_windows(loop(3))
+    assert window == host
+    assert window.found_by == "ProfilerStep"
+    assert window.steps == ((0, 1000), (1000, 2000), (2000, 2990))
+    assert (window.start_ns, window.end_ns, window.count) == (0, 2990, 3)
+
+
+def test_a_long_pause_belongs_to_no_step() -> None:
+    trace = make([note("ProfilerStep#0", 0, 100), note("ProfilerStep#1", 150, 100), note("ProfilerStep#2", 900, 100)])
+    assert find_window(trace).steps == ((0, 150), (150, 250), (900, 1000))
+
+
+def test_a_host_that_runs_ahead_is_read_on_the_clock_of_the_device() -> None:
+    window, host = find_windows(loop(3, late=3000))
+    assert host.steps == ((0, 1000), (1000, 2000), (2000, 2990))
+    assert window.steps == ((1200, 3200), (3200, 5200), (5200, 5700))
+    assert window.found_by == "ProfilerStep"
+
+
+def test_a_little_ahead_is_not_ahead() -> None:
+    window, host = find_windows(loop(3, late=400))  # the last kernel ends at 3100, 110 after the steps: under 5 percent
+    assert window == host
+
+
+def test_a_step_without_linked_work_keeps_the_clock_of_the_host() -> None:
+    trace = loop(3, late=3000)
+    assert find_window(make(trace.host.drop("parent", "depth").rows(named=True), [])).steps[0] == (0, 1000)
+
+
+def optimizers(names: list[str]) -> Trace:
+    return make([note(f"Optimizer.step#{name}.step", 100 + i * STEP, 50) for i, name in enumerate(names)])
+
+
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (["SGD"] * 4, ((150, 1150), (1150, 2150), (2150, 3150))),
+        (["D", "G"] * 3, ((150, 2150), (2150, 4150))),
+        (["D", "D", "G"] * 3, ((150, 3150), (3150, 6150))),
+    ],
+)
+def test_optimizer_steps_in_cycles(names: list[str], steps: tuple[tuple[int, int], ...]) -> None:
+    window = find_window(optimizers(names))
+    assert window.found_by == "optimizer"
+    assert window.steps == steps
+
+
+def test_an_optimizer_inside_another_is_one_step() -> None:
+    rows = []
+    for turn in range(3):
+        rows += [
+            note("Optimizer.step#Sub.step", turn * STEP, 100),
+            note("Optimizer.step#Adam.step", turn * STEP + 10, 50),
+        ]
+    assert find_window(make(rows)).steps == ((100, 1100), (1100, 2100))
+
+
+def test_one_optimizer_step_is_no_loop() -> None:
+    assert find_window(optimizers(["SGD"])).found_by == "none"
+
+
+def test_repetition_finds_whole_turns_and_not_layers() -> None:
+    rows, at = [], 0
+    turns = []
+    for _ in range(6):
+        turns.append(at)
+        for name in ["load", *["norm", "matmul", "relu"] * 4, "loss", "backward", "update"]:
+            rows.append(op(name, at, 8))
+            at += 10
+    window = find_window(make(rows))
+    assert window.found_by == "repetition"
+    assert {end - start for start, end in window.steps} == {160}
+    assert window.steps[0][0] in turns
+
+
+def test_nothing_that_repeats() -> None:
+    window = find_window(make([op(f"op{i}", i * 10, 8) for i in range(40)], [kernel("k", 500, 30)]))
+    assert (window.found_by, window.steps, window.start_ns, window.end_ns, window.count) == ("none", (), 0, 530, 1)
+
+
+def test_a_trace_of_memory_events_only_and_an_empty_one() -> None:
+    window = find_window(make(memory=[{"time": 5, "bytes": 1}, {"time": 9, "bytes": -1}]))
+    assert (window.start_ns, window.end_ns) == (5, 10)
+    assert find_window(make()).span_ns == 0
