@@ -36,7 +36,7 @@ from hotlap.trace.steps import find_windows  # noqa: E402
 from hotlap.trace.view import View  # noqa: E402
 
 source.BLOCK, decode.PART = 4 << 10, 1 << 10  # type: ignore[misc]
-HANG_S = 120.0
+HANG_S = 600.0
 
 
 def outcome(text: bytes) -> str:

@@ -16,13 +16,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 
 
 def encode(lines):
-    rows = []
-    for line in lines:
-        row = []
-        for letter in line:
-            row.append(LETTERS.index(letter))  # planted
-        rows.append(row)
-    return torch.tensor(rows)
+    numbers = bytearray([LETTERS.index(letter) for line in lines for letter in line])  # planted
+    return torch.frombuffer(numbers, dtype=torch.uint8).view(len(lines), -1).long()
 
 
 def main():

@@ -245,3 +245,41 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
         and found.findings[1].evidence == "x; aten::mm 4.0 ms"
         and found.findings[1].where == HERE
     )
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [(HERE, "data.py"), (None, "data.py"), (Place(file="pad.py", line=3, function="pad"), "pad.py")],
+    ids=["the loop", "nothing", "an op inside the loader"],
+)
+def test_where_the_trace_shows_only_the_loop_the_place_that_makes_batches_stays(seen: Place | None, said: str) -> None:
+    made = Place(file="data.py", line=2, function="Data.__getitem__")
+    run = diagnosis(Finding(id="input", bound="input", share=0.6, where=made))
+    host = (HostTime(name="enumerate(DataLoader)#_Iter.__next__", ns=9 * MS, total_ns=9 * MS, count=1, where=HERE),)
+    shown = answers(gaps=(gap("input", 12, seen),), host=host)
+    found = with_traces(run, TraceReport(ranks=(shown,), findings=findings_of(shown)))
+    assert found.bound == "input" and found.findings[0].where is not None
+    assert found.findings[0].where.file == said and found.findings[0].cost_ms == pytest.approx(6.0)
+
+
+def traced(*findings: Finding) -> TraceReport:
+    return TraceReport(ranks=(answers(),), findings=findings)
+
+
+def test_a_run_says_compute_or_launch_only_until_a_trace_says_what_it_is() -> None:
+    compute = Finding(id="compute", bound="compute", share=0.99)
+    moved = traced(Finding(id="bandwidth", bound="bandwidth", share=0.9))
+    assert with_traces(diagnosis(compute), moved).bound == "bandwidth"
+    launch = Finding(id="launch", bound="launch", share=0.99)
+    waits = traced(Finding(id="sync", bound="sync", share=0.5))
+    assert with_traces(diagnosis(launch), waits).bound == "sync"
+    idle = traced(Finding(id="launch", bound="launch", share=0.3))
+    assert with_traces(diagnosis(compute), idle).bound == "compute"
+
+
+@pytest.mark.parametrize(("explained", "left"), [(0.9, None), (0.85, None), (0.1, 0.8)])
+def test_of_the_loops_own_code_stays_what_the_traces_do_not_explain(explained: float, left: float | None) -> None:
+    run = diagnosis(Finding(id="host-code", bound="unknown", share=0.9))
+    found = with_traces(run, traced(Finding(id="sync", bound="sync", share=explained)))
+    assert {f.id: f.share for f in found.findings}.get("host-code") == (left if left is None else pytest.approx(left))
+    assert found.bound == ("sync" if left is None else "unknown")

@@ -477,10 +477,11 @@ def test_torn_and_damaged_gzip(real: bytes) -> None:
         b"", b"   \n", b"{}", b"[]", b"[", b"{", b"null", b"7", b'"traceEvents"', b'{"traceEvents": []}', b'{"traceEvents": {}}',
         b'{"traceEvents": null}', b'{"traceEvents": [', b'{"traceEvents": [1, 2, "x", null]}', b'{"traceEvents": [{}]}', b"[{}, {}]",
         b'{"a": [{"b": 1}, {"b": 2}]}', b"\x00" * 5000, bytes(range(256)) * 20, b"\x1f\x8b", b"\x1f\x8b\x08" + b"\xff" * 50,
-        gzip.compress(b""), b"<html></html>", b"PK\x03\x04" + b"x" * 100, b"[" * 100_000, b'{"a":' * 100_000,
+        gzip.compress(b"", mtime=0), b"<html></html>", b"PK\x03\x04" + b"x" * 100, b"[" * 100_000, b'{"a":' * 100_000,
         b'{"traceEvents": [' + b"[" * 100_000, b'{"traceEvents": [{"ph":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
         b'[{"name": "only metadata", "ph": "M", "pid": 1, "args": {"name": "x"}}]',
     ],
+    ids=lambda text: f"{text[:12]!r} of {len(text)}",
 )  # fmt: skip
 def test_what_is_no_trace_is_refused_by_name(text: bytes) -> None:
     with pytest.raises(RecordError, match="made"):

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotlap.records.peaks import Peaks
 from hotlap.trace.analyses.roofline import MATRIX, Call, call_of, claimed, needs, roofline, tensor_cores, why_not
-from hotlap.trace.peaks import DEVICES, Peaks, peaks_of
+from hotlap.trace.peaks import DEVICES, peaks_of
 from hotlap.trace.read import read
 
 from .build import call, kernel, make, op, view

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
 from hotlap.records.profile import Lines
@@ -23,6 +23,15 @@ from hotlap.trace.tables import Trace
 from .diagnose import diagnose
 
 TOP_OPS: Final = 3
+INSTEAD: Final[dict[str, frozenset[Bound]]] = {
+    "compute": frozenset({"bandwidth"}),
+    "launch": frozenset({"sync", "compute", "bandwidth", "memory", "communication"}),
+}
+"""Findings of a run that only say where the time goes, and the bounds of a trace that say why."""
+IDLE: Final = ("host-code", "sync", "launch", "allocator", "communication")
+HOST_CODE: Final = 0.1
+"""As in `findings/host_code.py`."""
+LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
 def read_traces(folder: Path, unprofiled_ms: float | None) -> TraceReport:
@@ -57,10 +66,36 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport) -> Diagnosis:
     if not any(rank.breakdown for rank in traces.ranks):
         named = tuple(_with_ops(finding, traces) for finding in diagnosis.findings)
         return msgspec.structs.replace(diagnosis, findings=named)
-    better = {finding.bound for finding in traces.findings}
-    kept = [finding for finding in diagnosis.findings if finding.bound not in better]
-    findings = sorted((*kept, *traces.findings), key=lambda finding: -finding.share)
-    return msgspec.structs.replace(diagnosis, findings=tuple(findings), bound=findings[0].bound)
+    left = (_left(finding, traces.findings) for finding in diagnosis.findings)
+    kept = [finding for finding in left if finding is not None]
+    shown = [_with_batches(finding, diagnosis, traces) for finding in traces.findings]
+    findings = sorted((*kept, *shown), key=lambda finding: -finding.share)
+    bound = findings[0].bound if findings else diagnosis.bound
+    return msgspec.structs.replace(diagnosis, findings=tuple(findings), bound=bound)
+
+
+def _left(finding: Finding, shown: tuple[Finding, ...]) -> Finding | None:
+    """A finding of the run beside those of its traces: None where they say it better, or say what it is instead.
+
+    Waits that come seldom may lie outside of the few steps of a trace. So of the loop's own code stays what the traces'
+    idle time does not explain, where that is still much.
+    """
+    bounds = {one.bound for one in shown}
+    if finding.bound in bounds or bounds & INSTEAD.get(finding.id, frozenset()):
+        return None
+    if finding.id != "host-code":
+        return finding
+    share = finding.share - sum(one.share for one in shown if one.id in IDLE)
+    return msgspec.structs.replace(finding, share=share) if share >= HOST_CODE else None
+
+
+def _with_batches(finding: Finding, diagnosis: Diagnosis, traces: TraceReport) -> Finding:
+    """Where a trace shows only the loop that waits, the place that makes its batches, which the run knows."""
+    made = next((one.where for one in diagnosis.findings if one.id == "input"), None)
+    loops = [row.where for rank in traces.ranks for row in rank.host if row.name.startswith(LOADERS)]
+    if finding.id != "input" or made is None or finding.where not in (None, *loops):
+        return finding
+    return msgspec.structs.replace(finding, where=made)
 
 
 def _with_ops(finding: Finding, traces: TraceReport) -> Finding:

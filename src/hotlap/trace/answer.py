@@ -32,7 +32,7 @@ from .analyses.trust import trust
 from .files import TraceFile
 from .findings import findings_of
 from .findings._ranks import straggler
-from .peaks import peaks_of
+from .peaks import known_peaks
 from .replay import replay
 from .steps import find_windows
 from .tables import TABLES, Trace
@@ -81,7 +81,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         annotations=annotations(view.on_host),
         compiled=compiled(view.on_host),
         memory=memory(view),
-        roofline=roofline(view, peaks_of(name)),
+        roofline=roofline(view, known_peaks(name)),
         trust=trust(view, asked.unprofiled_ms),
         replay=replay([view], asked.unprofiled_ms) if asked.what_if else None,
     )

@@ -12,7 +12,7 @@ import re
 import struct
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
@@ -141,9 +141,11 @@ OLD_NAMES: Final = {
     "xpu_runtime": "cuda_runtime",
 }
 """Categories by the names that older Kineto, and Kineto on other devices, gives them."""
-NO_ARGS: Final[dict[type[Any], Any]] = {
-    kind: kind() for kind in (OpArgs, CallArgs, PythonArgs, KernelArgs, WorkArgs, MemoryArgs)
+ARGS: Final[tuple[type[Any], ...]] = (OpArgs, CallArgs, PythonArgs, KernelArgs, WorkArgs, MemoryArgs)
+FIELDS: Final[dict[type[Any], tuple[msgspec.structs.FieldInfo, ...]]] = {
+    kind: msgspec.structs.fields(kind) for kind in ARGS
 }
+NO_ARGS: Final[dict[type[Any], Any]] = {kind: kind() for kind in ARGS}
 
 
 @cache
@@ -566,15 +568,10 @@ def _collective(args: KernelArgs, out: Columns) -> int:
     ]
 
 
-@cache
-def _fields(kind: Hashable) -> tuple[msgspec.structs.FieldInfo, ...]:
-    return msgspec.structs.fields(kind)  # type: ignore[arg-type]
-
-
 def _lenient(args: dict[str, Any], kind: type[Any]) -> Any:
     """Args of which only what has the right type, or can be read as it, is taken."""
     made: dict[str, Any] = {}
-    for spec in _fields(kind):
+    for spec in FIELDS[kind]:
         if spec.encode_name in args:
             value = args[spec.encode_name]
             try:

@@ -9,34 +9,18 @@ copies stay 10 to 20% below the sheets.
 """
 
 import re
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from hotlap.records.errors import RecordError
+from hotlap.records.files import write_record
+from hotlap.records.peaks import Peaks
 
-class Peaks(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one device. TFLOP/s of matrix products by input type, GB/s (1e9) of its memory; None where it has no such
-    unit. fp32, fp64: without tensor cores. source: a data sheet, or what measured it."""
+from .cache import folder
 
-    name: str
-    fp32: float
-    memory_gbs: float
-    bf16: float | None = None
-    fp16: float | None = None
-    tf32: float | None = None
-    fp64: float | None = None
-    fp64_tensor: float | None = None
-    fp8: float | None = None
-    source: str = "data sheet"
-
-    def tflops(self, dtype: str, tensor_cores: bool) -> float | None:
-        """For operands of a dtype (`fp32`, `bf16`, ...). tensor_cores: whether fp32 and fp64 use them; the narrow
-        types are compared with tensor cores either way, as there they could be used."""
-        if dtype == "fp32":
-            return self.tf32 if tensor_cores and self.tf32 else self.fp32
-        if dtype == "fp64":
-            return self.fp64_tensor if tensor_cores and self.fp64_tensor else self.fp64
-        return {"bf16": self.bf16, "fp16": self.fp16, "fp8": self.fp8}.get(dtype)
+LARGEST: Final = 1 << 16
 
 
 def _as(one: Peaks, name: str, memory_gbs: float) -> Peaks:
@@ -102,3 +86,27 @@ def peaks_of(device_name: str) -> Peaks | None:
     """Of a device by the name in the trace (`NVIDIA H100 80GB HBM3`), None where it is not known."""
     name = re.sub(r"^(NVIDIA|Tesla) ", "", device_name.strip())
     return next((peaks for pattern, peaks in DEVICES if re.fullmatch(pattern, name)), None)
+
+
+def known_peaks(device_name: str) -> Peaks | None:
+    """What `hotlap calibrate` measured on a device of this name, else the data sheet's, else None."""
+    try:
+        return msgspec.json.decode(_file(device_name).read_bytes()[:LARGEST], type=Peaks)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return peaks_of(device_name)
+
+
+def keep(measured: Peaks) -> Path:
+    """Keep a measurement for `known_peaks`; returns where. Raises RecordError."""
+    file = _file(measured.name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(f"cannot write {file}: {error.strerror or error}") from error
+    write_record(file, measured)
+    return file
+
+
+def _file(device_name: str) -> Path:
+    words = re.sub(r"[^A-Za-z0-9]+", "-", device_name)[:80].strip("-") or "device"
+    return folder() / "peaks" / f"{words}.json"

@@ -8,7 +8,7 @@ from .tables import TABLES, Trace
 
 
 def query(traces: list[tuple[int, Trace]], text: str) -> pl.DataFrame:
-    """The rows that a SELECT yields. Every table has columns `rank` and `row` first. Raises UsageError for what is no query.
+    """The rows that a SELECT yields. Every table has columns `rank` and `row` first. Raises UsageError for no query.
 
     The dialect is that of polars' SQLContext. It reads the given tables only: no files, no writing.
     """

@@ -34,9 +34,9 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from hotlap.records.peaks import Peaks
 from hotlap.records.trace import OpRoofline
 
-from ..peaks import Peaks
 from ..view import View
 from .grouping import Ints, host_of, places
 from .kernels import shown

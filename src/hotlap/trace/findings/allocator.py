@@ -23,7 +23,7 @@ def find(answers: RankTrace) -> list[Finding]:
             title="memory is taken from the driver in every step",
             where=place(gaps),
             evidence=f"{calls:.3g} driver allocations a step; idle {cost:.2f} ms under {doing(gaps)}",
-            why="cudaMalloc and cudaFree wait for the device; in steady state the caching allocator should need neither",
+            why="cudaMalloc and cudaFree wait for the device; in steady state the allocator should need neither",
             instead="take out empty_cache(); keep shapes alike; expandable_segments:True where blocks don't fit",
         )
     ]

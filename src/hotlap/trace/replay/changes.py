@@ -14,9 +14,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from hotlap.records.peaks import Peaks
+
 from ..analyses.roofline import MATRIX, call_of, claimed, needs, tensor_cores
 from ..intervals import covered, union
-from ..peaks import Peaks, peaks_of
+from ..peaks import peaks_of
 from ..view import COMMUNICATION, View
 from .graph import Bools, Edge, Graph, Ints, Kind
 from .simulate import NEVER, Costs

@@ -1,0 +1,32 @@
+"""What a device can do at most."""
+
+from typing import Annotated
+
+import msgspec
+
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+
+class Peaks(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one device. TFLOP/s of matrix products by input type, GB/s (1e9) of its memory; None where it has no such
+    unit. fp32, fp64: without tensor cores. source: a data sheet, or what measured it and when."""
+
+    name: str
+    fp32: Rate
+    memory_gbs: Rate
+    bf16: Rate | None = None
+    fp16: Rate | None = None
+    tf32: Rate | None = None
+    fp64: Rate | None = None
+    fp64_tensor: Rate | None = None
+    fp8: Rate | None = None
+    source: str = "data sheet"
+
+    def tflops(self, dtype: str, tensor_cores: bool) -> float | None:
+        """For operands of a dtype (`fp32`, `bf16`, ...). tensor_cores: whether fp32 and fp64 use them; the narrow
+        types are compared with tensor cores either way, as there they could be used."""
+        if dtype == "fp32":
+            return self.tf32 if tensor_cores and self.tf32 else self.fp32
+        if dtype == "fp64":
+            return self.fp64_tensor if tensor_cores and self.fp64_tensor else self.fp64
+        return {"bf16": self.bf16, "fp16": self.fp16, "fp8": self.fp8}.get(dtype)
