@@ -22,7 +22,7 @@ planted = _runner()
 SCRIPTS = sorted(path.stem for path in planted.SCRIPTS.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["no_workers", "json_logging", "sample_loop", "fp32_matmuls", "healthy_attention"])
+@pytest.mark.parametrize("name", ["no_workers", "sample_loop", "fp32_matmuls", "healthy_attention"])
 def test_the_verdict_names_what_was_planted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said = planted.read(planted.SCRIPTS / f"{name}.py", "cpu")

@@ -105,6 +105,7 @@ class _Kept:
     """What is kept of ranks that were read."""
 
     limit: int
+    several: bool
     answers: list[RankTrace] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
@@ -112,7 +113,8 @@ class _Kept:
 
     def add(self, view: View, found: RankTrace) -> None:
         self.answers.append(found)
-        self.shares.append(share_of(view, found.rank))
+        if self.several or len(view.trace.collectives):
+            self.shares.append(share_of(view, found.rank))
         self.size += sum(getattr(view.trace, name).estimated_size() for name in TABLES)
         self.views = [*self.views, view] if self.size <= self.limit else []
 
@@ -122,7 +124,7 @@ def report(
 ) -> TraceReport:
     """The answers about every rank and about all of them together. Raises RecordError where a file is no trace, or
     two are of the same rank."""
-    kept = _Kept(asked.keep_bytes)
+    kept = _Kept(asked.keep_bytes, len(files) > 1)
     for index, file in enumerate(files):
         trace = file.load(lambda at, name=file.name: progress(name, at))  # type: ignore[misc]
         rank = next(number for number in (trace.rank, file.rank, index) if number is not None)
@@ -132,7 +134,7 @@ def report(
         kept.add(view, answer(view, rank, asked))
     if len(kept.answers) == 1:
         only = kept.answers[0]
-        calls = collectives(kept.shares)
+        calls = collectives(kept.shares) if kept.shares else ()
         return TraceReport(ranks=(_cut(only, asked.top),), collectives=calls[: asked.top], findings=only.findings)
     return _together(kept, asked)
 
