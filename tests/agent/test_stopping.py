@@ -35,10 +35,10 @@ def test_the_steps_asked_for_are_steady_ones(runner: Runner) -> None:
 
 
 def test_inference_stops_too(runner: Runner) -> None:
-    ran = runner.forked("inference.py", "no_grad", steps=3)
+    ran = runner.forked("inference.py", "no_grad", "long", steps=3)
     check_clean(ran)
     assert (ran.code, ran.facts.stopped, ran.facts.mode) == (0, True, "inference")
-    assert len(ran.steps) < 24
+    assert len(ran.steps) < 1200
 
 
 def test_every_rank_under_torchrun(runner: Runner) -> None:

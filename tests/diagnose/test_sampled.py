@@ -61,3 +61,22 @@ def test_what_a_samples_file_may_hold_is_bounded() -> None:
         msgspec.json.decode(b'{"lines": [["data", 0, -3, "f", "", 1.0]]}', type=Samples)
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"lines": [["data", 0, 3, "f", "", 1e300]]}', type=Samples)
+
+
+def test_a_wait_for_workers_says_less_than_the_place_that_makes_the_batches() -> None:
+    before = verdict("input", "input")
+    loop = Place(file="a.py", line=36, function="main")
+    waits = samples(("data", 0, 36, "main", "_PollLikeSelector.select", 80.0), ("data", 0, 36, "main", "", 9.0))
+    assert with_samples(before, waits, loop) == before
+    assert with_samples(before, waits).findings[0].where == loop
+    inside = samples(("data", 0, 36, "main", "", 9.0), ("data", 1, 4, "pad", "", 80.0))
+    assert with_samples(before, inside, loop).findings[0].where == Place(file="b.py", line=4, function="pad")
+
+
+@pytest.mark.parametrize(("inside", "waits"), [("all_reduce", True), ("barrier", True), ("json.dumps", False)])
+def test_code_of_the_loop_that_waits_for_other_ranks_is_communication(inside: str, waits: bool) -> None:
+    said = samples(("other", 0, 40, "main", inside, 80.0), ("other", 0, 41, "main", "", 20.0))
+    found = with_samples(verdict("host-code", "unknown"), said)
+    assert found.bound == ("communication" if waits else "unknown")
+    assert found.findings[0].share == pytest.approx(0.4 if waits else 0.5)
+    assert found.findings[0].where == Place(file="a.py", line=40, function="main")

@@ -97,7 +97,7 @@ def test_interrupted_tune_keeps_what_is_known_and_resumes(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("plant", "outcome"), [("crash-in-workers", "crashed"), ("hang-in-workers", "timeout")])
 def test_a_trial_that_goes_wrong_is_recorded_and_the_tune_goes_on(tmp_path: Path, plant: str, outcome: str) -> None:
-    done = tune(tmp_path, "--budget", "60s", "--only", "loader-workers", script=(SLOW, plant))
+    done = tune(tmp_path, "--budget", "150s", "--only", "loader-workers", script=(SLOW, plant))
     assert done.returncode == 0, done.stderr[-3000:]
     found = document(done)
     assert not found["kept"] and not found["gain"] and found["speedup"] is None

@@ -239,7 +239,7 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
         HostTime(name="(no event)", ns=9 * MS, total_ns=9 * MS, count=1),
         HostTime(name="aten::mm", ns=8 * MS, total_ns=8 * MS, count=1, where=HERE),
     )
-    found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), host=host),)))
+    found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert (
         found.bound == "input"
         and found.findings[1].evidence == "x; aten::mm 4.0 ms"

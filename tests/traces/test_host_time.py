@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.records.diagnosis import Place
-from hotlap.trace.analyses.host_time import NOTHING, host_time
+from hotlap.trace.analyses.host_time import NOTHING, host_time, model_time
 
 from .build import call, make, op, python, view
 
@@ -119,3 +119,44 @@ def test_many_events_too() -> None:
     host = [op("outer", 10 * i, 9) for i in range(100)] + [op("inner", 10 * i + 2, 3) for i in range(100)]
     rows = {row.name: (row.ns, row.total_ns, row.count) for row in host_time(view(make(host=host), 0, 1000))}
     assert rows == {"outer": (600, 900, 100), "inner": (300, 300, 100), NOTHING: (100, 100, 0)}
+
+
+def label(phase: str, start: int, dur: int) -> dict[str, Any]:
+    return {**op(f"hotlap:{phase}", start, dur), "cat": "annotation"}
+
+
+def test_model_time_is_that_of_the_models_phases_and_of_the_loss() -> None:
+    host = [
+        {**op("ProfilerStep#3", 0, 200), "cat": "annotation"},
+        label("data", 0, 40),
+        op("aten::select", 5, 30),
+        op("aten::roll", 42, 6),  # the loop's own, before the forward
+        label("forward", 50, 20),
+        op("aten::addmm", 52, 10),
+        op("aten::nll_loss", 72, 5),
+        label("backward", 80, 30),
+        op("aten::mm", 85, 20),
+        label("optimizer", 120, 20),
+        op("aten::add_", 121, 9),
+        op("aten::mean", 150, 40),  # metrics
+    ]
+    rows = {row.name: row.ns for row in model_time(view(make(host=host), 0, 200))}
+    ops = {name: ns for name, ns in rows.items() if name.startswith("aten::")}
+    assert ops == {"aten::addmm": 10, "aten::nll_loss": 5, "aten::mm": 20, "aten::add_": 9}
+    assert sum(rows.values()) == 20 + 5 + 30 + 20
+
+
+def test_model_time_in_a_closure_and_without_labels() -> None:
+    host = [
+        label("optimizer", 0, 100),
+        op("aten::zero_", 1, 4),
+        label("forward", 10, 20),
+        op("aten::mm", 12, 10),
+        label("backward", 40, 20),
+        op("aten::mm", 45, 10),
+        op("aten::add_", 70, 10),
+    ]
+    rows = {row.name: row.ns for row in model_time(view(make(host=host), 0, 100))}
+    assert (rows["aten::zero_"], rows["aten::mm"], rows["aten::add_"]) == (4, 20, 10)
+    assert model_time(view(make(host=[op("aten::mm", 0, 10)]), 0, 10)) == ()
+    assert model_time(view(make(), 0, 10)) == ()

@@ -13,6 +13,8 @@ from hotlap.records.files import rank_folders, read_facts, read_problems, read_r
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
 
+from .balance import Late, straggler, without_the_wait
+from .balance import finding as finding_of
 from .findings import all_findings
 from .findings._base import Measured
 from .steps import SteadySteps, mean_known, mean_phases, spread, steady_steps, step_time, throughput
@@ -81,6 +83,9 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     wall = fmean(steady.walls)
     measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers)
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
+    late = straggler([rank.steady.steps for rank in ranks])
+    if late is not None:
+        found = [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
     findings = [_without(finding, levers) for finding in sorted(found, key=lambda finding: -finding.share)]
     rates = [throughput(rank.steady.steps) for rank in ranks]
     return Diagnosis(
@@ -104,6 +109,13 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         unknown=tuple(_unknown(first, measured)),
         next=_next(findings),
     )
+
+
+def _straggler(late: Late, rank: Rank) -> Finding:
+    """The rank that the others wait for, at what makes it late."""
+    measured = Measured(1.0, Phases(), None, None, rank.facts)
+    where = measured.place_of(measured.loader if late.phase in {"data", "h2d"} else measured.root)
+    return finding_of(late, rank.facts.rank if rank.facts else late.index, where)
 
 
 def _without(finding: Finding, levers: tuple[str, ...]) -> Finding:

@@ -101,7 +101,7 @@ def _with_batches(finding: Finding, diagnosis: Diagnosis, traces: TraceReport) -
 def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
     """The arithmetic of a run on the CPU with the ops that most of it is in, and the line of the largest."""
     rank = traces.ranks[0]
-    ops = [row for row in rank.host if "::" in row.name][:TOP_OPS]
+    ops = [row for row in rank.model if "::" in row.name][:TOP_OPS]
     if finding.id != "compute" or not ops:
         return finding
     said = ", ".join(f"{row.name} {row.ns / rank.window.count / 1e6:.1f} ms" for row in ops)

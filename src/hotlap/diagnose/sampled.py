@@ -1,5 +1,6 @@
 """Findings with the lines at which the host's time goes, from the samples of a profiled run."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -12,16 +13,24 @@ PHASE_OF: Final = {"input": "data", "host-code": "other"}
 LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
+COLLECTIVES: Final = re.compile(r"^(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
+"""Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 
 
-def with_samples(diagnosis: Diagnosis, samples: Samples) -> Diagnosis:
-    """The verdict with the line that most of a finding's host time is at, where there is one."""
+def with_samples(diagnosis: Diagnosis, samples: Samples, loop: Place | None = None) -> Diagnosis:
+    """The verdict with the line that most of a finding's host time is at, where there is one.
+
+    loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
+    that makes the batches.
+    """
     if samples.looks < LEAST_LOOKS:
         return diagnosis
-    return msgspec.structs.replace(diagnosis, findings=tuple(_explained(one, samples) for one in diagnosis.findings))
+    findings = tuple(_explained(one, samples, loop) for one in diagnosis.findings)
+    bound = findings[0].bound if findings else diagnosis.bound
+    return msgspec.structs.replace(diagnosis, findings=findings, bound=bound)
 
 
-def _explained(finding: Finding, samples: Samples) -> Finding:
+def _explained(finding: Finding, samples: Samples, loop: Place | None) -> Finding:
     phase = PHASE_OF.get(finding.id)
     own = [row for row in samples.lines if row[0] == phase]
     total = sum(row[5] for row in own)
@@ -37,5 +46,23 @@ def _explained(finding: Finding, samples: Samples) -> Finding:
         return finding
     inside = max(rows, key=lambda row: row[5])[4]
     where = Place(file=samples.files[file], line=line, function=function)
+    at_loop = loop is not None and (loop.file, loop.line) == (where.file, where.line)
+    if finding.id == "input" and finding.where is not None and at_loop:
+        return finding
     said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
-    return msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
+    found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
+    waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
+    return _communication(found, inside, waits) if finding.id == "host-code" and waits > 0.5 else found
+
+
+def _communication(finding: Finding, inside: str, waits: float) -> Finding:
+    """The loop's own code, most of which is collectives."""
+    return msgspec.structs.replace(
+        finding,
+        id="communication",
+        bound="communication",
+        share=finding.share * waits,
+        title=f"waiting for other ranks in {inside}",
+        why="the step can't end before the ranks have agreed, and there is nothing left to compute meanwhile",
+        instead="start buckets while the backward still runs (DistributedDataParallel does); larger buckets",
+    )

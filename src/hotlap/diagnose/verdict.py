@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import RecordError
-from hotlap.records.files import read_record
+from hotlap.records.files import read_record, read_source_lines
 from hotlap.records.profile import Samples
 
 from .diagnose import diagnose
@@ -25,6 +25,15 @@ def verdict(folder: Path) -> Diagnosis:
 
             found = with_traces(found, read_traces(folder, found.step_ms))
         sampled = folder / "rank-0" / "samples.json"
-        return with_samples(found, read_record(sampled, Samples)) if sampled.is_file() else found
+        return with_samples(found, read_record(sampled, Samples), _loop(folder)) if sampled.is_file() else found
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"what the profile shows: {error}"))
+
+
+def _loop(folder: Path) -> Place | None:
+    """Where the loop asks for its batches, as far as that is known."""
+    lines = read_source_lines(folder / "rank-0")
+    at = lines.places.get("data") if lines is not None else None
+    if lines is None or at is None or not 0 <= at[0] < len(lines.files):
+        return None
+    return Place(file=lines.files[at[0]], line=at[1], function=at[2])

@@ -302,7 +302,8 @@ class Replay(Record, frozen=True):
 
 
 class RankTrace(Record, frozen=True):
-    """The answers about one rank's trace. step_ms: in the trace; unprofiled_ms: without the profiler, None unknown."""
+    """The answers about one rank's trace. step_ms: in the trace; unprofiled_ms: without the profiler, None unknown.
+    model: host time in forward, backward and optimizer only, where hotlap labelled them."""
 
     source: str
     rank: int
@@ -317,6 +318,7 @@ class RankTrace(Record, frozen=True):
     syncs: tuple[Sync, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
     host: tuple[HostTime, ...] = ()
+    model: tuple[HostTime, ...] = ()
     annotations: tuple[Annotation, ...] = ()
     compiled: tuple[CompiledRegion, ...] = ()
     memory: tuple[MemoryUse, ...] = ()

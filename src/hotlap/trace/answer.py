@@ -20,7 +20,7 @@ from .analyses.breakdown import breakdown
 from .analyses.collectives import collectives, match
 from .analyses.compiled import compiled
 from .analyses.gaps import gaps
-from .analyses.host_time import host_time
+from .analyses.host_time import host_time, model_time
 from .analyses.kernels import kernels
 from .analyses.launches import launches
 from .analyses.memory import memory
@@ -78,6 +78,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         syncs=syncs(view),
         kernels=tuple(row for by in KERNEL_KEYS for row in kernels(view, by, asked.top)),
         host=host_time(view.on_host, asked.top),
+        model=model_time(view.on_host, asked.top),
         annotations=annotations(view.on_host),
         compiled=compiled(view.on_host),
         memory=memory(view),

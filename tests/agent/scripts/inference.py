@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 model = net().eval()
 with getattr(torch, sys.argv[1])():
-    for _ in range(2):
-        for x, _ in DataLoader(Data(), ROWS) if sys.argv[2:] else batches():
+    for _ in range(100 if "long" in sys.argv else 2):
+        for x, _ in DataLoader(Data(), ROWS) if "loader" in sys.argv else batches():
             print("out", model(x).sum().item())
 end(model)

@@ -6,6 +6,10 @@ of the name is open, so that recursion counts once. Names that differ by place a
 which no event is open, or only the profiler's own mark of a step: Python between calls (without `with_stack`), native
 code, or waiting. The sum of `ns` over all rows is the window exactly.
 
+`model_time` has of that only what lies in the phases of the model, in traces that hotlap labelled: within
+`hotlap:forward`, `hotlap:backward` and `hotlap:optimizer`, and what comes between a forward and its backward (the
+loss). So what makes batches, or what the loop does besides, is not taken for the model's arithmetic.
+
 Events need not nest: an annotation begins in one Python frame and outlasts it. It keeps what it owns; the table then
 has it, and with it what comes later, below the frame that it began in. Addresses of objects are left out of names.
 """
@@ -20,15 +24,29 @@ from hotlap.records.trace import HostTime
 
 from ..links import enclosing
 from ..view import View
-from .grouping import Ints, host_of, measures, places, sums
+from .grouping import Bools, Ints, host_of, measures, places, sums
 
 NOTHING: Final = "(no event: Python or native code)"
 ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 MARKS: Final = "ProfilerStep#"
+LABEL: Final = "hotlap:"
+MODEL: Final = ("forward", "backward", "optimizer")
 
 
 def host_time(view: View, top: int | None = None) -> tuple[HostTime, ...]:
     """By name and place, most self time first."""
+    return _times(view, top, None)
+
+
+def model_time(view: View, top: int | None = None) -> tuple[HostTime, ...]:
+    """The same within the phases of the model; empty where the trace has no labels of hotlap."""
+    rows = _rows(view)
+    inside = _in_model(view, rows)
+    return _times(view, top, inside) if inside.any() else ()
+
+
+def _times(view: View, top: int | None, only: Bools | None) -> tuple[HostTime, ...]:
+    """By name and place. only: which of `_rows` count, None for all and the time in which no event is open too."""
     rows = _rows(view)
     starts, ends, own = owned(view, rows)
     names, codes = _named(view, rows)
@@ -36,14 +54,15 @@ def host_time(view: View, top: int | None = None) -> tuple[HostTime, ...]:
     marks = (
         np.array([name.startswith(MARKS) for name in names], np.bool_)[codes] if len(rows) else np.zeros(0, np.bool_)
     )
-    idle = view.window.span_ns - int(own[~marks].sum())
-    keys, back = np.unique((codes * max(len(where), 1) + here)[~marks], return_inverse=True)
+    counted = ~marks if only is None else ~marks & only
+    idle = 0 if only is not None else view.window.span_ns - int(own[counted].sum())
+    keys, back = np.unique((codes * max(len(where), 1) + here)[counted], return_inverse=True)
     groups = pl.DataFrame(
         {
             "name": [names[key // len(where)] for key in keys.tolist()],
             "place": [key % len(where) for key in keys.tolist()],
-            "ns": sums(back, own[~marks], len(keys)),
-            "total": measures(back, starts[~marks], ends[~marks], len(keys)),
+            "ns": sums(back, own[counted], len(keys)),
+            "total": measures(back, starts[counted], ends[counted], len(keys)),
             "count": np.bincount(back, minlength=len(keys)),
         },
         schema={"name": pl.String, "place": pl.Int64, "ns": pl.Int64, "total": pl.Int64, "count": pl.Int64},
@@ -56,6 +75,22 @@ def host_time(view: View, top: int | None = None) -> tuple[HostTime, ...]:
     ]
     nothing = HostTime(name=NOTHING, ns=idle, total_ns=idle, count=0)
     return tuple(sorted([*found, nothing] if idle else found, key=lambda row: -row.ns)[:top])
+
+
+def _in_model(view: View, rows: Ints) -> Bools:
+    """Which rows are within a phase of the model, or begin between a forward and its backward."""
+    names = view.trace.host["name"]
+    label = names.str.starts_with(LABEL).to_numpy()
+    mine = rows[label[rows]]
+    if not len(mine):
+        return np.zeros(len(rows), np.bool_)
+    model = names.is_in([LABEL + phase for phase in MODEL]).to_numpy()
+    around = enclosing(rows, host_of(view).parent, label)
+    starts = view.host("start")
+    after = np.append(mine, -1)[np.searchsorted(starts[mine], starts[rows], side="right")]  # in order of start
+    lost = (after >= 0) & (names.gather(np.maximum(after, 0)) == f"{LABEL}backward").to_numpy()
+    inside: Bools = np.where(around >= 0, model[np.maximum(around, 0)], lost)
+    return inside
 
 
 def _named(view: View, rows: Ints) -> tuple[list[str], Ints]:

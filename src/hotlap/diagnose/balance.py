@@ -1,0 +1,87 @@
+"""Ranks beside each other, from their phases: the one that all the others wait for.
+
+A step of a group ends for all ranks together, so who has work of its own longer has the others wait, in whichever phase
+their collective is: mostly the backward. Own work that holds no collective is in `data`, `h2d` and `forward`. Per rank
+that is the median over its steady steps; the straggler has more than LEAST of the step above the median of the others.
+A rank that is late at random, another one in each step, is none.
+
+Where a collective waits in `other` (gradients averaged by hand), that phase is compared by nobody.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from hotlap.records.diagnosis import Bound, Finding, Place
+from hotlap.records.run import Step
+
+OWN: Final = ("data", "h2d", "forward")
+LEAST: Final = 0.1
+ALIKE: Final = 0.1
+"""Ranks whose steps differ by more do not step together."""
+WAITS: Final[tuple[Bound, ...]] = ("compute", "launch", "unknown")
+"""Bounds in whose phases a rank waits for others, dearest first."""
+
+OF_PHASE: Final[dict[str, tuple[Bound, ...]]] = {"data": ("input",), "h2d": ("h2d",)}
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that the others wait for. index: of the ranks; ms: a step; phase: most of it is there."""
+
+    index: int
+    ms: float
+    share: float
+    phase: str
+    said: str
+
+
+def straggler(ranks: Sequence[Sequence[Step]]) -> Late | None:
+    """The rank that the others wait for, of the steady steps of each; None where there is none."""
+    walls = [median(step.wall_ms for step in steps) for steps in ranks if steps]
+    if len(walls) < max(2, len(ranks)) or max(walls) > (1 + ALIKE) * min(walls):
+        return None
+    times = [{name: _median(steps, name) for name in OWN} for steps in ranks]
+    own = [sum(row.values()) for row in times]
+    index = own.index(max(own))
+    others = [row for at, row in enumerate(times) if at != index]
+    ms = own[index] - median(sum(row.values()) for row in others)
+    step = median(walls)
+    if ms < LEAST * step:
+        return None
+    usual = {name: median(row[name] for row in others) for name in OWN}
+    phase = max(OWN, key=lambda name: times[index][name] - usual[name])
+    said = f"{phase} takes it {times[index][phase]:.1f} ms, the others {usual[phase]:.1f} ms"
+    return Late(index, ms, ms / step, phase, said)
+
+
+def _median(steps: Sequence[Step], name: str) -> float:
+    rows = [step.gpu_phases or step.phases for step in steps]
+    return median(getattr(row, name) or 0.0 for row in rows)
+
+
+def finding(late: Late, rank: int, where: Place | None) -> Finding:
+    """The late rank as a cause."""
+    return Finding(
+        id="straggler",
+        bound="communication",
+        share=late.share,
+        cost_ms=late.ms,
+        title=f"the other ranks wait for rank {rank}",
+        where=where,
+        evidence=f"{late.ms:.1f} ms a step: {late.said}",
+        why="a collective begins when the last rank has come: all ranks run at the pace of the slowest",
+        instead="give every rank the same work; look at that rank's input, host and clocks",
+    )
+
+
+def without_the_wait(findings: Sequence[Finding], late: Late, mine: bool) -> list[Finding]:
+    """Findings of one rank less what the straggler explains. mine: it is the straggler itself."""
+    bounds = OF_PHASE.get(late.phase, WAITS) if mine else WAITS
+    held = next((one for bound in bounds for one in findings if one.bound == bound), None)
+    return [
+        msgspec.structs.replace(one, share=max(0.0, one.share - late.share)) if one is held else one for one in findings
+    ]
