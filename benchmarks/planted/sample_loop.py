@@ -23,9 +23,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    images = torch.rand(512, 1, 16, 16, device=args.device)
-    labels = torch.randint(10, (512,), device=args.device)
-    shifts = torch.randint(-2, 3, (512, 2)).tolist()
+    images = torch.rand(1024, 1, 16, 16, device=args.device)
+    labels = torch.randint(10, (1024,), device=args.device)
+    shifts = torch.randint(-2, 3, (1024, 2)).tolist()
     model = nn.Sequential(nn.Flatten(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 10)).to(args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2000):

@@ -35,7 +35,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict:
 
 
 def test_a_whole_tune_and_its_recipe(tmp_path: Path) -> None:
-    done = tune(tmp_path, "--budget", "100s", "--only", "loader-workers")
+    done = tune(tmp_path, "--budget", "200s", "--only", "loader-workers")
     assert done.returncode == 0, done.stderr[-3000:]
     found = document(done)
     assert found == json.loads((tmp_path / "t" / "tune.json").read_text())
@@ -87,7 +87,7 @@ def test_interrupted_tune_keeps_what_is_known_and_resumes(tmp_path: Path) -> Non
     assert not first["complete"] and "interrupted" in first["why_incomplete"]
     before = [json.loads(line) for line in journal.read_text().splitlines()]
 
-    done = hotlap("tune", "--json", "--budget", "100s", "--resume", "t", cwd=tmp_path)
+    done = hotlap("tune", "--json", "--budget", "200s", "--resume", "t", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     second = document(done)
     assert second["complete"]

@@ -369,6 +369,14 @@ def test_the_budget_is_kept_and_what_is_kept_is_confirmed(tune: Tune, budget: fl
     assert found.pairs >= 2 and found.interval is not None and found.interval.low > 1
 
 
+def test_a_variant_that_was_judged_is_kept_when_the_budget_ends_at_the_next(tune: Tune) -> None:
+    lever = FakeLever("w", 0.8, tuple({"n": n} for n in range(1, 4)), compare_variants=True)
+    found, machine = tune([lever], factors(w=0.5), budget=75.0)
+    assert len(machine.tries()) < 3, "the budget should have ended before the last variant"
+    assert [item.settings for item in found.kept] == [{"n": 1}]
+    assert found.pairs >= 2 and found.interval is not None and found.interval.low > 1
+
+
 def test_an_interruption_leaves_what_is_known(tune: Tune, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     levers = [FakeLever("a", 0.5), FakeLever("b", 0.4)]
 

@@ -238,31 +238,35 @@ class Search:
         predicted = 1 / (1 - min(share, 0.95))
         variants = lever.variants(self._context(incumbent))
         best: tuple[Trial, float, Settings, Parity] | None = None
-        for settings in variants[:3]:
-            use = records.Lever(name=lever.name, settings=settings)
-            levers = [*incumbent.levers, use]
-            trial = self._trial(f"try {lever.name}", levers)
-            if trial.outcome != "measured" or trial.step_ms is None:
-                self._refuse(lever, use, f"{trial.outcome}: {trial.why}")
-                continue
-            ratio = incumbent.step_ms / trial.step_ms
-            if self._unsure(ratio) or math.log(ratio) > BEYOND * math.log(predicted):
-                ratio = self._again(incumbent, levers, f"try {lever.name}", trial)
-            if ratio < LEAST_GAIN or (best is not None and ratio < best[1] * LEAST_GAIN):
-                if best is None:
-                    self._drop(lever.name, "slower" if ratio < 1 / LEAST_GAIN else "no gain", ratio)
-                    self._say(f"drop  {_use(use)}  {_ms(trial.step_ms)}  {ratio:.2f}×")
-                if ratio < LEAST_GAIN and best is None:
+        try:
+            for settings in variants[:3]:
+                use = records.Lever(name=lever.name, settings=settings)
+                levers = [*incumbent.levers, use]
+                trial = self._trial(f"try {lever.name}", levers)
+                if trial.outcome != "measured" or trial.step_ms is None:
+                    self._refuse(lever, use, f"{trial.outcome}: {trial.why}")
                     continue
-                break
-            parity = self._judge(levers, trial)
-            trial = self.trials.amend(trial, ratio=ratio, parity=parity)
-            if not parity.ok:
-                self._refuse(lever, use, f"parity: {parity.why}", ratio)
-                continue
-            best = (trial, ratio, settings, parity)
-            if not lever.compare_variants:
-                break
+                ratio = incumbent.step_ms / trial.step_ms
+                if self._unsure(ratio) or math.log(ratio) > BEYOND * math.log(predicted):
+                    ratio = self._again(incumbent, levers, f"try {lever.name}", trial)
+                if ratio < LEAST_GAIN or (best is not None and ratio < best[1] * LEAST_GAIN):
+                    if best is None:
+                        self._drop(lever.name, "slower" if ratio < 1 / LEAST_GAIN else "no gain", ratio)
+                        self._say(f"drop  {_use(use)}  {_ms(trial.step_ms)}  {ratio:.2f}×")
+                    if ratio < LEAST_GAIN and best is None:
+                        continue
+                    break
+                parity = self._judge(levers, trial)
+                trial = self.trials.amend(trial, ratio=ratio, parity=parity)
+                if not parity.ok:
+                    self._refuse(lever, use, f"parity: {parity.why}", ratio)
+                    continue
+                best = (trial, ratio, settings, parity)
+                if not lever.compare_variants:
+                    break
+        except BudgetSpent:
+            if best is None:
+                raise  # a variant that was measured and judged stands, whatever others might have been worth
         if best is None:
             return incumbent
         return self._keep(incumbent, lever, best, predicted)
