@@ -5,8 +5,8 @@
 Each way runs in a process of its own, in turns, so that all see the same machine. `floor`: the file read and decoded by
 msgspec into one typed struct per event, `args` left raw: nothing that decodes every event can be faster. `serial` and
 `parallel`: hotlap's read() with one process, and with one a core, then its windows and its table of work. `gzip`: the
-same of the packed file. `all`: what `hotlap trace` computes, from the file. `cached`: the same from the cache. `hta`:
-its load alone.
+same of the packed file. `analyses`: what `hotlap trace --no-what-if` computes, from the file; `what-if`: replay too.
+`cached`: the tables from the cache. `hta`: its load alone.
 
 Memory is the sum of the processes' proportional set sizes, sampled every 20 ms; time is of the work, without imports.
 `--larger N` makes a file of N times the events (ids and times shifted) and reads it too.
@@ -57,6 +57,14 @@ def work():
     View(trace, find_windows(trace)[0]).work
     return len(trace.host) + len(trace.device)
 """
+ALL = """
+from hotlap.trace.answer import Asked, answer, view_of
+from hotlap.trace.read import read
+def work():
+    trace = read(path)
+    answer(view_of(trace), 0, Asked(what_if=WHAT_IF))
+    return len(trace.host) + len(trace.device)
+"""
 WAYS = {
     "floor": """
 import msgspec
@@ -81,14 +89,8 @@ def work():
     "serial": OURS.replace("PROCESSES", "1"),
     "parallel": OURS.replace("PROCESSES", "None"),
     "gzip": OURS.replace("PROCESSES", "None"),
-    "all": """
-from hotlap.trace.answer import Asked, answer, view_of
-from hotlap.trace.read import read
-def work():
-    trace = read(path)
-    answer(view_of(trace), 0, Asked())
-    return len(trace.host) + len(trace.device)
-""",
+    "analyses": ALL.replace("WHAT_IF", "False"),
+    "what-if": ALL.replace("WHAT_IF", "True"),
     "cached": """
 from hotlap.trace.cache import read_cached
 def work():
@@ -232,7 +234,7 @@ def table(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 def against(ways: dict[str, Any], size: int) -> dict[str, float]:
     """The ratios that the targets are about."""
     made = {}
-    for way in ("serial", "parallel", "all"):
+    for way in ("serial", "parallel", "analyses", "what-if"):
         if way in ways:
             for key in ("wall_s", "cpu_s"):
                 mine = ways[way][key]["median"]
