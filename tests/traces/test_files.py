@@ -179,6 +179,8 @@ def test_sql_over_ranks() -> None:
         "",
         "select * from read_csv('/etc/passwd')",
         "select * from READ_PARQUET ( '/etc/passwd')",
+        "select * from read_csv\n('/etc/passwd')",
+        "select * from read_ndjson/**/('/etc/passwd')",
         "select * from '/etc/passwd'",
         "create table x as select * from device",
         "with x as (select 1) delete from device",

@@ -242,7 +242,7 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
     found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert (
         found.bound == "input"
-        and found.findings[1].evidence == "x; aten::mm 4.0 ms"
+        and found.findings[1].evidence == "x; under the profiler aten::mm 4.0 ms"
         and found.findings[1].where == HERE
     )
 

@@ -105,4 +105,6 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
     if finding.id != "compute" or not ops:
         return finding
     said = ", ".join(f"{row.name} {row.ns / rank.window.count / 1e6:.1f} ms" for row in ops)
-    return msgspec.structs.replace(finding, evidence=f"{finding.evidence}; {said}", where=ops[0].where or finding.where)
+    return msgspec.structs.replace(
+        finding, evidence=f"{finding.evidence}; under the profiler {said}", where=ops[0].where or finding.where
+    )

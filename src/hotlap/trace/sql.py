@@ -1,10 +1,16 @@
 """SQL over the tables of a trace, for questions that no analysis asks."""
 
+import re
+from typing import Final
+
 import polars as pl
 
 from hotlap.records.errors import UsageError
 
 from .tables import TABLES, Trace
+
+READERS: Final = re.compile("read_(csv|parquet|json|ndjson|ipc)", re.IGNORECASE)
+"""Table functions of the dialect that would read files, however they are written."""
 
 
 def query(traces: list[tuple[int, Trace]], text: str) -> pl.DataFrame:
@@ -25,14 +31,10 @@ def query(traces: list[tuple[int, Trace]], text: str) -> pl.DataFrame:
     words = text.strip().rstrip(";").split(None, 1)
     if not words or words[0].lower() not in {"select", "with"}:
         raise UsageError("--sql takes one SELECT")
-    if "(" in text and any(f"{kind}(" in text.lower().replace(" ", "") for kind in READERS):
+    if READERS.search(text):
         raise UsageError("--sql reads the tables of the trace only, no files")
     try:
         with pl.SQLContext(frames=frames) as context:
             return context.execute(text, eager=True)
     except (pl.exceptions.PolarsError, ValueError) as error:
         raise UsageError(f"--sql: {error}. Tables: {', '.join(TABLES)}; columns are in docs/trace.md") from error
-
-
-READERS = ("read_csv", "read_parquet", "read_json", "read_ndjson", "read_ipc")
-"""Table functions of the dialect that would read files."""

@@ -22,8 +22,9 @@ import polars as pl
 
 from hotlap.records.trace import Annotation
 
+from ..tables import WORK
 from ..view import View
-from .grouping import WORK, Ints, host_of, measures, sums
+from .grouping import Ints, host_of, measures, sums
 
 NUMBERED: Final = re.compile(r"#\d+$")
 ENGINE: Final = "autograd::engine::"
@@ -78,7 +79,7 @@ def projections(work: Launched, count: int) -> Ints:
 
 def launched(view: View, rows: Ints, backward: bool = True) -> Launched:
     """The work launched in each of `host` rows; backward: autograd's threads work for the thread that trains."""
-    work = view.trace.device.with_row_index("row").filter(WORK & (pl.col("launch") >= 0))
+    work = view.trace.device.with_row_index("row").filter(pl.col("cat").is_in(WORK) & (pl.col("launch") >= 0))
     launch = work["launch"].to_numpy()
     pid, tid, start = view.host("pid"), view.host("tid"), view.host("start")
     end = start + view.host("dur")

@@ -40,9 +40,8 @@ Every idle nanosecond is in one piece, so the sum over gaps is the idle time of 
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,9 +52,10 @@ from hotlap.records.trace import Gap
 from hotlap.trace.intervals import Intervals, complement
 from hotlap.trace.links import enclosing
 from hotlap.trace.tables import WORK
-from hotlap.trace.view import Ints, View, place_of
+from hotlap.trace.view import Ints, View
 
-Kept = TypeVar("Kept")
+from .grouping import places, remembered
+
 Codes = npt.NDArray[np.int8]
 Bools = npt.NDArray[np.bool_]
 
@@ -130,17 +130,14 @@ class Pieces:
         return len(self.gap)
 
 
+@remembered
+def _pieces_of_devices(view: View) -> dict[int, Pieces]:
+    return {device: _pieces(view, device) for device in view.devices}
+
+
 def pieces(view: View, device: int) -> Pieces:
-    """The idle time of one device, piece by piece. Kept with the view, as `gaps` and `syncs` both ask."""
-    return _kept(view, f"_idle_pieces_{device}", lambda: _pieces(view, device))
-
-
-def _kept(view: View, key: str, make: Callable[[], Kept]) -> Kept:
-    """Made once for each view, as its cached properties are."""
-    if key not in view.__dict__:
-        view.__dict__[key] = make()
-    kept: Kept = view.__dict__[key]
-    return kept
+    """The idle time of one device, piece by piece. Made once for each view, as `gaps` and `syncs` both ask."""
+    return _pieces_of_devices(view)[device]
 
 
 def _pieces(view: View, device: int) -> Pieces:
@@ -366,10 +363,10 @@ def _next_node(view: View, threads: list[tuple[int, int]], at: Ints, wanted: Boo
     return found
 
 
+@remembered
 def _loader(view: View) -> Bools:
     """Which rows of `host` are waits for the data loader."""
-    wanted = (pl.col("cat") == "annotation") & pl.col("name").str.starts_with(INPUT_NAME)
-    return _kept(view, "_loader_rows", lambda: _marked(view, wanted))
+    return _marked(view, (pl.col("cat") == "annotation") & pl.col("name").str.starts_with(INPUT_NAME))
 
 
 def _communication(view: View) -> Bools:
@@ -402,13 +399,10 @@ def _open(view: View, rows: Ints, times: Ints) -> Ints:
 # waits
 
 
+@remembered
 def waiting_calls(view: View) -> Ints:
     """Rows of `host`, sorted: calls in which the host waits for the device. Those of WAITS, and asynchronous copies
     from or to pageable memory, which the driver stages."""
-    return _kept(view, "_waiting_calls", lambda: _waiting_calls(view))
-
-
-def _waiting_calls(view: View) -> Ints:
     host = view.trace.host
     rows = np.nonzero((host["cat"] == "runtime").to_numpy())[0]
     names = host["name"].gather(rows)
@@ -526,39 +520,15 @@ def outermost_op(view: View, rows: Ints) -> Ints:
 
 
 def packed_places(view: View, rows: Ints) -> pl.Series:
-    """`view.place` of each row as a text ("" for none), all at once. Where that knows none, what the main thread was in
-    when the row began, such as the line of `loss.backward()`."""
-    host = view.trace.host
-    lines = view.lines or {}
-    if not lines and not (host["cat"] == "python").any():
-        return pl.repeat("", len(rows), dtype=pl.String, eager=True)
-    frames = host.lazy().with_row_index("row").filter(pl.col("cat") == "python").select("row", "name").collect()
-    users = {name: packed(place_of(name)) for name in frames["name"].unique()}
-    mine = frames.filter(pl.col("name").is_in([name for name, place in users.items() if place]))
-    texts = np.array(["", *dict.fromkeys([*users.values(), *(packed(p) for p in lines.values())])], dtype=object)
-    number = {str(text): i for i, text in reversed(list(enumerate(texts)))}
-    code = np.zeros(len(host), np.int32)
-    code[mine["row"].to_numpy()] = [number[users[name]] for name in mine["name"]]
-    for row, place in lines.items():
-        code[row] = number[packed(place)]
-    parent = view.host("parent").astype(np.int64)
-    anchor = enclosing(rows, parent, code > 0)
-    lost = np.nonzero((anchor < 0) & (rows >= 0))[0]
-    anchor[lost] = enclosing(_forward(view, rows[lost], parent), parent, code > 0)
-    lost = np.nonzero((anchor < 0) & (rows >= 0))[0]  # on other threads: what the main one was in
-    anchor[lost] = enclosing(view.at(view.host("start")[rows[lost]]), parent, code > 0)
-    return pl.Series(texts[np.where(anchor >= 0, code[np.maximum(anchor, 0)], 0)].tolist(), dtype=pl.String)
-
-
-def _forward(view: View, rows: Ints, parent: Ints) -> Ints:
-    """The forward op of each row's autograd node, -1 for none."""
-    sequence = view.host("sequence")
-    backward = enclosing(rows, parent, sequence >= 0)
-    numbers = np.where(backward >= 0, sequence[np.maximum(backward, 0)], -1)
-    table = view._forward_rows
-    unique, back = np.unique(numbers, return_inverse=True)
-    found = np.array([table.get(int(n), -1) for n in unique], np.int64)[back]
-    return np.where(found == backward, -1, found)
+    """The place of each row (`grouping.places`) as a text, "" for none. Where none is known, that of what the main
+    thread was in when the row began, such as the line of `loss.backward()`."""
+    found, number = places(view, rows)
+    lost = np.array([place is None for place in found], bool)[number] & (rows >= 0)
+    if lost.any():
+        rows = rows.copy()
+        rows[lost] = view.at(view.host("start")[rows[lost]])
+        found, number = places(view, rows)
+    return pl.Series([packed(place) for place in found], dtype=pl.String).gather(number)
 
 
 def packed(place: Place | None) -> str:

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable
 from functools import cached_property, wraps
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -143,7 +143,3 @@ def measures(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
 def sums(keys: Ints, values: Ints, count: int) -> Ints:
     """For each key below `count` the sum of its values; exact below 2**53 (104 days of ns)."""
     return np.bincount(keys, weights=values, minlength=count).astype(np.int64)
-
-
-WORK: Final = pl.col("cat").is_in(["kernel", "memcpy", "memset"])
-"""Rows of `device` that are work."""
