@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint types unit lock clean
+.PHONY: help setup demo test browser lint types unit zoo-check lock clean
 .DEFAULT_GOAL := help
 
 help:  ## show this help
@@ -31,6 +31,15 @@ types: setup  ## mypy --strict
 
 unit: setup  ## pytest
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
+
+zoo-check: setup  ## naive and hand-tuned scripts of the zoo compute the same, on this machine's CPU
+	OMP_NUM_THREADS=1 $(PY) benchmarks/zoo.py check
+
+browser:  ## install the browser that the report page is tested in (Debian, as root); its tests are skipped without it
+	@command -v chromedriver >/dev/null && command -v chromium >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver; } || \
+	  echo "no browser was installed; the tests that need one are skipped"
 
 lock: setup  ## write requirements.lock anew from what is installed
 	$(PY) -m pip freeze --exclude-editable | grep -v '^hotlap' | sed 's|^\(torch==[0-9.]*\)+cpu|\1|' > requirements.lock

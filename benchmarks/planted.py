@@ -133,6 +133,19 @@ def run(planted: Planted, device: str, steps: int, folder: Path) -> dict[str, An
     return row | judged(planted, json.loads(file.read_text(encoding="utf-8")), sampled)
 
 
+def judge_again(planted: Planted, folder: Path) -> dict[str, Any]:
+    """What hotlap of now says of a run that was kept."""
+    said = subprocess.run(
+        [sys.executable, "-m", "hotlap", "show", "--json", str(folder)], capture_output=True, text=True, check=False
+    )
+    lines = said.stdout.splitlines()
+    document = json.loads(lines[-1]) if lines else {}
+    if not document.get("diagnosis"):
+        return {"status": "failed", "why": said.stderr[-1500:] or document.get("why", "")}
+    sampled = (folder / "rank-0" / "samples.json").is_file()
+    return {"status": "run", "seconds": 0.0} | judged(planted, document["diagnosis"], sampled)
+
+
 def judged(planted: Planted, diagnosis: dict[str, Any], sampled: bool) -> dict[str, Any]:
     """Bound and place beside the planted ones."""
     findings = diagnosis["findings"]
@@ -213,19 +226,24 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="steady steps before the profile (20)")
     parser.add_argument("--keep", type=Path, help="keep run folders here")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--judge", type=Path, help="judge runs that were kept in this folder again, and run none")
+    parser.add_argument("--merge", type=Path, nargs="+", help="put the scripts of several --out files into the first's")
     args = parser.parse_args()
+    if args.merge:
+        merge(args.merge)
+        return
     import torch
 
     if args.device == "cpu":
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     gpus = torch.cuda.device_count()
-    if args.device == "cuda" and not gpus:
+    if args.device == "cuda" and not gpus and not args.judge:
         parser.error("torch sees no GPU here")
     result: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
         "date": time.strftime("%Y-%m-%d"),
         "machine": {
-            "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+            "device": torch.cuda.get_device_name() if gpus and args.device == "cuda" else args.device,
             "gpus": gpus,
             "cores": os.cpu_count(),
             "load": os.getloadavg()[0],
@@ -242,8 +260,18 @@ def main() -> None:
         planted = read(SCRIPTS / f"{name}.py", args.device)
         said = {key: getattr(planted, key) for key in (*KEYS, "line", "function")}
         row: dict[str, Any] = {"script": name, "planted": said}
-        why = not_run(planted, args.device, gpus)
-        row |= {"status": "not run", "why": why} if why else run(planted, args.device, args.steps, root / name)
+        if args.judge:
+            why = "" if (args.judge / name).is_dir() else "no run was kept"
+        else:
+            why = not_run(planted, args.device, gpus)
+        if why:
+            row |= {"status": "not run", "why": why}
+        else:
+            row |= (
+                judge_again(planted, args.judge / name)
+                if args.judge
+                else run(planted, args.device, args.steps, root / name)
+            )
         rows.append(row)
         _tell(row)
         result |= {"summary": summary(rows), "scripts": rows}
@@ -251,6 +279,19 @@ def main() -> None:
             args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print("\n" + table(result["summary"]["confusion"]))
     print(json.dumps({key: value for key, value in result["summary"].items() if key != "confusion"}))
+
+
+def merge(files: list[Path]) -> None:
+    """Write the first file anew with the scripts of all: of each the last that was run."""
+    documents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    rows: dict[str, dict[str, Any]] = {}
+    for row in (row for document in documents for row in document["scripts"]):
+        if row["status"] != "not run" or row["script"] not in rows:
+            rows[row["script"]] = row
+    ordered = [rows[name] for name in sorted(rows)]
+    result = documents[0] | {"summary": summary(ordered), "scripts": ordered}
+    files[0].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(table(result["summary"]["confusion"]))
 
 
 def _tell(row: dict[str, Any]) -> None:

@@ -1,134 +1,310 @@
-"""The zoo: each script naive, tuned by hand, and tuned by hotlap, side by side on one machine.
+"""The zoo: each script naive, tuned by hand, tuned by hotlap, and with torch.compile alone, on one machine.
 
     python benchmarks/zoo.py --out benchmarks/results/zoo-h100.json
-    python benchmarks/zoo.py --scripts gpt,tiny_gpt --budget 5m
+    python benchmarks/zoo.py --scripts gpt,tiny_gpt --budget 5m --deadline 560 --out part.json
+    python benchmarks/zoo.py merge benchmarks/results/zoo-h100.json part.json other.json
+    python benchmarks/zoo.py table benchmarks/results/zoo-h100.json
+    python benchmarks/zoo.py check                            # naive and by hand compute the same, on a CPU
     python benchmarks/zoo.py --tiny --scripts tiny_gpt        # on a CPU, to see that it works
 
-For each script `hotlap tune` runs on the naive one; then hand-tuned and recipe runs alternate (ABBA), each a fresh
-process of the same number of steady steps. Ratios are over the naive step time.
+For each script `hotlap tune` runs on the naive one, with an empty compile cache and no memory of earlier tunes. Then
+come rounds of fresh processes (naive, hand, recipe, torch.compile; every second round backwards), and ratios are of the
+same round. Step times are those that the scripts print themselves, so hotlap does not time itself. torch.compile alone
+is a recipe with that lever only; where launches are the bound, in the faster of its modes default and reduce-overhead.
 """
 
 import argparse
+import contextlib
+import io
 import json
+import os
+import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from zoo_table import Row, loss_gap, markdown, printed, ratios, step_ms, times
+
 ZOO = Path(__file__).with_name("zoo")
-TARGETS = {"gpt": 6.0, "tiny_gpt": 4.5, "input_bound": 3.0, "resnet50": 2.3}
+SCRIPTS = ("gpt", "tiny_gpt", "input_bound", "resnet50", "unet", "moe", "dlrm", "vit", "lstm", "gan", "decode")
+STEPS = {"tiny_gpt": 300, "moe": 120, "dlrm": 240, "lstm": 90, "gan": 120, "decode": 960}
+PRINTED = 6
+"""Lines that a run prints: two of warm-up, four that count. `decode` prints one for each batch of prompts."""
+ALLOWED = 3e-4
+LOOSE = {"input_bound": 0.01}
+"""Its thin batch norms amplify the rounding of channels_last a thousandfold a step; in float64 both are equal."""
+COMPILES = {"compile": "default", "compile-graphs": "reduce-overhead"}
 
 
-def hotlap(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run hotlap; its stdout ends with the JSON document."""
-    return subprocess.run([sys.executable, "-m", "hotlap", *arguments], capture_output=True, text=True, check=False)
+def run(command: list[str], timeout_s: float, env: dict[str, str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr. Past its time, or with this process, it is ended with all that it started."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+    )
+    late = ""
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        out, err = end(process)
+        late = f"\nended after {timeout_s:.0f} s"
+    finally:
+        if process.poll() is None:
+            end(process)
+    return process.returncode, out, err + late
 
 
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The document on the last line. Raises RuntimeError with the end of stderr."""
-    lines = done.stdout.strip().splitlines()
+def end(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Interrupt first: hotlap then ends its trial, which is in a session of its own. Returns stdout and stderr."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=20)
+    return "", "it could not be ended"
+
+
+def hotlap(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "hotlap", *arguments]
+
+
+def flags(name: str, args: argparse.Namespace) -> list[str]:
+    """Arguments of a script's measured runs."""
+    steps = args.steps or (48 if args.tiny else STEPS.get(name, 60))
+    return ["--steps", str(steps), "--log-every", str(max(1, steps // PRINTED)), *(["--tiny"] if args.tiny else [])]
+
+
+def tuned(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str], timeout_s: float) -> Row:
+    """Tune the naive script. A failure is told, not raised: the other kinds can still be compared."""
+    naive = [sys.executable, str(ZOO / f"{name}.py"), *(["--tiny"] if args.tiny else [])]
+    begun = time.monotonic()
+    command = hotlap("tune", "--json", "--budget", args.budget, "--out", str(folder / "tune"), *naive)
+    code, out, err = run(command, timeout_s, env)
+    lines = out.strip().splitlines()
     if not lines or not lines[-1].startswith("{"):
-        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(lines[-1])
+        return {"error": f"exit code {code}: {err[-2000:]}"}
+    tune = json.loads(lines[-1])
+    names = ("speedup", "interval", "pairs", "parity", "break_even_steps", "noise", "complete", "fitted", "reused")
+    lever = ("lever", "settings", "predicted", "measured", "leave_one_out")
+    return {field: tune.get(field) for field in names} | {
+        "naive_ms": tune["baseline"]["step_ms"],
+        "bound": tune["baseline"]["bound"],
+        "kept": [{field: kept[field] for field in lever} for kept in tune["kept"]],
+        "dropped": {lever["lever"]: lever["why"] for lever in tune["dropped"]},
+        "wall_s": round(time.monotonic() - begun, 1),
+        "budget": args.budget,
+        "trials": len(tune["trials"]),
+    }
+
+
+def compile_recipe(folder: Path, mode: str) -> Path:
+    """A recipe with nothing but torch.compile."""
+    path = folder / f"compile-{mode}.toml"
+    lever = f'[[lever]]\nname = "compile"\nrisk = "numeric"\n[lever.settings]\nmode = "{mode}"\n'
+    path.write_text(f'format = 1\nhotlap = "zoo"\n{lever}', encoding="utf-8")
+    return path
+
+
+def kinds(name: str, args: argparse.Namespace, folder: Path, bound: str) -> dict[str, list[str]]:
+    """The command of each kind; `OUT` in it is the folder of a run.
+
+    CUDA graphs are tried for torch.compile alone where they can help: where the step waits for launches.
+    """
+    bare = [sys.executable, str(ZOO / "with_peak.py")]
+    naive, hand = str(ZOO / f"{name}.py"), str(ZOO / f"{name}_hand.py")
+    modes = {kind: mode for kind, mode in COMPILES.items() if mode == "default" or bound in ("launch", "unknown")}
+    recipes = {kind: compile_recipe(folder, mode) for kind, mode in modes.items()}
+    if (folder / "tune" / "recipe.toml").exists():
+        recipes = {"hotlap": folder / "tune" / "recipe.toml", **recipes}
+    found = {"naive": [*bare, naive, *flags(name, args)], "hand": [*bare, hand, *flags(name, args)]}
+    if args.no_hand:
+        del found["hand"]
+    for kind, recipe in recipes.items():
+        options = ("run", "--recipe", str(recipe), "--out", "OUT")
+        found[kind] = hotlap(*options, sys.executable, naive, *flags(name, args))
     return found
 
 
-def diagnosed(command: list[str], folder: Path, steps: int, recipe: Path | None = None) -> dict[str, Any]:
-    """The diagnosis of one fresh process. Raises RuntimeError if it could not be measured."""
-    options = ["--recipe", str(recipe)] if recipe else []
-    done = hotlap("run", "--json", "--steps", str(steps), "--out", str(folder), *options, *command)
-    diagnosis: dict[str, Any] | None = document(done)["diagnosis"]
-    if diagnosis is None:
-        raise RuntimeError(done.stderr[-2000:])
-    return diagnosis
-
-
-def input_wait(diagnosis: dict[str, Any]) -> float | None:
-    """Share of the device's time that it stood still for data and for their copy."""
-    phases = diagnosis.get("gpu_phases")
-    return (phases["data"] + phases["h2d"]) / sum(phases.values()) if phases else None
-
-
-def measure(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Tune one script, then compare with its hand-tuned twin."""
-    flags = ["--tiny"] if args.tiny else []
-    naive = [sys.executable, str(ZOO / f"{name}.py"), *flags]
-    hand = [sys.executable, str(ZOO / f"{name}_hand.py"), *flags]
+def measured(command: list[str], out: Path, timeout_s: float, env: dict[str, str]) -> tuple[Row, Any]:
+    """One fresh process: its row, and the lines that it printed."""
     begun = time.monotonic()
-    tuned = document(hotlap("tune", "--json", "--budget", args.budget, "--out", str(folder / "tune"), *naive))
-    row: dict[str, Any] = {
-        "script": f"{name}.py",
-        "target": TARGETS.get(name),
-        "speedup": tuned["speedup"],
-        "interval": tuned["interval"],
-        "pairs": tuned["pairs"],
-        "naive_ms": tuned["baseline"]["step_ms"],
-        "bound": tuned["baseline"]["bound"],
-        "kept": [
-            {k: lever[k] for k in ("lever", "settings", "predicted", "measured", "leave_one_out")}
-            for lever in tuned["kept"]
-        ],
-        "dropped": tuned["dropped"],
-        "parity": tuned["parity"],
-        "break_even_steps": tuned["break_even_steps"],
-        "tune_wall_s": round(time.monotonic() - begun, 1),
-        "trials": len(tuned["trials"]),
-        "noise": tuned["noise"],
-    }
-    recipe = folder / "tune" / "recipe.toml"
-    if args.no_hand or not recipe.exists():
-        return row
-    runs: dict[str, list[dict[str, Any]]] = {"hand": [], "recipe": []}
-    for number, which in enumerate(("hand", "recipe", "recipe", "hand")[: args.runs]):
-        command, with_recipe = (hand, None) if which == "hand" else (naive, recipe)
-        runs[which].append(diagnosed(command, folder / f"{number}-{which}", args.steps, with_recipe))
-    hand_ms, recipe_ms = (median(run["step_ms"] for run in runs[which]) for which in ("hand", "recipe"))
-    return row | {
-        "hand_ms": hand_ms,
-        "recipe_ms": recipe_ms,
-        "runs_ms": {which: [run["step_ms"] for run in found] for which, found in runs.items()},
-        "over_hand": hand_ms / recipe_ms,
-        "hand_over_naive": tuned["baseline"]["step_ms"] / hand_ms,
-        "input_wait_share": input_wait(runs["recipe"][-1]),
-    }
+    code, text, err = run([str(out) if word == "OUT" else word for word in command], timeout_s, env)
+    row: Row = {"wall_s": round(time.monotonic() - begun, 1)}
+    lines = printed(text)
+    problems = out / "rank-0" / "problems.jsonl"
+    if problems.exists():
+        row["problems"] = problems.read_text(encoding="utf-8")[:1000]
+    if code:
+        return row | {"error": f"exit code {code}: {err[-1500:]}"}, lines
+    peak = [int(line.split()[2]) for line in text.splitlines() if line.startswith("peak memory ")]
+    facts = out / "rank-0" / "facts.json"
+    if facts.exists():
+        peak = [json.loads(facts.read_bytes()).get("peak_memory_bytes")]
+    levers = out / "rank-0" / "levers.jsonl"
+    if levers.exists():
+        row["levers"] = [json.loads(line) for line in levers.read_text(encoding="utf-8").splitlines()]
+    try:
+        row["step_ms"] = step_ms(lines)
+    except ValueError as error:
+        return row | {"error": str(error)}, lines
+    return row | {"peak_memory_bytes": peak[-1] if peak else None, "lines_ms": [ms for _, ms in lines.values()]}, lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scripts", default=",".join(TARGETS))
-    parser.add_argument("--budget", default="5m")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--runs", type=int, default=4, help="hand and recipe runs in all")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, for a CPU")
-    parser.add_argument("--no-hand", action="store_true")
-    parser.add_argument("--keep", type=Path, help="keep run folders here")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+def rounds(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str], row: Row, until: float) -> None:
+    """Add rounds of runs to the row, as many as were asked for and as there is time for."""
+    commands = kinds(name, args, folder, row["tune"].get("bound", "unknown"))
+    walls: dict[str, float] = {}
+    reference: Any = None
+    for number in range(args.runs):
+        if number and time.monotonic() + sum(walls.values()) > until:
+            row["rounds_why"] = f"the deadline allowed {number} of {args.runs} rounds"
+            return
+        for kind in list(commands) if number % 2 == 0 else list(commands)[::-1]:
+            left = max(10.0, min(args.run_timeout, until - time.monotonic()))
+            found, lines = measured(commands[kind], folder / f"{number}-{kind}", left, env)
+            walls[kind] = found["wall_s"]
+            reference = lines if reference is None and kind == "naive" else reference
+            found |= {"round": number, "loss_gap": loss_gap(reference, lines) if reference else None}
+            row["runs"].setdefault(kind, []).append(found)
+            row["ratios"] = ratios(row)
+            save(args, row)
+            if "error" in found:
+                del commands[kind], walls[kind]
+        slower = _slower_compile(row) if number == 0 else None
+        if slower in commands:
+            del commands[slower], walls[slower]
+
+
+def _slower_compile(row: Row) -> str | None:
+    """The mode of torch.compile that the first round leaves behind."""
+    found = {kind: next(iter(times(row, kind).values())) for kind in COMPILES if times(row, kind)}
+    return max(found, key=lambda kind: found[kind]) if len(found) > 1 else None
+
+
+def machine() -> Row:
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    result: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+    return {
         "date": time.strftime("%Y-%m-%d"),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "device": device,
-        "scripts": [],
+        "cores": len(os.sched_getaffinity(0)),
     }
-    root = args.keep or Path(tempfile.mkdtemp())
-    for name in args.scripts.split(","):
-        (root / name).mkdir(parents=True)
-        try:
-            row = measure(name, args, root / name)
-        except RuntimeError as error:
-            row = {"script": f"{name}.py", "error": str(error)}
-        result["scripts"].append(row)
-        print(json.dumps(row), flush=True)
-        if args.out:
-            args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(name: str, args: argparse.Namespace, folder: Path) -> None:
+    """Tune one script, then compare all kinds; the row is saved as it grows."""
+    folder.mkdir(parents=True)
+    until = time.monotonic() + args.deadline
+    env = dict(os.environ)
+    if not args.warm:
+        names = {"HOTLAP_CACHE": "hotlap", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+        env |= {variable: str(folder / "cache" / name) for variable, name in names.items()}
+    row: Row = {"script": f"{name}.py", **machine(), "command": " ".join(["python", *sys.argv])}
+    row |= {"cache": "as found" if args.warm else "cold", "flags": flags(name, args), "tune": {}, "runs": {}}
+    row["tune"] = tuned(name, args, folder, env, args.deadline)
+    row["ratios"] = ratios(row)
+    save(args, row)
+    rounds(name, args, folder, env, row, until)
+    print(json.dumps(row), flush=True)
+
+
+def merged(into: Row, *others: Row) -> Row:
+    """Rows of the same script are replaced by later ones; the order is that of SCRIPTS."""
+    rows = {row["script"]: row for document in (into, *others) for row in document.get("scripts", [])}
+    order = {f"{name}.py": place for place, name in enumerate(SCRIPTS)}
+    return {**into, "scripts": sorted(rows.values(), key=lambda row: order.get(row["script"], len(order)))}
+
+
+def read(path: Path) -> Row:
+    found: Row = json.loads(path.read_bytes()) if path.exists() else {}
+    return found
+
+
+def write(path: Path, document: Row) -> None:
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def save(args: argparse.Namespace, row: Row) -> None:
+    """Merge one row into the results file, so that a run that is cut short leaves what it had."""
+    if args.out:
+        write(args.out, merged(read(args.out), {"scripts": [row]}))
+
+
+def outcome(script: str, steps: int) -> Any:
+    """The lines that a script prints, run here and tiny."""
+    text = io.StringIO()
+    argv, sys.argv = sys.argv, [script, "--tiny", "--device", "cpu", "--steps", str(steps), "--log-every", "1"]
+    try:
+        with contextlib.redirect_stdout(text):
+            runpy.run_path(str(ZOO / script), run_name="__main__")
+    finally:
+        sys.argv = argv
+    return printed(text.getvalue())
+
+
+def check(names: list[str], steps: int) -> int:
+    """Compare naive and hand-tuned scripts, tiny and on the CPU: the number of those whose losses lie apart."""
+    sys.path.insert(0, str(ZOO))
+    wrong = 0
+    for name in names:
+        naive, hand = outcome(f"{name}.py", steps), outcome(f"{name}_hand.py", steps)
+        gap = loss_gap(naive, hand)
+        same = len(naive) == len(hand) == steps and gap is not None and gap <= LOOSE.get(name, ALLOWED)
+        wrong += not same
+        told = "no losses" if gap is None else f"losses {gap:.1e} apart"
+        print(f"{'same' if same else 'NOT THE SAME'}: {name}, {len(naive)} and {len(hand)} steps, {told}", flush=True)
+    return wrong
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(dest="mode", required=True)
+    table = modes.add_parser("table", help="the tables of docs/benchmarks.md from a results file")
+    table.add_argument("results", type=Path)
+    merge = modes.add_parser("merge", help="put the scripts of several results into the first file")
+    merge.add_argument("into", type=Path)
+    merge.add_argument("parts", type=Path, nargs="+")
+    checks = modes.add_parser("check", help="whether naive and hand-tuned scripts compute the same, tiny, on the CPU")
+    checks.add_argument("--scripts", default=",".join(SCRIPTS))
+    checks.add_argument("--steps", type=int, default=4)
+    runs = modes.add_parser("run", help="measure; this is the default")
+    runs.add_argument("--scripts", default=",".join(SCRIPTS))
+    runs.add_argument("--budget", default="5m", help="of tune")
+    runs.add_argument("--steps", type=int, help="of every measured run; without it what suits the script")
+    runs.add_argument("--runs", type=int, default=3, help="rounds, one run of each kind")
+    runs.add_argument("--run-timeout", type=float, default=240, help="seconds that one measured run may take")
+    runs.add_argument(
+        "--deadline", type=float, default=3600, help="seconds for a script; no round begins that can't end"
+    )
+    runs.add_argument("--warm", action="store_true", help="use the compile cache that is there")
+    runs.add_argument("--tiny", action="store_true", help="small sizes, for a CPU")
+    runs.add_argument("--no-hand", action="store_true")
+    runs.add_argument("--keep", type=Path, help="keep run folders here")
+    runs.add_argument("--out", type=Path, help="results; scripts that are in it already are replaced one by one")
+    known = (*modes.choices, "-h", "--help")
+    return parser.parse_args(argv if argv and argv[0] in known else ["run", *argv])
+
+
+def main() -> int:
+    args = parse(sys.argv[1:])
+    if args.mode == "table":
+        print(markdown(read(args.results)), end="")
+    elif args.mode == "merge":
+        write(args.into, merged(read(args.into), *map(read, args.parts)))
+    elif args.mode == "check":
+        return check(args.scripts.split(","), args.steps)
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        root = args.keep or Path(tempfile.mkdtemp())
+        for name in args.scripts.split(","):
+            measure(name, args, root / name)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

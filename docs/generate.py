@@ -9,6 +9,7 @@
 import ast
 import importlib
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -17,9 +18,9 @@ from typing import get_args
 import msgspec
 
 from hotlap.diagnose.findings import all_findings
-from hotlap.levers import all_levers
+from hotlap.levers import _compile_cache, all_levers
 from hotlap.levers._base import Context, Lever, Settings
-from hotlap.records import trace
+from hotlap.records import timeline, trace
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
 from hotlap.trace import tables
@@ -32,9 +33,9 @@ Written by `python docs/generate.py` from the levers' own texts; do not edit. A 
 [parity](parity.md). One that never helps your command costs a trial and no more.
 
 Risk: `exact`, the same numbers, bit for bit or within what two runs of the bare command differ; `numeric`, rounding
-changes; `semantic`, training changes (only with `--allow semantic`; this version has none). Tolerance: how far the
-losses of a `numeric` lever may lie from the bare command's without further proof. In the reasons, … stands for what was
-seen of the script or the machine.
+changes; `semantic`, training changes (only with `--allow semantic`). Tolerance: how far the losses of a `numeric` lever
+may lie from the bare command's without further proof. In the reasons, … stands for what was seen of the script or the
+machine.
 """
 ROW = "| [{0}](#{0}) | {1} | {2} | {3} |"
 
@@ -45,7 +46,7 @@ def example(cuda: bool) -> Context:
     phases = Phases(data=6.0, h2d=1.0 if cuda else None, forward=4.0, backward=7.0, optimizer=1.0, other=1.0)
     loader = LoaderFacts(
         dataset="Images", iterable=False, workers=0, batch_size=64, batches=9, training=True, leaves=2, moved=(0, 1),
-        batch_bytes=64 * 3 * 224 * 224 * 4,
+        batch_bytes=64 * 3 * 224 * 224 * 4, rows=2048, epoch_batches=32, default_collate=True, holds_tensors=True,
     )  # fmt: skip
     root = RootFacts(
         name="Net", parameters=10**7, modules=60, devices=(name,), dtypes=("float32",), conv=20, conv_input_4d=True
@@ -116,8 +117,13 @@ def section(lever: Lever) -> Iterator[str]:
         yield f"* not together with: {', '.join(lever.excludes)}"
     if settings:
         yield f"* settings, for example: {', '.join(f'`{key} = {value!r}`' for key, value in settings.items())}"
+    if lever.saves_memory:
+        yield "* lowers peak memory, mostly for time: for `--objective memory` and commands that run out of memory"
+    if lever.resizes_step:
+        yield "* a step holds another number of samples, so what counts is samples a second"
     for name, value in lever.environment(settings).items():
-        yield f"* sets before the command starts: `{name}={value}`"
+        shown = "~/.cache/hotlap/inductor" if value == _compile_cache.folder() else value
+        yield f"* sets before the command starts: `{name}={shown}`"
     if reasons := list(dict.fromkeys(refusals(lever))):
         yield "* not tried where:"
         yield from (f"  - {reason}" for reason in reasons)
@@ -160,6 +166,7 @@ def trace_page() -> str:
     """The tables and records of traces."""
     told = (tables.__doc__ or "").split("\n\n", 1)[1].replace(" \\\n", " ")
     records = [kind for kind in vars(trace).values() if isinstance(kind, type) and issubclass(kind, trace.Record)]
+    records += [timeline.Timeline, timeline.Bars, timeline.MemoryCurve]
     lines = [TRACE_HEAD, told, RECORDS_HEAD]
     for kind in sorted((kind for kind in records if kind is not trace.Record), key=lambda kind: kind.__name__):
         lines.append(f"### {kind.__name__}\n\n{inspect.cleandoc(kind.__doc__ or '')}\n")
@@ -172,7 +179,7 @@ def trace_page() -> str:
 def _type(kind: object) -> str:
     """A type as JSON's reader needs it."""
     shown = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
-    return shown.replace("hotlap.records.trace.", "").replace("hotlap.records.diagnosis.", "").replace("|", "or")
+    return re.sub(r"hotlap\.records\.\w+\.", "", shown).replace("|", "or")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import typer
 
 from hotlap.cli.app import app
 from hotlap.levers import all_levers
-from hotlap.records import diagnosis, profile, run, telemetry, tune
+from hotlap.records import diagnosis, patch, profile, run, telemetry, tune
 from hotlap.records.errors import EXIT_CODES
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,8 @@ FILES: dict[str, tuple[Any, ...]] = {
     "rank-K/samples.json": (profile.Samples,),
     "telemetry.jsonl": (telemetry.TelemetrySample, telemetry.GpuSample),
     "diagnosis.json": (diagnosis.Diagnosis, diagnosis.Spread, diagnosis.Finding, diagnosis.Place),
-    "tune.json": (tune.Tune, tune.Kept, tune.Dropped, tune.Parity, tune.Interval, tune.Trial),
+    "tune.json": (tune.Tune, tune.Kept, tune.Dropped, tune.Fitted, tune.Parity, tune.Interval, tune.Trial),
+    "patch.json": (patch.Patch, patch.Written, patch.NotWritten, patch.PatchedFile, patch.Line, patch.Verification),
     "recipe.toml": (tune.Recipe, tune.RecipeLever),
 }
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -85,7 +86,7 @@ def test_every_command_and_option_is_in_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_option_is_told_that_does_not_exist(name: str) -> None:
     rows = re.findall(r"^\| (`--.*?) \|", part(REFERENCE, f"### hotlap {name}"), re.MULTILINE)
-    told = {option for row in rows for option in re.findall(r"--[a-z-]+", row)}
+    told = {option for row in rows for option in re.findall(r"--[a-z0-9-]+", row)}
     assert told - {"--help"} <= set(options(COMMANDS[name]))
 
 

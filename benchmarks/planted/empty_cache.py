@@ -1,4 +1,4 @@
-"""Train a network and give all unused memory back to the driver in every step.
+"""Train a chain of elementwise layers and give all unused memory back to the driver in every step.
 
 cause: allocator
 bound: memory
@@ -9,24 +9,25 @@ place: line
 import argparse
 
 import torch
-from torch import nn
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    rows = 8192 if args.device == "cuda" else 64
-    model = nn.Sequential(*[layer for _ in range(12) for layer in (nn.Linear(1024, 1024), nn.ReLU())])
-    model = model.to(args.device, torch.bfloat16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True)
-    x = torch.randn(rows, 1024, device=args.device, dtype=torch.bfloat16)
+    rows = 6144 if args.device == "cuda" else 16
+    weight = torch.ones(1024, device=args.device, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=1e-3)
+    x = torch.randn(rows, 1024, device=args.device)
     for _ in range(2000):
-        loss = model(x).square().mean()
+        y = x * weight
+        for _ in range(16):
+            y = torch.tanh(y)  # 24 MiB on CUDA, each a piece of memory of its own
+        loss = y.mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        del loss
+        del y, loss
         torch.cuda.empty_cache()  # planted
 
 

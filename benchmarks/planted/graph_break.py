@@ -1,6 +1,6 @@
 """Train a compiled network whose layers tell how far they are, which ends the graph at each of them.
 
-cause: launch
+cause: graph-break
 bound: launch
 needs: cuda
 place: line

@@ -14,9 +14,9 @@ import torch
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=100)
     args = parser.parse_args()
-    rows = 3072 if args.device == "cuda" else 16
+    rows = 6144 if args.device == "cuda" else 16
     weight = torch.ones(1024, device=args.device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1e-3)
     x = torch.randn(rows, 1024, device=args.device)
@@ -24,7 +24,7 @@ def main():
     for _ in range(args.steps):
         y = x * weight
         for _ in range(16):
-            y = torch.tanh(y)  # 12 MiB on CUDA, each a piece of memory of its own
+            y = torch.tanh(y)  # 24 MiB on CUDA, each a piece of memory of its own
         loss = y.mean()
         optimizer.zero_grad()
         loss.backward(retain_graph=True)

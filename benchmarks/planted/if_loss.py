@@ -18,15 +18,15 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm, self.linear, self.dropout = nn.LayerNorm(width), nn.Linear(width, width), nn.Dropout(0.1)
+        self.linear = nn.Linear(width, width)
 
     def forward(self, x):
-        return x + self.dropout(nn.functional.gelu(self.linear(self.norm(x))))
+        return x + nn.functional.gelu(self.linear(x))
 
 
 def ask_for_rate(step):
     """The learning rate comes from a scheduler elsewhere, which takes a moment to answer."""
-    time.sleep(0.009)
+    time.sleep(0.026)
     return 1e-3 / (1 + step)
 
 
@@ -35,7 +35,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     cuda = args.device == "cuda"
-    rows, width, depth = (20480, 1536, 12) if cuda else (64, 64, 2)
+    rows, width, depth = (131072, 1024, 16) if cuda else (64, 64, 2)
     torch.manual_seed(0)
     model = nn.Sequential(*[Block(width) for _ in range(depth)]).to(args.device, torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=cuda)

@@ -1,6 +1,6 @@
 """Train a compiled network on batches of ever another length, each of which is compiled anew.
 
-cause: launch
+cause: recompiles
 bound: launch
 needs: cuda
 place: line

@@ -230,3 +230,18 @@ def test_a_label_that_fails_takes_all_labels_out(monkeypatch: pytest.MonkeyPatch
     assert agent.guard.on
     assert agent.timeline.watch is None
     assert profile.boundary()
+
+
+def test_waits_that_are_no_ops_are_logged_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(f"device {device}"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: waited.append("cache"))
+    before = torch.cuda.synchronize, torch.cuda.empty_cache, vars(torch.cuda.Stream).get("synchronize")
+    lines = Lines(lambda act, func: act(func))
+    with lines.watching(ops=True):
+        torch.cuda.synchronize(1)
+        torch.cuda.empty_cache()
+    torch.cuda.synchronize()
+    assert waited == ["device 1", "cache", "device None"]
+    assert [name for name, *_ in lines.calls] == ["torch.cuda.synchronize", "torch.cuda.empty_cache"]
+    assert before == (torch.cuda.synchronize, torch.cuda.empty_cache, vars(torch.cuda.Stream).get("synchronize"))

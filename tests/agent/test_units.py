@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -413,3 +414,13 @@ def test_leaves_of_strange_batches() -> None:
     assert [leaf.shape[0] for leaf in leaves({"a": one, "b": [torch.ones(3), "text", None]})] == [1, 3]
     assert [leaf.shape[0] for leaf in leaves(Strange())] == [2]
     assert list(leaves(["text", 3, None])) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [1.5, -0.0078125, float("inf"), 0.0])
+def test_a_loss_is_read_without_an_op(dtype: torch.dtype, value: float) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        loss = torch.tensor([3.0, value, 2.0], dtype=dtype)[1]
+        taken = LateLosses().take(loss)
+    assert LateLosses.value(taken) == value
+    assert not any("item" in event.key for event in profile.key_averages())

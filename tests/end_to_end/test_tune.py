@@ -16,10 +16,15 @@ SLOW = str(SCRIPTS / "slow_loader.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+def environment(cwd: Path) -> dict[str, str]:
+    """With a cache of its own."""
+    return {**ENVIRONMENT, "HOTLAP_CACHE": str(cwd / "cache")}
+
+
 def hotlap(*arguments: str, cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hotlap", *arguments]
     return subprocess.run(
-        command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout, check=False
+        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
@@ -74,7 +79,9 @@ def test_interrupted_tune_keeps_what_is_known_and_resumes(tmp_path: Path) -> Non
         sys.executable,
         SLOW,
     ]
-    process = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     journal = tmp_path / "t" / "trials.jsonl"
     limit = time.monotonic() + 120
     while time.monotonic() < limit and not (tmp_path / "t" / "trials" / "002").exists():
@@ -97,7 +104,7 @@ def test_interrupted_tune_keeps_what_is_known_and_resumes(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("plant", "outcome"), [("crash-in-workers", "crashed"), ("hang-in-workers", "timeout")])
 def test_a_trial_that_goes_wrong_is_recorded_and_the_tune_goes_on(tmp_path: Path, plant: str, outcome: str) -> None:
-    done = tune(tmp_path, "--budget", "150s", "--only", "loader-workers", script=(SLOW, plant))
+    done = tune(tmp_path, "--budget", "400s", "--only", "loader-workers", script=(SLOW, plant))
     assert done.returncode == 0, done.stderr[-3000:]
     found = document(done)
     assert not found["kept"] and not found["gain"] and found["speedup"] is None

@@ -43,6 +43,7 @@ from hotlap.records.run import (
     Environment,
     Facts,
     Gpu,
+    HostFacts,
     Lever,
     LoaderFacts,
     OptimizerFacts,
@@ -55,6 +56,7 @@ from hotlap.records.run import (
 from hotlap.records.session import LeverUse, Session
 from hotlap.records.tune import (
     Dropped,
+    Fitted,
     Interval,
     Kept,
     Parity,
@@ -79,6 +81,7 @@ FACTS = Facts(
     pid=1, rank=2, world=4, argv=("train.py", "--lr", "3e-4", "\x1b[2J\u202e"), python="3.11", torch="2.13",
     cuda="13.0", device="cuda", device_name="H100", capability=(9, 0), mode="train", samples_from="loader", in_flight=4,
     loaders=(LoaderFacts(dataset="D", iterable=True, workers=2, moved=(0, 1), file="/a b.py", line=3),),
+    host=HostFacts(steps=9, faults=1.5, system_ms=0.25, gc_ms=0.125, collections=3),
     roots=(RootFacts(name="Net", parameters=10**10, modules=4, devices=("cuda:0",), dtypes=("bfloat16",)),),
     optimizers=(OptimizerFacts(name="SGD", builtin=False, tensors=3, fused=None, foreach=True),),
 )  # fmt: skip
@@ -94,6 +97,7 @@ TUNE = Tune(
     kept=(Kept(lever="compile", settings={"mode": "default"}, risk="numeric", meaning="m", parity=PARITY),),
     dropped=(Dropped(lever="tf32", why="no gain", ratio=0.99),), parity=PARITY, baseline=DIAGNOSIS, tuned=None,
     trials=(TRIAL,), environment=ENVIRONMENT,
+    fitted=(Fitted(lever="checkpoint-blocks", settings={"every": 2}, risk="exact", meaning="m"),),
 )  # fmt: skip
 RUN = Run(
     command=("python", "t.py", ""), cwd="/w", environment=ENVIRONMENT, status="failed", exit_code=3, signal=9,

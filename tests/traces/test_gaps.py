@@ -127,11 +127,11 @@ def test_a_wait_is_charged_what_it_took_and_no_more() -> None:
 
 
 def test_waits_without_kernels_between_share_their_time() -> None:
-    def host(kernels: bool) -> list[dict[str, Any]]:
+    def host(kernels: bool, first: int = 10) -> list[dict[str, Any]]:
         more = [launch(115, 9)] if kernels else []
         return [
             launch(0, 1),
-            call("cudaStreamSynchronize", 10, 102, 2),
+            call("cudaStreamSynchronize", first, 112 - first, 2),
             call("cudaStreamSynchronize", 125, 5, 3),
             *more,
             launch(150, 4),
@@ -139,8 +139,11 @@ def test_waits_without_kernels_between_share_their_time() -> None:
 
     device = [kernel("a", 10, 100, 1), kernel("b", 160, 10, 4)]
     assert causes(view(make(host(False), device), 10, 170)) == {"sync": 50}
-    # with a kernel launched between them: what follows the second is its own; 110..130 sync, 130..160 the rest
-    split = causes(view(make(host(True), [*device, kernel("c", 121, 1, 9)]), 10, 170))
+    # with a kernel launched between them, and the second short beside the first: it found the device drained
+    with_kernel = [*device, kernel("c", 121, 1, 9)]
+    assert causes(view(make(host(True), with_kernel), 10, 170)) == {"sync": 49}
+    # and not short: what follows the second is its own; 110..130 sync, 130..160 the rest
+    split = causes(view(make(host(True, first=80), with_kernel), 10, 170))
     # 110..112 in the call, 112..121 after it, 122..125 after it, 125..130 in the second, which has nothing left
     assert split == {"sync": 2 + 9 + 3 + 5, "python": 20, "launch": 10}
 

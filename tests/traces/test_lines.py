@@ -52,8 +52,15 @@ def test_a_call_that_the_trace_lacks_does_not_put_the_rest_out_of_step() -> None
 
 def test_an_op_that_was_not_called_takes_no_line_of_a_later_one() -> None:
     rows = [op("aten::late", 10, 5), op("aten::a", 20, 5)]
-    said = lines(("aten::a", 1), *[(f"aten::x{n}", 2) for n in range(20)], ("aten::late", 9))
+    far = [(f"aten::x{n}", 2) for n in range(20)]
+    said = lines(("aten::a", 1), *far, ("aten::late", 9), *far)
     assert found(rows, said) == {"aten::a": 1}
+
+
+def test_what_the_list_ends_with_may_come_at_the_beginning_of_a_step() -> None:
+    rows = [op("aten::item", 10, 9), op("aten::read", 12, 5), op("aten::a", 30, 5), op("aten::b", 40, 5)]
+    said = lines(("aten::a", 1), ("aten::b", 2), *[(f"aten::x{n}", 3) for n in range(9)], ("aten::read", 9))
+    assert found(rows, said) == {"aten::item": 9, "aten::read": 9, "aten::a": 1, "aten::b": 2}
 
 
 def test_each_step_is_walked_from_the_beginning() -> None:
@@ -92,3 +99,50 @@ def test_a_backward_op_has_the_line_of_its_forward() -> None:
         "autograd::engine::evaluate_function: MmBackward0": 3,
         "aten::t": 3,
     }
+
+
+def call(name: str, start: int, dur: int) -> dict[str, object]:
+    return {"name": name, "cat": "runtime", "start": start, "dur": dur}
+
+
+def test_calls_that_wait_and_are_no_ops_get_the_line_that_makes_them() -> None:
+    rows = [
+        call("cudaDeviceSynchronize", 10, 5),
+        op("aten::item", 20, 10),
+        call("cudaDeviceSynchronize", 21, 5),
+        call("cudaDeviceSynchronize", 40, 5),
+        call("cudaFree", 60, 2),
+        call("cudaFree", 63, 2),
+    ]
+    said = lines(
+        calls=(
+            ("torch.cuda.synchronize", 0, 7, "f"),
+            ("torch.cuda.synchronize", 0, 8, "f"),
+            ("torch.cuda.empty_cache", 0, 9, "f"),
+        )
+    )
+    trace = make([note("ProfilerStep#1", 0, 1000), *rows])
+    starts = trace.host["start"].to_list()
+    assert {starts[row]: place.line for row, place in places_of(trace, said).items()} == {10: 7, 40: 8, 60: 9, 63: 9}
+
+
+def test_calls_of_two_lines_that_do_not_match_in_number_get_none() -> None:
+    rows = [call("cudaDeviceSynchronize", 10, 5)]
+    said = lines(calls=(("torch.cuda.synchronize", 0, 7, "f"), ("torch.cuda.synchronize", 0, 8, "f")))
+    assert found(rows, said) == {}
+
+
+def test_waits_that_the_list_lacks_get_the_lines_of_the_warnings() -> None:
+    rows = [
+        op("aten::a", 10, 5),
+        op("aten::item", 20, 10),
+        op("aten::_local_scalar_dense", 21, 8),
+        call("cudaStreamSynchronize", 22, 5),
+        op("aten::nonzero", 40, 10),
+        call("cudaStreamSynchronize", 42, 5),
+    ]
+    warned = tuple(("called a synchronizing CUDA operation", 0, line, "f") for line in (7, 8))
+    told = {"aten::a": 1, "aten::item": 7, "aten::_local_scalar_dense": 7, "aten::nonzero": 8}
+    assert found(rows, lines(("aten::a", 1), syncs=warned)) == told
+    assert found(rows, lines(("aten::a", 1), syncs=warned[:1])) == {"aten::a": 1}
+    assert found(rows, lines(("aten::a", 1), ("aten::nonzero", 3), syncs=warned))["aten::nonzero"] == 3

@@ -23,9 +23,10 @@ from hotlap.levers import _pinned_draws, all_levers
 from hotlap.records.files import read_problems
 from hotlap.records.run import Lever
 from hotlap.records.tune import Parity
-from hotlap.tune.parity import Evidence, Rule, Twins, judge, read_evidence
+from hotlap.tune.evidence import Evidence, read_evidence
+from hotlap.tune.parity import Rule, Twins, judge
+from hotlap.tune.proof import NUDGE
 from hotlap.tune.recipe import variables_of
-from hotlap.tune.search import NUDGE
 from hotlap.tune.trials import PROBE_STEPS
 
 HERE = Path(__file__).resolve().parent

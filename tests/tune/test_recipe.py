@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,15 @@ from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.errors import RecipeError
 from hotlap.records.files import MAX_RECIPE, RECIPE_FORMAT, read_recipe, write_recipe
 from hotlap.records.run import Environment, Gpu, Lever, Phases
-from hotlap.records.tune import Interval, Kept, Parity, Tune
+from hotlap.records.tune import Fitted, Interval, Kept, Parity, Tune
 from hotlap.tune.recipe import levers_of, recipe_of, variables_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "levers"))
+from contexts import context
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 CPU = Environment(hotlap="0", python="3.11", os="Linux", cpu="EPYC", cores=4, memory_gib=32.0)
 GPU = msgspec.structs.replace(CPU, cores=64, driver="570", gpus=(Gpu(name="H100", memory_gib=80.0),), git_commit="abc")
-SETTINGS: dict[str, dict[str, Any]] = {
-    "bf16-autocast": {},
-    "channels-last": {},
-    "compile": {"mode": "default"},
-    "cpu-threads": {"threads": 4},
-    "cudnn-benchmark": {},
-    "device-prefetch": {"leaves": [0, 2]},
-    "fused-optimizer": {},
-    "loader-workers": {"workers": 3, "prefetch": 4, "pin_memory": True, "persistent": True},
-    "tf32": {},
-}
 PARITY = Parity(ok=True, level="numeric", why="losses lie within 0.5%\n")
 HEAD = f'format = {RECIPE_FORMAT}\nhotlap = "0.1.0"\n'
 
@@ -58,15 +51,28 @@ def recipe(folder: Path, text: str) -> Path:
     return path
 
 
-def test_every_lever_has_settings_here() -> None:
-    assert set(SETTINGS) == set(all_levers())
+@pytest.mark.parametrize("name", all_levers())
+def test_what_tune_kept_reads_back(tmp_path: Path, name: str) -> None:
+    """Every setting that a lever would try on one machine or the other."""
+    for cuda in (False, True):
+        for settings in all_levers()[name].variants(context(cuda)):
+            write_recipe(tmp_path / "recipe.toml", recipe_of(tuned(**{name: settings})))
+            levers, passed = levers_of(tmp_path / "recipe.toml", GPU)
+            assert levers == (Lever(name=name, settings=settings),) and passed == []
 
 
-def test_what_tune_kept_reads_back(tmp_path: Path) -> None:
-    write_recipe(tmp_path / "recipe.toml", recipe_of(tuned(**SETTINGS)))
-    levers, passed = levers_of(tmp_path / "recipe.toml", GPU)
-    assert levers == tuple(Lever(name=name, settings=settings) for name, settings in SETTINGS.items())
-    assert passed == []
+def test_several_levers_read_back_in_their_order(tmp_path: Path) -> None:
+    chosen: dict[str, dict[str, Any]] = {"tf32": {}, "compile": {"mode": "default"}, "device-prefetch": {"leaves": [0]}}
+    write_recipe(tmp_path / "recipe.toml", recipe_of(tuned(**chosen)))
+    levers, _ = levers_of(tmp_path / "recipe.toml", GPU)
+    assert levers == tuple(Lever(name=name, settings=settings) for name, settings in chosen.items())
+
+
+def test_levers_that_make_a_command_fit_stand_first(tmp_path: Path) -> None:
+    fitted = (Fitted(lever="checkpoint-blocks", settings={"every": 2}, risk="exact", meaning="m"),)
+    write_recipe(tmp_path / "recipe.toml", recipe_of(msgspec.structs.replace(tuned(tf32={}), fitted=fitted)))
+    levers, _ = levers_of(tmp_path / "recipe.toml", GPU)
+    assert [lever.name for lever in levers] == ["checkpoint-blocks", "tf32"]
 
 
 def test_a_recipe_carries_its_evidence(tmp_path: Path) -> None:
@@ -123,7 +129,7 @@ REFUSED = {
     "long number": (HEAD + "x = " + "9" * 5000, "is not TOML"),
     "unknown lever": (
         HEAD + entry("faster"),
-        r"faster: this hotlap \(.*\) has no such lever; it has bf16-autocast, .*",
+        r"faster: this hotlap \(.*\) has no such lever; it has .*bf16-autocast, .*",
     ),
     "a module for a name": (HEAD + entry("hotlap.levers.tf32"), "has no such lever"),
     "a path for a name": (HEAD + entry("../../evil"), "has no such lever"),
@@ -211,5 +217,5 @@ def test_lenient_is_not_for_files_that_are_no_recipes(tmp_path: Path) -> None:
 
 def test_variables_that_levers_need() -> None:
     own = Lever(name="cpu-threads", settings={"threads": 3})
-    assert variables_of([own, Lever(name="compile", settings={"mode": "default"})]) == {"OMP_NUM_THREADS": "3"}
+    assert variables_of([own, Lever(name="tf32")]) == {"OMP_NUM_THREADS": "3"}
     assert variables_of([Lever(name="planted")]) == {}

@@ -1,159 +1,20 @@
-"""The search on a machine of our own making: step times follow from the levers, the clock only runs in trials."""
+"""The search on a machine of our own making (`machine.py`)."""
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import msgspec
 import pytest
+from machine import LOSSES, TRIAL_S, FakeLever, Machine, Tune, Uses, factors, kept, single, uses_of, with_noise
 
-from hotlap.levers._base import Applies, Context, Lever, Settings
-from hotlap.records import run as records
-from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.errors import CommandFailed, NothingMeasured
-from hotlap.records.run import Environment, Facts, Phases
-from hotlap.records.tune import Trial
-from hotlap.tune import search as module
-from hotlap.tune.parity import Evidence
-from hotlap.tune.search import Found, Search
+from hotlap.tune.evidence import Evidence
+from hotlap.tune.search import Search
 from hotlap.tune.statistics import abba
-
-LOSSES = tuple((2.0 - 0.01 * n,) for n in range(40))
-TRIAL_S = 10.0
-
-
-class FakeLever(Lever):
-    """Wins what `Machine.steps` says; `share_of` is what it claims beforehand."""
-
-    meaning = "a lever of the tests"
-    risk = "exact"
-
-    def __init__(self, name: str, share: float, choices: tuple[Settings, ...] = ({},), **more: Any) -> None:
-        self.name, self.claimed, self.choices = name, share, choices  # type: ignore[misc]
-        for key, value in more.items():
-            setattr(self, key, value)
-
-    only_when: str | None = None
-
-    def applies(self, context: Context) -> Applies:
-        yes = self.only_when in (None, context.diagnosis.bound)
-        return Applies(yes, "as the test has it" if yes else f"the bound is {context.diagnosis.bound}")
-
-    def variants(self, context: Context) -> list[Settings]:
-        return list(self.choices)
-
-    def share(self, context: Context) -> float:
-        return self.claimed
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return None
-
-    def source(self, settings: Settings) -> str:
-        return f"{self.name}()"
-
-
-Uses = dict[str, Settings]
-
-
-@dataclass
-class Machine:
-    """Stands in for `Trials`. step_ms: from the levers in use; outcomes, evidence and bounds likewise."""
-
-    step_ms: Callable[[Uses], float]
-    folder: Path
-    outcome: Callable[[Uses], tuple[str, str]] = lambda uses: ("measured", "")
-    evidence_of: Callable[[Uses], Evidence] = lambda uses: Evidence(LOSSES)
-    bound: Callable[[Uses], str] = lambda uses: "compute"
-    wall_s: float = TRIAL_S
-    now: float = 1000.0
-    timeout_s: float = 600.0
-    done: list[Trial] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        facts = Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", mode="train")
-        (self.folder / "rank-0").mkdir(parents=True)
-        (self.folder / "rank-0" / "facts.json").write_bytes(msgspec.json.encode(facts))
-        machine = Environment(hotlap="0", python="3", os="", cpu="", cores=4, memory_gib=8.0)
-        self.plan = SimpleNamespace(folder=self.folder, environment=machine, seed=0, steps=40, seconds=3.0)
-        self.listener = SimpleNamespace(result=self.said.append, trial=lambda *_: None, step=lambda *_: None)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def run(
-        self, purpose: str, levers: Any, special: object | None = None, timeout_s: float | None = None, **_: Any
-    ) -> Trial:
-        uses = _uses(levers)
-        self.now += self.wall_s
-        outcome, why = self.outcome(uses)
-        trial = Trial(
-            id=len(self.done), purpose=purpose, levers=tuple(levers), folder="", outcome=outcome, why=why,
-            wall_s=self.wall_s, step_ms=self.step_ms(uses) if outcome == "measured" else None, warmup_s=1.0,
-        )  # type: ignore[arg-type]  # fmt: skip
-        self.done.append(trial)
-        return trial
-
-    def amend(self, trial: Trial, **changes: Any) -> Trial:
-        return msgspec.structs.replace(trial, **changes)
-
-    def evidence(self, trial: Trial) -> Evidence:
-        return self.evidence_of(_uses(trial.levers))
-
-    def diagnosis(self, trial: Trial) -> Diagnosis:
-        step = trial.step_ms or math.nan
-        return Diagnosis(
-            mode="train", bound=self.bound(_uses(trial.levers)), step_ms=step,
-            spread=Spread(p10=step, p50=step, p90=step), phases=Phases(forward=step),
-        )  # type: ignore[arg-type]  # fmt: skip
-
-    def rank(self, trial: Trial) -> Any:
-        return SimpleNamespace(folder=self.folder / "rank-0", facts=None)
-
-    def tries(self) -> list[str]:
-        """The levers whose trial of their own was made, in order."""
-        return [trial.purpose.removeprefix("try ") for trial in self.done if trial.purpose.startswith("try ")]
-
-
-def _uses(levers: Any) -> Uses:
-    return {lever.name: lever.settings for lever in levers if isinstance(lever, records.Lever)}
-
-
-Tune = Callable[..., tuple[Found, Machine]]
-
-
-@pytest.fixture
-def tune(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tune:
-    """Run a search over some levers on a machine."""
-
-    def search(levers: list[FakeLever], step_ms: Callable[[Uses], float], **settings: Any) -> tuple[Found, Machine]:
-        budget, semantic = settings.pop("budget", 10_000.0), settings.pop("semantic", False)
-        only, without = settings.pop("only", ()), settings.pop("without", ())
-        machine = Machine(step_ms, tmp_path / "m", **settings)
-        monkeypatch.setattr(module, "all_levers", lambda: {lever.name: lever for lever in levers})
-        monkeypatch.setattr(module, "time", machine)
-        return Search(machine, budget, only, without, semantic).run(), machine  # type: ignore[arg-type]
-
-    return search
-
-
-def factors(**each: float) -> Callable[[Uses], float]:
-    """Every lever in use multiplies a step of 100 ms."""
-    return lambda uses: 100.0 * math.prod(each.get(name, 1.0) for name in uses)
-
-
-def kept(found: Found) -> list[str]:
-    return [item.lever for item in found.kept]
-
 
 # the climb
 
 
 def test_greedy_by_what_each_can_win(tune: Tune) -> None:
-    levers = [FakeLever("a", 0.2), FakeLever("b", 0.6), FakeLever("c", 0.4)]
+    levers = [single("a", 0.2), single("b", 0.6), single("c", 0.4)]
     found, machine = tune(levers, factors(a=0.8, b=0.5, c=0.7))
     assert machine.tries() == ["b", "c", "a"] == kept(found)
     assert [round(item.measured or 0, 3) for item in found.kept] == [2.0, 1.429, 1.25]
@@ -164,7 +25,7 @@ def test_greedy_by_what_each_can_win(tune: Tune) -> None:
 
 
 def test_what_gains_nothing_is_dropped_and_said(tune: Tune) -> None:
-    levers = [FakeLever("helps", 0.5), FakeLever("idle", 0.4), FakeLever("harms", 0.3), FakeLever("tiny", 0.001)]
+    levers = [single("helps", 0.5), single("idle", 0.4), single("harms", 0.3), FakeLever("tiny", 0.001)]
     found, machine = tune(levers, factors(helps=0.5, idle=1.0, harms=1.5))
     assert kept(found) == ["helps"]
     assert found.dropped["idle"].why.startswith("no gain") and found.dropped["idle"].ratio == pytest.approx(1.0)
@@ -190,7 +51,7 @@ def test_a_lever_whose_bound_comes_up_is_tried_then(tune: Tune) -> None:
 
 
 def test_a_lever_that_gained_nothing_is_tried_again_under_another_bound(tune: Tune) -> None:
-    levers = [FakeLever("math", 0.6), FakeLever("loader", 0.5)]
+    levers = [single("math", 0.6), single("loader", 0.5)]
 
     def step_ms(uses: Uses) -> float:
         return 100.0 if "loader" not in uses else 50.0 * (0.5 if "math" in uses else 1.0)
@@ -212,9 +73,20 @@ def test_only(tune: Tune) -> None:
 
 
 def test_levers_that_exclude_each_other(tune: Tune) -> None:
-    levers = [FakeLever("a", 0.5), FakeLever("b", 0.4, excludes=("a",))]
+    levers = [FakeLever("a", 0.5), FakeLever("b", 0.5, excludes=("a",)), FakeLever("c", 0.4, excludes=("a",))]
     found, machine = tune(levers, factors(a=0.5, b=0.5))
-    assert machine.tries() == ["a"] and "can't be used with a" in found.dropped["b"].why
+    assert machine.tries() == ["a", "b"], "b, which promises as much, gets a chance in the place of a"
+    assert "can't be used with a" in found.dropped["c"].why
+    assert kept(found) == ["a"] and "no better than a" in found.dropped["b"].why
+
+
+def test_a_lever_takes_the_place_of_one_that_it_excludes(tune: Tune) -> None:
+    levers = [FakeLever("a", 0.5), FakeLever("b", 0.5, excludes=("a",)), FakeLever("c", 0.3)]
+    found, _ = tune(levers, factors(a=0.6, b=0.4, c=0.8))
+    assert kept(found) == ["c", "b"] and "b, which it can't be used with, is 1.50× faster" in found.dropped["a"].why
+    assert found.speedup == pytest.approx(1 / (0.4 * 0.8))
+    by_name = {item.lever: item for item in found.kept}
+    assert by_name["b"].measured == by_name["b"].leave_one_out == pytest.approx(2.5)
 
 
 # what can go wrong in a trial
@@ -223,7 +95,7 @@ def test_levers_that_exclude_each_other(tune: Tune) -> None:
 @pytest.mark.parametrize("outcome", ["crashed", "timeout", "memory", "refused", "too few steps"])
 def test_a_lever_that_fails_is_remembered(tune: Tune, outcome: str) -> None:
     """Neither tried again when the bound moves, nor in the way of others."""
-    levers = [FakeLever("breaks", 0.9), FakeLever("loader", 0.5)]
+    levers = [single("breaks", 0.9), single("loader", 0.5)]
 
     def bound(uses: Uses) -> str:
         return "compute" if "loader" in uses else "input"
@@ -262,7 +134,7 @@ def test_a_command_that_fails_the_second_time(tune: Tune) -> None:
 
 
 def test_parity_decides_over_speed(tune: Tune) -> None:
-    levers = [FakeLever("cheat", 0.9), FakeLever("honest", 0.5)]
+    levers = [single("cheat", 0.9), single("honest", 0.5)]
 
     def evidence(uses: Uses) -> Evidence:
         return Evidence(tuple((1.5 * x if "cheat" in uses else x,) for (x,) in LOSSES))
@@ -297,6 +169,20 @@ def test_a_variant_that_fails_gives_way_to_the_next(tune: Tune) -> None:
     assert [item.settings for item in found.kept] == [{"mode": "tame"}]
 
 
+def test_a_lever_that_hung_is_not_tried_with_other_settings(tune: Tune) -> None:
+    lever = FakeLever("w", 0.8, tuple({"n": n} for n in (1, 2, 3)), compare_variants=True)
+    found, machine = tune([lever], factors(), outcome=lambda uses: ("timeout", "30 s") if uses else ("measured", ""))
+    assert machine.tries() == ["w"] and found.dropped["w"].why == "timeout: 30 s"
+
+
+def test_a_trial_that_the_budget_ended_is_not_held_against_its_lever(tune: Tune) -> None:
+    found, _ = tune(
+        [FakeLever("a", 0.8)], factors(), budget=90.0,
+        outcome=lambda uses: ("timeout", "45 s") if uses else ("measured", ""),
+    )  # fmt: skip
+    assert found.dropped["a"].why == "the budget ended before it was tried to the end" and "a" in found.not_done
+
+
 def test_numbers_are_searched_while_they_gain(tune: Tune) -> None:
     lever = FakeLever("w", 0.8, tuple({"n": n} for n in (1, 2, 3)), compare_variants=True)
     times = {1: 50.0, 2: 30.0, 3: 29.9}
@@ -311,7 +197,7 @@ def test_numbers_are_searched_while_they_gain(tune: Tune) -> None:
 
 def test_a_passenger_is_taken_out(tune: Tune) -> None:
     """`first` helps alone, and nothing beside `second`."""
-    levers = [FakeLever("first", 0.6), FakeLever("second", 0.5), FakeLever("third", 0.4)]
+    levers = [single("first", 0.6), single("second", 0.5), single("third", 0.4)]
 
     def step_ms(uses: Uses) -> float:
         base = 40.0 if "second" in uses else 70.0 if "first" in uses else 100.0
@@ -320,16 +206,32 @@ def test_a_passenger_is_taken_out(tune: Tune) -> None:
     found, machine = tune(levers, step_ms)
     assert kept(found) == ["second", "third"]
     assert "no gain beside the others" in found.dropped["first"].why
-    confirmed = {tuple(_uses(trial.levers)) for trial in machine.done if trial.purpose == "confirm"}
+    confirmed = {tuple(uses_of(trial.levers)) for trial in machine.done if trial.purpose == "confirm"}
     assert confirmed == {(), ("second", "third")}
     assert found.speedup == pytest.approx(5.0)
     assert found.kept[0].leave_one_out == pytest.approx(2.0, rel=0.3)
 
 
 def test_the_confirmation_is_in_abba_order_of_fresh_runs(tune: Tune) -> None:
-    found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5))
+    found, machine = tune([FakeLever("a", 0.5)], with_noise(factors(a=0.5), 0.02))
     order = "".join("B" if trial.levers else "A" for trial in machine.done if trial.purpose == "confirm")
     assert len(order) == 2 * found.pairs and abba(8).startswith(order) and found.pairs >= 3
+    assert not found.reused
+
+
+def test_on_a_machine_that_is_still_the_baseline_is_the_first_a(tune: Tune) -> None:
+    found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5))
+    order = "".join("B" if trial.levers else "A" for trial in machine.done if trial.purpose == "confirm")
+    assert order == "BBA" and found.pairs == 2 and found.gain and "first A" in found.reused[0]
+
+
+def test_a_baseline_that_the_machine_has_drifted_from_is_no_a(tune: Tune) -> None:
+    """Two quiet baselines, and 5% more ever after."""
+    runs = iter([100.0, 100.0])
+    found, machine = tune([FakeLever("a", 0.5)], lambda uses: 52.5 if uses else next(runs, 105.0))
+    order = "".join("B" if trial.levers else "A" for trial in machine.done if trial.purpose == "confirm")
+    assert order == "BBAA" and found.pairs == 2 and not found.reused
+    assert found.speedup == pytest.approx(2.0)
 
 
 def test_a_gain_that_the_confirmation_does_not_bear_out_is_not_kept(tune: Tune) -> None:
@@ -339,7 +241,7 @@ def test_a_gain_that_the_confirmation_does_not_bear_out_is_not_kept(tune: Tune) 
 
     def step_ms(uses: Uses) -> float:
         confirming.append("a" in uses)
-        if len(confirming) <= 5:
+        if len(confirming) <= 3:
             return 50.0 if "a" in uses else 100.0
         return 100.0 * next(wild)
 
@@ -365,20 +267,21 @@ def test_the_budget_is_kept_and_what_is_kept_is_confirmed(tune: Tune, budget: fl
     found, machine = tune(levers, factors(**dict.fromkeys("abcdefghijkl", 0.9)), budget=budget)
     assert machine.now - 1000.0 <= budget + 2 * TRIAL_S
     assert kept(found), "something was found before the budget ended"
-    assert len(kept(found)) < len(levers) or budget > 300
+    if budget < 200:
+        assert "leave-one-out of" in found.not_done
     assert found.pairs >= 2 and found.interval is not None and found.interval.low > 1
 
 
 def test_a_variant_that_was_judged_is_kept_when_the_budget_ends_at_the_next(tune: Tune) -> None:
     lever = FakeLever("w", 0.8, tuple({"n": n} for n in range(1, 4)), compare_variants=True)
-    found, machine = tune([lever], factors(w=0.5), budget=75.0)
+    found, machine = tune([lever], factors(w=0.5), budget=75.0, wall_s=11.0)
     assert len(machine.tries()) < 3, "the budget should have ended before the last variant"
     assert [item.settings for item in found.kept] == [{"n": 1}]
     assert found.pairs >= 2 and found.interval is not None and found.interval.low > 1
 
 
-def test_an_interruption_leaves_what_is_known(tune: Tune, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    levers = [FakeLever("a", 0.5), FakeLever("b", 0.4)]
+def test_an_interruption_leaves_what_is_known(tmp_path: Path) -> None:
+    levers = [single("a", 0.5), single("b", 0.4)]
 
     def outcome(uses: Uses) -> tuple[str, str]:
         if "b" in uses:
@@ -386,9 +289,8 @@ def test_an_interruption_leaves_what_is_known(tune: Tune, monkeypatch: pytest.Mo
         return "measured", ""
 
     machine = Machine(factors(a=0.5), tmp_path / "i", outcome=outcome)
-    monkeypatch.setattr(module, "all_levers", lambda: {lever.name: lever for lever in levers})
-    monkeypatch.setattr(module, "time", machine)
-    search = Search(machine, 10_000.0, (), ())  # type: ignore[arg-type]
+    known = {lever.name: lever for lever in levers}
+    search = Search(machine, 10_000.0, levers=known, clock=machine.monotonic)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         search.run()
     assert kept(search.found) == ["a"] and search.found.baseline is not None
@@ -408,4 +310,32 @@ def test_noise_is_looked_at_twice(tune: Tune) -> None:
 
     found, machine = tune([FakeLever("lucky", 0.5)], with_noise)
     assert kept(found) == []
-    assert sum("lucky" in _uses(trial.levers) for trial in machine.done) == 2
+    assert sum("lucky" in uses_of(trial.levers) for trial in machine.done) == 2
+
+
+# what-if
+
+
+def test_on_cuda_the_second_baseline_is_profiled_after_its_steps(tune: Tune) -> None:
+    found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5), device="cuda")
+    assert [special.profiled for special in machine.specials[:3]] == [False, True, False]
+    assert any(line.startswith("what-if") for line in machine.said) and kept(found) == ["a"]
+    assert found.kept[0].predicted_by == "share", "there is no trace in this folder"
+
+
+def test_a_profile_that_breaks_the_command_is_left_out(tune: Tune) -> None:
+    runs: list[int] = []
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        runs.append(1)
+        return ("crashed", "CUPTI") if len(runs) == 2 else ("measured", "")
+
+    found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5), device="cuda", outcome=outcome)
+    assert [special.profiled for special in machine.specials[:3]] == [False, True, False]
+    assert [trial.purpose for trial in machine.done[:3]] == ["baseline"] * 3 and kept(found) == ["a"]
+
+
+@pytest.mark.parametrize(("device", "budget"), [("cpu", 10_000.0), ("cuda", 100.0)])
+def test_no_profile_where_there_is_nothing_to_replay_or_no_time(tune: Tune, device: str, budget: float) -> None:
+    _, machine = tune([FakeLever("a", 0.5)], factors(a=0.5), device=device, budget=budget)
+    assert not any(special.profiled for special in machine.specials)

@@ -15,6 +15,7 @@ from hotlap.records.session import Session
 from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
+from .host import Host
 from .probe import Probe
 from .profile import Profile
 from .recorder import Folder, Recorder
@@ -52,6 +53,7 @@ class Agent:
         self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack)
         self.recorder = Recorder(self.folder, self.marks, self.losses)
         self.script = Script(session)
+        self.host = Host()
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)
         self.stopper = Stopper(session, self)

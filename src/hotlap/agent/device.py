@@ -1,5 +1,8 @@
 """Marks on the device: CUDA events from a pool, recorded in the current stream and read late, never waited for."""
 
+import ctypes
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,19 +62,31 @@ class DeviceMarks:
             self.free.append(event)
 
 
+READERS: dict[Any, Callable[[int], float]] = {
+    torch.float32: lambda at: ctypes.c_float.from_address(at).value,
+    torch.float64: lambda at: ctypes.c_double.from_address(at).value,
+    torch.float16: lambda at: float(struct.unpack("<e", ctypes.string_at(at, 2))[0]),
+    torch.bfloat16: lambda at: float(struct.unpack("<f", b"\0\0" + ctypes.string_at(at, 2))[0]),
+}
+"""A number in host memory, by its address. A torch op would be in the user's traces, and costs more."""
+
+
 class LateLosses:
-    """Losses read without waiting: device scalars are copied to pinned memory in stream order and read later."""
+    """Losses read without waiting: device scalars are copied to pinned memory in stream order and read later.
+
+    A slot is written again after SIZE losses, long after the step of the first was done.
+    """
 
     SIZE = 4096
 
     def __init__(self) -> None:
-        self.buffers: dict[Any, Any] = {}
+        self.slots: dict[Any, tuple[Any, dict[int, Any]]] = {}
         self.next = 0
 
     def take(self, loss: Any) -> Any:
         """A handle for `value`: a float for a host scalar, a slot for a device scalar, None for anything else."""
         if type(loss) is torch.Tensor and loss.is_cpu:  # what follows costs several times as much
-            return loss.item() if loss.numel() == 1 and loss.is_floating_point() else None
+            return READERS[loss.dtype](loss.data_ptr()) if loss.numel() == 1 and loss.dtype in READERS else None
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             return None  # a GradientEdge, or no scalar
         if hasattr(loss, "to_local"):
@@ -81,16 +96,26 @@ class LateLosses:
             return float(loss)
         if loss.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return None
-        buffer = self.buffers.get(loss.dtype)
-        if buffer is None:
-            buffer = torch.zeros(self.SIZE, dtype=loss.dtype, pin_memory=True)
-            self.buffers[loss.dtype] = buffer
-        slot = buffer[self.next : self.next + 1]
-        self.next = (self.next + 1) % self.SIZE
-        slot.copy_(loss if loss.dim() < 2 else loss.reshape(1), non_blocking=True)
-        return slot
+        if loss.dtype not in READERS:
+            return None
+        slot = self._slot(loss.dtype)
+        slot.copy_(loss if loss.dim() < 1 else loss.reshape(()), non_blocking=True)
+        return slot.data_ptr(), READERS[loss.dtype]
+
+    def _slot(self, dtype: torch.dtype) -> Any:
+        """The next scalar of pinned memory; each is made once."""
+        if dtype not in self.slots:
+            self.slots[dtype] = torch.zeros(self.SIZE, dtype=dtype, pin_memory=True), {}
+        buffer, made = self.slots[dtype]
+        at, self.next = self.next, (self.next + 1) % self.SIZE
+        if at not in made:
+            made[at] = buffer[at]
+        return made[at]
 
     @staticmethod
     def value(handle: Any) -> float | None:
         """The loss, once the step's last event is done."""
-        return handle if handle is None or isinstance(handle, float) else float(handle)
+        if isinstance(handle, tuple):
+            address, read = handle
+            return float(read(address))
+        return None if handle is None else float(handle)

@@ -9,7 +9,11 @@ import torch
 
 from hotlap.records.session import Session
 
+from .blocks import repeated
+from .compiled import compiled_functions
+from .loaders import Making, described
 from .probe import leaves
+from .softmax import calls_softmax
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -18,6 +22,9 @@ NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.pa
 """Where code begins that a user can't act on: torch's, hotlap's, and what has no file."""
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
+MOST_SOURCES = 512
+WARM_STEPS = 10
+"""Steps after which a loop of fixed shapes has the device memory that it needs."""
 
 
 class Script:
@@ -29,9 +36,12 @@ class Script:
         self.roots: dict[int, dict[str, Any]] = {}
         self.optimizers: dict[int, dict[str, Any]] = {}
         self.in_flight = 0
+        self.making = Making()
         self.device = "cpu"
         self._scaled: tuple[int, Any] | None = None
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
+        self._shapes: dict[int, set[tuple[Any, ...]]] = {}
+        self._warm: tuple[int, int] | None = None
 
     # loaders
 
@@ -64,6 +74,7 @@ class Script:
                 "on_device": False,
                 "batch_bytes": 0,
                 "non_blocking": False,
+                **described(loader),
                 **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
             }
         if training and workers:
@@ -110,6 +121,7 @@ class Script:
         """Describe an outermost module. compiled: the script called `module.compile()` itself."""
         parameters = list(module.parameters())
         modules = list(module.modules())
+        blocks = repeated(module)
         compiled = compiled or any(
             _class_in_mro(m, "OptimizedModule") or (m is not module and _compiled_in_place(m)) for m in modules
         )
@@ -132,12 +144,23 @@ class Script:
             ),
             "dropout": sum(1 for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0),
             "sparse": sparse,
+            "softmax": calls_softmax(modules),
             "compiled": compiled,
             "autocast": self._autocast(device),
             "training": training,
             "wrapper": type(module).__name__ if hasattr(module, "module") else None,
+            "blocks": len(blocks),
+            "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
+            "shapes": 0,
             **_place(type(module), "forward"),
         }
+
+    def inputs(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Count the different shapes of a module's inputs."""
+        seen = self._shapes.setdefault(id(module), set())
+        seen.add(tuple(leaf.shape for leaf in leaves([*args, *kwargs.values()])))
+        if id(module) in self.roots:
+            self.roots[id(module)]["shapes"] = len(seen)
 
     def inside_autocast(self, module: Any, device: str) -> None:
         """The autocast that is on where a module is called, by its dtype: `autocast(dtype=float32)` is none."""
@@ -178,6 +201,9 @@ class Script:
         """The document of facts.json."""
         steps = agent.steps
         cuda = torch.version.cuda
+        for loader in self.loaders.values():
+            if loader["training"] and loader["workers"]:
+                self.making.look_at_workers(loader)
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
         return {
             "pid": os.getpid(),
@@ -204,11 +230,52 @@ class Script:
             "backwards": steps.backwards,
             "optimizer_steps": steps.optimizer_steps,
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_cuda else None,
+            "memory": self._memory(agent.recorder.index) if on_cuda else None,
+            "peak_rss_bytes": _peak_rss(),
+            "host": agent.host.facts(agent.recorder.index),
+            "sources": _sources() if self.session.probe_steps and stopped else [],
             "stopped": stopped,
             "loaders": list(self.loaders.values()),
             "roots": list(self.roots.values()),
             "optimizers": list(self.optimizers.values()),
+            "compiled": compiled_functions(),
         }
+
+    def _memory(self, step: int) -> dict[str, int]:
+        """Of the current device: counters that the allocator keeps on the host."""
+        stats = torch.cuda.memory_stats()
+        mallocs = stats.get("num_device_alloc", 0)
+        if self._warm is None and step >= WARM_STEPS:
+            self._warm = step, mallocs
+        since, before = self._warm or (step, mallocs)
+        return {
+            "peak_bytes": stats.get("allocated_bytes.all.peak", 0),
+            "peak_reserved_bytes": stats.get("reserved_bytes.all.peak", 0),
+            "total_bytes": torch.cuda.get_device_properties().total_memory,
+            "retries": stats.get("num_alloc_retries", 0),
+            "late_mallocs": mallocs - before,
+            "since": since,
+            "step": step,
+        }
+
+
+def _peak_rss() -> int | None:
+    """Peak resident memory of this process, where Linux tells. (`ru_maxrss` counts what the parent had before exec.)"""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            lines = [line for line in file if line.startswith("VmHWM:")]
+        return int(lines[0].split()[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _sources() -> list[str]:
+    """The script and the modules it imported from its own folder and the current one: the code of a trial."""
+    script = os.path.dirname(os.path.abspath(sys.argv[0] if sys.argv else ""))
+    roots = tuple({os.getcwd() + os.sep, script + os.sep} - {os.sep})
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    local = [file for file in files if file.startswith(roots) and not file.startswith(NOT_THE_USERS)]
+    return sorted(file for file in local if "site-packages" not in file)[:MOST_SOURCES]
 
 
 def _tf32(what: str) -> bool:

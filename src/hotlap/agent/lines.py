@@ -5,6 +5,7 @@ nothing is compiled: a mode would make torch.compile look at its graphs anew.
 """
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -31,6 +32,14 @@ LEFT_OUT: Final = ("profiler::", "aten::detach")
 """Ops that are not in a trace, by how they begin: those that begin and end ranges; under a mode, autograd detaches what
 it keeps by an op."""
 SYNC_WARNINGS: Final = "called a synchronizing CUDA operation|Synchronization debug mode is a prototype"
+
+WAITS: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("torch.cuda.synchronize", torch.cuda, "synchronize"),
+    ("torch.cuda.empty_cache", torch.cuda, "empty_cache"),
+    ("torch.cuda.Stream.synchronize", torch.cuda.Stream, "synchronize"),
+    ("torch.cuda.Event.synchronize", torch.cuda.Event, "synchronize"),
+)
+"""Functions that wait for the device and are no ops: full name, what it is an attribute of, attribute."""
 
 Place = tuple[int, int, str]
 """Index into the list of files, line, function."""
@@ -103,6 +112,7 @@ class Lines:
         self.places = Places()
         self.ops: list[tuple[str, int, int, str]] = []
         self.phases: dict[str, Place] = {}
+        self.calls: list[tuple[str, int, int, str]] = []
         self.syncs: list[tuple[str, int, int, str]] = []
         self.left_out = 0
         self.steps = 0
@@ -110,6 +120,7 @@ class Lines:
         self.looking = False
         self._names: dict[Any, str] = {}
         self._thread = threading.get_ident()
+        self._tell = tell
         self._mode = OpMode(lambda func: tell(self._op, func))
 
     def document(self) -> dict[str, Any]:
@@ -119,6 +130,7 @@ class Lines:
             "ops": self.ops,
             "files": self.places.files,
             "places": self.phases,
+            "calls": self.calls,
             "syncs": self.syncs,
             "left_out": self.left_out,
             "skipped": self.skipped,
@@ -137,14 +149,43 @@ class Lines:
 
     @contextlib.contextmanager
     def watching(self, ops: bool) -> Iterator[None]:
-        """Log where phases begin and, with `ops`, the ops of this thread."""
+        """Log where phases begin and, with `ops`, the ops of this thread and its calls that wait for the device."""
         self.looking = True
         if ops:
             dispatch._push_mode(self._mode)
         try:
-            yield
+            with contextlib.ExitStack() as stack:
+                for name, holder, attribute in WAITS if ops else ():
+                    stack.enter_context(self._told(name, holder, attribute))
+                yield
         finally:
             self.forget()
+
+    @contextlib.contextmanager
+    def _told(self, name: str, holder: Any, attribute: str) -> Iterator[None]:
+        """Log the calls of a function, which is the script's own again afterwards."""
+        original = getattr(holder, attribute, None)
+        if original is None:
+            yield
+            return
+
+        @functools.wraps(original)
+        def told(*args: Any, **kwargs: Any) -> Any:
+            self._tell(self._call, name)
+            return original(*args, **kwargs)
+
+        own = attribute in vars(holder)
+        setattr(holder, attribute, told)
+        try:
+            yield
+        finally:
+            if vars(holder).get(attribute) is told:
+                setattr(holder, attribute, original) if own else delattr(holder, attribute)
+
+    def _call(self, name: str) -> None:
+        place = self.places.innermost(sys._getframe(1))
+        if self.looking and place is not None and len(self.calls) < LONGEST and threading.get_ident() == self._thread:
+            self.calls.append((name, *place))
 
     def forget(self) -> None:
         """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay."""

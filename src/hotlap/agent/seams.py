@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .core import Agent
 
+SCALER_HOOK = "grad_scaler_step"
+"""Of `hooks/optimizer.py`."""
 Forward = Callable[..., Any]
 WrapForward = Callable[[Any, Forward], Forward]
 
@@ -55,6 +57,26 @@ class Seams:
     def on_optimizer(self, change: Callable[[Any], None]) -> None:
         """`change(optimizer)` once for each optimizer, before its first step."""
         self._optimizers.append((self.lever, change))
+
+    def refuse(self, lever: str, why: str) -> None:
+        """Say that a lever that was put in turned out not to belong here; what it still does is the lever's affair."""
+        self.agent.guard.problem(f"lever {lever}", Refused(why), lever)
+
+    def apart(self, work: Callable[[], str], seconds: float) -> str | None:
+        """What `work` returns in a forked child of this process; None where it failed or took longer. Linux only."""
+        from .apart import apart
+
+        return apart(self.agent, work, seconds)
+
+    def unsteady(self) -> None:
+        """Say that this step is not yet as fast as later ones, so that its time is not quoted: a cache is filling."""
+        self.agent.timeline.segment.probe = True
+
+    def skipped(self, optimizer: Any) -> None:
+        """Say that a lever left out an update, as a GradScaler would: a step ends here all the same."""
+        agent = self.agent
+        if agent.mine():
+            agent.guard.call(SCALER_HOOK, agent.steps.skipped_step, id(optimizer))
 
     # what the hooks call
 

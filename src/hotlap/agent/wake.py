@@ -46,6 +46,7 @@ def _install(agent: Any) -> None:
     for hooks in (loader, forward, backward, optimizer, transfer):
         hooks.install(agent)
     agent.profile.install()
+    agent.host.install()
     _hide_from_compiler()
 
 

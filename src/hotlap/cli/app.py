@@ -10,7 +10,7 @@ from hotlap import __version__
 from hotlap.records.errors import EXIT_CODES, HotlapError
 from hotlap.report.console import clean, stderr_console
 
-from . import calibrate, diff, run, show, trace, tune
+from . import advise, calibrate, diff, export, patch, report, run, show, trace, tune
 
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # ClickException; newer typer carries its own click
 CODES = "\n\n".join(f"{code}: {meaning}" for code, meaning in EXIT_CODES.items())
@@ -25,8 +25,13 @@ app = typer.Typer(
 )
 COMMAND = {"allow_interspersed_args": False}  # the first word that is no option begins the command
 app.command(name="run", context_settings=COMMAND)(run.run)
+app.command(name="advise")(advise.advise)
+app.command(name="export")(export.export)
+app.command(name="open")(export.open_)
 app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="diff")(diff.diff)
+app.command(name="report")(report.report)
+app.command(name="patch", cls=patch.UpToCommand)(patch.patch)
 app.command(name="show")(show.show)
 app.command(name="trace")(trace.trace)
 app.command(name="tune", context_settings=COMMAND)(tune.tune)

@@ -3,7 +3,7 @@
 import math
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from hotlap.report.console import stderr_console
 from hotlap.report.progress import Progress
 from hotlap.report.tune_screen import tune_screen
 from hotlap.tune import tune as tuning
+from hotlap.tune.objective import SLOWDOWN, Kind
 from hotlap.tune.tune import TuneRequest
 
 from ._common import free_name, print_json
@@ -30,6 +31,12 @@ def tune(
     only: Annotated[str, typer.Option(help="Try only these levers: a,b.")] = "",
     without: Annotated[str, typer.Option(help="Don't try these levers: a,b.")] = "",
     allow: Annotated[str, typer.Option(help="'semantic' lets levers change training.")] = "",
+    objective: Annotated[str, typer.Option(help="What to make smaller: time, memory, or cost a row.")] = "time",
+    price: Annotated[float | None, typer.Option(help="Dollars an hour of this machine, for --objective cost.")] = None,
+    slowdown: Annotated[
+        float, typer.Option(help="Of the step, allowed with --objective memory: 0.1 means 10% longer.")
+    ] = SLOWDOWN,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Take nothing from earlier tunes of this command.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted tune of this folder.")] = None,
     json: Annotated[bool, typer.Option(help="Print tune.json as the last line of stdout.")] = False,
 ) -> int:
@@ -43,6 +50,8 @@ def tune(
       hotlap tune python train.py --lr 3e-4
 
       hotlap tune --budget 5m --without compile python train.py
+
+      hotlap tune --objective memory --slowdown 0.2 python train.py
 
       hotlap tune --resume hotlap-runs/1121-103000-tune-train
     """
@@ -60,6 +69,10 @@ def tune(
             only=_names(only),
             without=_names(without),
             allow=_names(allow),
+            objective=_kind(objective),
+            price=price,
+            slowdown=slowdown,
+            fresh=fresh,
         )
         tuning.check(request)
         folder = out or free_name(list(request.command), "tune")
@@ -83,6 +96,13 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise UsageError(f"--budget {text!r} is not a time; write 90s, 10m or 1h")
     return seconds
+
+
+def _kind(text: str) -> Kind:
+    for kind in get_args(Kind):
+        if text == kind:
+            return kind  # type: ignore[no-any-return]
+    raise UsageError(f"--objective takes {', '.join(get_args(Kind))}, not {text!r}")
 
 
 def _names(text: str) -> tuple[str, ...]:

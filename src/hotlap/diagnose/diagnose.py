@@ -78,26 +78,27 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     steady, facts = first.steady, first.facts
     host = mean_phases(steady.steps, device=False) or Phases()
     device = mean_phases(steady.steps, device=True)
-    times = [step_time(rank.steady.walls, rank.steady.period) for rank in ranks]
+    times = [step_time(rank.steady.times, rank.steady.period) for rank in ranks]
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
-    wall = fmean(steady.walls)
+    wall = fmean(steady.times)
     measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers)
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
     late = straggler([rank.steady.steps for rank in ranks])
     if late is not None:
         found = [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
     findings = [_without(finding, levers) for finding in sorted(found, key=lambda finding: -finding.share)]
-    rates = [throughput(rank.steady.steps) for rank in ranks]
+    rates = [throughput(rank.steady) for rank in ranks]
     return Diagnosis(
         mode="train" if mode == "train" else "inference",
         bound=_bound(findings),
         step_ms=max(times),
-        spread=spread(steady.walls),
+        spread=spread(steady.times),
         throughput=sum(rate for rate in rates if rate) if all(rates) else None,
         throughput_unit="rows/s" if facts and facts.samples_from == "forward" else "samples/s",
         phases=host,
         gpu_ms=mean_known([step.gpu_ms for step in steady.steps]),
         gpu_phases=device,
+        clock=steady.clock,
         findings=tuple(findings),
         steps=steady.seen,
         steady_steps=len(steady.steps),
@@ -144,7 +145,7 @@ def _unknown(rank: Rank, measured: Measured) -> list[str]:
         said.append("samples/s: no batch with a first dimension was seen")
     if not rank.steady.settled:
         said.append("a steady state: the step time was still changing, so the numbers may not hold for a long run")
-    typical = step_time(rank.steady.walls, rank.steady.period)
+    typical = step_time(rank.steady.times, rank.steady.period)
     if not 1 / UNEVEN < measured.step_ms / typical < UNEVEN:
         said.append(f"one pace: the mean step takes {measured.step_ms:.4g} ms, the typical one {typical:.4g} ms")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:

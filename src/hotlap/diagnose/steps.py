@@ -7,13 +7,15 @@ from statistics import fmean, median
 
 import numpy as np
 
-from hotlap.records.diagnosis import Spread
+from hotlap.records.diagnosis import Clock, Spread
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
 from hotlap.records.steady import steady_start
 
 BLOCKS = 8
 LEAST_BLOCK = 8
+KEEPS_UP = 0.9
+"""Where the host's time is less than this of the device's over the same steps, the host runs ahead of the device."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,31 @@ class SteadySteps:
     period: int
 
     @property
-    def walls(self) -> list[float]:
-        """Wall times, ms."""
-        return [step.wall_ms for step in self.steps]
+    def host_ahead(self) -> bool:
+        """Whether the host issued these steps faster than the device did them, as it can until its queue is full.
+
+        Its clock then shows how long issuing takes, and only the device's how long a step does. Where the two keep pace
+        they show the same over many steps.
+        """
+        device = [step.gpu_ms for step in self.steps]
+        known = [ms for ms in device if ms is not None]
+        return len(known) == len(device) > 0 and sum(step.wall_ms for step in self.steps) < KEEPS_UP * sum(known)
+
+    @property
+    def times(self) -> list[float]:
+        """Ms of each step: on the host's clock, on the device's where the host runs ahead."""
+        clock = self.clock
+        return [on_clock(step, clock) for step in self.steps]
+
+    @property
+    def clock(self) -> Clock:
+        """Whose clock shows the steps' true pace."""
+        return "device" if self.host_ahead else "host"
+
+
+def on_clock(step: Step, clock: Clock) -> float:
+    """Ms of a step on that clock; the host's where the device's is not known."""
+    return step.gpu_ms if clock == "device" and step.gpu_ms is not None else step.wall_ms
 
 
 def of_mode(steps: Sequence[Step]) -> tuple[str, list[Step]]:
@@ -93,8 +117,8 @@ def mean_known(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def throughput(steps: Sequence[Step]) -> float | None:
+def throughput(steady: SteadySteps) -> float | None:
     """Rows a second, None unless every step knows its rows."""
-    if not steps or any(step.samples is None for step in steps):
+    if not steady.steps or any(step.samples is None for step in steady.steps):
         return None
-    return sum(step.samples or 0 for step in steps) / (sum(step.wall_ms for step in steps) / 1000)
+    return sum(step.samples or 0 for step in steady.steps) / (sum(steady.times) / 1000)

@@ -6,24 +6,30 @@ import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import RecordError
-from hotlap.records.files import read_record, read_source_lines
+from hotlap.records.files import rank_folders, read_facts, read_record, read_source_lines
 from hotlap.records.profile import Samples
+from hotlap.records.trace import TraceReport
 
+from .compiled import with_compiled
 from .diagnose import diagnose
 from .sampled import with_samples
 
 
-def verdict(folder: Path) -> Diagnosis:
+def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     """The verdict, from the folder alone. What a profile left that can't be read is said to be unknown.
 
-    Raises NothingMeasured, RecordError.
+    traces: the answers of the folder's traces, where they are known already. Raises NothingMeasured, RecordError.
     """
+    return with_compiled(_profiled(folder, traces), next(map(read_facts, rank_folders(folder)), None))
+
+
+def _profiled(folder: Path, traces: TraceReport | None) -> Diagnosis:
     found = diagnose(folder)
     try:
         if any(folder.glob("rank-*/trace.json.gz")):
             from .profiled import read_traces, with_traces  # polars takes a moment to import
 
-            found = with_traces(found, read_traces(folder, found.step_ms))
+            found = with_traces(found, traces or read_traces(folder, found.step_ms))
         sampled = folder / "rank-0" / "samples.json"
         return with_samples(found, read_record(sampled, Samples), _loop(folder)) if sampled.is_file() else found
     except RecordError as error:

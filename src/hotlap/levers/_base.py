@@ -41,6 +41,11 @@ class Context:
         loaders = [loader for loader in self.facts.loaders if loader.training]
         return max(loaders, key=lambda loader: loader.batches, default=None)
 
+    @property
+    def varied(self) -> bool:
+        """Whether the model's inputs come in many shapes: two may be those of an epoch and of its last batch."""
+        return any(root.shapes > 2 for root in self.facts.roots)
+
     def share_of(self, *phases: str) -> float:
         """Share of the step (0 to 1) that phases take: on the device's own clock where there is one."""
         times = self.diagnosis.gpu_phases or self.diagnosis.phases
@@ -61,7 +66,10 @@ class Lever:
     or within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
     redraws: random transforms of the data may draw other numbers, though the samples stay the same. tolerance: for
     `numeric`, how far (relative) losses and first gradients may lie from the baseline's. compare_variants: the settings
-    are a number to search; else later variants are tried only where the first fails.
+    are a number to search; else later variants are tried only where the first fails. saves_memory: it lowers the peak
+    of device memory, mostly at the cost of time, so it is for `--objective memory` and for commands that run out of
+    memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
+    number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.
     """
 
     name: ClassVar[str]
@@ -71,6 +79,8 @@ class Lever:
     tolerance: ClassVar[float] = 0.0
     excludes: ClassVar[tuple[str, ...]] = ()
     compare_variants: ClassVar[bool] = False
+    saves_memory: ClassVar[bool] = False
+    resizes_step: ClassVar[bool] = False
 
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""
@@ -83,6 +93,10 @@ class Lever:
     def share(self, context: Context) -> float:
         """The largest share of the step (0 to 1) that it can win here."""
         raise NotImplementedError
+
+    def scenario(self, settings: Settings) -> str | None:
+        """What `trace.replay` removes or makes faster to predict this lever (a name of its CHANGES), None unknown."""
+        return None
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         """What is wrong with settings that come from a recipe; None if nothing is."""

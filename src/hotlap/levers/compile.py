@@ -5,14 +5,17 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from . import _compile_cache
 from ._base import Applies, Context, Lever, Settings, unknown
+from .allocator import EXPANDABLE
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Environment
 
 ORDER: Final = 20
-MODES: Final = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+MODES: Final = ("default", "dynamic", "reduce-overhead", "max-autotune-no-cudagraphs")
+"""torch.compile's own, and one for inputs of many shapes."""
 COMPILERS: Final = ("g++", "clang++", "c++")
 LAUNCH_SHARE: Final = 0.9
 COMPUTE_SHARE: Final = 0.6
@@ -38,9 +41,10 @@ class Compile(Lever):
         return Applies(True, f"{sum(root.modules for root in facts.roots)} modules run eagerly")
 
     def variants(self, context: Context) -> list[Settings]:
-        if not context.cuda:
-            return [{"mode": "default"}]
-        if context.diagnosis.bound == "launch":
+        if context.varied:
+            return [{"mode": "dynamic"}, {"mode": "default"}]
+        expandable = EXPANDABLE in context.active.get("allocator", {}).values()  # with CUDA graphs it has hung
+        if context.cuda and context.diagnosis.bound == "launch" and not expandable:
             return [{"mode": "reduce-overhead"}, {"mode": "default"}]
         return [{"mode": "default"}]
 
@@ -55,10 +59,16 @@ class Compile(Lever):
             return f"mode must be one of {', '.join(MODES)}, not {settings.get('mode')!r}"
         return wrong
 
+    def scenario(self, settings: Settings) -> str | None:
+        return "no_launch_cost" if settings.get("mode") == "reduce-overhead" else None
+
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         if environment.gpus or any(shutil.which(name) for name in COMPILERS):
             return None
         return "no C++ compiler was found, which torch.compile needs on the CPU"
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        return _compile_cache.variables()
 
     def for_parity(self, settings: Settings) -> Settings | None:
         return {**settings, "same_random": True}
@@ -68,27 +78,37 @@ class Compile(Lever):
             import torch._inductor.config
 
             torch._inductor.config.fallback_random = True
+        mode = settings["mode"]
+        if mode == "dynamic":  # what torch.compile(dynamic=True) does
+            import torch._dynamo.config
+
+            torch._dynamo.config.assume_static_by_default, mode = False, "default"
         compile_losses(_large)
-        seams.wrap_forward(lambda module, forward: _compiled(module, forward, settings["mode"]), ORDER)
+        seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
 
     def source(self, settings: Settings) -> str:
         mode = settings["mode"]
-        model = "model.compile()" if mode == "default" else f'model.compile(mode="{mode}")'
+        how = {"default": "", "dynamic": "dynamic=True"}.get(mode, f'mode="{mode}"')
+        model = f"model.compile({how})"
         return f"{model}\ncross_entropy = torch.compile(F.cross_entropy)  # where it takes many logits"
 
 
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
-    import torch
+    from ._graph import Compiled
+    from ._traceable import traceable
 
-    compiled: Forward = torch.compile(forward, mode=None if mode == "default" else mode)
+    compiled = Compiled(traceable(module, forward), mode)
     if mode != "reduce-overhead":
         return compiled
 
     def with_own_outputs(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
         # The graph's outputs are overwritten by its next replay; scripts keep them (running losses, metrics).
         torch.compiler.cudagraph_mark_step_begin()
         return _clone(compiled(*args, **kwargs))
 
+    with_own_outputs.compiled = compiled  # type: ignore[attr-defined]
     return with_own_outputs
 
 

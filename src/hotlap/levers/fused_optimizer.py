@@ -29,6 +29,9 @@ class FusedOptimizer(Lever):
     def share(self, context: Context) -> float:
         return 0.7 * context.share_of("optimizer")
 
+    def scenario(self, settings: Settings) -> str | None:
+        return "fused_optimizer"
+
     def install(self, seams: "Seams", settings: Settings) -> None:
         seams.on_optimizer(fuse)
 

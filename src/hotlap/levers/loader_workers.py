@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, integer, unknown
+from ._samples import IN_MAIN
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 
 LEAST_SHARE: Final = 0.02
 BATCHES_IN_FLIGHT_GIB: Final = 8.0
+LADDER: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+WAITS: Final = 0.4
+"""Share of the time spent making batches in which the processor is used, below which that mostly waits for files or the
+network. (On a machine that others use too the share is lower than it would be alone: 0.5 was seen.)"""
+WAITING_WORKERS: Final = 4
+"""Workers for each core at most, where they wait."""
 
 
 class LoaderWorkers(Lever):
@@ -40,12 +47,12 @@ class LoaderWorkers(Lever):
         loader = context.training_loader
         if loader is None:
             return []
-        cores = max(1, context.environment.cores // context.facts.world)
+        most = _most(context, loader.making_cpu)
         phases = context.diagnosis.phases
         data, rest = phases.data or 0.0, max(1e-3, context.diagnosis.step_ms - (phases.data or 0.0))
-        made_by = max(1, loader.workers)
-        enough = math.ceil(1.3 * made_by * data / rest) + 1
-        wanted = [min(enough, cores), min(2 * enough, cores), max(1, cores - 2)]
+        first = min(most, math.ceil(1.3 * max(1, loader.workers) * data / rest) + 1)
+        near = sorted({*LADDER, most}, key=lambda count: (abs(math.log(count / first)), count))
+        wanted = [count for count in [first, *near] if count <= most]
         return [
             {
                 "workers": count,
@@ -55,7 +62,7 @@ class LoaderWorkers(Lever):
             }
             for count in dict.fromkeys(wanted)
             if count > loader.workers
-        ]
+        ]  # where to begin is an estimate; the tuner measures its neighbours as long as they win
 
     def share(self, context: Context) -> float:
         return context.share_of("data") + 0.5 * context.share_of("h2d")
@@ -69,8 +76,11 @@ class LoaderWorkers(Lever):
             or (f"{flags[0]} must be true or false" if flags else None)
         )
 
+    def scenario(self, settings: Settings) -> str | None:
+        return "free_input"
+
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        if settings["workers"] > environment.cores:
+        if settings["workers"] > WAITING_WORKERS * environment.cores:
             return f"{settings['workers']} workers on {environment.cores} cores"
         return None
 
@@ -80,7 +90,10 @@ class LoaderWorkers(Lever):
 
             if isinstance(loader.dataset, torch.utils.data.IterableDataset) and loader.num_workers == 0:
                 return
+            if getattr(loader, IN_MAIN, False):
+                return
             loader.num_workers = max(settings["workers"], loader.num_workers)
+            loader.check_worker_number_rationality = _nothing  # its warning is for those who guess
             loader.prefetch_factor = settings["prefetch"]
             loader.pin_memory = loader.pin_memory or (settings["pin_memory"] and torch.cuda.is_available())
             if getattr(loader, "_hotlap_persistent", False) and loader._iterator is not None:
@@ -98,6 +111,18 @@ class LoaderWorkers(Lever):
             f"DataLoader(..., num_workers={settings['workers']}, prefetch_factor={settings['prefetch']}, "
             f"pin_memory={settings['pin_memory']}, persistent_workers={settings['persistent']})"
         )
+
+
+def _most(context: Context, making_cpu: float | None) -> int:
+    """Worker processes that the cores can keep busy: more than cores where making a batch mostly waits."""
+    cores = max(1, context.environment.cores // context.facts.world)
+    if making_cpu is None or making_cpu > WAITS:
+        return cores
+    return math.ceil(cores / max(making_cpu, 1 / WAITING_WORKERS))
+
+
+def _nothing() -> None:
+    """In place of a check."""
 
 
 def _prefetch(workers: int, batch_bytes: int) -> int:

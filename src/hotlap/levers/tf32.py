@@ -32,6 +32,9 @@ class Tf32(Lever):
             return 0.05
         return (0.01 if "bf16-autocast" in context.active else 0.6) * context.share_of("forward", "backward")
 
+    def scenario(self, settings: Settings) -> str | None:
+        return "tf32_matmuls"
+
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from .run import Phases
 
+Clock = Literal["host", "device"]
 Bound = Literal["input", "h2d", "launch", "sync", "compute", "bandwidth", "memory", "communication", "unknown"]
 
 
@@ -45,7 +46,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """step_ms: see `diagnose.steps.step_time`. throughput: rows a second over all ranks, None where unknown.
 
     phases: host ms a step (they sum to the mean step). gpu_phases: the same cuts on the device. steps: seen;
-    steady_steps: those that the numbers rest on; settled: whether a steady state was recognised.
+    steady_steps: those that the numbers rest on; settled: whether a steady state was recognised. clock: whose step_ms,
+    spread and throughput are: the device's where the host ran ahead of it, so that its own clock shows only how long
+    issuing takes (`diagnose.steps.SteadySteps.host_ahead`).
     """
 
     version: int = 1
@@ -56,6 +59,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     throughput: float | None = None
     throughput_unit: str = "samples/s"
     phases: Phases
+    clock: Clock = "host"
     gpu_ms: float | None = None
     gpu_phases: Phases | None = None
     findings: tuple[Finding, ...] = ()

@@ -31,14 +31,16 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
 
     ops: as they were called, in order, by the thread that trains, each with the user's innermost frame; ops that the
     backward itself calls have none and are left out. steps: 1, or 0 where ops were not seen (`skipped` says why).
-    places: where each phase was begun from, the first time in the step: index into files, line, function. syncs: where
-    the host waited for the device, in another step (CUDA). left_out: ops beyond the most that are kept.
+    places: where each phase was begun from, the first time in the step: index into files, line, function. calls: of
+    torch.cuda.synchronize, empty_cache and others that wait for the device and are no ops. syncs: where the host waited
+    for the device, in another step (CUDA). left_out: ops beyond the most that are kept.
     """
 
     steps: Count = 0
     ops: tuple[CalledOp, ...] = ()
     files: tuple[str, ...] = ()
     places: dict[str, tuple[Count, Count, str]] = {}
+    calls: tuple[CalledOp, ...] = ()
     syncs: tuple[CalledOp, ...] = ()
     left_out: Count = 0
     skipped: str = ""
@@ -53,7 +55,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of the training thread by the user's innermost line, over some steps without the profiler.
 
     looks: how often the thread was looked at; each counts for the time since the one before. left_out_ms: at places
-    beyond the most that are kept.
+    beyond the most that are kept; own_ms: in hotlap's own code.
     """
 
     steps: Count = 0
@@ -61,3 +63,4 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     lines: tuple[SampledLine, ...] = ()
     left_out_ms: Ms = 0.0
+    own_ms: Ms = 0.0

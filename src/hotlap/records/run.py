@@ -101,6 +101,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that was iterated. moved: which leaves of a batch the script moves to the device itself.
 
+    rows, epoch_batches: an epoch of it, where a sampler of torch's own tells. default_collate: torch makes its batches.
+    own_workers: it sets a timeout or starts its workers with a function of the user's. holds_tensors: the dataset has a
+    tensor among its attributes. draws: making a sample drew random numbers (of the global generators; watched in trials
+    without workers only). making_cpu: share of the time spent making batches in which the processor was used; the rest
+    waits for files or the network. objects, objects_in: Python objects in the largest container of the dataset, where
+    these are very many; worker_growth_bytes: memory that its first worker has come to own meanwhile. repeated_rows:
+    rows that the second worker of an IterableDataset delivered like the first.
+
     file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
     """
 
@@ -121,13 +129,27 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     on_device: bool = False
     batch_bytes: Count = 0
     non_blocking: bool = False
+    rows: int | None = None
+    epoch_batches: int | None = None
+    sampler: str = ""
+    default_collate: bool = False
+    own_workers: bool = False
+    holds_tensors: bool = False
+    draws: bool | None = None
+    making_cpu: float | None = None
+    objects: Count = 0
+    objects_in: str = ""
+    worker_growth_bytes: Count = 0
+    repeated_rows: Count = 0
     file: str | None = None
     line: int | None = None
     function: str | None = None
 
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An outermost module whose forward was seen. parameters: their number.
+    """An outermost module whose forward was seen. parameters: their number. blocks: modules in it that are repeated
+    (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it (`agent/softmax.py`). shapes:
+    different shapes of its inputs in the first forwards.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
     """
@@ -142,10 +164,14 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     channels_last: bool = False
     dropout: int = 0
     sparse: bool = False
+    softmax: bool = False
     compiled: bool = False
     autocast: str | None = None
     training: bool = True
     wrapper: str | None = None
+    blocks: Count = 0
+    block: str = ""
+    shapes: Count = 0
     file: str | None = None
     line: int | None = None
     function: str | None = None
@@ -163,6 +189,52 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     sparse: bool = False
     devices: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+
+
+class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that torch.compile took, of the last 64 compilations. line: where it is defined. graphs: compiled of
+    it; recompiles: those of them that were made because its guards failed, reason: of the last one. breaks: lines at
+    which a graph ended. failed: why it runs in eager mode instead, failed_at: the line that made it.
+    """
+
+    file: str
+    function: str
+    line: int | None = None
+    graphs: Count = 0
+    recompiles: Count = 0
+    reason: str = ""
+    breaks: tuple[int, ...] = ()
+    failed: str = ""
+    failed_at: int | None = None
+
+
+class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """CUDA memory of a process, by torch's caching allocator; bytes. total: of the device.
+
+    retries: allocations that failed at first and succeeded after the cache was freed, each of which waits for the
+    device. late_mallocs: calls of cudaMalloc after step `since`, when a loop of fixed shapes makes none; step: the last
+    one counted.
+    """
+
+    peak_bytes: Count
+    peak_reserved_bytes: Count
+    total_bytes: Count
+    retries: Count = 0
+    late_mallocs: Count = 0
+    since: Count = 0
+    step: Count = 0
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loop cost the host, means over `steps` steps. faults: pages that the kernel had to map, mostly memory
+    that was given back and is asked for again; system_ms: processor time in the kernel, of all threads; gc_ms,
+    collections: Python's cyclic garbage collector."""
+
+    steps: Count
+    faults: float = 0.0
+    system_ms: float = 0.0
+    gc_ms: float = 0.0
+    collections: Count = 0
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,10 +264,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     backwards: int = 0
     optimizer_steps: int = 0
     peak_memory_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+    host: HostFacts | None = None
+    sources: tuple[str, ...] = ()
+    memory: MemoryFacts | None = None
     stopped: bool = False
     loaders: tuple[LoaderFacts, ...] = ()
     roots: tuple[RootFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
+    compiled: tuple[CompiledFunction, ...] = ()
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

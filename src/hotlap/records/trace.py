@@ -6,6 +6,8 @@ Fields that end in `_ns` are totals over the window in integer nanoseconds, so t
 import msgspec
 
 from .diagnosis import Finding, Place
+from .peaks import Peaks
+from .timeline import MemoryCurve, Timeline
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,7 +305,9 @@ class Replay(Record, frozen=True):
 
 class RankTrace(Record, frozen=True):
     """The answers about one rank's trace. step_ms: in the trace; unprofiled_ms: without the profiler, None unknown.
-    model: host time in forward, backward and optimizer only, where hotlap labelled them."""
+    idle_ns: idle time by cause, of all gaps; gaps: the dearest. model: host time in forward, backward and optimizer
+    only, where hotlap labelled them. peaks: what roofline compares with. timeline, memory_curves: for `hotlap report`
+    only (docs/report.md)."""
 
     source: str
     rank: int
@@ -314,6 +318,7 @@ class RankTrace(Record, frozen=True):
     unprofiled_ms: float | None = None
     breakdown: tuple[Breakdown, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    idle_ns: dict[str, int] = {}
     launches: Launches | None = None
     syncs: tuple[Sync, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
@@ -323,6 +328,9 @@ class RankTrace(Record, frozen=True):
     compiled: tuple[CompiledRegion, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
     roofline: tuple[OpRoofline, ...] = ()
+    peaks: Peaks | None = None
+    timeline: Timeline | None = None
+    memory_curves: tuple[MemoryCurve, ...] = ()
     trust: Trust = Trust()
     replay: Replay | None = None
     findings: tuple[Finding, ...] = ()

@@ -37,7 +37,8 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A short run with some levers. ratio: incumbent step time over this one's (above 1 is faster)."""
+    """A short run with some levers. ratio: what the objective measures of the incumbent over this one's (above 1 is
+    better); rows: a step has, over all ranks, None unknown; peak_rss_bytes: the largest of a rank's process."""
 
     id: int
     purpose: str
@@ -51,28 +52,49 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     warmup_s: float | None = None
     wall_s: float = 0.0
     peak_memory_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+    rows: float | None = None
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever in the recipe. predicted, measured: ratios when it was added; alone: from leave-one-out."""
+    """A lever in the recipe. predicted, measured: ratios when it was added; leave_one_out: without it over with it.
+
+    predicted_by: "replay" of the baseline's trace, or "share": the most it could win by the diagnosis. together: the
+    levers of the trial that added it, where it was not added alone; measured is then its leave-one-out ratio, None
+    where the budget did not reach it. remembered: leave_one_out is that of an earlier tune.
+    """
 
     lever: str
     settings: dict[str, Any]
     risk: Risk
     meaning: str
     predicted: float | None = None
+    predicted_by: Literal["replay", "share"] | None = None
     measured: float | None = None
+    together: tuple[str, ...] = ()
+    remembered: bool = False
     leave_one_out: float | None = None
     parity: Parity
     source: str = ""
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever that is not in the recipe, and why. ratio: measured, where it was tried."""
+    """A lever that is not in the recipe, and why. ratio: measured, if it was tried; remembered: in an earlier tune."""
 
     lever: str
     why: str
     ratio: float | None = None
+    remembered: bool = False
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A lever without which the command runs out of memory, for which reason its cost in time can't be measured."""
+
+    lever: str
+    settings: dict[str, Any]
+    risk: Risk
+    meaning: str
+    source: str = ""
 
 
 class Tune(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +102,12 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
 
     before_ms, after_ms: geometric mean step times of the pairs, so that their ratio is the speed-up. break_even_steps:
     after how many steps the recipe's longer first start (compiling) has paid for itself.
+
+    objective: what was made smaller. memory_before_bytes, memory_after_bytes: medians over the pairs. price: dollars an
+    hour; cost_before, cost_after: dollars for a million rows (or steps, by cost_unit). fitted: the command alone runs
+    out of memory; these levers are in every run, and the baseline is the command with them. reused: what of an earlier
+    tune of the same command, code and machine, or of the baseline, was not measured anew. compile_cache: at the start,
+    if a lever that compiles was tried; warm only says that something had been compiled on this machine before.
     """
 
     version: int = 1
@@ -104,6 +132,16 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     why_incomplete: str = ""
     environment: Environment
     recipe: str | None = None
+    objective: Literal["time", "memory", "cost"] = "time"
+    memory_before_bytes: float | None = None
+    memory_after_bytes: float | None = None
+    price: float | None = None
+    cost_before: float | None = None
+    cost_after: float | None = None
+    cost_unit: str = "rows"
+    fitted: tuple[Fitted, ...] = ()
+    reused: tuple[str, ...] = ()
+    compile_cache: Literal["cold", "warm"] | None = None
 
 
 class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

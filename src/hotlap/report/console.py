@@ -11,13 +11,16 @@ from typing import Final
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 LONGEST_TEXT: Final = 1000
 """Characters of one piece of outside text that a screen shows."""
+LEAST_WIDE: Final = 16
+"""Columns for a cell that may wrap, below which it is no longer read with ease."""
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 ASCII: Final = str.maketrans("█▉▊▋▌▍▎▏×·–—→…µ", "#####   x|-->.u")
 REPLACED: Final = "\ufffd"
@@ -228,6 +231,39 @@ def columns(*names: str, right: Sequence[str] = (), wide: Sequence[str] = ()) ->
     for name in names:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wide, overflow="fold")
     return table
+
+
+class Tabled:
+    """A table made by `columns`; in a terminal too narrow for its numbers, a block for each row instead: its first
+    cell, and under it the others, each after its column's name. A number is never cut."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = sum(map(self._least, self.table.columns)) + len(self.table.columns) - 1
+        if needed <= options.max_width:
+            yield self.table
+            return
+        first, *others = self.table.columns
+        yield Text(_said(first.header), "dim")
+        for cell, *cells in zip(*(column.cells for column in self.table.columns), strict=True):
+            yield Text(_said(cell) or "-")
+            named = [(_said(column.header), _said(one)) for column, one in zip(others, cells, strict=True)]
+            yield Padding(Parts(f"{name} {text}".strip() for name, text in named if text), (0, 0, 0, 2))
+
+    @staticmethod
+    def _least(column: Column) -> int:
+        """Columns that it needs."""
+        longest = max((cell_len(_said(cell)) for cell in (column.header, *column.cells)), default=0)
+        return longest if column.no_wrap else min(longest, LEAST_WIDE)
+
+
+def _said(cell: RenderableType) -> str:
+    """The text of a cell; bars have none."""
+    if isinstance(cell, Parts):
+        return " · ".join(cell.parts)
+    return str(cell) if isinstance(cell, (str, Text)) else ""
 
 
 class Screen:

@@ -65,6 +65,8 @@ def _basis(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.mode == "inference":
         yield "inference: a step is one forward"
     yield diagnosis.device_name or diagnosis.device
+    if diagnosis.clock == "device":
+        yield "the host runs ahead: step times are the device's"
     if run.recipe:
         yield f"recipe {run.recipe}"
     if run.levers:

@@ -23,7 +23,7 @@ from ..records.trace import (
     TraceDiff,
     TraceReport,
 )
-from .console import Parts, Screen, ShareBar, columns, count, labelled, ms, number, percent, plain, ratio
+from .console import Parts, Screen, ShareBar, Tabled, columns, count, labelled, ms, number, percent, plain, ratio
 from .run_screen import finding_lines, place_text
 
 TEMPLATE: Final = re.compile(r"(?<=\w)[<(].*", re.S)
@@ -88,7 +88,7 @@ def _tables(rank: RankTrace, rows: int) -> list[RenderableType]:
         _syncs(rank, rank.syncs[:rows]),
         _roofline(rank, rank.roofline[:rows]),
     )
-    return [block for table in found if table is not None for block in (table, Text())]
+    return [block for table in found if table is not None for block in (Tabled(table), Text())]
 
 
 def _device(rank: RankTrace) -> Table | None:
@@ -189,7 +189,7 @@ def _what_if(replay: Replay | None) -> list[RenderableType]:
     table = columns("what if", "a step", "faster", "", right=("a step", "faster"), wide=("",))
     for one in sorted(changed, key=lambda one: one.ms):
         table.add_row(one.change.replace("_", " "), ms(one.ms), ratio(one.gain), plain(one.meaning, "dim"))
-    return [table, Text()]
+    return [Tabled(table), Text()]
 
 
 def _trust(rank: RankTrace, report: TraceReport) -> Iterator[tuple[str, RenderableType]]:
@@ -223,7 +223,7 @@ def _ranks(report: TraceReport) -> RenderableType:
     said = "no rank is waited for"
     if balance.straggler is not None:
         said = f"the others wait for rank {balance.straggler}: {ms(balance.cost_ns / 1e6)} a step; {balance.why}"
-    return Group(table, plain(said, "bold" if balance.straggler is not None else "dim"))
+    return Group(Tabled(table), plain(said, "bold" if balance.straggler is not None else "dim"))
 
 
 def _collectives(rows: Sequence[Collective], most: int) -> list[RenderableType]:
@@ -245,7 +245,7 @@ def _collectives(rows: Sequence[Collective], most: int) -> list[RenderableType]:
         table.add_row(
             plain(f"{row.name} {row.dtype} ×{row.ranks}"), count(row.bytes / 2**20), count(row.count), *times, bus
         )
-    return [table, Text()]
+    return [Tabled(table), Text()]
 
 
 def _findings(report: TraceReport, rows: int) -> list[RenderableType]:
@@ -278,7 +278,7 @@ def diff_screen(diff: TraceDiff, rows: int = ROWS) -> RenderableType:
         ("host time", diff.host),
     ):
         if changes:
-            blocks += [Text(), _changes(title, changes[:rows])]
+            blocks += [Text(), Tabled(_changes(title, changes[:rows]))]
     return Screen(*blocks)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..records.diagnosis import Diagnosis
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases
-from ..records.tune import Dropped, Kept, Parity, Tune
+from ..records.tune import Dropped, Fitted, Kept, Parity, Tune
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, ms, number, plain, ratio
 from .run_screen import bound_text, place_text
 
@@ -35,6 +35,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
         *_warnings(tune),
         Text(),
         before_and_after(tune.baseline, tune.tuned),
+        *_fitted(tune.fitted),
         *_kept(tune.kept),
         *_dropped(tune.dropped),
         Text(),
@@ -46,15 +47,41 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
 def tune_headline(tune: Tune) -> str:
     """The gain, or that there is none, in one sentence."""
     step = f"{ms(tune.baseline.step_ms)} a step"
+    if tune.fitted and not tune.gain:
+        return f"fits in memory now, where the command alone does not: {step}; beyond that {_without_gain(tune)}"
     if not tune.gain:
         return f"{_without_gain(tune)}: {step}"
-    after = f"{ms(tune.before_ms)} → {ms(tune.after_ms)} a step" if tune.before_ms and tune.after_ms else step
-    return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after}"
+    said = {"memory": _less_memory, "cost": _cheaper, "time": _faster}[tune.objective](tune)
+    return f"fits in memory now, where the command alone does not, and {said}" if tune.fitted else said
+
+
+def _faster(tune: Tune) -> str:
+    """The speed-up."""
+    steps = (tune.before_ms or tune.baseline.step_ms, tune.after_ms)
+    after = " → ".join(ms(step) for step in steps if step)
+    return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after} a step"
+
+
+def _less_memory(tune: Tune) -> str:
+    """The peaks, and what they cost in time."""
+    before, after = tune.memory_before_bytes, tune.memory_after_bytes
+    peaks = f"{size(before)} → {size(after)} at the peak" if before and after else "peak unknown"
+    less = f"{ratio(before / after)} less memory" if before and after else "less memory"
+    return f"{less}: {peaks}; a step takes {ratio(1 / (tune.speedup or 1.0))} of the time (speed-up: {_interval(tune)})"
+
+
+def _cheaper(tune: Tune) -> str:
+    """Dollars before and after, by the price that was given."""
+    before, after = tune.cost_before, tune.cost_after
+    dollars = f"${before:.4g} → ${after:.4g}" if before is not None and after is not None else "cost unknown"
+    price = f"at ${tune.price:g} an hour" if tune.price else ""
+    return f"{ratio(tune.speedup)} cheaper ({_interval(tune)}): {dollars} a million {tune.cost_unit} {price}"
 
 
 def _usable(tune: Tune) -> bool:
     """Whether the recipe may be recommended: the gain is proved and parity did not fail."""
-    return tune.gain and tune.recipe is not None and (tune.parity is None or tune.parity.ok)
+    proved = tune.gain or bool(tune.fitted)
+    return proved and tune.recipe is not None and (tune.parity is None or tune.parity.ok)
 
 
 def _without_gain(tune: Tune) -> str:
@@ -133,6 +160,19 @@ def _cells(value: float | None, scale: float, style: str) -> tuple[RenderableTyp
     return Text(ms(value)), ShareBar(value / scale if scale > 0 else 0.0, style=style)
 
 
+def _fitted(fitted: tuple[Fitted, ...]) -> Iterator[RenderableType]:
+    """The levers without which there is nothing to compare."""
+    if not fitted:
+        return
+    table = columns("needed to fit", "risk", "what it does", wide=("what it does",))
+    for lever in fitted:
+        name = plain(lever.lever, "green").append_text(plain(settings_text(lever.settings), "dim"))
+        table.add_row(name, Text(lever.risk), plain(lever.meaning))
+    yield Text()
+    yield table
+    yield plain("their parity and cost can't be measured: the command does not run without them", "dim")
+
+
 def _kept(kept: tuple[Kept, ...]) -> Iterator[RenderableType]:
     """The levers in the recipe; ratios of step times, above 1 is faster."""
     if not kept:
@@ -166,8 +206,12 @@ def _lever_name(lever: Kept) -> Text:
 
 def _ratios(lever: Kept) -> list[str]:
     """What was predicted, what was measured, and what the recipe loses without the lever."""
-    values = (lever.predicted, lever.measured, lever.leave_one_out)
-    return ["-" if value is None else ratio(value) for value in values]
+    predicted, *others = (lever.predicted, lever.measured, lever.leave_one_out)
+    most = "≤ " if lever.predicted_by == "share" else ""
+    return [
+        "-" if predicted is None else f"{most}{ratio(predicted)}",
+        *("-" if value is None else ratio(value) for value in others),
+    ]
 
 
 def settings_text(settings: dict[str, Any]) -> str:
@@ -194,6 +238,8 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
     if tune.parity is not None:
         style = "" if tune.parity.ok else "bold red"
         yield "parity", Group(Parts(parity_parts(tune.parity), style), plain(tune.parity.why, style))
+    if tune.reused:
+        yield "reused", Group(*(plain(line) for line in tune.reused))
     if tune.complete and not tune.gain and tune.baseline.findings:
         yield "limit", plain(_limit(tune))
     yield "cost", Parts(_cost_parts(tune))
@@ -203,6 +249,8 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
 def _cost_parts(tune: Tune) -> Iterator[str]:
     """What the tune took, and when the recipe's longer start (compiling) has paid for itself."""
     yield f"tune took {minutes(tune.wall_s)} for {number(len(tune.trials), 'trial')}"
+    if tune.compile_cache:
+        yield f"compile cache {'cold' if tune.compile_cache == 'cold' else 'not empty'} at the start"
     if tune.seed is not None:
         yield f"seed {tune.seed} set from outside"
     if tune.break_even_steps is not None:
@@ -214,6 +262,11 @@ def _limit(tune: Tune) -> str:
     first = tune.baseline.findings[0]
     where = f", at {place_text(first.where, '')}" if first.where else ""
     return f"{bound_text(tune.baseline)}: {first.title or first.id}{where}"
+
+
+def size(value: float) -> str:
+    """Bytes, as MiB or GiB."""
+    return f"{value / 2**30:.3g} GiB" if value >= 2**30 else f"{value / 2**20:.3g} MiB"
 
 
 def parity_parts(parity: Parity) -> Iterator[str]:

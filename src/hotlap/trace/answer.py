@@ -5,6 +5,7 @@ stay in memory for the replay of all ranks together as long as they fit `keep_by
 alone.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,7 +14,7 @@ import msgspec
 
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.errors import RecordError
-from hotlap.records.trace import RankTrace, TraceReport
+from hotlap.records.trace import Gap, RankTrace, TraceReport
 
 from .analyses.annotations import annotations
 from .analyses.breakdown import breakdown
@@ -24,10 +25,12 @@ from .analyses.host_time import host_time, model_time
 from .analyses.kernels import kernels
 from .analyses.launches import launches
 from .analyses.memory import memory
+from .analyses.memory_curve import memory_curves
 from .analyses.ranks import ranks
 from .analyses.roofline import roofline
 from .analyses.shares import Share, share_of
 from .analyses.syncs import syncs
+from .analyses.timeline import timeline
 from .analyses.trust import trust
 from .files import TraceFile
 from .findings import findings_of
@@ -45,12 +48,14 @@ KEEP_BYTES: Final = 1 << 30
 @dataclass(frozen=True)
 class Asked:
     """What to answer. top: rows of each table; what_if: replay too; unprofiled_ms: step time without the profiler;
-    lines: places of host rows that are known better than from the profiler's stacks; keep_bytes: see above."""
+    lines: places of host rows that are known better than from the profiler's stacks; drawn: also what only a page
+    draws; keep_bytes: see above."""
 
     top: int = 10
     what_if: bool = True
     unprofiled_ms: float | None = None
     lines: Callable[[Trace], dict[int, Place]] | None = None
+    drawn: bool = False
     keep_bytes: int = KEEP_BYTES
 
 
@@ -64,6 +69,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
     """The answers about one rank, every row of every table, with its findings."""
     trace, window = view.trace, view.window
     name = trace.gpus[0].name if trace.gpus else ""
+    idle = gaps(view)
     found = RankTrace(
         source=trace.source,
         rank=rank,
@@ -73,7 +79,8 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         step_ms=window.span_ns / window.count / 1e6,
         unprofiled_ms=asked.unprofiled_ms,
         breakdown=breakdown(view),
-        gaps=gaps(view),
+        gaps=idle,
+        idle_ns=_by_cause(idle),
         launches=launches(view) if view.devices else None,
         syncs=syncs(view),
         kernels=tuple(row for by in KERNEL_KEYS for row in kernels(view, by, asked.top)),
@@ -83,10 +90,21 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         compiled=compiled(view.on_host),
         memory=memory(view),
         roofline=roofline(view, known_peaks(name)),
+        peaks=known_peaks(name),
+        timeline=timeline(view) if asked.drawn else None,
+        memory_curves=memory_curves(view) if asked.drawn else (),
         trust=trust(view, asked.unprofiled_ms),
         replay=replay([view], asked.unprofiled_ms) if asked.what_if else None,
     )
     return msgspec.structs.replace(found, findings=findings_of(found))
+
+
+def _by_cause(idle: Sequence[Gap]) -> dict[str, int]:
+    """Dearest first."""
+    total: Counter[str] = Counter()
+    for gap in idle:
+        total[gap.cause] += gap.idle_ns
+    return dict(total.most_common())
 
 
 def _cut(found: RankTrace, top: int) -> RankTrace:

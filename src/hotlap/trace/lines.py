@@ -4,7 +4,8 @@
 same ops come in the same order in each recorded step, among others that are called inside them or by the backward. So
 the two sequences are walked together: a recorded op that is the next in the list, or one soon after it, is that call,
 and what is inside it is passed over. Ops that enclose it (`aten::linear` around `aten::addmm`) get the line of the
-first call inside.
+first call inside. Calls that wait for the device and are no ops (`torch.cuda.synchronize`) are matched by what they
+call in the runtime, and waits inside of ops that the list lacks by the order of the sync debug mode's warnings.
 """
 
 from typing import Final
@@ -21,6 +22,14 @@ from .view import View
 
 SOON: Final = 8
 """Ops of the list that may be missing in the trace before the two are out of step."""
+WAITS: Final = (
+    ("torch.cuda.synchronize", "cudaDeviceSynchronize"),
+    ("torch.cuda.empty_cache", "cudaFree"),
+    ("torch.cuda.Stream.synchronize", "cudaStreamSynchronize"),
+    ("torch.cuda.Event.synchronize", "cudaEventSynchronize"),
+)
+"""Calls of lines.json that are no ops, and what the runtime is called for in them."""
+SYNC: Final = "cudaStreamSynchronize"
 PHASES: Final = (
     ("data", r"^enumerate\(DataLoader\)|^hotlap:data$"),
     ("h2d", r"^hotlap:h2d$"),
@@ -37,9 +46,44 @@ def places_of(trace: Trace, lines: Lines) -> dict[int, Place]:
     pid, tid = view.main_thread
     rows = trace.host.with_row_index("row").filter((pl.col("pid") == pid) & (pl.col("tid") == tid))
     for start, end in view.window.steps or ((view.window.start_ns, view.window.end_ns),):
-        step = rows.filter((pl.col("start") >= start) & (pl.col("start") < end) & (pl.col("cat") == "op"))
-        found.update(_walk(step["row"].to_list(), step["name"].to_list(), view, lines))
+        step = rows.filter((pl.col("start") >= start) & (pl.col("start") < end))
+        ops = step.filter(pl.col("cat") == "op")
+        found.update(_walk(ops["row"].to_list(), ops["name"].to_list(), view, lines))
+        found.update(_waits(step, view, lines))
+        _syncs(step, view, lines, found)
     return found
+
+
+def _syncs(step: pl.DataFrame, view: View, lines: Lines, found: dict[int, Place]) -> None:
+    """Waits inside ops that the list has not, as `print(tensor)` makes them: the warnings of CUDA's sync debug mode
+    came in their order. Only where there are as many."""
+    rows = [row for row in step.filter(pl.col("name") == SYNC)["row"].to_list() if _in_op(row, view)]
+    if len(rows) != len(lines.syncs):
+        return
+    parents = view.host("parent")
+    for row, sync in zip(rows, lines.syncs, strict=True):
+        place = _place(lines, *sync[1:])
+        known = any(one in found for one in view.ancestors(row) if view.categories[one] == "op")
+        if place is not None and not known:
+            _give(int(parents[row]), place, found, view, parents)
+
+
+def _waits(step: pl.DataFrame, view: View, lines: Lines) -> dict[int, Place]:
+    """Runtime calls outside of ops, to the calls of the user's that make them: one by one where there are as many, and
+    all to one where only one line makes them."""
+    found: dict[int, Place] = {}
+    for name, runtime in WAITS:
+        places = [_place(lines, *call[1:]) for call in lines.calls if call[0] == name]
+        rows = [row for row in step.filter(pl.col("name") == runtime)["row"].to_list() if not _in_op(row, view)]
+        if len(places) != len(rows) and len(set(map(str, places))) == 1:
+            places = places[:1] * len(rows)
+        if len(places) == len(rows):
+            found.update({row: place for row, place in zip(rows, places, strict=True) if place is not None})
+    return found
+
+
+def _in_op(row: int, view: View) -> bool:
+    return any(view.categories[one] == "op" for one in view.ancestors(row))
 
 
 def _phases(trace: Trace, lines: Lines) -> dict[int, Place]:
@@ -61,21 +105,28 @@ def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[i
     found: dict[int, Place] = {}
     parents, ends = view.host("parent"), view.host("start") + view.host("dur")
     called: list[CalledOp] = list(lines.ops)
-    at, over = 0, -1
+    at, over, late = 0, -1, max(0, len(called) - SOON)
     for row, name in zip(rows, names, strict=True):
         if ends[row] <= over:
             continue  # inside an op that was matched, or inside the backward
         if name.startswith("autograd::engine::evaluate_function"):
             over = int(ends[row])
             continue
-        ahead = next((k for k in range(at, min(at + SOON, len(called))) if called[k][0] == name), None)
+        ahead = _next(called, name, at, at + SOON)
+        if ahead is not None:
+            at = ahead + 1
+        elif at == 0 and (ahead := _next(called, name, late, len(called))) is not None:
+            late = ahead + 1  # the recorded step begins a little before the listed one, with what that ends with
         if ahead is None:
             continue
-        place = _place(lines, *called[ahead][1:])
-        at, over = ahead + 1, int(ends[row])
+        place, over = _place(lines, *called[ahead][1:]), int(ends[row])
         if place is not None:
             _give(row, place, found, view, parents)
     return found
+
+
+def _next(called: list[CalledOp], name: str, first: int, end: int) -> int | None:
+    return next((k for k in range(first, min(end, len(called))) if called[k][0] == name), None)
 
 
 def _give(

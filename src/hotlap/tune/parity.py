@@ -18,16 +18,12 @@ NaN or infinity where the baseline has none never passes, nor do steps that cons
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean, median
-from typing import Any, Final
+from statistics import median
+from typing import Final
 
-import msgspec
-import numpy as np
-
-from hotlap.diagnose.steps import of_mode
-from hotlap.records.files import rank_folders, read_lines, read_steps
 from hotlap.records.tune import Parity
+
+from .evidence import Evidence, Gaps, gaps, samples
 
 AA_FACTOR: Final = 3.0
 AA_LEAST: Final = 1e-4
@@ -38,36 +34,8 @@ GRADIENT_TOLERANCE: Final = 0.02
 UPDATE_TOLERANCE: Final = 0.05
 DIRECTION_TOLERANCE: Final = 0.2
 PATTERN_TOLERANCE: Final = 0.5
-PATTERN_LEAST: Final = 2.0**-8
-"""A loss whose steps differ by less than this, one bfloat16 rounding, has no pattern to tell its batches by."""
-COMPARED_STEPS: Final = 64
-"""Steps whose losses are compared: later ones differ by what rounding has grown to, whatever the lever."""
 LEAST_STEPS: Final = 5
 MOST_TOLERANCE: Final = 0.03
-
-
-class ProbeLine(msgspec.Struct, frozen=True):
-    """A line of `rank-K/probe.jsonl`."""
-
-    what: str
-    batch: int = 0
-    leaves: tuple[dict[str, Any], ...] = ()
-    draws: bool | None = None
-    optimizer: int = 0
-    step: int = 0
-    gradient_norm: float | None = None
-    update_norm: float | None = None
-    update: tuple[float | None, ...] = ()
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What one run computed. losses: a tuple a step, NaN where not finite, one entry a backward call."""
-
-    losses: tuple[tuple[float, ...], ...]
-    updates: tuple[ProbeLine, ...] = ()
-    batches: tuple[ProbeLine, ...] = ()
-    draws: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -91,152 +59,6 @@ class Twins:
     redrawn: Sequence[Callable[[], Evidence | None]]
     pinned: Callable[[], tuple[Evidence, Evidence] | None] = lambda: None
     """The bare command and the trial again, both with `levers._pinned_draws`."""
-
-
-def read_evidence(folder: Path) -> Evidence:
-    """The evidence in a run folder (rank 0)."""
-    ranks = rank_folders(folder)
-    if not ranks:
-        return Evidence(())
-    _, steps = of_mode(read_steps(ranks[0]))
-    losses = tuple(
-        (math.nan,) if step.nonfinite else tuple(_number(x) for x in step.losses or (step.loss,)) for step in steps
-    )
-    lines = list(read_lines(ranks[0] / "probe.jsonl", ProbeLine))
-    draws = [line.draws for line in lines if line.what == "forward"]
-    return Evidence(
-        losses,
-        tuple(line for line in lines if line.what == "update"),
-        tuple(line for line in lines if line.what == "batch"),
-        any(draws) if draws else None,
-    )
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else value
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """Relative differences between two runs: all 0 means bit for bit.
-
-    pattern: difference of the losses' changes from step to step over those changes. The same batches in the same order
-    make the same ups and downs, even where the loss as a whole hardly moves and any data would pass its tolerance.
-    """
-
-    steps: int
-    loss: float
-    tail: float
-    pattern: float
-    gradient: float
-    update: float
-    direction: float
-
-    @property
-    def none(self) -> bool:
-        """Bit for bit the same."""
-        return not any((self.loss, self.tail, self.pattern, self.gradient, self.update, self.direction))
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def gaps(one: Evidence, two: Evidence, later: bool = False) -> Gaps:
-    """How far two runs differ; see `Gaps`. Losses: root mean square over the mean, worst of the backward calls.
-
-    later: compare gradients and directions of later probed steps as well, for runs that don't begin alike.
-    """
-    pairs = list(zip(one.losses, two.losses, strict=False))[:COMPARED_STEPS]
-    width = min((min(len(a), len(b)) for a, b in pairs), default=0)
-    same_shape = all(len(a) == len(b) for a, b in pairs)
-    loss = tail = 0.0 if same_shape or width else math.inf
-    pattern = 0.0
-    for column in range(width):
-        a = np.array([row[column] for row, _ in pairs])
-        b = np.array([row[column] for _, row in pairs])
-        known = np.isfinite(a) & np.isfinite(b)
-        if not known.any():
-            continue
-        a, b = _scaled(a[known], b[known])
-        scale = float(np.abs(a).mean()) or 1.0
-        late = slice(-max(1, len(a) // 3), None)
-        loss = max(loss, float(np.sqrt(np.mean((b - a) ** 2))) / scale)
-        tail = max(tail, abs(float((b[late] - a[late]).mean())) / scale)
-        pattern = max(pattern, _pattern(a, b, scale))
-    gradient, update, direction = _update_gaps(one.updates, two.updates, later)
-    return Gaps(len(pairs), loss, tail, pattern, gradient, update, direction)
-
-
-def _scaled(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both by one power of two, so that squares don't overflow and no bit is lost."""
-    shift = -int(np.frexp(np.abs(a).max())[1])
-    return np.ldexp(a, shift), np.ldexp(b, shift)
-
-
-def _pattern(a: np.ndarray, b: np.ndarray, scale: float) -> float:
-    """See `Gaps`; 0 where the baseline has no pattern."""
-    own = float(np.sqrt(np.mean(np.diff(a) ** 2))) if len(a) > 1 else 0.0
-    if own < PATTERN_LEAST * scale:
-        return 0.0
-    return float(np.sqrt(np.mean(np.diff(b - a) ** 2))) / own
-
-
-def _update_gaps(one: Sequence[ProbeLine], two: Sequence[ProbeLine], later: bool) -> tuple[float, float, float]:
-    """Relative gaps of the first gradient norm and the update norms, and 1 - cosine of the first updates."""
-    gradient = update = direction = 0.0
-    others = {(line.optimizer, line.step): line for line in two}
-    if others.keys() - {(line.optimizer, line.step) for line in one}:
-        update = math.inf
-    first_steps: dict[int, int] = {}
-    for line in one:
-        first_steps.setdefault(line.optimizer, line.step)
-        other = others.get((line.optimizer, line.step))
-        if other is None:
-            update = math.inf
-            continue
-        update = max(update, _relative(line.update_norm, other.update_norm))
-        if later or line.step == first_steps[line.optimizer]:
-            gradient = max(gradient, _relative(line.gradient_norm, other.gradient_norm))
-            direction = max(direction, _direction(line.update, other.update))
-    return gradient, update, direction
-
-
-def _relative(a: float | None, b: float | None) -> float:
-    if a is None or b is None:
-        return 0.0 if a == b else math.inf
-    if a == b:
-        return 0.0
-    return abs(b - a) / abs(a) if a else math.inf
-
-
-def _direction(one: Sequence[float | None], two: Sequence[float | None]) -> float:
-    """1 - cosine of two updates; 0 when they are equal element by element."""
-    if one == two:
-        return 0.0
-    a = np.array([math.nan if x is None else x for x in one])
-    b = np.array([math.nan if x is None else x for x in two])
-    if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return math.inf
-    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return max(1e-12, 1 - float(a @ b) / norm) if norm else math.inf
-
-
-def samples(one: Evidence, two: Evidence) -> str:
-    """How delivered samples compare: "none", "same", "labels" (integers same, floats other), or "other"."""
-    if not one.batches or not two.batches:
-        return "none"
-    floats_differ = integers = False
-    for a, b in zip(one.batches, two.batches, strict=False):
-        if [leaf["kind"] for leaf in a.leaves] != [leaf["kind"] for leaf in b.leaves]:
-            return "other"
-        for left, right in zip(a.leaves, b.leaves, strict=True):
-            integers |= left["kind"] == "int"
-            if left["rows"] == right["rows"]:
-                continue
-            if left["kind"] == "int" or len(left["rows"]) != len(right["rows"]):
-                return "other"
-            floats_differ = True
-    if not floats_differ:
-        return "same"
-    return "labels" if integers else "floats"
 
 
 NUDGED: Final = "a nudge of the weights by one bfloat16 rounding does to it"
@@ -279,7 +101,8 @@ def _with_twins(
     rule: Rule, base: Evidence, trial: Evidence, noise: "Limits", twins: Twins, other_draws: bool, seen: str
 ) -> Parity:
     found = gaps(base, trial)
-    limits = noise.widest(Limits.stated(rule.tolerance)) if rule.numeric else noise
+    outputs = not _losses_known(base) and all(line.gradient_norm is None for line in base.updates)
+    limits = noise.widest(Limits.stated(rule.tolerance, outputs)) if rule.numeric else noise
     if rule.numeric and limits.hold(found):
         why = f"within the stated tolerance of {rule.tolerance:.1%}"
         return _parity(True, "numeric", why, found, limits.loss, seen)
@@ -344,7 +167,7 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
     steps = min(len(base.losses), len(trial.losses))
     if steps < LEAST_STEPS:
         return f"only {steps} steps to compare, at least {LEAST_STEPS} are needed"
-    known = any(math.isfinite(x) for row in base.losses for x in row)
+    known = _losses_known(base)
     if not known and not base.updates:
         return "neither a loss, an update nor an output of the script was seen, so nothing can be compared"
     if known and not any(math.isfinite(x) for row in trial.losses[:steps] for x in row):
@@ -361,6 +184,10 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
     if seen == "other" and samples(base, again) != "other":
         return f"{SAMPLES_SAID['other']}"
     return None
+
+
+def _losses_known(evidence: Evidence) -> bool:
+    return any(math.isfinite(x) for row in evidence.losses for x in row)
 
 
 def _calls(evidence: Evidence) -> float:
@@ -388,8 +215,11 @@ class Limits:
         return cls(of(own.loss, own.tail), of(own.pattern), of(own.gradient), of(own.update), of(own.direction))
 
     @classmethod
-    def stated(cls, tolerance: float) -> "Limits":
-        """From a lever's stated tolerance."""
+    def stated(cls, tolerance: float, outputs: bool = False) -> "Limits":
+        """From a lever's stated tolerance. outputs: of inference, which are compared instead of updates: their norm,
+        and by the angle between them their difference, may be off by the tolerance itself."""
+        if outputs:
+            return cls(tolerance, PATTERN_TOLERANCE, GRADIENT_TOLERANCE, tolerance, tolerance**2 / 2)
         return cls(tolerance, PATTERN_TOLERANCE, GRADIENT_TOLERANCE, UPDATE_TOLERANCE, DIRECTION_TOLERANCE)
 
     def widest(self, other: "Limits") -> "Limits":
@@ -441,8 +271,3 @@ def _parity(ok: bool, level: str, why: str, found: Gaps, allowed: float | None, 
         samples=SAMPLES_SAID[seen],
         steps=found.steps,
     )
-
-
-def mean_loss(evidence: Evidence) -> float:
-    """Mean finite loss, for tests and tables."""
-    return fmean(x for row in evidence.losses for x in row if math.isfinite(x))

@@ -18,9 +18,12 @@ def recipe_of(tune: Tune) -> Recipe:
         format=RECIPE_FORMAT,
         hotlap=__version__,
         command=tune.command,
-        lever=tuple(
-            RecipeLever(name=kept.lever, settings=kept.settings, risk=kept.risk, measured=kept.measured)
-            for kept in tune.kept
+        lever=(
+            *(RecipeLever(name=one.lever, settings=one.settings, risk=one.risk) for one in tune.fitted),
+            *(
+                RecipeLever(name=kept.lever, settings=kept.settings, risk=kept.risk, measured=kept.measured)
+                for kept in tune.kept
+            ),
         ),
         evidence=RecipeEvidence(
             speedup=tune.speedup,
@@ -63,6 +66,17 @@ def levers_of(path: Path, machine: Environment, lenient: bool = False) -> tuple[
         else:
             raise RecipeError(f"{path}: {entry.name}: {wrong}. `--lenient` leaves such levers out")
     return tuple(levers), passed
+
+
+def checked(path: Path, recipe: Recipe) -> tuple[Lever, ...]:
+    """The levers of a recipe for any machine, this one or not. Raises RecipeError as `levers_of` does."""
+    levers: list[Lever] = []
+    for entry in recipe.lever:
+        wrong = _wrong(entry.name, entry.settings, (lever.name for lever in levers))
+        if wrong is not None:
+            raise RecipeError(f"{path}: {entry.name}: {wrong}")
+        levers.append(Lever(name=entry.name, settings=entry.settings))
+    return tuple(levers)
 
 
 def _wrong(name: str, settings: Mapping[str, object], active: Iterable[str]) -> str | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Final, Protocol
 
 import msgspec
@@ -16,20 +17,22 @@ from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.diagnose.steps import step_time
 from hotlap.launch.run import Request, output_tail, run_apart
 from hotlap.launch.supervise import Ended
-from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import AgentError, NothingMeasured
 from hotlap.records.files import new_folder, rank_folders, read_lines, read_problems, read_words, write_atomic
-from hotlap.records.run import Environment, Lever
+from hotlap.records.run import Environment, Lever, Step
 from hotlap.records.tune import Outcome, Trial
 
-from .parity import Evidence, read_evidence
+from .evidence import Evidence, read_evidence
 from .recipe import variables_of
 
 PROBE_STEPS: Final = 4
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
 LEAST_STEPS: Final = 20
 """Steady steps of a trial, however long they take; at most `Plan.steps`, and about `Plan.seconds` of them."""
+BRIEF: Final = (10, 1.0)
+"""The same of a brief trial, and the seconds."""
+PROFILED_STEPS: Final = 3
 LEAST_STEADY: Final = 5
 
 
@@ -61,10 +64,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Special:
-    """What sets a trial apart beside its levers."""
+    """What sets a trial apart beside its levers.
+
+    brief: fewer steps, for what is only compared with a trial made before. profiled: with a window of torch.profiler
+    after the steps that are timed.
+    """
 
     nudge: float = 0.0
     redraw: int | None = None
+    brief: bool = False
+    profiled: bool = False
 
 
 @dataclass
@@ -75,7 +84,8 @@ class Trials:
     listener: Listener
     done: list[Trial] = field(default_factory=list)
     earlier: list[Trial] = field(default_factory=list)
-    timeout_s: float = 600.0
+    recalled: set[int] = field(default_factory=set)
+    """Trials of an earlier session, by id."""
 
     def resume(self) -> None:
         """Take over what an earlier, interrupted tune of this folder measured.
@@ -92,18 +102,19 @@ class Trials:
                 journal.write(b"\n")  # a killed tune may have left part of a line
 
     def run(
-        self, purpose: str, levers: Sequence[Lever], special: Special | None = None, timeout_s: float | None = None
+        self, purpose: str, levers: Sequence[Lever], special: Special | None = None, timeout_s: float = 600.0
     ) -> Trial:
         """Make a trial, or recall it."""
         special = special or Special()
         known = self._recall(purpose, levers)
         if known is not None:
             self.done.append(known)
+            self.recalled.add(known.id)
             return known
         number = len(list(self.plan.folder.glob("trials/*")))
         folder = new_folder(self.plan.folder / "trials" / f"{number:03d}")
         self.listener.trial(purpose, " + ".join(lever.name for lever in levers) or "bare command")
-        trial = self._make(number, purpose, tuple(levers), folder, special, timeout_s or self.timeout_s)
+        trial = self._make(number, purpose, tuple(levers), folder, special, timeout_s)
         self.done.append(trial)
         with (self.plan.folder / "trials.jsonl").open("ab") as journal:
             journal.write(msgspec.json.encode(trial) + b"\n")
@@ -140,19 +151,21 @@ class Trials:
         self, number: int, purpose: str, levers: tuple[Lever, ...], folder: Path, special: Special, timeout_s: float
     ) -> Trial:
         plan = self.plan
+        least, seconds = BRIEF if special.brief else (LEAST_STEPS, plan.seconds)
         request = Request(
             command=plan.command,
             folder=folder,
             environment=plan.environment,
             steps=plan.steps,
-            seconds=plan.seconds,
-            least_steps=min(plan.steps, LEAST_STEPS),
+            seconds=min(seconds, plan.seconds),
+            least_steps=min(plan.steps, least),
             levers=levers,
             variables={"PYTHONHASHSEED": "0", **variables_of(levers)},
             seed=plan.seed,
             probe_steps=PROBE_STEPS,
             nudge=special.nudge,
             redraw=special.redraw,
+            profile_steps=PROFILED_STEPS if special.profiled else 0,
             cwd=plan.cwd,
         )
         begun = time.monotonic()
@@ -227,26 +240,29 @@ def _refusal(folder: Path) -> str | None:
 
 def _measure(folder: Path) -> tuple[Outcome, str, dict[str, float | int | None]]:
     ranks = read_ranks(folder)
-    times = [step_time(rank.steady.walls, rank.steady.period) for rank in ranks]
+    times = [step_time(rank.steady.times, rank.steady.period) for rank in ranks]
     steady = ranks[0].steady
     if len(steady.steps) < LEAST_STEADY or not all(math.isfinite(t) for t in times):
         return "too few steps", f"only {len(steady.steps)} steady steps of {steady.seen}", {}
     warmup = sum(step.wall_ms for step in ranks[0].steps[: steady.warmup]) / 1000
-    peaks = [rank.facts.peak_memory_bytes for rank in ranks if rank.facts and rank.facts.peak_memory_bytes]
+    facts = [rank.facts for rank in ranks if rank.facts]
+    rows = [_rows(rank.steady.steps) for rank in ranks]
     measured: dict[str, float | int | None] = {
         "step_ms": max(times),
         "warmup_s": warmup,
-        "peak_memory_bytes": max(peaks, default=None),
+        "peak_memory_bytes": max((one.peak_memory_bytes or 0 for one in facts), default=0) or None,
+        "peak_rss_bytes": max((one.peak_rss_bytes or 0 for one in facts), default=0) or None,
+        "rows": sum(one for one in rows if one) if all(rows) else None,
     }
     return "measured", "" if steady.settled else "no steady state was reached", measured
+
+
+def _rows(steps: Sequence[Step]) -> float | None:
+    """Mean rows of a step, None unless all are known."""
+    known = [step.samples for step in steps if step.samples is not None]
+    return fmean(known) if known and len(known) == len(steps) else None
 
 
 def names(levers: Sequence[Lever]) -> str:
     """Lever names for a line of text."""
     return " + ".join(lever.name for lever in levers) or "bare command"
-
-
-def risk_of(levers: Sequence[Lever]) -> str:
-    """The weakest risk of some levers."""
-    risks = {all_levers()[lever.name].risk for lever in levers}
-    return next((risk for risk in ("semantic", "numeric") if risk in risks), "exact")

@@ -1,5 +1,6 @@
 """A whole tune: from a command to `tune.json` and `recipe.toml`, resumable and interruptible."""
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,18 +10,28 @@ import msgspec
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.supervise import adopt_orphans
-from hotlap.levers import all_levers
+from hotlap.levers import _compile_cache, all_levers
 from hotlap.records.errors import HotlapError, Interrupted, RecordError, UsageError
 from hotlap.records.files import new_folder, read_record, write_recipe, write_record
+from hotlap.records.run import Facts
 from hotlap.records.tune import Tune
 
+from .fit import fitted
+from .objective import KINDS, SLOWDOWN, Kind, Objective
 from .recipe import recipe_of
-from .search import Found, Search
+from .remember import Remembered, key_of, learned, recall, store
+from .search import Search
+from .state import Asked, Found
 from .trials import Listener, Plan, Trials
+
+MOST_SLOWDOWN = 10.0
 
 
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; kept as `request.json`, so that `--resume` needs no command again."""
+    """What was asked for; kept as `request.json`, so that `--resume` needs no command again.
+
+    fresh: nothing is taken from earlier tunes. price, slowdown: see `objective.Objective`.
+    """
 
     command: tuple[str, ...]
     cwd: str
@@ -30,22 +41,39 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    objective: Kind = "time"
+    price: float | None = None
+    slowdown: float = SLOWDOWN
+    fresh: bool = False
     seed: int = 81649
 
 
 def check(request: TuneRequest) -> None:
-    """Raises UsageError for unknown levers or `--allow`, CommandError for a command that can't be started."""
+    """Raises UsageError for unknown levers or other options that make no sense, CommandError for a command that can't
+    be started."""
     known = all_levers()
     for name in (*request.only, *request.without):
         if name not in known:
             raise UsageError(f"there is no lever {name!r}; the levers are {', '.join(known)}")
     if set(request.allow) - {"semantic"}:
         raise UsageError(f"--allow takes only 'semantic', not {', '.join(request.allow)}")
+    _check_objective(request)
     if request.steps < 12:
         raise UsageError(f"--steps {request.steps} is too few to compare trials by; give at least 12")
     if any("\ud800" <= char <= "\udfff" for word in (request.cwd, *request.command) for char in word):
         raise UsageError("the command or its folder has bytes that are no UTF-8; tune keeps both as text for --resume")
     find_program(request.command, Path(request.cwd))
+
+
+def _check_objective(request: TuneRequest) -> None:
+    if request.objective not in KINDS:
+        raise UsageError(f"--objective takes {', '.join(KINDS)}, not {request.objective!r}")
+    if request.objective == "cost" and request.price is None:
+        raise UsageError("--objective cost needs --price, the dollars that an hour of this machine costs")
+    if request.price is not None and not 0 < request.price < math.inf:
+        raise UsageError(f"--price {request.price} is not a price; give dollars an hour, as 2.49")
+    if not 0 <= request.slowdown <= MOST_SLOWDOWN:
+        raise UsageError(f"--slowdown {request.slowdown} is not between 0 and {MOST_SLOWDOWN:g}; 0.1 means 10%")
 
 
 def begin(folder: Path, request: TuneRequest) -> None:
@@ -74,18 +102,24 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     cwd = Path(request.cwd)
     plan = Plan(request.command, folder, environment(cwd), request.steps, request.seconds, request.seed, cwd)
     trials = Trials(plan, listener)
+    cache_was_warm = _compile_cache.warm()
     if resume:
         trials.resume()
-    search = Search(trials, request.budget_s, request.only, request.without, "semantic" in request.allow)
+    cache = Cache(request, plan)
+    search = Search(trials, request.budget_s, _asked(request), recall=cache.recall)
     why = ""
     try:
         found = search.run()
     except KeyboardInterrupt:
         found, why = search.found, "interrupted; the speed-up is not confirmed"
+        found.fitted = found.fitted or fitted(search.state) if found.baseline else []
     if found.baseline is None:
         raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
     result = _record(request, plan, trials, found, why, time.monotonic() - begun)
-    if result.kept:
+    if any("compile" in lever.name for trial in result.trials for lever in trial.levers):
+        result = msgspec.structs.replace(result, compile_cache="warm" if cache_was_warm else "cold")
+    cache.store(result)
+    if result.recipe:
         write_recipe(folder / "recipe.toml", recipe_of(result))
     write_record(folder / "tune.json", result)
     return result
@@ -94,7 +128,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
 def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why: str, wall_s: float) -> Tune:
     if found.baseline is None:
         raise HotlapError("a tune without a baseline has no result")
-    proven = found.interval is not None and found.interval.low > 1 and bool(found.kept)
+    before, after = found.memory
     return Tune(
         command=request.command,
         speedup=found.speedup,
@@ -102,7 +136,7 @@ def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why:
         pairs=found.pairs,
         before_ms=found.before_ms,
         after_ms=found.after_ms,
-        gain=proven,
+        gain=found.gain and bool(found.kept),
         kept=tuple(found.kept),
         dropped=tuple(found.dropped.values()),
         parity=found.parity,
@@ -116,8 +150,49 @@ def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why:
         complete=not (why or found.not_done),
         why_incomplete=why or found.not_done,
         environment=plan.environment,
-        recipe=str(plan.folder / "recipe.toml") if found.kept else None,
+        recipe=str(plan.folder / "recipe.toml") if found.kept or found.fitted else None,
+        objective=request.objective,
+        memory_before_bytes=before,
+        memory_after_bytes=after,
+        price=request.price,
+        fitted=tuple(found.fitted),
+        reused=tuple(found.reused),
+        **found.costs,
     )
+
+
+def _asked(request: TuneRequest) -> Asked:
+    objective = Objective(request.objective, request.price, request.slowdown)
+    return Asked(request.only, request.without, "semantic" in request.allow, objective)
+
+
+class Cache:
+    """What earlier tunes of the same command learned, looked up when its code is known, and written at the end."""
+
+    def __init__(self, request: TuneRequest, plan: Plan) -> None:
+        self.request, self.plan = request, plan
+        self.key: str | None = None
+        self.known = Remembered()
+
+    def recall(self, facts: Facts) -> Remembered:
+        """What is remembered, nothing with `--fresh`."""
+        request = self.request
+        options = (request.objective, f"{request.slowdown:g}", *request.allow)
+        self.key = key_of(request.command, Path(request.cwd), facts, self.plan.environment, options)
+        if not request.fresh:
+            self.known = recall(self.key, all_levers(), self.plan.environment)
+        return self.known
+
+    def store(self, result: Tune) -> None:
+        """Remember what a tune found; one that was told which levers to try says nothing of the others."""
+        if self.key is None or self.request.only or self.request.without:
+            return
+        kept = result.kept if result.gain else ()
+        found = learned(self.known, kept, result.dropped, result.trials, result.complete, result.noise or 0.0)
+        if not result.gain and not result.complete:  # it says nothing against what an earlier one kept
+            found = msgspec.structs.replace(found, kept=self.known.kept, alone=self.known.alone)
+        if found.kept or found.failed:
+            store(self.key, found)
 
 
 __all__: Sequence[str] = ("TuneRequest", "begin", "check", "read_request", "tune")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FIND, BEGIN, END = hook("forward_find"), hook("forward_begin"), hook("forward_end")
 SETTLED = 4
 SETTLED_INFERENCE = 16
+DESCRIBED, DESCRIBED_AUTOCAST = 16, 3
+"""Forwards of a module whose inputs, and whose autocast, are described after the first."""
 _CALL_CODE = torch.nn.Module._wrapped_call_impl.__code__
 
 
@@ -182,9 +184,12 @@ class Root:
         inference = not training and not agent.steps.optimizers_built
         if not self.levers_in and (training or inference):
             self._first(module, training)
-        elif self.described < 3:
+        elif self.described < DESCRIBED:
             self.described += 1
-            agent.script.inside_autocast(module, self.device)
+            if self.described <= DESCRIBED_AUTOCAST:
+                agent.script.inside_autocast(module, self.device)
+            if training:
+                agent.script.inputs(module, args, kwargs)
         if agent.probe.active and training and agent.steps.backwards == 0:
             self.random = random_state()
         evaluating = not training and not module.training

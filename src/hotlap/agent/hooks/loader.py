@@ -33,10 +33,13 @@ def _patch_next(agent: "Agent") -> None:
     def begin() -> None:
         agent.begin()
         agent.steps.data_begin()
+        agent.script.making.begin(agent.probe.active)
 
     def end(iterator: Any, batch: Any) -> None:
         training = torch.is_grad_enabled()
         facts = getattr(iterator, "_hotlap_facts", None)
+        if facts is not None and batch is not None and training:
+            agent.script.making.end(iterator, facts, batch)
         agent.steps.data_end(_rows(batch, facts), training)
         if facts is not None and batch is not None:
             agent.script.batch(facts, batch)

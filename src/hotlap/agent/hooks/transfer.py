@@ -1,4 +1,9 @@
-"""Tensors moving from the host to the device: `Tensor.to` and `Tensor.cuda`, in builds of torch that have a device."""
+"""Tensors moving from the host to the device: `Tensor.to` and `Tensor.cuda`, in builds of torch that have a device.
+
+Classes with a `__torch_function__` are told which function was called by what `torch.Tensor.to` is at that moment: our
+wrapper, which the user's classes, made after it, know by that name. Torch's own were made before, and compare with the
+original (an uninitialized parameter of a lazy module refuses all else), so they are told of that one.
+"""
 
 import functools
 from collections.abc import Callable
@@ -34,6 +39,14 @@ def _to_device(args: Any, kwargs: Any) -> bool:
 def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callable[..., Any]:
     steps = agent.steps
 
+    def call(tensor: Any, args: Any, kwargs: Any) -> Any:
+        kind = type(tensor)
+        if kind is torch.Tensor or kind is torch.nn.Parameter or not kind.__module__.startswith("torch."):
+            return original(tensor, *args, **kwargs)
+        if not torch.overrides.has_torch_function((tensor,)):
+            return original(tensor, *args, **kwargs)
+        return torch.overrides.handle_torch_function(original, (tensor,), tensor, *args, **kwargs)
+
     def begin(tensor: Any, kwargs: Any) -> None:
         agent.script.moved(tensor, bool(kwargs.get("non_blocking", False)))
         steps.transfer_begin()
@@ -41,20 +54,20 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
     @functools.wraps(original)
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (
-            not agent.begun
+            torch.compiler.is_compiling()
+            or not agent.begun
             or steps.in_forward
             or steps.in_backward
             or steps.in_data
             or steps.step_depth
-            or torch.compiler.is_compiling()
             or self.device.type != "cpu"
             or not (always or _to_device(args, kwargs))
             or not agent.mine()
         ):
-            return original(self, *args, **kwargs)
+            return call(self, args, kwargs)
         agent.guard.call(BEGIN, begin, self, kwargs)
         try:
-            return original(self, *args, **kwargs)
+            return call(self, args, kwargs)
         finally:
             if agent.mine():
                 agent.guard.call(END, steps.transfer_end)

@@ -5,6 +5,9 @@ from hotlap.records.run import RootFacts
 
 from ._base import Measured
 
+FAULTS = 256
+"""Page faults a step from which host memory is said to go to the kernel and back."""
+
 
 def find(measured: Measured) -> Finding | None:
     """Share: forward, backward and optimizer, unless the device only waits for launches there."""
@@ -39,10 +42,12 @@ def _levers(measured: Measured, root: RootFacts | None) -> tuple[str, ...]:
         "bf16-autocast": (cuda or facts.cpu_bf16) and root.autocast is None,
         "tf32": cuda and not facts.tf32_matmul,
         "compile": not root.compiled,
+        "attention": root.softmax and not root.compiled,
         "fused-optimizer": bool(facts.optimizers),
         "channels-last": root.conv_input_4d and not root.channels_last,
         "cudnn-benchmark": cuda and root.conv > 0 and not facts.cudnn_benchmark,
         "cpu-threads": not cuda,
+        "host-allocator": not cuda and facts.host is not None and facts.host.faults >= FAULTS,
     }
     return tuple(name for name, open_ in possible.items() if open_)
 

@@ -23,5 +23,11 @@ def find(measured: Measured) -> Finding | None:
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
         why="the model stands still meanwhile; which lines it is takes a profile to tell",
         instead="log every n steps, keep metrics on the device, make batches ahead",
-        levers=(),
+        levers=("gc-pauses",) if _collects(measured) else (),
     )
+
+
+def _collects(measured: Measured) -> bool:
+    """Whether Python's cyclic collector takes a notable part of the step."""
+    host = measured.facts.host if measured.facts else None
+    return host is not None and host.gc_ms >= 0.02 * measured.step_ms

@@ -1,6 +1,7 @@
 """The loop waits for its batches."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.run import LoaderFacts
 
 from ._base import Measured
 
@@ -27,5 +28,12 @@ def find(measured: Measured) -> Finding | None:
         if not loader.workers
         else "the workers make batches more slowly than the model uses them up",
         instead="make batches in worker processes, or make each one cheaper",
-        levers=("loader-workers", "device-prefetch") if measured.cuda else ("loader-workers",),
+        levers=("loader-workers", *(("device-prefetch",) if measured.cuda else ()), *_made_once(loader)),
     )
+
+
+def _made_once(loader: LoaderFacts) -> tuple[str, ...]:
+    """Levers that make batches cheaper, where what was seen leaves them open; their own `applies` decides."""
+    if loader.iterable or not loader.default_collate or loader.draws:
+        return ()
+    return ("batch-fetch", "sample-cache") if loader.holds_tensors else ("sample-cache",)

@@ -14,7 +14,7 @@ The rest, before L starts, is cut at every start and end of a host event and boo
 T. Where T has no event open but Python or annotations, the main thread is asked, then the other threads that launch;
 where none of them is in an op or a call it is T's Python. By the event (the first that fits):
 
-* `input`: within `enumerate(DataLoader)#...__next__`.
+* `input`: within `enumerate(DataLoader)#...__next__`, or hotlap's range of the phase, in which workers are started.
 * `communication`: within an op of torch.distributed (`c10d::`, `nccl:`, `gloo:`): the host waits for other ranks.
 * `profiler`: while the profiler takes time of its own (rows of category `overhead`).
 * `allocator`: a call that takes memory from the driver or gives it back (cudaMalloc, cudaFree, cudaHostAlloc, ...).
@@ -27,8 +27,9 @@ Three rules add to that:
 * After a sync. A wait of w ns on an asked thread holds the host up by w ns, which it could have been ahead. So of the
   time after a wait and before the end of the next, the first w ns of `launch` and `python` are booked to `sync` and to
   that wait: idle time that would not be there if the call had not waited. Idle time within the call comes off w. Waits
-  with no kernel launch between them (`.item()` and then the copies of the next batch) count as one, with the sum of
-  their time, booked to the longest.
+  with no kernel launch between them (`.item()` and then the copies of the next batch), and waits that are short beside
+  one before (`print(loss)` waits once for the device and then for each little kernel that it formats with) count as
+  one, with the sum of their time, booked to the longest.
 * Between the nodes of a backward. Where no asked thread is in an op or a call, and the last one as well as the next are
   on the same thread, not the main one, autograd's engine is at work: `launch`, booked to the next.
 * No known launch. Work whose call is not in the trace was queued before the gap if its correlation is older than every
@@ -78,11 +79,13 @@ WAITS: Final = re.compile(
     r"|^cuMemcpy(HtoD|DtoH)(_v2)?(_ptds)?$"
 )
 """Calls in which the host waits for the device, whatever they copy."""
+SHORT: Final = 0.1
+"""Of the longest wait of a group: who waits less finds the device as that one left it, with nothing to do."""
 ALLOCATES: Final = re.compile(
     r"^(cuda|hip|cu)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc)|Mem(Alloc|Free|Create|Release|Map|Unmap"
     r"|SetAccess|Address|Host))"
 )
-INPUT_NAME: Final = "enumerate(DataLoader)"
+INPUT_NAMES: Final = r"^enumerate\(DataLoader\)|^hotlap:data$"
 COMMUNICATION_NAMES: Final = ("c10d::", "nccl:", "gloo:")
 _NEVER: Final = -(2**62)
 MAX_THREADS: Final = 8
@@ -311,7 +314,7 @@ def _asked(view: View, rows: Ints, preferred: Ints) -> Ints:
     used = np.unique(rows)
     names = view.trace.host.select("name", "cat")[np.maximum(used, 0)]
     busy = (~names["cat"].is_in(["python", "annotation"])).to_numpy() & (used >= 0)
-    busy |= names["name"].str.starts_with(INPUT_NAME).to_numpy() & (used >= 0)
+    busy |= names["name"].str.contains(INPUT_NAMES).to_numpy() & (used >= 0)
     step = names["name"].str.starts_with("ProfilerStep#").to_numpy()
     rank = np.where(busy, 0, np.where((used < 0) | step, 200, 100))
     score = rank[np.searchsorted(used, rows)] + 1 + np.arange(len(rows))[:, None]
@@ -366,7 +369,7 @@ def _next_node(view: View, threads: list[tuple[int, int]], at: Ints, wanted: Boo
 @remembered
 def _loader(view: View) -> Bools:
     """Which rows of `host` are waits for the data loader."""
-    return _marked(view, (pl.col("cat") == "annotation") & pl.col("name").str.starts_with(INPUT_NAME))
+    return _marked(view, (pl.col("cat") == "annotation") & pl.col("name").str.contains(INPUT_NAMES))
 
 
 def _communication(view: View) -> Bools:
@@ -446,20 +449,31 @@ def _within_waits(view: View, whole: Pieces, waits: Ints) -> Ints:
 
 
 def _grouped(view: View, waits: Ints, booked: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """(end of each wait, its group; ns and longest call of each group), in order of end. A group has no kernel launch
-    between its waits."""
+    """(end of each wait, its group; ns and longest call of each group), in order of end. A wait joins the group before
+    it where no kernel was launched since, or where it is short beside the group's longest."""
     start, dur = view.host("start")[waits], view.host("dur")[waits]
     order = np.argsort(start + dur, kind="stable")
     waits, start, dur, booked = waits[order], start[order], dur[order], booked[order]
     launch = view.trace.device["launch"].filter(view.trace.device["cat"] == "kernel").to_numpy()
     issued = np.sort(view.host("start")[launch[launch >= 0]])
     counts = np.searchsorted(issued, start)
-    group = np.cumsum(np.diff(counts, prepend=counts[0]) != 0)
+    launched = np.diff(counts, prepend=counts[0]) != 0
+    group = np.cumsum(launched & ~_short_after_long(dur, launched))
     credit = np.zeros(group[-1] + 1, np.int64)
     np.add.at(credit, group, np.maximum(0, dur - booked))
     by_length = np.lexsort((dur, group))
     longest = waits[by_length[np.searchsorted(group[by_length], np.arange(len(credit)), side="right") - 1]]
     return start + dur, group, credit, longest
+
+
+def _short_after_long(dur: Ints, launched: Ints) -> Ints:
+    """Which waits are shorter than SHORT of the longest of their group, each by the groups that this makes."""
+    short = np.zeros(len(dur), bool)
+    longest = 0
+    for at, (ns, new) in enumerate(zip(dur.tolist(), launched.tolist(), strict=True)):
+        short[at] = ns < SHORT * longest
+        longest = max(longest, ns) if short[at] or not new else ns
+    return short
 
 
 def _split(whole: Pieces, which: Ints, taken: Ints, row: Ints) -> Pieces:

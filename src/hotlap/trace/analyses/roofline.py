@@ -43,6 +43,8 @@ from .kernels import shown
 
 SMALL_NS: Final = 2_000
 TRITON: Final = "triton_"
+WITH_HOST: Final = "HtoD|DtoH"
+"""Copies between host and device, which neither arithmetic nor the device's memory limits."""
 
 TYPES: Final = {
     "float": ("fp32", 4),
@@ -346,7 +348,8 @@ def needs(call: Call) -> Work | None:
 
 def roofline(view: View, peaks: Peaks | None, top: int | None = None) -> tuple[OpRoofline, ...]:
     """By op, shape and dtype, most device time first."""
-    work = view.work.filter((pl.col("op") >= 0) & (pl.col("start") >= view.window.start_ns))
+    with_host = (pl.col("kind") == "copy") & pl.col("name").str.contains(WITH_HOST)
+    work = view.work.filter((pl.col("op") >= 0) & (pl.col("start") >= view.window.start_ns) & ~with_host)
     if not len(work) or not len(view.trace.shapes):
         return ()
     rows = claimed(view, work["op"].to_numpy().astype(np.int64))

@@ -5,6 +5,9 @@ from hotlap.records.trace import RankTrace
 
 from ._base import doing, idle, idle_ms, place, share, total
 
+GIVEN_BACK = "cudaFree"
+"""Under no op: whoever gives memory back to the driver is why it has to be taken again."""
+
 
 def find(answers: RankTrace) -> list[Finding]:
     """Idle time under cudaMalloc, cudaFree and the like."""
@@ -21,7 +24,7 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, cost),
             cost_ms=cost,
             title="memory is taken from the driver in every step",
-            where=place(gaps),
+            where=place([gap for gap in gaps if gap.doing == GIVEN_BACK]) or place(gaps),
             evidence=f"{calls:.3g} driver allocations a step; idle {cost:.2f} ms under {doing(gaps)}",
             why="cudaMalloc and cudaFree wait for the device; in steady state the allocator should need neither",
             instead="take out empty_cache(); keep shapes alike; expandable_segments:True where blocks don't fit",

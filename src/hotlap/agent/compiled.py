@@ -1,0 +1,54 @@
+"""What torch.compile made of the script's functions, as its own records of the last compilations say.
+
+Read once, when facts are written: nothing is hooked into the compiler. A graph break ends a function's graph; the rest
+of it is compiled as another function, whose name tells the line at which it goes on (`torch_dynamo_resume_in_f_at_11`).
+A break that the compiler can't go on after (inside a loop) leaves the whole function to eager mode.
+"""
+
+import os
+import re
+import sys
+from typing import Any, Final
+
+LONGEST: Final = 300
+MOST: Final = 64
+RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
+HOTLAP: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def compiled_functions() -> list[dict[str, Any]]:
+    """One row for each of the script's functions that torch.compile took, in the order of their first compilation."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    metrics = getattr(utils, "get_compilation_metrics", None)
+    if metrics is None:
+        return []
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in metrics():
+        file, name = str(getattr(one, "co_filename", None) or ""), str(getattr(one, "co_name", None) or "")
+        if not name or file.startswith(HOTLAP):
+            continue
+        resumed = RESUMED.match(name)
+        function = resumed[1] if resumed else name
+        row = rows.setdefault(
+            (file, function),
+            {"file": file, "line": None, "function": function, "graphs": 0, "recompiles": 0, "breaks": []},
+        )
+        _count(row, one, int(resumed[2]) if resumed else None)
+    return list(rows.values())[:MOST]
+
+
+def _count(row: dict[str, Any], one: Any, resumed_at: int | None) -> None:
+    """Add a compilation to its function's row."""
+    if resumed_at is not None and resumed_at not in row["breaks"] and len(row["breaks"]) < MOST:
+        row["breaks"].append(resumed_at)
+    elif resumed_at is None:
+        row["line"] = getattr(one, "co_firstlineno", None)
+    if getattr(one, "recompile_reason", None):
+        row["recompiles"] += 1
+        row["reason"] = str(one.recompile_reason)[:LONGEST]
+    if getattr(one, "fail_type", None):
+        reason = getattr(one, "fail_reason", None) or one.fail_type
+        row["failed"] = str(reason).split("\n", 1)[0][:LONGEST]
+        row["failed_at"] = getattr(one, "fail_user_frame_lineno", None)
+    else:
+        row["graphs"] += 1

@@ -1,0 +1,166 @@
+"""What is told of a loader beside its arguments: how its samples are made, and what its worker processes do.
+
+Nothing here calls the user's dataset, except for its length where torch's own sampler asked for that already.
+"""
+
+import os
+import random
+import sys
+import time
+import weakref
+from typing import Any, Final
+
+import torch
+
+from .probe import leaves, row_digests
+
+MANY_OBJECTS: Final = 1_000_000
+"""Python objects in a dataset's containers from which workers are said to copy them: some 64 MiB each."""
+SAMPLED: Final = 16
+LOOKED_AT: Final = 64
+"""Batches of which the processor time is taken."""
+
+
+def described(loader: Any) -> dict[str, Any]:
+    """Facts of a loader that is about to be iterated."""
+    from torch.utils.data.dataloader import default_collate
+
+    sampler = type(getattr(loader, "sampler", None))
+    rows, batches = _lengths(loader, sampler)
+    name, count = _objects(getattr(loader, "dataset", None))
+    return {
+        "rows": rows,
+        "epoch_batches": batches,
+        "sampler": sampler.__name__,
+        "default_collate": getattr(loader, "collate_fn", None) is default_collate,
+        "own_workers": getattr(loader, "worker_init_fn", None) is not None or bool(getattr(loader, "timeout", 0)),
+        "holds_tensors": _holds_tensors(getattr(loader, "dataset", None)),
+        "objects": count if count >= MANY_OBJECTS else 0,
+        "objects_in": name if count >= MANY_OBJECTS else "",
+        "draws": None,
+        "making_cpu": None,
+        "repeated_rows": 0,
+        "worker_growth_bytes": 0,
+    }
+
+
+def _lengths(loader: Any, sampler: type) -> tuple[int | None, int | None]:
+    """Rows and batches an epoch, of torch's own samplers only: asking another runs code of the user's."""
+    samplers = torch.utils.data
+    if sampler not in {samplers.SequentialSampler, samplers.RandomSampler}:
+        return None, None
+    if type(getattr(loader, "batch_sampler", None)) is not samplers.BatchSampler:
+        return None, None
+    return len(loader.sampler), len(loader.batch_sampler)
+
+
+def _holds_tensors(dataset: Any, depth: int = 0) -> bool:
+    """Whether a dataset, or one that it wraps, has a tensor of several rows among its attributes."""
+    for value in list(getattr(dataset, "__dict__", {}).values())[:64]:
+        for item in value[:8] if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(item, torch.Tensor) and item.dim() > 0 and item.shape[0] > 1:
+                return True
+        if depth < 3 and isinstance(value, torch.utils.data.Dataset) and _holds_tensors(value, depth + 1):
+            return True
+    return False
+
+
+def _objects(dataset: Any) -> tuple[str, int]:
+    """The attribute with the most Python objects in lists, tuples, dicts and sets, and about how many."""
+    found = [("", 0)]
+    for name, value in list(getattr(dataset, "__dict__", {}).items())[:64]:
+        if isinstance(value, (list, tuple, dict, set)):
+            found.append((str(name), _size(value)))
+    return max(found, key=lambda item: item[1])
+
+
+def _size(value: Any) -> int:
+    """Objects in a container and, by a sample of its items, in those inside."""
+    if isinstance(value, (list, tuple)) and value:
+        items = value[:: max(1, len(value) // SAMPLED)][:SAMPLED]
+        inside = sum(len(item) for item in items if isinstance(item, (list, tuple, dict, set))) / len(items)
+        return int(len(value) * (1 + inside))
+    return len(value)
+
+
+class Making:
+    """Follows how batches are made: random draws, processor time, rows that several workers deliver alike."""
+
+    def __init__(self) -> None:
+        self._cpu = self._wall = 0
+        self._states: Any = None
+        self._first_rows: set[Any] = set()
+        self._iterator: Any = lambda: None
+        self._before: tuple[float, list[float], int] | None = None
+
+    def begin(self, probing: bool) -> None:
+        """A batch is asked for."""
+        self._states = _states() if probing else None
+        self._cpu, self._wall = time.thread_time_ns(), time.perf_counter_ns()
+
+    def end(self, iterator: Any, facts: dict[str, Any], batch: Any) -> None:
+        """It is there. Facts count the batches before it."""
+        if facts["workers"]:
+            self._of_workers(iterator, facts, batch)
+            return
+        if 0 < facts["batches"] <= LOOKED_AT:  # the first one begins the epoch: the sampler draws
+            wall = max(1, time.perf_counter_ns() - self._wall)
+            share, seen = min(1.0, (time.thread_time_ns() - self._cpu) / wall), facts["batches"]
+            facts["making_cpu"] = ((facts["making_cpu"] or 0.0) * (seen - 1) + share) / seen
+            if self._states is not None:
+                facts["draws"] = bool(facts["draws"]) or self._states != _states()
+
+    def _of_workers(self, iterator: Any, facts: dict[str, Any], batch: Any) -> None:
+        if self._iterator() is not iterator:
+            self._iterator, self._before = weakref.ref(iterator), None
+        if not facts["iterable"] or facts["workers"] < 2 or facts["batches"] > 1:
+            return
+        rows = set(zip(*[row_digests(leaf) for leaf in leaves(batch) if leaf.layout == torch.strided], strict=False))
+        if facts["batches"] == 0:
+            self._first_rows = rows
+        elif len(rows) > 1:  # a stream of equal rows says nothing
+            facts["repeated_rows"] = len(rows & self._first_rows)
+
+    def look_at_workers(self, facts: dict[str, Any]) -> None:
+        """What the worker processes have used since the first look: processor time, memory of their own."""
+        iterator = self._iterator()
+        workers = [w.pid for w in getattr(iterator, "_workers", ()) if w.pid is not None]
+        if not workers or len(workers) != facts["workers"]:
+            return
+        used = [_cpu_s(pid) for pid in workers]
+        own = _private_bytes(workers[0]) if facts["objects"] else 0
+        now = time.perf_counter()
+        if self._before is None:
+            self._before = now, used, own
+            return
+        since, before, owned = self._before
+        if now > since:
+            busy = sum(b - a for a, b in zip(before, used, strict=True)) / ((now - since) * len(workers))
+            facts["making_cpu"] = min(1.0, max(0.0, busy))
+        facts["worker_growth_bytes"] = max(0, own - owned)
+
+
+def _states() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    drawn = None if numpy is None else numpy.random.get_state()
+    own = None if drawn is None else (drawn[1].tobytes(), *drawn[2:])
+    return bytes(torch.get_rng_state().tolist()), random.getstate(), own
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of a process, s; 0 where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def _private_bytes(pid: int) -> int:
+    """Memory that a process shares with none; a forked worker owns what it, or its reference counts, wrote to."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii", errors="replace") as file:
+            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Private_Dirty:"))
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -1,0 +1,86 @@
+"""What torch.compile could not take of the script, as findings: graph breaks and recompilations, with their lines.
+
+They cost nothing by themselves; what they cost is that the host launches what a graph would have held. So where the
+step waits for launches, that finding is explained by them and points to their line; elsewhere their cost is unknown,
+and they are told with a share of 0.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from hotlap.records.diagnosis import Diagnosis, Finding, Place
+from hotlap.records.run import CompiledFunction, Facts
+
+MANY: Final = 4
+"""Recompilations of a function that are worth telling: one or two come with the last batch and with evaluation."""
+INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
+
+
+def with_compiled(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
+    """The verdict with what stands in the way of the script's own torch.compile."""
+    found = _of(facts.compiled) if facts is not None else None
+    if found is None:
+        return diagnosis
+    launch = next((one for one in diagnosis.findings if one.id == "launch"), None)
+    if launch is None:
+        return msgspec.structs.replace(diagnosis, findings=(*diagnosis.findings, found))
+    explained = msgspec.structs.replace(
+        found,
+        share=launch.share,
+        cost_ms=launch.cost_ms,
+        where=found.where or launch.where,
+        evidence=f"{launch.evidence}; {found.evidence}",
+    )
+    findings = tuple(explained if one is launch else one for one in diagnosis.findings)
+    return msgspec.structs.replace(diagnosis, findings=findings)
+
+
+def _of(functions: Sequence[CompiledFunction]) -> Finding | None:
+    broken = [one for one in functions if one.failed or one.breaks]
+    again = max(functions, key=lambda one: one.recompiles, default=None)
+    if again is not None and again.recompiles >= MANY:
+        return _recompiles(again)
+    return _breaks(max(broken, key=lambda one: (bool(one.failed), len(one.breaks)))) if broken else None
+
+
+def _breaks(function: CompiledFunction) -> Finding:
+    at = function.failed_at if function.failed else function.breaks[0]
+    lines = ", ".join(map(str, function.breaks[:5]))
+    said = (
+        f"{function.function} runs in eager mode: {function.failed}"
+        if function.failed
+        else f"{function.function} is compiled as {function.graphs} graphs; it breaks at line {lines}"
+    )
+    return Finding(
+        id="graph-break",
+        bound="launch",
+        share=0.0,
+        title="the compiled model falls back to Python",
+        where=_place(function, at),
+        evidence=said,
+        why="torch.compile can't see past this line: what follows is launched by the host again, and can't be fused",
+        instead="take it out of the forward: print, log and branch on values outside of the compiled function",
+    )
+
+
+def _recompiles(function: CompiledFunction) -> Finding:
+    return Finding(
+        id="recompiles",
+        bound="launch",
+        share=0.0,
+        title="the model is compiled again and again",
+        where=_place(function, function.line),
+        evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
+        f"{function.reason}",
+        why="each compilation takes seconds, and after 8 of one function torch.compile goes on in eager mode",
+        instead="pad to a few shapes, or torch.compile(dynamic=True); keep Python numbers that change out of the model",
+    )
+
+
+def _place(function: CompiledFunction, line: int | None) -> Place | None:
+    """None where the function is not the user's."""
+    if any(folder in function.file for folder in INSTALLED):
+        return None
+    return Place(file=function.file, line=line, function=function.function)

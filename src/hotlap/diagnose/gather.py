@@ -1,0 +1,235 @@
+"""What a page shows of a run folder, a tune folder or traces: their documents, and what is read beside them."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hotlap import __version__
+from hotlap.records.diagnosis import Diagnosis, Finding, Place
+from hotlap.records.errors import NothingMeasured, RecordError
+from hotlap.records.files import (
+    rank_folders,
+    read_bytes,
+    read_facts,
+    read_problems,
+    read_profile,
+    read_run,
+    read_steps,
+    read_telemetry,
+    read_tune,
+)
+from hotlap.records.page import Artefact, Curve, Page, Snippet
+from hotlap.records.run import Step
+from hotlap.records.telemetry import TelemetrySample
+from hotlap.records.trace import RankTrace, TraceReport
+from hotlap.records.tune import Trial, Tune
+
+from .advise import panel
+from .series import series, thinned
+from .verdict import verdict
+
+ROWS: Final = 60
+"""Rows of each table of a trace: what a page can show."""
+DRAWN_RANKS: Final = 8
+"""Ranks with a timeline of their own."""
+MOST_SAMPLES: Final = 1000
+MOST_LOSSES: Final = 1000
+MOST_RANKS: Final = 64
+"""Ranks whose single steps are on the page; of more, the first ones."""
+MOST_POINTS: Final = 16_000
+LEAST_POINTS: Final = 400
+"""Steps that are drawn: of all ranks together, and of each at least."""
+AROUND: Final = 3
+"""Lines of context on each side."""
+LONGEST_LINE: Final = 240
+LARGEST_SOURCE: Final = 1 << 20
+SNAPSHOTS: Final = ("*memory*.pickle", "*snapshot*.pickle")
+
+Progress = Callable[[str, int], None]
+
+
+def gather(path: Path, source: bool = True, progress: Progress = lambda name, at: None) -> Page:
+    """Everything for the page of a run folder, a tune folder, or one trace or a folder of them.
+
+    source: whether lines of the user's files are read. Raises RecordError.
+    """
+    page = _gathered(path, source, progress)
+    return msgspec.structs.replace(page, advice=panel(page))
+
+
+def _gathered(path: Path, source: bool, progress: Progress) -> Page:
+    if (path / "tune.json").is_file():
+        return _of_tune(path, source)
+    if (path / "run.json").is_file():
+        return _of_run(path, source, progress)
+    return _of_traces(path, source, progress)
+
+
+def _page(path: Path, title: str, **more: object) -> Page:
+    made = time.strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+    return Page(title=title, folder=str(path), made=made, hotlap=__version__, **more)  # type: ignore[arg-type]
+
+
+# a run
+
+
+def _of_run(folder: Path, source: bool, progress: Progress) -> Page:
+    run, ranks = read_run(folder), rank_folders(folder)
+    traces = None
+    with contextlib.suppress(RecordError):  # of traces that can't be read the verdict says so
+        traces = _traces(folder, progress) if any((rank / "trace.json.gz").is_file() for rank in ranks) else None
+    diagnosis: Diagnosis | None = None
+    why = ""
+    try:
+        diagnosis = verdict(folder, traces)
+    except NothingMeasured as error:
+        why = str(error)
+    page = _page(
+        folder,
+        f"run {folder.resolve().name}",
+        run=run,
+        diagnosis=diagnosis,
+        why_none=why,
+        facts=next((facts for rank in ranks if (facts := read_facts(rank))), None),
+        profile=read_profile(ranks[0]) if ranks else None,
+        problems=tuple(problem for rank in ranks for problem in read_problems(rank))[:100],
+        steps=series(folder, max(LEAST_POINTS, MOST_POINTS // max(1, len(ranks))))[:MOST_RANKS],
+        telemetry=_thin(read_telemetry(folder)),
+        traces=traces,
+        artefacts=tuple(_run_artefacts(folder)),
+    )
+    findings = diagnosis.findings if diagnosis else ()
+    return _with_source(page, findings, Path(run.cwd), run.started) if source else page
+
+
+def _thin(samples: Sequence[TelemetrySample]) -> tuple[TelemetrySample, ...]:
+    every = max(1, -(-len(samples) // MOST_SAMPLES))
+    return tuple(samples[::every])
+
+
+def _run_artefacts(folder: Path) -> Iterable[Artefact]:
+    for rank in rank_folders(folder):
+        yield from _trace_artefacts(rank / "trace.json.gz")
+    for pattern in SNAPSHOTS:
+        for found in sorted(folder.rglob(pattern)):
+            yield Artefact(kind="memory", path=str(found.resolve()), bytes=found.stat().st_size)
+
+
+def _trace_artefacts(path: Path) -> tuple[Artefact, ...]:
+    if path.is_dir():
+        return tuple(one for file in sorted(path.glob("*.json*")) for one in _trace_artefacts(file))[:MOST_RANKS]
+    if not path.is_file():
+        return ()
+    return (Artefact(kind="trace", path=str(path.resolve()), bytes=path.stat().st_size),)
+
+
+# traces
+
+
+def _of_traces(path: Path, source: bool, progress: Progress) -> Page:
+    traces = _traces(path, progress)
+    page = _page(path, f"trace {path.name}", traces=traces, artefacts=_trace_artefacts(path))
+    return _with_source(page, traces.findings, Path.cwd()) if source else page
+
+
+def _traces(path: Path, progress: Progress) -> TraceReport:
+    """The answers with what a page draws."""
+    from hotlap.trace.answer import report
+    from hotlap.trace.files import trace_files
+
+    from .profiled import asked_of  # polars takes a moment to import
+
+    asked = replace(asked_of(path, ROWS, what_if=True), drawn=True)
+    found = report(trace_files(path), asked, progress)
+    if len(found.ranks) <= DRAWN_RANKS:
+        return found
+    late = found.balance.straggler if found.balance else None
+    kept = {late, *(rank.rank for rank in found.ranks[: DRAWN_RANKS - 1])}
+    ranks = tuple(rank if rank.rank in kept else _undrawn(rank) for rank in found.ranks)
+    return msgspec.structs.replace(found, ranks=ranks)
+
+
+def _undrawn(rank: RankTrace) -> RankTrace:
+    return msgspec.structs.replace(rank, timeline=None, memory_curves=())
+
+
+# a tune
+
+
+def _of_tune(folder: Path, source: bool) -> Page:
+    tune = read_tune(folder)
+    page = _page(folder, f"tune {folder.resolve().name}", tune=tune, curves=tuple(_curves(folder, tune)))
+    after = tune.tuned.findings if tune.tuned else ()
+    return _with_source(page, (*tune.baseline.findings, *after), Path.cwd()) if source else page
+
+
+def _curves(folder: Path, tune: Tune) -> Iterable[Curve]:
+    """Losses of the bare command, twice where it ran twice, and of what is compared with it."""
+    kept = {lever.lever for lever in tune.kept}
+    shown: dict[str, Trial] = {}
+    for trial in tune.trials:
+        if (name := _curve_name(trial, kept, shown)) and trial.outcome == "measured":
+            shown.setdefault(name, trial)
+    for name, trial in shown.items():
+        steps = [step for step in _steps_of(folder, trial) if step.loss is not None or step.nonfinite]
+        _, at = thinned([step.wall_ms for step in steps], MOST_LOSSES)
+        if steps:
+            yield Curve(
+                name=name,
+                trial=trial.id,
+                step=tuple(steps[i].step for i in at),
+                loss=tuple(steps[i].loss for i in at),
+                levers=tuple(lever.name for lever in trial.levers if not lever.name.startswith("hotlap.")),
+            )
+
+
+def _curve_name(trial: Trial, kept: set[str], shown: dict[str, Trial]) -> str:
+    levers = {lever.name for lever in trial.levers if not lever.name.startswith("hotlap.")}
+    if trial.purpose.startswith("pinned"):
+        return f"{trial.purpose}"
+    if trial.purpose == "baseline":
+        return "bare command again" if "bare command" in shown else "bare command"
+    return "recipe" if kept and levers == kept else ""
+
+
+def _steps_of(folder: Path, trial: Trial) -> Sequence[Step]:
+    """The steps of a trial's first rank; none where its folder is not inside the tune's."""
+    at = (folder / trial.folder).resolve()
+    if not at.is_relative_to(folder.resolve()):
+        return ()
+    ranks = rank_folders(at)
+    return read_steps(ranks[0]) if ranks else ()
+
+
+# the user's source
+
+
+def _with_source(page: Page, findings: Sequence[Finding], cwd: Path, started: float = 0.0) -> Page:
+    places = dict.fromkeys(finding.where for finding in findings if finding.where is not None)
+    found = (snippet(place, cwd, started) for place in places)
+    return msgspec.structs.replace(page, snippets=tuple(one for one in found if one is not None))
+
+
+def snippet(where: Place, cwd: Path, started: float = 0.0) -> Snippet | None:
+    """Lines around a place, None where its file is not there, not Python, large, or ends before.
+
+    The place comes from a record that anybody may have written, so nothing but Python source is read.
+    """
+    path = cwd / where.file
+    if where.line is None or path.suffix != ".py" or not path.is_file():
+        return None
+    try:
+        lines = read_bytes(path, LARGEST_SOURCE).decode("utf-8", "replace").splitlines()
+        changed = bool(started) and path.stat().st_mtime > started
+    except (RecordError, OSError):
+        return None
+    first = max(1, where.line - AROUND)
+    chosen = tuple(line.expandtabs(4)[:LONGEST_LINE] for line in lines[first - 1 : where.line + AROUND])
+    if len(lines) < where.line:
+        return None
+    return Snippet(where=where, first=first, lines=chosen, changed=changed)

@@ -1,0 +1,78 @@
+"""The steps of a run one by one, each with what it counts as, in as many points as a page can draw."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from hotlap.records.page import Mark, RankSteps
+from hotlap.records.run import Step
+
+from .diagnose import Rank, read_ranks
+from .steps import SteadySteps, mean_phases, of_mode, on_clock
+
+FENCE: Final = 3.0
+"""Interquartile ranges beyond a quartile: Tukey's outer fence ("far out", Exploratory Data Analysis, 1977)."""
+LEAST: Final = 0.05
+"""Of the median: nearer to it nothing is an outlier, however even the other steps are."""
+
+
+def series(folder: Path, most: int) -> tuple[RankSteps, ...]:
+    """The steps of each rank, at most about `most` of each. Raises RecordError."""
+    return tuple(_of_rank(index, rank, most) for index, rank in enumerate(read_ranks(folder)))
+
+
+def _of_rank(index: int, rank: Rank, most: int) -> RankSteps:
+    _, steps = of_mode(rank.steps)
+    clock = rank.steady.clock
+    times = [on_clock(step, clock) for step in steps]
+    marks = marked(steps, times, rank.steady)
+    every, kept = thinned(times, most)
+    return RankSteps(
+        rank=rank.facts.rank if rank.facts else index,
+        step=tuple(steps[at].step for at in kept),
+        ms=tuple(times[at] for at in kept),
+        other_ms=tuple(steps[at].wall_ms if clock == "device" else steps[at].gpu_ms for at in kept),
+        loss=tuple(steps[at].loss for at in kept),
+        mark=tuple(marks[at] for at in kept),
+        clock=clock,
+        every=every,
+        outliers=marks.count("outlier"),
+        phases=mean_phases(rank.steady.steps, device=False),
+    )
+
+
+def marked(steps: Sequence[Step], times: Sequence[float], steady: SteadySteps) -> list[Mark]:
+    """What each step counts as."""
+    kept = {id(step) for step in steady.steps}
+    low, high = fences(steady.times)
+    return [
+        "warm-up"
+        if at < steady.warmup
+        else "left out"
+        if id(step) not in kept
+        else "steady"
+        if low <= ms <= high
+        else "outlier"
+        for at, (step, ms) in enumerate(zip(steps, times, strict=True))
+    ]
+
+
+def fences(times: Sequence[float]) -> tuple[float, float]:
+    """Step times outside of which a steady step is an outlier, ms."""
+    first, middle, third = (float(x) for x in np.quantile(times, (0.25, 0.5, 0.75)))
+    reach = max(FENCE * (third - first), LEAST * middle)
+    return first - reach, third + reach
+
+
+def thinned(times: Sequence[float], most: int) -> tuple[int, list[int]]:
+    """(group length, indices): all where there are few, else the slowest and the middle one of each group."""
+    if len(times) <= most:
+        return 1, list(range(len(times)))
+    every = -(-2 * len(times) // most)
+    kept: set[int] = set()
+    for begin in range(0, len(times), every):
+        order = sorted(range(begin, min(begin + every, len(times))), key=times.__getitem__)
+        kept |= {order[-1], order[len(order) // 2]}
+    return every, sorted(kept)

@@ -1,0 +1,42 @@
+"""Comma-separated values: a line a step, all ranks."""
+
+import csv
+from pathlib import Path
+
+from hotlap.records.errors import RecordError
+from hotlap.records.phases import PHASES
+
+from ._base import Target
+from .series import Series, scalars
+
+COLUMNS = (
+    "step_ms",
+    "gpu_step_ms",
+    *(f"phase/{name}_ms" for name in PHASES),
+    *(f"gpu_phase/{name}_ms" for name in PHASES),
+    "samples_per_s",
+    "loss",
+)
+
+
+def write(series: Series, path: Path) -> list[str]:
+    """`rank, step, time, kind` and the scalars of each step; empty where unknown."""
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(("rank", "step", "time", "kind", "samples", *COLUMNS))
+            for rank, folder in series.ranks():
+                for step in series.steps(folder):
+                    found = scalars(step)
+                    known = (found.get(name, "") for name in COLUMNS)
+                    table.writerow((rank, step.step, step.time, step.kind, _blank(step.samples), *known))
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+    return [f"{path}: a line a step"]
+
+
+def _blank(value: int | None) -> int | str:
+    return "" if value is None else value
+
+
+TARGET = Target("csv", "comma-separated values, a line a step", ".csv", write)

@@ -1,0 +1,245 @@
+"""Masks whose values can be known when a graph is compiled, and the guard that they stay so.
+
+A mask is constant where it is made of numbers alone (`tril(ones(T, T))`) or of tensors that a module holds (a buffer
+`mask[:, :, :T, :T] == 0`). The values of the second kind may be changed by the script later: the guard looks at their
+versions and addresses before each outermost forward, and at the bytes where these have changed.
+"""
+
+import hashlib
+import math
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+NEVER: Final = -1e4
+"""A score at or below this has a weight of exactly 0 in float32 beside any score above NEVER + 104."""
+MOST_ELEMENTS: Final = 1 << 28
+OF_ONE_MODULE: Final = re.compile(r"L\['(reference|forward)'\](\(\)|\.__closure__)")
+"""How Dynamo writes what it reached from the outermost module itself (`agent/hooks/forward.py` and the levers' wraps
+hold it in these variables). From anywhere else, such as a method compiled by itself after a graph break, the same code
+runs for every module of the class."""
+
+
+class Varies(Exception):
+    """The value is not known when the graph is compiled."""
+
+
+def never(value: float) -> bool:
+    """Whether a score of this value is as good as minus infinity."""
+    return value <= NEVER
+
+
+MADE: Final = {
+    "ones", "zeros", "full", "arange", "tensor", "eye", "ones_like", "zeros_like", "full_like",
+    "new_ones", "new_zeros", "new_full", "tril", "triu", "tril_indices",
+}  # fmt: skip
+POINTWISE: Final = {
+    "eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "invert", "bitwise_not", "not_",
+    "bitwise_and", "bitwise_or", "and_", "or_", "to", "bool", "float", "half", "bfloat16", "double", "int", "long",
+    "type", "type_as", "neg", "unsqueeze", "contiguous", "detach", "clone",
+}  # fmt: skip
+SHAPED: Final = {
+    "getitem", "view", "reshape", "expand", "expand_as", "squeeze", "transpose", "permute", "t", "repeat", "flip",
+    "masked_fill", "where", "add", "sub", "rsub", "mul", "div", "abs", "sqrt", "cumsum", "flatten", "log", "exp", "pow",
+}  # fmt: skip
+
+
+@dataclass
+class Held:
+    """A tensor that a module holds under a name, as it was when its values were looked at."""
+
+    owner: Callable[[], Any]
+    name: str
+    tensor: Callable[[], Any]
+    version: int
+    address: int
+    digest: bytes
+
+    def now(self) -> Any:
+        """What the module holds there now."""
+        owner = self.owner()
+        if owner is None:
+            return None
+        return owner._buffers.get(self.name) if self.name in owner._buffers else owner.__dict__.get(self.name)
+
+    def same(self) -> bool:
+        """Whether it has the same values; cheap where nothing was written and nothing replaced."""
+        tensor = self.now()
+        if tensor is self.tensor() and tensor is not None:
+            if tensor._version == self.version and tensor.data_ptr() == self.address:
+                return True
+        elif self.owner() is None:
+            return True  # the module is gone, and with it the code
+        if type(tensor) is not torch.Tensor or tensor.is_inference() or digest(tensor) != self.digest:
+            return False
+        self.tensor, self.version, self.address = weakref.ref(tensor), tensor._version, tensor.data_ptr()
+        return True
+
+
+def digest(tensor: Any) -> bytes:
+    """Of a tensor's shape, type and values."""
+    host = tensor.detach().cpu().contiguous()
+    shape = f"{tuple(host.shape)} {host.dtype}".encode()
+    return hashlib.blake2b(shape + host.reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
+
+
+class Guard:
+    """What the compiled code relies on."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int, str], Held] = {}
+
+    def add(self, found: dict[tuple[int, str], Held]) -> None:
+        """Rely on these from now on."""
+        self.held.update(found)
+
+    def holds(self) -> bool:
+        """Whether everything is as it was. Host work of about a microsecond a tensor."""
+        return all(held.same() for held in self.held.values())
+
+
+Place = tuple[Any, str]
+"""A module and the name under which it holds a tensor."""
+
+
+def holders(roots: Iterator[Any]) -> dict[int, list[Place]]:
+    """Tensors that modules hold and that are not trained: by identity, where."""
+    found: dict[int, list[Place]] = {}
+    for root in roots:
+        for module in root.modules():
+            for name, value in [*module.__dict__.items(), *module._buffers.items()]:
+                if type(value) is torch.Tensor and not value.requires_grad and not value.is_inference():
+                    found.setdefault(id(value), []).append((module, name))
+    return found
+
+
+@dataclass
+class Constants:
+    """Computes nodes of a graph whose values are known now. inputs: of the graph's first call, by placeholder."""
+
+    inputs: dict[Any, Any]
+    held_by: dict[int, list[Place]]
+    op: Callable[[Any], str]
+    writes: Callable[[Any], bool]
+    known: dict[Any, tuple[Any, dict[tuple[int, str], Held], bool]] = field(default_factory=dict)
+    digests: dict[tuple[int, int], bytes] = field(default_factory=dict)
+
+    def value(self, node: Any) -> tuple[Any, dict[tuple[int, str], Held], bool]:
+        """The value, the held tensors it comes from, and whether it is to be cropped to sizes that are not known yet
+        (then it is the whole of which the graph takes the first rows and columns). Raises Varies."""
+        if node not in self.known:
+            self.known[node] = self._value(node)
+        return self.known[node]
+
+    def _value(self, node: Any) -> tuple[Any, dict[tuple[int, str], Held], bool]:
+        if node.op == "placeholder":
+            return self._placeholder(node)
+        name = self.op(node)
+        if self.writes(node) and len(node.all_input_nodes[0].users) != 1:
+            raise Varies(f"{name} in place")
+        if name not in MADE | POINTWISE | SHAPED:
+            raise Varies(name)
+        arguments = _Arguments(self, name)
+        args, kwargs = arguments.of(tuple(node.args)), arguments.of(dict(node.kwargs))
+        if arguments.cropped and name not in POINTWISE | {"getitem"}:
+            raise Varies(f"{name} of a part whose size is not known")
+        value = self._run(node, args, kwargs)
+        return value, arguments.held, arguments.cropped
+
+    @staticmethod
+    def _run(node: Any, args: Any, kwargs: Any) -> Any:
+        function = getattr(args[0], node.target) if node.op == "call_method" else node.target
+        args = args[1:] if node.op == "call_method" else args
+        try:
+            value = function(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise Varies(str(error)) from error
+        if isinstance(value, torch.Tensor) and value.numel() > MOST_ELEMENTS:
+            raise Varies("too large to look at")
+        return value
+
+    def _placeholder(self, node: Any) -> tuple[Any, dict[tuple[int, str], Held], bool]:
+        """A buffer or an attribute of a module, by identity and by where Dynamo found it."""
+        tensor = self.inputs.get(node)
+        places = self.held_by.get(id(tensor), [])
+        source = getattr(node.meta.get("grapharg"), "source", None)
+        path = getattr(source, "name", "")
+        path = path() if callable(path) else path
+        if not any(path.endswith((f"._buffers['{name}']", f".{name}")) for _, name in places):
+            raise Varies("an input of the script")
+        if any(self.writes(user) for user in node.users):
+            raise Varies("written in the forward")
+        if not OF_ONE_MODULE.match(path):
+            places = places + self._alike(places)
+        found = {(id(owner), name): self._held(owner, name) for owner, name in places}
+        if len({held.digest for held in found.values()}) != 1:
+            raise Varies("not the same in all modules of the class")
+        return tensor, found, False
+
+    def _alike(self, places: list[Place]) -> list[Place]:
+        """Where other modules hold what these do: code compiled for one of them may run for all."""
+        classes = {(type(owner), name) for owner, name in places}
+        return [place for held in self.held_by.values() for place in held if (type(place[0]), place[1]) in classes]
+
+    def _held(self, owner: Any, name: str) -> Held:
+        tensor = owner._buffers[name] if name in owner._buffers else owner.__dict__[name]
+        key = (id(tensor), tensor._version)
+        if key not in self.digests:
+            self.digests[key] = digest(tensor)
+        return Held(
+            weakref.ref(owner), name, weakref.ref(tensor), tensor._version, tensor.data_ptr(), self.digests[key]
+        )
+
+
+@dataclass
+class _Arguments:
+    """The values of a node's arguments."""
+
+    constants: Constants
+    name: str
+    held: dict[tuple[int, str], Held] = field(default_factory=dict)
+    cropped: bool = False
+
+    def of(self, item: Any) -> Any:
+        """Nodes in any nest of tuples, lists, mappings and slices replaced by their values."""
+        if isinstance(item, torch.fx.Node):
+            return self._node(item)
+        if isinstance(item, (tuple, list)):
+            return tuple(self.of(part) for part in item)
+        if isinstance(item, dict):
+            return {key: self.of(part) for key, part in item.items()}
+        if isinstance(item, slice):
+            return self._slice(item)
+        return item
+
+    def _node(self, node: Any) -> Any:
+        value, held, cropped = self.constants.value(node)
+        self.held.update(held)
+        self.cropped |= cropped
+        return value
+
+    def _slice(self, part: slice) -> slice:
+        if not isinstance(part.stop, torch.fx.Node):
+            return slice(self.of(part.start), part.stop, self.of(part.step))
+        if part.start not in {None, 0} or part.step not in {None, 1} or self.name != "getitem":
+            raise Varies("a part whose size is not known")
+        self.cropped = True
+        return slice(None)
+
+
+def flat(mask: Any, rows: int, columns: int) -> Any:
+    """A constant mask as (rows, columns), where it is the same for every batch and head. Raises Varies."""
+    leading = math.prod(mask.shape[:-2])
+    if mask.dim() < 2 or leading != 1:
+        raise Varies("the mask differs between batches or heads")
+    return mask.reshape(mask.shape[-2:]).expand(rows, columns)
+
+
+def is_causal(keep: Any) -> bool:
+    """Whether a square mask (True: may attend) is the lower triangle with its diagonal."""
+    size = keep.shape[0]
+    return keep.shape[1] == size and bool(torch.equal(keep, torch.ones_like(keep).tril()))

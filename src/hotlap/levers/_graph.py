@@ -1,0 +1,65 @@
+"""Not a lever: torch.compile around a forward, whose graphs levers may change before the compiler sees them.
+
+A pass gets each graph as Dynamo captured it (torch's own functions and methods, before autograd) and the inputs of its
+first call, which are the module's real parameters and buffers and the script's real tensors.
+
+Inductor has a hook of its own for this, `config.pre_grad_custom_pass`. It is not used: it gets no inputs, so a mask's
+values can't be looked at, and it becomes part of the keys of Inductor's caches, which pass over graphs with a pass
+that has no stable key.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+Pass = Callable[[Any, list[Any]], None]
+PASSES: Final[list[Pass]] = []
+"""What the levers of this process registered."""
+
+
+class Compiled:
+    """A compiled forward. mode: of the lever `compile`, or None to run the captured graphs eagerly, as changed."""
+
+    def __init__(self, forward: Callable[..., Any], mode: str | None) -> None:
+        self._original = forward
+        self._mode = mode
+        self._forward = self._compile()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+    def again(self) -> None:
+        """Compile anew at the next call: what was compiled so far is not used any more."""
+        self._forward = self._compile()
+
+    def _compile(self) -> Callable[..., Any]:
+        import torch
+
+        mode = None if self._mode in {"default", "dynamic"} else self._mode
+        dynamic = True if self._mode == "dynamic" else None
+        if self._mode is not None and not PASSES:
+            return torch.compile(self._original, mode=mode, dynamic=dynamic)  # type: ignore[no-any-return]
+        # What torch.compile makes of the mode itself.
+        compiler = None if self._mode is None else torch._TorchCompileInductorWrapper(mode, None, dynamic)
+        return torch.compile(self._original, backend=Backend(compiler), dynamic=dynamic)  # type: ignore[no-any-return]
+
+
+class Backend:
+    """A backend of torch.compile: the passes, then a compiler (None: no compiler, the graph runs as it is).
+
+    Dynamo tells compiled code apart by its backend, so a new backend compiles anew.
+    """
+
+    __name__ = "hotlap"
+
+    def __init__(self, compiler: Any) -> None:
+        self.compiler = compiler
+
+    def __call__(self, graph: Any, inputs: list[Any]) -> Any:
+        for change in PASSES:
+            change(graph, inputs)
+        return graph.forward if self.compiler is None else self.compiler(graph, inputs)
+
+    def reset(self) -> None:
+        """For `torch._dynamo.reset()`: Inductor gives its CUDA graphs back."""
+        if self.compiler is not None:
+            self.compiler.reset()

@@ -1,0 +1,196 @@
+"""Seams between the backward and the optimizer's update, for levers that change when or how an update is made.
+
+Everything that a standard loop does there is covered: `loss.backward()`, clipping by `torch.nn.utils`,
+`optimizer.step`, `zero_grad` of optimizer or module, schedulers of torch. What goes around these (several optimizers,
+closures, GradScaler) makes the lever stand aside, once and for all, and say so.
+"""
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+
+
+class Update:
+    """What a lever overrides. All methods are called in the training process, while `on`."""
+
+    def __init__(self, seams: "Seams", lever: str) -> None:
+        self.on = True
+        self.updates = 0
+        self._seams, self._lever = seams, lever
+        self._optimizer: int | None = None
+        self._depth = 0
+        self._scheduling = False
+        self._paced_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    # what a lever says
+
+    def factor(self) -> float:
+        """What the gradient of the loss itself is, where it would be 1."""
+        return 1.0
+
+    def may_step(self, optimizer: Any) -> bool:
+        """Whether `optimizer.step()` is an update; called at each, with the gradients in place."""
+        return True
+
+    def may_clear(self) -> bool:
+        """Whether `zero_grad()` clears."""
+        return True
+
+    def may_clip(self, parameters: Any) -> bool:
+        """Whether gradients are clipped now; called before."""
+        return True
+
+    def restore(self, parameters: Any) -> bool:
+        """Make gradients what they would be without the lever; whether they can be used. For the step that is about to
+        be made when it stands aside."""
+        return True
+
+    def stand_aside(self, why: str) -> None:
+        """Give up, and say why."""
+        if self.on:
+            self.on = False
+            self._seams.refuse(self._lever, why)
+
+    # putting it in
+
+    def install(self) -> None:
+        """Patch torch; before the agent's own hooks, so that these see what really happens."""
+        self._patch_backward()
+        self._patch_optimizers()
+        self._patch_clearing()
+        self._patch_clipping()
+        self._patch_schedulers()
+        self._patch_scaler()
+
+    def _patch_backward(self) -> None:
+        import torch
+
+        original = torch.autograd._engine_run_backward
+
+        @functools.wraps(original)
+        def run(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+            # A backward inside a backward (a reentrant checkpoint) hands on gradients that are scaled already.
+            if self.on and not self._depth and kwargs.get("accumulate_grad") and not torch.compiler.is_compiling():
+                factor = self.factor()
+                gradients = tuple(None if g is None else g * factor for g in gradients)
+            self._depth += 1
+            try:
+                return original(outputs, gradients, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        torch.autograd._engine_run_backward = run
+
+    def _patch_optimizers(self) -> None:
+        import torch
+
+        original = torch.optim.Optimizer.__init__
+
+        @functools.wraps(original)
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            # In the instance, where a pickle or a copy of an optimizer takes nothing from.
+            optimizer.step = types.MethodType(self._gate(type(optimizer).step), optimizer)
+            optimizer.zero_grad = types.MethodType(self._clearing(type(optimizer).zero_grad), optimizer)
+
+        torch.optim.Optimizer.__init__ = __init__
+
+    def _gate(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(optimizer: Any, closure: Any = None) -> Any:
+            if self.on and not self._steps(optimizer, closure):
+                return None
+            self.updates += 1
+            return original(optimizer) if closure is None else original(optimizer, closure)
+
+        return step
+
+    def _steps(self, optimizer: Any, closure: Any) -> bool:
+        first, self._optimizer = self._optimizer in {None, id(optimizer)}, id(optimizer)
+        if closure is None and first:
+            return self.may_step(optimizer)
+        why = "several optimizers take turns" if closure is None else "an optimizer is stepped with a closure"
+        self.stand_aside(why)
+        return self.restore(parameters_of(optimizer))
+
+    def _clearing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
+            if not self.on or self.may_clear():
+                original(owner, *args, **kwargs)
+
+        return zero_grad
+
+    def _patch_clearing(self) -> None:
+        import torch
+
+        torch.nn.Module.zero_grad = self._clearing(torch.nn.Module.zero_grad)
+
+    def _patch_clipping(self) -> None:
+        import torch
+
+        module = torch.nn.utils.clip_grad
+        by_norm, by_value = module.clip_grad_norm_, module.clip_grad_value_
+
+        @functools.wraps(by_norm)
+        def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            clip = not self.on or self.may_clip(parameters)
+            return by_norm(parameters, max_norm if clip else float("inf"), *args, **kwargs)
+
+        @functools.wraps(by_value)
+        def clip_grad_value_(parameters: Any, *args: Any, **kwargs: Any) -> None:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            if not self.on or self.may_clip(parameters):
+                by_value(parameters, *args, **kwargs)
+
+        for owner in (module, torch.nn.utils):
+            owner.clip_grad_norm_, owner.clip_grad_value_ = clip_grad_norm_, clip_grad_value_
+
+    def _patch_schedulers(self) -> None:
+        import torch
+
+        for kind in vars(torch.optim.lr_scheduler).values():
+            if isinstance(kind, type) and "step" in vars(kind):
+                kind.step = self._paced(vars(kind)["step"])  # type: ignore[attr-defined]
+
+    def _paced(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A scheduler's step, at most once for each update, whether it steps with every batch or every epoch."""
+
+        @functools.wraps(original)
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.on or self._scheduling:  # a scheduler made of others
+                return original(scheduler, *args, **kwargs)
+            if self._paced_at.get(scheduler) == self.updates:
+                return None
+            self._paced_at[scheduler] = self.updates
+            self._scheduling = True
+            try:
+                return original(scheduler, *args, **kwargs)
+            finally:
+                self._scheduling = False
+
+        return step
+
+    def _patch_scaler(self) -> None:
+        import torch
+
+        original = torch.amp.GradScaler.scale
+
+        @functools.wraps(original)
+        def scale(scaler: Any, outputs: Any) -> Any:
+            if scaler.is_enabled():
+                self.stand_aside("the script scales its loss with a GradScaler")
+            return original(scaler, outputs)
+
+        torch.amp.GradScaler.scale = scale
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """All parameters of an optimizer."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,148 @@
+"""Hand-written attention, softmax(q k^T) v with its scaling, biases and masks, becomes scaled_dot_product_attention.
+
+The graphs that Dynamo captures from the outermost forward are rewritten before anything compiles them: before Inductor
+where `compile` is in too, else they run eagerly. Masks that are provably causal become `is_causal`, which lets the
+flash kernel run, and are guarded: where the script changes such a mask later, the forward is captured anew and passes
+masks as they are. Each new form is compared with the old on random tensors first. Attention whose weights are returned,
+logged or kept is left as it is.
+"""
+
+import json
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from ._base import Applies, Context, Lever, Settings, unknown
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Forward, Seams
+
+    from ._attention_rewrite import Report
+    from ._graph import Compiled
+
+ORDER: Final = 21
+"""Around what `compile` makes (20), so that the masks are looked at before each call of it."""
+PATIENCE: Final = 8
+"""Outermost forwards in which some attention must have been found."""
+SHARE: Final = 0.7
+LAUNCH_SHARE: Final = 0.15
+"""Of forward and backward, at most: the longer the sequences, the larger a part of them attention is."""
+ERRORS: Final = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError)
+
+
+class Attention(Lever):
+    name = "attention"
+    meaning = "hand-written attention as one fused kernel that never writes the weights to memory"
+    risk = "numeric"
+    tolerance = 0.005
+
+    def applies(self, context: Context) -> Applies:
+        roots = context.facts.roots
+        if not roots:
+            return Applies(False, "no module's forward was seen")
+        if not any(root.softmax for root in roots):
+            return Applies(False, "no softmax was found in the code of the model")
+        if all(root.compiled for root in roots):
+            return Applies(False, "the script compiles the model itself")
+        return Applies(True, "the code of the model calls softmax")
+
+    def share(self, context: Context) -> float:
+        most = LAUNCH_SHARE if context.diagnosis.bound == "launch" else SHARE
+        return most * context.share_of("forward", "backward")
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        if settings.get("same_random") not in {None, True}:
+            return f"same_random must be true, not {settings.get('same_random')!r}"
+        return unknown(settings, ("same_random",))
+
+    def for_parity(self, settings: Settings) -> Settings | None:
+        return {**settings, "same_random": True}
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        from ._graph import PASSES
+
+        fused = Fused(seams, bool(settings.get("same_random")))
+        PASSES.append(fused.rewrite)
+        seams.wrap_forward(fused.wrap, ORDER)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            "# in place of softmax(q @ k.transpose(-2, -1) / sqrt(d), masked) @ v; attn_mask where it is not causal:\n"
+            "y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=p if self.training else 0.0)"
+        )
+
+
+class Fused:
+    """The rewriting in one process."""
+
+    def __init__(self, seams: "Seams", same_random: bool) -> None:
+        from ._attention_masks import Guard
+
+        self.seams, self.same_random = seams, same_random
+        self.guard = Guard()
+        self.roots: list[Callable[[], Any]] = []
+        self.compiled: list[Compiled] = []
+        self.constant_masks = True
+        self.forwards = self.found = 0
+        self.left: list[str] = []
+        self.off = False
+
+    def wrap(self, module: Any, forward: "Forward") -> "Forward":
+        """Around an outermost forward: check what masks rely on, and capture graphs where `compile` does not."""
+        from ._graph import Compiled
+        from ._traceable import traceable
+
+        plain, compiled = forward, getattr(forward, "compiled", forward)
+        if not isinstance(compiled, Compiled):
+            forward = compiled = Compiled(traceable(module, forward), None)
+        self.roots.append(weakref.ref(module))
+        self.compiled.append(compiled)
+
+        def with_fused_attention(*args: Any, **kwargs: Any) -> Any:
+            if self.off:
+                return plain(*args, **kwargs)
+            if not self.guard.holds():
+                self.capture_anew()
+            output = forward(*args, **kwargs)
+            self.forwards += 1
+            if self.forwards == PATIENCE and not self.found:
+                self.give_up()
+            return output
+
+        return with_fused_attention
+
+    def capture_anew(self) -> None:
+        """A mask that was taken for constant has changed: from here on masks are passed as they are."""
+        self.constant_masks = False
+        self.guard.held.clear()
+        for compiled in self.compiled:
+            compiled.again()
+
+    def rewrite(self, graph_module: Any, inputs: list[Any]) -> None:
+        """The pass over each captured graph. An error of its own leaves the graph valid, and is recorded."""
+        from ._attention_rewrite import rewrite
+
+        roots = [root for reference in self.roots if (root := reference()) is not None]
+        try:
+            report = rewrite(graph_module, inputs, roots, self.guard, self.constant_masks, self.same_random)
+        except ERRORS as error:
+            self.seams.refuse(LEVER.name, f"{type(error).__name__}: {error}")
+            return
+        self.note(report)
+
+    def note(self, report: "Report") -> None:
+        """Write down what became of a graph that has a softmax."""
+        if report.rewritten or report.left:
+            self.found += report.rewritten
+            self.left += report.left
+            self.seams.agent.append("attention.jsonl", json.dumps(asdict(report)) + "\n")
+
+    def give_up(self) -> None:
+        """Nothing to do here: say so, and capture no graphs for nothing."""
+        self.off = True
+        why = f" ({'; '.join(sorted(set(self.left))[:3])})" if self.left else ""
+        self.seams.refuse(LEVER.name, f"no hand-written attention was found{why}")
+
+
+LEVER = Attention()

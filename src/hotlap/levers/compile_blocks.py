@@ -1,0 +1,108 @@
+"""Regional compilation: each repeated block is compiled instead of the whole forward, and all share one compilation."""
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from . import _compile_cache
+from ._base import Applies, Context, Lever, Settings, unknown
+from .compile import LEVER as WHOLE
+from .compile import _large, compile_losses
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment
+
+SHAPES: Final = ("automatic", "dynamic")
+OF_WHOLE: Final = 0.9
+SPARE_RECOMPILES: Final = 8
+
+
+class CompileBlocks(Lever):
+    name = "compile-blocks"
+    meaning = "torch.compile of each repeated block: compiled once for all of them, so it starts sooner than the whole"
+    risk = "numeric"
+    tolerance = 0.005
+    excludes = ("compile", "attention")
+
+    def applies(self, context: Context) -> Applies:
+        roots = context.facts.roots
+        blocks = max((root.blocks for root in roots), default=0)
+        whole = WHOLE.applies(context)
+        if not whole.yes:
+            return whole
+        if not blocks:
+            return Applies(False, "no block of the model is repeated")
+        if any(root.wrapper == "DataParallel" for root in roots):
+            return Applies(False, "DataParallel copies the modules, and copies would run the compiled originals")
+        return Applies(True, f"{blocks} repeated blocks run eagerly")
+
+    def variants(self, context: Context) -> list[Settings]:
+        if context.varied:
+            return [{"shapes": "dynamic"}, {"shapes": "automatic"}]
+        return [{"shapes": "automatic"}]
+
+    def share(self, context: Context) -> float:
+        return OF_WHOLE * WHOLE.share(context)
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        wrong = unknown(settings, ("shapes", "same_random"))
+        if wrong is None and settings.get("shapes") not in SHAPES:
+            return f"shapes must be one of {', '.join(SHAPES)}, not {settings.get('shapes')!r}"
+        return wrong
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return WHOLE.fits(environment, settings)
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        return _compile_cache.variables()
+
+    def for_parity(self, settings: Settings) -> Settings | None:
+        return {**settings, "same_random": True}
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        if settings.get("same_random"):
+            import torch._inductor.config
+
+            torch._inductor.config.fallback_random = True
+        compile_losses(_large)
+        seams.on_root(functools.partial(compile_blocks, dynamic=True if settings["shapes"] == "dynamic" else None))
+
+    def source(self, settings: Settings) -> str:
+        dynamic = "dynamic=True" if settings["shapes"] == "dynamic" else ""
+        return f"for block in model.blocks:  # wherever the repeated blocks are\n    block.compile({dynamic})"
+
+
+def compile_blocks(root: Any, dynamic: bool | None) -> None:
+    """Compile the repeated blocks of a model in place. Raises Refused where copies of modules would share them."""
+    import torch
+
+    from hotlap.agent.blocks import repeated
+    from hotlap.agent.seams import Refused
+
+    from ._traceable import traceable
+
+    if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
+        raise Refused("DataParallel copies the modules, and copies would run the compiled originals")
+    blocks = [block for block in repeated(root) if block._compiled_call_impl is None]
+    if not blocks:
+        raise Refused("the model has no repeated blocks, or the script compiles them itself")
+    _allow_recompiles(len({_signature(block) for block in blocks}))
+    for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
+        block._compiled_call_impl = torch.compile(traceable(block, block._call_impl), dynamic=dynamic)
+
+
+def _signature(block: Any) -> tuple[Any, ...]:
+    """Blocks that differ in it are compiled apart."""
+    return (type(block), *((name, p.shape, p.requires_grad) for name, p in block.named_parameters()))
+
+
+def _allow_recompiles(kinds: int) -> None:
+    """All blocks share the limit of one code object, after which torch.compile runs eagerly without a word."""
+    import torch._dynamo
+
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, kinds + SPARE_RECOMPILES)
+
+
+LEVER = CompileBlocks()

@@ -1,0 +1,202 @@
+"""The optimizer's update as one CUDA graph, so that the device does not wait while Python collects parameters."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._update_graph import GraphedUpdate
+from .fused_optimizer import fuse
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment, OptimizerFacts
+
+KINDS: Final = ("Adam", "AdamW", "SGD")
+"""Those whose fused kernel reads the learning rate from the device."""
+TYPES: Final = ("float32", "float64", "float16", "bfloat16")
+REMAINS: Final = 0.2
+"""Of the host's time in `step`: looking whether all is as it was, bringing gradients, hooks."""
+FULL: Final = 0.9
+
+
+class GraphOptimizer(Lever):
+    name = "graph-optimizer"
+    meaning = "the fused update is replayed as a CUDA graph; it may need one more copy of the gradients"
+    risk = "numeric"
+    tolerance = 0.005
+    excludes = ("optimizer-offload",)
+
+    def applies(self, context: Context) -> Applies:
+        optimizers = context.facts.optimizers
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU")
+        if not optimizers:
+            return Applies(False, "no torch optimizer steps in this script")
+        whys = [_why_not(optimizer) for optimizer in optimizers]
+        if all(whys):
+            return Applies(False, whys[0] or "")
+        if context.diagnosis.clock == "device":
+            return Applies(False, "the host runs ahead of the device, which does not wait for the optimizer's Python")
+        if _full(context):
+            return Applies(False, "device memory has no room for a copy of the gradients")
+        names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why)
+        return Applies(True, f"each step of {names} collects its parameters in Python and launches its kernels anew")
+
+    def share(self, context: Context) -> float:
+        if context.diagnosis.clock == "device":
+            return 0.0
+        phases = context.diagnosis.phases  # the host's own clock: it is the host that gets faster
+        total = sum(getattr(phases, name) or 0.0 for name in phases.__struct_fields__)
+        return (1 - REMAINS) * (phases.optimizer or 0.0) / total if total else 0.0
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        def change(optimizer: Any) -> None:
+            if type(optimizer).__name__ in KINDS:  # another may step beside it
+                graph(optimizer, seams.unsteady, lambda why: seams.refuse(self.name, why))
+
+        seams.on_optimizer(change)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            'rate = torch.tensor(3e-4, device="cuda")  # rate.fill_(...) changes it later\n'
+            "optimizer = torch.optim.AdamW(parameters, lr=rate, fused=True, capturable=True)\n"
+            "update = torch.cuda.CUDAGraph()\n"
+            "with torch.cuda.graph(update):  # after some ordinary steps, with gradients at fixed addresses\n"
+            "    optimizer.step()\n"
+            "update.replay()  # in place of optimizer.step()"
+        )
+
+
+def _why_not(optimizer: "OptimizerFacts") -> str | None:
+    """Why an optimizer (its facts) can't be recorded."""
+    if not optimizer.builtin or optimizer.name not in KINDS:
+        return f"{optimizer.name} has no fused update that reads its learning rate from the device"
+    if optimizer.capturable:
+        return f"{optimizer.name} is capturable: the script may capture it itself"
+    if optimizer.sparse:
+        return f"{optimizer.name} gets sparse gradients, which the fused kernel does not take"
+    if len(optimizer.devices) != 1:
+        return f"the parameters of {optimizer.name} lie on {len(optimizer.devices)} devices"
+    if not set(optimizer.dtypes) <= set(TYPES):
+        return f"{optimizer.name} has parameters of {', '.join(optimizer.dtypes)}"
+    return None
+
+
+def _full(context: Context) -> bool:
+    """Whether float32 gradients would not fit a second time, at the peak."""
+    memory = context.facts.memory
+    need = 4 * sum(root.parameters for root in context.facts.roots if root.training)
+    return memory is not None and memory.peak_bytes + need > FULL * memory.total_bytes
+
+
+def graph(optimizer: Any, recording: Callable[[], None], gave_up: Callable[[str], None]) -> GraphedUpdate:
+    """From some steps on, an optimizer's update is a CUDA graph. Raises Refused where it can't be.
+
+    recording: called in steps that take longer for it; gave_up: with the reason.
+    """
+    from hotlap.agent.seams import Refused
+
+    devices = {p.device for group in optimizer.param_groups for p in group["params"]}
+    if any(device.type != "cuda" for device in devices):
+        raise Refused("its parameters are not on a CUDA device")
+    was_fused = bool(optimizer.param_groups[0].get("fused"))
+    why = prepare(optimizer)
+    if why:
+        raise Refused(why)
+    device = devices.pop()
+
+    def leave(optimizer: Any, why: str) -> None:
+        if not was_fused:
+            unfuse(optimizer)
+        gave_up(why)
+
+    update = GraphedUpdate(
+        optimizer,
+        lambda work: capture(work, device),
+        prepare=prepare,
+        room=lambda size: room(size, device),
+        recording=recording,
+        gave_up=leave,
+    )
+    optimizer._init_group = update
+    return update
+
+
+def prepare(optimizer: Any) -> str | None:
+    """Fuse an optimizer, with its counts of steps on the device; why it can't be recorded, if so."""
+    import torch
+
+    kind = type(optimizer)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if kind not in {getattr(torch.optim, name) for name in KINDS}:
+        return f"{kind.__name__} is not one of torch's own"
+    if any(group.get("capturable") for group in optimizer.param_groups):
+        return f"{kind.__name__} is capturable: the script may capture it itself"
+    if any(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups):
+        return "its learning rate is a tensor"
+    if any(type(p) not in {torch.Tensor, torch.nn.Parameter} for p in parameters):
+        return "its parameters are of a class of their own, as sharded ones are"
+    if kind is torch.optim.SGD and any(_momentum_begins(optimizer, group) for group in optimizer.param_groups):
+        unfuse(optimizer)
+        return "parameters get their first gradient"
+    fuse(optimizer)
+    return None if all(group.get("fused") for group in optimizer.param_groups) else "it has no fused form here"
+
+
+def _momentum_begins(optimizer: Any, group: dict[str, Any]) -> bool:
+    """Whether some of a group's parameters have momentum already and others get it now: fused SGD fails there."""
+    stepping = [optimizer.state.get(p) for p in group["params"] if p.grad is not None] if group["momentum"] else []
+    return any(stepping) and not all(stepping)
+
+
+def unfuse(optimizer: Any) -> None:
+    """Leave SGD as torch has it by default, which takes parameters that join late."""
+    import torch
+
+    if type(optimizer) is torch.optim.SGD:
+        for group in optimizer.param_groups:
+            group["fused"] = group["foreach"] = None
+
+
+def room(size: int, device: Any) -> bool:
+    """Whether bytes would fit beside the most that was allocated so far."""
+    import torch
+
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    return bool(torch.cuda.max_memory_allocated(device) + size < FULL * free)
+
+
+def capture(work: Callable[[], None], device: Any) -> Callable[[], None]:
+    """What `work` issues, as a CUDA graph that is launched on the stream that is current then.
+
+    Not `torch.cuda.graph`, which empties the cache of the allocator, nor in its mode, in which calls of other threads
+    (batches that are copied ahead) end the capture.
+    """
+    import gc
+
+    import torch
+
+    recorded = torch.cuda.CUDAGraph()
+    current, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
+    aside.wait_stream(current)
+    collects = gc.isenabled()
+    gc.disable()  # what it would free may call the driver, which ends the capture
+    try:
+        with torch.cuda.stream(aside):
+            recorded.capture_begin(capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                recorded.capture_end()
+    finally:
+        if collects:
+            gc.enable()
+    current.wait_stream(aside)
+    return recorded.replay  # type: ignore[no-any-return]
+
+
+LEVER = GraphOptimizer()

@@ -1,0 +1,50 @@
+"""A unified diff of the files as bytes, as `git apply` and `patch -p1` take it."""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+NO_END: Final = "\\ No newline at end of file\n"
+
+
+def diff(name: str, before: bytes, after: bytes) -> bytes:
+    """The change of one file; b"" where there is none. name: relative, with forward slashes."""
+    # latin-1 maps bytes to characters and back one by one, whatever the file's encoding.
+    old, new = _lines(before.decode("latin-1")), _lines(after.decode("latin-1"))
+    text = "".join(_ended(difflib.unified_diff(old, new, "old", "new", n=3)))
+    if not text:
+        return b""
+    body = text.split("\n", 2)[2]
+    return f"--- {_quoted(f'a/{name}')}\n+++ {_quoted(f'b/{name}')}\n".encode() + body.encode("latin-1")
+
+
+def changed(text: bytes) -> tuple[int, int]:
+    """Lines added and removed by a diff of one file."""
+    lines = text.split(b"\n")[2:]
+    return sum(line.startswith(b"+") for line in lines), sum(line.startswith(b"-") for line in lines)
+
+
+def _lines(text: str) -> Sequence[str]:
+    """Lines with their ends: only a line feed ends one, as for git."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _ended(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield line if line.endswith("\n") else f"{line}\n{NO_END}"
+
+
+def _quoted(name: str) -> str:
+    """A file name as git writes it in a diff: escaped in quotes where it has strange characters."""
+    if re.fullmatch(r"[\w./+@%=,:~^#&()\[\]{}!-]+", name, re.ASCII):
+        return name
+    if re.fullmatch(r"[ -~]+", name) and '"' not in name and "\\" not in name:
+        return f"{name}\t"  # a blank in the name: the tab says where it ends
+    return '"' + "".join(_escaped(byte) for byte in name.encode("utf-8", "surrogateescape")) + '"'
+
+
+def _escaped(byte: int) -> str:
+    if byte in b'"\\':
+        return f"\\{chr(byte)}"
+    return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"

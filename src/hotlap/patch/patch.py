@@ -1,0 +1,219 @@
+"""A whole patch: from a recipe and the user's files to a diff, and what could not be written."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hotlap.levers import all_levers
+from hotlap.records.errors import RecordError, UsageError
+from hotlap.records.files import read_bytes, read_facts, read_recipe, read_tune, write_atomic
+from hotlap.records.patch import Line, NotWritten, Patch, PatchedFile, Written
+from hotlap.records.run import Facts, Lever
+from hotlap.records.tune import Recipe
+from hotlap.tune.recipe import checked, variables_of
+
+from .check import check
+from .diff import changed, diff
+from .places import Places
+from .project import Project, read_project
+from .rules import all_rules
+from .rules._base import CannotWrite, Edit, Settings, Touched
+from .source import Unreadable
+
+NO_RULE: Final = "no rule of this hotlap writes it"
+AT_LAUNCH: Final = "set in the environment, in the command to start below; nothing of it is in the source"
+
+
+@dataclass(frozen=True)
+class Patched:
+    """A patch and the project that it makes. levers: those that stand in the source now."""
+
+    record: Patch
+    before: Project
+    after: Project
+    diff: bytes
+    levers: tuple[Lever, ...]
+    facts: Facts | None
+
+
+def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
+    """Write a recipe into a copy of the sources in memory; no file is changed.
+
+    command: the user's, or nothing to take the recipe's own. Raises RecipeError for a recipe that `run --recipe` would
+    refuse too, UsageError where no file of the user's is found, RecordError.
+    """
+    recipe = read_recipe(recipe_path)
+    levers = checked(recipe_path, recipe)
+    words = tuple(command) or recipe.command
+    if not words:
+        raise UsageError(
+            f"{recipe_path} does not hold its command. Give it: hotlap patch {recipe_path} python train.py"
+        )
+    facts = facts_beside(recipe_path)
+    before = read_project(words, cwd)
+    after, written, refused = write(before, levers, facts, cuda_of(recipe, facts))
+    return _patched(recipe_path, words, cwd, before, after, levers, written, refused, facts)
+
+
+def write(
+    before: Project, levers: Sequence[Lever], facts: Facts | None, cuda: bool
+) -> tuple[Project, list[Written], list[NotWritten]]:
+    """Apply the rules one after the other, each to what the last one left. Raises Overreach."""
+    recipe: dict[str, Settings] = {lever.name: lever.settings for lever in levers}
+    project, touched = before, set[Touched]()
+    written: list[Written] = []
+    refused: list[NotWritten] = []
+    order = [name for name in all_rules() if name in recipe]
+    for name in [*order, *(name for name in recipe if name not in order)]:
+        lever = Lever(name=name, settings=dict(recipe[name]))
+        outcome = _apply(project, name, recipe, facts, cuda)
+        if isinstance(outcome, CannotWrite):
+            refused.append(_refused(lever, outcome))
+            continue
+        project = outcome.project
+        touched |= outcome.touched
+        written.append(Written(
+            lever=name, settings=lever.settings, where=outcome.where, already=outcome.already, partly=outcome.partly,
+            notes=outcome.notes,
+        ))  # fmt: skip
+    check(before, project, touched)
+    return project, written, refused
+
+
+def _apply(
+    project: Project, name: str, recipe: Mapping[str, Settings], facts: Facts | None, cuda: bool
+) -> Edit | CannotWrite:
+    rule = all_rules().get(name)
+    if rule is None:
+        lever = all_levers()[name]
+        environment = "install" not in vars(type(lever)) and lever.environment(dict(recipe[name]))
+        return Edit(project, notes=(AT_LAUNCH,)) if environment else CannotWrite(NO_RULE)
+    try:
+        return rule.edit(Places(project, facts, cuda), recipe[name], recipe)
+    except Unreadable as error:
+        return CannotWrite(f"what it would write is no Python: {error}")
+
+
+def _refused(lever: Lever, outcome: CannotWrite) -> NotWritten:
+    source = all_levers()[lever.name].source(lever.settings)
+    return NotWritten(
+        lever=lever.name, settings=lever.settings, why=outcome.why, look_at=_sorted(outcome.lines), source=source
+    )
+
+
+def _sorted(lines: Sequence[Line]) -> tuple[Line, ...]:
+    return tuple(sorted(dict.fromkeys(lines), key=lambda line: (line.file, line.line)))
+
+
+def _patched(
+    recipe_path: Path, command: tuple[str, ...], cwd: Path, before: Project, after: Project, levers: Sequence[Lever],
+    written: list[Written], refused: list[NotWritten], facts: Facts | None,
+) -> Patched:  # fmt: skip
+    done = {item.lever for item in written}
+    inside = tuple(lever for lever in levers if lever.name in done)
+    variables = variables_of(inside)
+    files, whole = [], b""
+    for path, source in after.sources.items():
+        old = before.sources[path]
+        text = diff(source.shown, old.data, source.data)
+        if text:
+            added, removed = changed(text)
+            files.append(PatchedFile(
+                file=source.shown, before=old.digest, after=source.digest, added=added, removed=removed
+            ))  # fmt: skip
+            whole += text
+    record = Patch(
+        recipe=str(recipe_path), command=command, cwd=str(cwd), written=tuple(written), not_written=tuple(refused),
+        variables=variables, launch=launch_line(command, variables), files=tuple(files), skipped=before.skipped,
+        looked_at=tuple(source.shown for source in before.sources.values()), diff=whole.decode("utf-8", "replace"),
+    )  # fmt: skip
+    return Patched(record, before, after, whole, inside, facts)
+
+
+def launch_line(command: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The command with variables in front of it, as a shell takes it; () where there are none."""
+    return (*(f"{name}={value}" for name, value in variables.items()), *command) if variables else ()
+
+
+# what is known of the command
+
+
+def facts_beside(recipe: Path) -> Facts | None:
+    """What the tune that made a recipe saw of the bare command, where the recipe still lies in its folder."""
+    folder = recipe.parent
+    if not (folder / "tune.json").is_file():
+        return None
+    try:
+        trials = [trial for trial in read_tune(folder).trials if not trial.levers and trial.outcome == "measured"]
+        return read_facts(folder / trials[0].folder / "rank-0") if trials else None
+    except RecordError:
+        return None  # an old or a moved tune; the source alone has to do
+
+
+def cuda_of(recipe: Recipe, facts: Facts | None) -> bool:
+    """Whether a recipe was made on a CUDA device."""
+    return facts.device == "cuda" if facts is not None else str(recipe.environment.get("device", "cpu")) != "cpu"
+
+
+# writing
+
+
+def save_under(patched: Patched, folder: Path) -> None:
+    """Write the changed files into another folder, at their places. Raises RecordError."""
+    for path, source in patched.after.sources.items():
+        if source.data != patched.before.sources[path].data:
+            target = folder / relative(source.shown)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(target, source.data)
+
+
+def relative(shown: str) -> Path:
+    """The place of a file below a folder. Raises UsageError for files outside of the command's folder."""
+    if Path(shown).is_absolute():
+        raise UsageError(
+            f"{shown} lies outside of the folder that the command runs in; run `hotlap patch` from above it"
+        )
+    return Path(shown)
+
+
+def apply(patched: Patched, force: bool) -> None:
+    """Write the changed files in place: all of them, or none. Raises RecordError, UsageError.
+
+    Refuses files with changes that are not committed, unless forced, and always files that are not what was read.
+    """
+    changed_files = [
+        source for path, source in patched.after.sources.items() if source.data != patched.before.sources[path].data
+    ]
+    if not force:
+        uncommitted = [source.shown for source in changed_files if not _is_committed(source.path)]
+        if uncommitted:
+            raise UsageError(
+                f"{', '.join(uncommitted)}: not committed to git as it is, so the patch could not be told from your "
+                "own changes. Commit it first, or give --force"
+            )
+    for source in changed_files:
+        if read_bytes(source.path) != patched.before.sources[source.path].data:
+            raise RecordError(f"{source.shown} changed while it was patched; nothing is written. Run it again")
+    done: list[Path] = []
+    try:
+        for source in changed_files:
+            mode = source.path.stat().st_mode
+            write_atomic(source.path, source.data)
+            done.append(source.path)
+            source.path.chmod(mode)
+    except (RecordError, OSError):
+        for path in done:
+            write_atomic(path, patched.before.sources[path].data)
+        raise
+
+
+def _is_committed(path: Path) -> bool:
+    """Whether git knows a file and it is as committed. A file in no repository counts as not."""
+    command = ["git", "status", "--porcelain", "--ignored", "--", path.name]
+    try:
+        done = subprocess.run(command, cwd=path.parent, capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and not done.stdout.strip()

@@ -1,0 +1,166 @@
+"""The user's own files behind a command: its script or module, and what these import from beside them."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from hotlap.records.errors import UsageError
+
+from .scopes import absolute
+from .source import Source, Unreadable, read
+
+MOST_FILES: Final = 400
+NOT_THE_USERS: Final = ("site-packages", "dist-packages", ".venv", "venv", ".git", "hotlap-runs")
+
+
+@dataclass(frozen=True)
+class Project:
+    """entry: the file that the command runs. sources: every file by its path, the entry first. skipped: files that
+    could not be read, and why. folders: where imports are looked for, first to last."""
+
+    cwd: Path
+    entry: Path
+    sources: dict[Path, Source]
+    folders: tuple[Path, ...]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> Source:
+        """The file that the command runs."""
+        return self.sources[self.entry]
+
+    def with_sources(self, *changed: Source) -> "Project":
+        """The project with other versions of some files."""
+        return replace(self, sources={**self.sources, **{source.path: source for source in changed}})
+
+    def module(self, name: str) -> Source | None:
+        """The file that an import of this dotted name finds."""
+        return next((source for source in self.sources.values() if source.module == name), None)
+
+
+@dataclass
+class _Reader:
+    cwd: Path
+    folders: tuple[Path, ...]
+    found: dict[Path, Source] = field(default_factory=dict)
+    skipped: dict[Path, str] = field(default_factory=dict)
+
+    def read(self, path: Path, module: str) -> Source | None:
+        if path in self.found or path in self.skipped or len(self.found) >= MOST_FILES:
+            return None
+        try:
+            self.found[path] = read(path, _shown(path, self.cwd), module)
+        except Unreadable as error:
+            self.skipped[path] = str(error)
+            return None
+        return self.found[path]
+
+    def follow(self, source: Source) -> None:
+        """Read what a file imports, and what that imports."""
+        waiting = [source]
+        while waiting:
+            current = waiting.pop()
+            for name in _imported(current):
+                for path, module in _files_of(name, self.folders):
+                    new = self.read(path, module)
+                    if new is not None:
+                        waiting.append(new)
+
+
+def read_project(command: Sequence[str], cwd: Path) -> Project:
+    """The files behind a command. Raises UsageError where it names no Python file, Unreadable where that is broken."""
+    cwd = cwd.resolve()
+    entry, module = entry_of(command, cwd)
+    home = cwd if module else entry.parent
+    folders = tuple(dict.fromkeys((home, cwd)))
+    reader = _Reader(cwd, folders)
+    source = read(entry, _shown(entry, cwd), module or entry.stem)
+    reader.found[entry] = source
+    for path, name in _files_of(module, folders):  # the packages that `-m` imports on the way
+        package = reader.read(path, name)
+        if package is not None:
+            reader.follow(package)
+    reader.follow(source)
+    return Project(cwd, entry, reader.found, folders, tuple(reader.skipped.values()))
+
+
+def entry_of(command: Sequence[str], cwd: Path) -> tuple[Path, str]:
+    """The file that a command runs, and its dotted name where it runs it with `-m`. Raises UsageError."""
+    for at, word in enumerate(command):
+        if word in {"-m", "--module"} and at + 1 < len(command):
+            for path in _module_files(command[at + 1], cwd):
+                return path, command[at + 1] + (".__main__" if path.name == "__main__.py" else "")
+        if word == "-c":
+            break
+        path = cwd / word
+        if (word.endswith(".py") and path.is_file()) or (at == 0 and _is_script(path)):
+            return path.resolve(), ""
+    raise UsageError(
+        f"no Python file of yours was found in {' '.join(command)[:200]!r} (looked in {cwd}). "
+        "Give the command after the recipe: hotlap patch recipe.toml python train.py"
+    )
+
+
+def _is_script(path: Path) -> bool:
+    """`./train`: an executable that a Python runs."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return re.match(rb"#!.*python", file.readline(200)) is not None
+
+
+def _module_files(name: str, folder: Path) -> Iterator[Path]:
+    base = folder.joinpath(*name.split("."))
+    for path in (base / "__main__.py", base.with_suffix(".py")):
+        if path.is_file():
+            yield path.resolve()
+
+
+def _files_of(name: str, folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """The files that importing a dotted name runs, with their own dotted names, where they are the user's."""
+    parts = name.split(".")
+    for folder in folders if name else ():
+        found = list(_chain(parts, folder))
+        if found:
+            yield from found
+            return
+
+
+def _chain(parts: Sequence[str], folder: Path) -> Iterator[tuple[Path, str]]:
+    for depth in range(1, len(parts) + 1):
+        base = folder.joinpath(*parts[:depth])
+        name = ".".join(parts[:depth])
+        for path in (base / "__init__.py", base.parent / f"{base.name}.py"):
+            if path.is_file() and _users(path, folder):
+                yield path.resolve(), name
+                break
+        else:
+            if not base.is_dir():
+                return
+
+
+def _users(path: Path, folder: Path) -> bool:
+    """Whether a file is the user's: below the folder, and not in an environment that lies there."""
+    real = path.resolve()
+    if not real.is_relative_to(folder):
+        return False
+    return not any(part in NOT_THE_USERS for part in real.relative_to(folder).parts)
+
+
+def _imported(source: Source) -> Iterator[str]:
+    """Dotted names that a file may import; some of them are functions, for which there is no file."""
+    for node in ast.walk(ast.parse(source.data)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(node.module or "", node.level, source.package)
+            if base is not None:
+                yield base
+                yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _shown(path: Path, cwd: Path) -> str:
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)

@@ -1,0 +1,18 @@
+"""How each lever is written into source: one module a lever, with the lever's name, found by listing this folder."""
+
+import importlib
+import pkgutil
+from functools import cache
+
+from ._base import Rule
+
+
+@cache
+def all_rules() -> dict[str, Rule]:
+    """Every rule by its lever's name, in the order in which they are applied."""
+    found = [
+        importlib.import_module(f"{__name__}.{module.name}").RULE
+        for module in pkgutil.iter_modules(__path__)
+        if not module.name.startswith("_")
+    ]
+    return {rule.lever: rule for rule in sorted(found, key=lambda rule: (rule.order, rule.lever))}

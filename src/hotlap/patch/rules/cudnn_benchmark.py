@@ -1,0 +1,22 @@
+"""`torch.backends.cudnn.benchmark = True` after the imports."""
+
+from collections.abc import Mapping
+
+from ..places import Places
+from ._base import CannotWrite, Outcome, Rule, Settings, already, assigned, at_the_top, constant
+
+TEXT = "torch.backends.cudnn.benchmark = True"
+
+
+def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+    """Refuses where the source sets it itself."""
+    found = assigned(places, "cudnn.benchmark")
+    lines = tuple(source.place(node) for source, node in found)
+    if found and all(constant(node.value) is True and source.scope(node) is source.tree for source, node in found):
+        return already(places, lines)
+    if found:
+        return CannotWrite("the source sets it itself, on conditions of its own", lines)
+    return at_the_top(places, TEXT)
+
+
+RULE = Rule("cudnn-benchmark", edit)

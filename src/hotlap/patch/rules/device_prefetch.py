@@ -1,0 +1,111 @@
+"""`non_blocking=True` where the loop moves its batch: the part of the lever that is a minimal diff."""
+
+from collections.abc import Iterator, Mapping
+
+import libcst as cst
+
+from ..edits import Replacement, inside, keyword, replace
+from ..places import Places, Reason, Site
+from ..scopes import Scope, dotted
+from ._base import NO_LOOP, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
+
+PARTLY = (
+    "the copies don't hold up the host any more, but begin when the step asks for them; copying ahead of the step "
+    "takes a thread and a stream of its own, which is no small diff"
+)
+
+
+def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+    """Refuses where the batches are not in pinned memory: then such a copy waits all the same."""
+    if not places.backwards:
+        return CannotWrite(NO_LOOP)
+    loader = places.training_loader()
+    if isinstance(loader, Reason):
+        return CannotWrite(loader.why, loader.lines)
+    if not recipe.get("loader-workers", {}).get("pin_memory") and not _pinned(loader):
+        return CannotWrite(
+            "the loader does not pin its batches, so the copies would wait all the same", (loader.place,)
+        )
+    moves = list(_moves(places))
+    if not moves:
+        lines = tuple(site.place for site in places.backwards[:3])
+        return CannotWrite("no line was found that moves a tensor of the batch to the device", lines)
+    todo = [site for site in moves if not _given(site.call)]
+    if not todo:
+        return already(places, [site.place for site in moves])
+    project = places.project
+    for source in {site.source for site in todo}:
+        changes: dict[cst.CSTNode, Replacement] = {
+            site.call: _non_blocking(site) for site in todo if site.source is source
+        }
+        project = project.with_sources(replace(source, changes))
+    changed = frozenset().union(*(touched(site.source, site.scope) for site in todo))
+    return Edit(project, tuple(dict.fromkeys(site.place for site in todo)), changed, partly=PARTLY)
+
+
+def _non_blocking(site: Site) -> Replacement:
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(node, cst.Call)
+        return keyword(site.source, node, {"non_blocking": "True"}, site.call)
+
+    return change
+
+
+def _given(call: cst.Call) -> bool:
+    return any(arg.keyword is not None and arg.keyword.value == "non_blocking" for arg in call.args)
+
+
+def _pinned(loader: Site) -> bool:
+    return any(
+        arg.keyword is not None and arg.keyword.value == "pin_memory" and constant(arg.value) is True
+        for arg in loader.call.args
+    )
+
+
+def _moves(places: Places) -> Iterator[Site]:
+    """`x.to(device)` and `x.cuda()` of the tensors that the training loop unpacks from its batch."""
+    for scope, call in places.names.calls:
+        func = call.func
+        if scope not in places.loops or not isinstance(func, cst.Attribute) or func.attr.value not in {"to", "cuda"}:
+            continue
+        others = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "non_blocking"]
+        if len(others) > 1 or any(arg.star for arg in others) or not isinstance(func.value, cst.Name):
+            continue
+        if _from_batch(places, func.value.value, scope) and not _dtype(call):
+            yield Site(scope.source, scope, call)
+
+
+def _dtype(call: cst.Call) -> bool:
+    """`x.to(torch.float32)` and `x.to(memory_format=...)` move nothing."""
+    first = call.args[0] if call.args else None
+    if first is None:
+        return False
+    if first.keyword is not None and first.keyword.value not in {"device", "non_blocking"}:
+        return True
+    return "torch." in (dotted(first.value) or "")
+
+
+def _from_batch(places: Places, name: str, scope: Scope) -> bool:
+    """Whether a name is unpacked from what the loop around a backward takes from its loader."""
+    variable = places.names.variable(name, scope)
+    if variable is None or variable.scope is not scope:
+        return False
+    return any(
+        isinstance(binding.statement, cst.For)
+        and name in _leaves(binding.statement)
+        and any(inside(scope.source, binding.statement, site.call) for site in places.backwards)
+        for binding in scope.names[name]
+    )
+
+
+def _leaves(loop: cst.For) -> list[str]:
+    """The names that a `for` unpacks from each element, without the number that `enumerate` puts before it."""
+    target: cst.BaseExpression = loop.target
+    if isinstance(loop.iter, cst.Call) and (dotted(loop.iter.func) or "").endswith("enumerate"):
+        target = target.elements[1].value if isinstance(target, cst.Tuple) and len(target.elements) == 2 else target
+    if not isinstance(target, cst.Tuple):
+        return []
+    return [element.value.value for element in target.elements if isinstance(element.value, cst.Name)]
+
+
+RULE = Rule("device-prefetch", edit, order=40)

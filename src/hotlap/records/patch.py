@@ -1,0 +1,89 @@
+"""Records of a patch: `patch.json`."""
+
+from typing import Any
+
+import msgspec
+
+from .tune import Interval, Parity
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's source. file: relative to the command's folder."""
+
+    file: str
+    line: int
+    text: str = ""
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """A lever that stands in the patched source. where: the lines before the patch. already: the source had it.
+
+    partly: what of the lever is not in the source, where something is not. notes: what the user should know.
+    """
+
+    lever: str
+    settings: dict[str, Any]
+    where: tuple[Line, ...] = ()
+    already: bool = False
+    partly: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class NotWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """A lever that could not be written safely. look_at: the lines to look at; source: how it is written by hand."""
+
+    lever: str
+    settings: dict[str, Any]
+    why: str
+    look_at: tuple[Line, ...] = ()
+    source: str = ""
+
+
+class PatchedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the patch changes. before, after: SHA-256 of its bytes."""
+
+    file: str
+    before: str
+    after: str
+    added: int
+    removed: int
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """The patched source measured. ratio: step time under the recipe over the patched source's, from fresh ABBA pairs
+    (above 1: the patched source is faster). recipe_ms, patched_ms: geometric means of the pairs.
+
+    parity: of the patched source against the bare command. same_speed: the interval stays above 0.95; null
+    where it is too wide to tell. why: what went wrong where ratio or parity is missing. folder: records of the runs.
+    """
+
+    ratio: float | None = None
+    interval: Interval | None = None
+    pairs: int = 0
+    recipe_ms: float | None = None
+    patched_ms: float | None = None
+    same_speed: bool | None = None
+    parity: Parity | None = None
+    why: str = ""
+    folder: str = ""
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
+    """`patch.json`. variables: to set in the environment at launch; launch: the command with them. diff: unified, as
+    text (bytes that are no UTF-8 are replaced; the file written by `--diff` has them). skipped: files that could not be
+    read. applied: the user's files were written."""
+
+    version: int = 1
+    recipe: str
+    command: tuple[str, ...]
+    cwd: str
+    written: tuple[Written, ...] = ()
+    not_written: tuple[NotWritten, ...] = ()
+    variables: dict[str, str] = {}
+    launch: tuple[str, ...] = ()
+    files: tuple[PatchedFile, ...] = ()
+    looked_at: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    diff: str = ""
+    applied: bool = False
+    verification: Verification | None = None

@@ -1,0 +1,58 @@
+"""What to try first, on one screen."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..records.advice import Advice, Suggestion
+from .console import Parts, Screen, labelled, ms, percent, plain, ratio
+from .run_screen import place_text
+
+MOST: Final = 3
+
+
+def advise_screen(advice: Advice, cwd: str = "", most: int = MOST) -> RenderableType:
+    """The suggestions, what to try first at the front; the first `most` of them in full."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, suggestion in enumerate(advice.suggestions[:most], 1):
+        table.add_row(Text(f"{number}.", "bold yellow"), Group(*_lines(suggestion, cwd), Text()))
+    return Screen(Parts(_head(advice), "bold"), Text(), table, labelled(_notes(advice, most)))
+
+
+def _head(advice: Advice) -> Iterator[str]:
+    yield "what to try first"
+    if advice.bound is not None:
+        yield "bound unknown" if advice.bound == "unknown" else f"{advice.bound}-bound"
+    if advice.step_ms is not None:
+        yield f"{ms(advice.step_ms)} a step"
+    yield advice.device
+
+
+def _lines(suggestion: Suggestion, cwd: str) -> Iterator[RenderableType]:
+    yield plain(suggestion.title, "bold")
+    won = f"at most {ratio(suggestion.at_most)} as fast" if suggestion.at_most is not None else ""
+    yield Parts([suggestion.because, won, suggestion.kind])
+    if suggestion.evidence:
+        where = f"at {place_text(suggestion.where, cwd)}" if suggestion.where else ""
+        yield Parts([suggestion.evidence, where], "dim")
+    for text in suggestion.do:
+        yield plain(f"- {text}")
+    if suggestion.levers:
+        yield plain(f"levers: {', '.join(suggestion.levers)}")
+    yield plain(f"verify: {suggestion.verify}", "dim")
+
+
+def _notes(advice: Advice, most: int) -> Iterator[tuple[str, RenderableType]]:
+    for later in advice.suggestions[most:]:
+        yield "then", plain(f"{later.title} ({percent(later.share) if later.share is not None else 'share unknown'})")
+    if advice.measures:
+        yield "known", Parts([f"{name} {percent(value)}" for name, value in advice.measures.items()])
+    for text in advice.unknown:
+        yield "unknown", plain(text)
+    if advice.source:
+        yield "from", plain(advice.source)

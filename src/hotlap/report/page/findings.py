@@ -1,0 +1,63 @@
+"""The causes: what each costs, what the numbers are, the user's lines, and what helps."""
+
+from typing import Any, Final
+
+from ...records.diagnosis import Finding, Place
+from ...records.page import Page, Snippet
+from ...records.trace import Replay
+from .text import base, shown_rank, where
+
+TITLE: Final = "Findings"
+MOST: Final = 12
+OPEN: Final = 3
+"""Findings that are shown at once; the others unfold."""
+HIDES: Final = frozenset({"input", "h2d", "launch", "sync", "communication"})
+"""Bounds whose time may go away whole, as waiting does and arithmetic does not."""
+LEAST_GAIN: Final = 1.01
+
+
+def data(page: Page) -> dict[str, Any] | None:
+    """Findings of the run, of the trace, or of both sides of a tune."""
+    if page.tune is not None:
+        after = page.tune.tuned
+        groups = [("before", page.tune.baseline.findings), ("after", after.findings if after else ())]
+    elif page.diagnosis is not None:
+        groups = [("", page.diagnosis.findings)]
+    elif page.traces is not None:
+        groups = [("", page.traces.findings)]
+    else:
+        return None
+    lines = {_key(one.where): one for one in page.snippets}
+    shown = [(name, [_shown(one, lines, base(page)) for one in found[:MOST]]) for name, found in groups if found]
+    parts = [(name, found[:OPEN], found[OPEN:]) for name, found in shown]
+    return {"groups": parts, "what_if": _what_if(page), "step_ms": None if page.tune else _step_ms(page)}
+
+
+def _key(place: Place) -> tuple[object, ...]:
+    return place.file, place.line
+
+
+def _shown(finding: Finding, lines: dict[tuple[object, ...], Snippet], cwd: str) -> dict[str, Any]:
+    snippet = lines.get(_key(finding.where)) if finding.where else None
+    return {
+        "finding": finding,
+        "where": where(finding.where, cwd),
+        "snippet": snippet,
+        "at_most": 1 / (1 - finding.share) if finding.bound in HIDES and 0 < finding.share < 1 else None,
+        "lines": list(enumerate(snippet.lines, snippet.first)) if snippet else [],
+    }
+
+
+def _step_ms(page: Page) -> float | None:
+    if page.diagnosis is not None:
+        return page.diagnosis.step_ms
+    rank = shown_rank(page)
+    return rank.step_ms if rank else None
+
+
+def _what_if(page: Page) -> list[Any]:
+    """Predictions that would change something, best first."""
+    rank = shown_rank(page)
+    replay: Replay | None = (page.traces.replay if page.traces else None) or (rank.replay if rank else None)
+    found = [one for one in replay.predictions if one.gain >= LEAST_GAIN] if replay else []
+    return sorted(found, key=lambda one: one.ms)

@@ -1,0 +1,155 @@
+"""Words and numbers of the page."""
+
+from collections.abc import Callable
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from ...records.diagnosis import Place
+from ...records.page import Page
+from ...records.trace import RankTrace
+from ...records.tune import Tune
+from .. import console
+from ..run_screen import place_text
+
+TERMS: Final = {
+    "step": "one turn of the training loop: one optimizer step with the forwards and backwards before it",
+    "steady": "after warm-up, without steps that compiled, were probed or evaluated; all numbers rest on these",
+    "p10–p90": "of ten steps one is shorter than the first number, and one longer than the second",
+    "bound": "what limits the step: making it faster is what makes training faster",
+    "input": "waiting for batches from the data loader",
+    "data": "time inside next() of the DataLoader",
+    "h2d": "host to device: copying batches from the machine's memory to the GPU's",
+    "forward": "from the call of the model to the start of the backward, with the loss",
+    "backward": "computing gradients",
+    "optimizer": "inside Optimizer.step",
+    "other": "the rest of the loop: Python, logging, metrics, zero_grad",
+    "launch": "the GPU waits because issuing operations takes the host longer than running them takes the GPU",
+    "sync": "the host waits for the GPU (for example in .item()), and so can not keep it fed",
+    "python": "the GPU waits for the script's own Python code between operations",
+    "communication": "exchanging data with other ranks, such as averaging gradients",
+    "allocator": "asking the driver for memory, which stops the GPU; a steady loop should not have to",
+    "copy": "moving data between memories",
+    "between kernels": "the GPU's own short pause from one piece of work to the next that was waiting already",
+    "profiler": "time that the profiler itself took",
+    "unknown": "what the trace does not tell",
+    "compute": "running kernels that are not communication",
+    "bandwidth": "limited by how fast memory can be read and written, not by arithmetic",
+    "memory": "limited by the room in memory",
+    "exposed": "not hidden behind computation: the step is longer by it",
+    "idle": "the GPU runs nothing",
+    "host": "the CPU side: the Python process that issues the work",
+    "device": "the GPU, or the CPU where there is none",
+    "finding": "a cause of lost time, with its evidence and what helps",
+    "lever": "one change that may help; hotlap tune tries and proves them",
+    "parity": "the evidence that learning is unchanged: same losses on same data, within the command's own noise",
+    "ABBA": "runs in the order old, new, new, old, so that slow drift of the machine cancels out",
+    "interval": "95% confidence: where the true ratio lies, given how much the runs differ",
+    "leave-one-out": "how much slower the recipe is without this lever",
+    "predicted": "expected before it was tried: by replay of a trace; with ≤ the most it could be, by its share",
+    "rank": "one training process; many ranks train together",
+    "straggler": "the rank that the others wait for",
+    "late": "how long after the first rank it arrives at collectives, on average",
+    "roofline": "how fast an operation could be: arithmetic sets the flat roof, memory traffic the slope",
+    "intensity": "arithmetic per byte moved: left of the corner memory limits an operation, right of it arithmetic",
+    "what if": "the trace replayed with one cause removed: a prediction, not a measurement",
+    "allocated": "bytes that live tensors use, by torch's allocator",
+    "reserved": "bytes that torch's allocator holds from the driver, used or not",
+    "resident": "memory of the command's processes that is really in RAM",
+    "outlier": "a steady step further than three interquartile ranges from the middle half (Tukey's outer fence)",
+    "warm-up": "first steps, left out: caches fill, memory is taken, kernels are chosen",
+    "left out": "steps that compiled, were probed or profiled, or held an evaluation",
+    "exact": "every number stays the same, or within what two runs of the bare command differ",
+    "numeric": "only rounding changes",
+    "semantic": "training itself changes",
+}
+"""What a word means, in one line: shown on hover, focus or tap."""
+
+
+def term(word: str, shown: str | None = None) -> Markup | str:
+    """A word with its meaning at hand; as it is where it needs none."""
+    meaning = TERMS.get(word)
+    text = console.clean(shown if shown is not None else word)
+    if meaning is None:
+        return text
+    return Markup('<span class="term" tabindex="0" data-tip="{}">{}</span>').format(meaning, text)
+
+
+def size(value: float | None) -> str:
+    """Bytes as people read them."""
+    if value is None:
+        return "unknown"
+    for unit, limit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if abs(value) >= limit:
+            return f"{console.count(value / limit)} {unit}"
+    return f"{value:.0f} B"
+
+
+def number(value: float | None, shown: str) -> Markup:
+    """A number with its exact value beside what is shown."""
+    if value is None:
+        return escape(shown)
+    return Markup('<data value="{}">{}</data>').format(repr(value), shown)
+
+
+def ms(value: float | None) -> Markup:
+    """Milliseconds."""
+    return number(value, console.ms(value))
+
+
+def percent(value: float | None) -> Markup:
+    """A share."""
+    return number(value, console.percent(value))
+
+
+def ratio(value: float | None) -> Markup:
+    """A ratio of step times."""
+    return number(value, console.ratio(value)) if value is not None else Markup("–")
+
+
+def objective(tune: Tune) -> tuple[float | None, float | None, Callable[[float], str]]:
+    """What the tune made smaller: before, after, and how such a number is shown."""
+    if tune.objective == "memory":
+        return tune.memory_before_bytes, tune.memory_after_bytes, size
+    if tune.objective == "cost":
+        return tune.cost_before, tune.cost_after, "${:.4g}".format
+    return tune.before_ms, tune.after_ms, console.ms
+
+
+def base(page: Page) -> str:
+    """The folder that shown paths are relative to."""
+    return page.run.cwd if page.run else ""
+
+
+def where(place: Place | None, cwd: str = "") -> str:
+    """`train.py:41 in main`."""
+    return place_text(place, cwd) if place else ""
+
+
+def shown_rank(page: Page) -> RankTrace | None:
+    """The rank whose trace is shown first: the one that the others wait for, else the first."""
+    if page.traces is None or not page.traces.ranks:
+        return None
+    balance = page.traces.balance
+    late = balance.straggler if balance is not None else None
+    return next((rank for rank in page.traces.ranks if rank.rank == late), page.traces.ranks[0])
+
+
+def indented(line: str) -> Markup:
+    """A line of source with its blanks in front, harmless otherwise."""
+    rest = line.lstrip(" ")
+    return Markup(" " * (len(line) - len(rest))) + escape(console.clean(rest))
+
+
+FILTERS: Final = {
+    "indented": indented,
+    "ms": ms,
+    "percent": percent,
+    "ratio": ratio,
+    "size": size,
+    "count": console.count,
+    "whole": "{:,}".format,
+    "where": where,
+    "plural": console.number,
+    "minutes": console.minutes,
+}

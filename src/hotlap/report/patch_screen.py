@@ -1,0 +1,92 @@
+"""What a patch wrote and what it could not, on one screen."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ..records.patch import Line, NotWritten, Patch, Verification, Written
+from .console import CommandLine, Screen, columns, labelled, ms, number, plain, ratio
+
+
+def patch_screen(patch: Patch, diff: Path | None) -> RenderableType:
+    """The result of a patch: what stands in the source now, what does not and where to look, how to start it."""
+    return Screen(
+        plain(_headline(patch), "bold green" if not patch.not_written else "bold yellow"),
+        *_written(patch.written),
+        *_not_written(patch.not_written),
+        *_verification(patch.verification),
+        *_end(patch, diff),
+    )
+
+
+def _headline(patch: Patch) -> str:
+    levers = number(len(patch.written) + len(patch.not_written), "lever")
+    if not patch.written:
+        return f"none of {levers} can be written into the source"
+    files = ", ".join(f"{file.file} (+{file.added} −{file.removed})" for file in patch.files) or "nothing to change"
+    done = "applied" if patch.applied else "written as a diff"
+    return f"{len(patch.written)} of {levers} {done}: {files}"
+
+
+def _written(written: Iterable[Written]) -> Iterator[RenderableType]:
+    for item in written:
+        state = "already there" if item.already else "in part" if item.partly else "written"
+        text = plain(f"{_lever(item.lever, item.settings)}: {state}{_at(item.where)}")
+        yield Text("  ").append_text(text)
+        for note in (item.partly, *item.notes):
+            if note:
+                yield Text("    ").append_text(plain(note, "dim"))
+
+
+def _not_written(refused: Iterable[NotWritten]) -> Iterator[RenderableType]:
+    for item in refused:
+        yield Text("  ").append_text(plain(f"{_lever(item.lever, item.settings)}: not written: {item.why}", "yellow"))
+        for line in item.look_at:
+            yield Text("    ").append_text(plain(f"{line.file}:{line.line}: {line.text}"))
+        for number_, text in enumerate(item.source.splitlines()):
+            yield Text("    ").append_text(plain(("by hand: " if not number_ else "         ") + text, "dim"))
+
+
+def _verification(found: Verification | None) -> Iterator[RenderableType]:
+    if found is None:
+        return
+    yield Text()
+    if found.ratio is None or found.interval is None:
+        yield plain(f"not verified: {found.why}", "bold red")
+        return
+    table = columns("", "step")
+    table.add_row("command under the recipe", ms(found.recipe_ms))
+    table.add_row("patched source", ms(found.patched_ms))
+    yield table
+    said = {True: "as fast as the recipe", False: "slower than the recipe", None: "the runs differ too much to tell"}
+    same = said[found.same_speed]
+    interval = f"95% interval {found.interval.low:.2f}–{found.interval.high:.2f}, {number(found.pairs, 'ABBA pair')}"
+    yield plain(f"{same}: {ratio(found.ratio)} ({interval})", "bold green" if found.same_speed else "bold yellow")
+    if found.parity is not None:
+        state = "parity holds" if found.parity.ok else "parity FAILS"
+        yield plain(f"{state}, {found.parity.level}: {found.parity.why}", "" if found.parity.ok else "bold red")
+
+
+def _end(patch: Patch, diff: Path | None) -> Iterator[RenderableType]:
+    rows: list[tuple[str, RenderableType]] = [("skipped", plain(text)) for text in patch.skipped]
+    if patch.launch:
+        rows.append(("start", CommandLine(patch.launch)))
+    if diff is not None:
+        rows.append(("diff", plain(diff)))
+    if rows:
+        yield Text()
+        yield labelled(rows)
+
+
+def _lever(name: str, settings: dict[str, Any]) -> str:
+    values = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    return f"{name} {values}".strip()
+
+
+def _at(lines: Iterable[Line]) -> str:
+    places = ", ".join(dict.fromkeys(f"{line.file}:{line.line}" for line in lines))
+    return f", {places}" if places else ""

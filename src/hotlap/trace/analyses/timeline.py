@@ -1,0 +1,307 @@
+"""One step as bars: phases, host threads, device streams, and the device's idle time by cause.
+
+The step is the one whose length is nearest the median. Where the host runs ahead of the device, what is shown reaches
+from the step's begin on the host to its end on the device.
+
+Rows are small whatever the trace: bars shorter than a `RESOLUTION`-th of what is shown are joined with their
+neighbours if these are as short and nearer than that, in cells of twice that length. A joined bar has the kind and the
+name of its longest event, and says how many there are and how long they last together. Nothing else is left out but
+threads and streams beyond the busiest few, whose number is said.
+
+Phases are hotlap's labels. In a trace without them they are inferred: data is inside `enumerate(DataLoader)`, backward
+from the first to the last event of autograd's engine, optimizer inside `Optimizer.step`, and forward from the end of
+the last data, h2d or optimizer phase to the start of the backward (`records/phases.py`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from hotlap.records.phases import PHASES
+from hotlap.records.timeline import KINDS, Bars, Timeline
+
+from ..view import Ints, View
+from .gaps import ALLOCATES, CAUSES, outermost_op, packed_places, pieces, unpacked, waiting_calls
+
+RESOLUTION: Final = 1500
+MOST_THREADS: Final = 4
+MOST_STREAMS: Final = 8
+MOST_DEVICES: Final = 4
+LONGEST_NAME: Final = 160
+LABEL: Final = "hotlap:"
+LOADER: Final = "enumerate(DataLoader)"
+ENGINE: Final = "autograd::engine"
+STEPPING: Final = "Optimizer.step#"
+NUMBER: Final = {kind: number for number, kind in enumerate(KINDS)}
+IDLE: Final = np.array([NUMBER[f"idle: {cause}"] for cause in CAUSES], np.int64)
+
+
+@dataclass
+class _Texts:
+    """Texts by number; 0 is none."""
+
+    numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def of(self, texts: list[str]) -> tuple[int, ...]:
+        return tuple(self.numbers.setdefault(text[:LONGEST_NAME], len(self.numbers)) for text in texts)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Events to draw, in order of start. rows: of `host` or `device`, what the bars are named for."""
+
+    start: Ints
+    end: Ints
+    kind: Ints
+    rows: Ints
+
+    def cut(self, start: int, end: int) -> "_Row":
+        """The part within [start, end)."""
+        begin, stop = np.maximum(self.start, start), np.minimum(self.end, end)
+        kept = stop > begin
+        return _Row(begin[kept], stop[kept], self.kind[kept], self.rows[kept])
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Bars after short neighbours were joined. longest: index of the event that names the bar."""
+
+    start: Ints
+    end: Ints
+    longest: Ints
+    count: Ints
+    busy: Ints
+
+
+def timeline(view: View) -> Timeline | None:
+    """The median step; None where the trace has no events."""
+    host, device = _steps(view)
+    start, end = min(host[0], device[0]), max(host[1], device[1])
+    if end <= start:
+        return None
+    texts, least = _Texts(), max(1, (end - start) // RESOLUTION)
+    phases, inferred = _phases(view, start, end)
+    rows = [_phase_bars(phases, start, texts)] if len(phases.start) else []
+    threads, streams = list(_threads(view, start, end)), list(_streams(view, start, end))
+    rows += [_host_bars(view, label, row, start, least, texts) for label, row in threads[: 2 * MOST_THREADS]]
+    for number in view.devices[:MOST_DEVICES]:
+        rows.append(_idle_bars(view, number, (start, end), least, texts))
+        rows += [_device_bars(view, label, row, start, least, texts) for on, label, row in streams if on == number]
+    return Timeline(
+        step=_median_step(view),
+        start_ns=start,
+        span_ns=end - start,
+        host=(host[0] - start, host[1] - start),
+        device=(device[0] - start, device[1] - start),
+        inferred=inferred,
+        shortest_ns=least,
+        texts=tuple(texts.numbers),
+        rows=tuple(row for row in rows if row.start),
+        left_out=max(0, len(threads) - 2 * MOST_THREADS) + max(0, len(view.devices) - MOST_DEVICES),
+    )
+
+
+def _median_step(view: View) -> int:
+    lengths = np.array([end - start for start, end in view.window.steps], np.int64)
+    return int(np.argmin(np.abs(lengths - np.median(lengths)))) if len(lengths) else 0
+
+
+def _steps(view: View) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The step on the host's clock and on the device's."""
+    chosen, window, ahead = _median_step(view), view.window, view.on_host.window
+    if not window.steps:
+        whole = (window.start_ns, window.end_ns)
+        return whole, whole
+    device = window.steps[chosen]
+    return (ahead.steps[chosen] if chosen < len(ahead.steps) else device), device
+
+
+def joined(row: _Row, least: int) -> _Joined:
+    """Neighbours that are shorter than `least` and nearer than that, in cells of twice that length, as one bar."""
+    length = row.end - row.start
+    small, cell = length < least, row.start // (2 * least)
+    apart = np.ones(len(length), bool)
+    near = row.start[1:] - row.end[:-1] < least
+    apart[1:] = ~(small[1:] & small[:-1] & near & (cell[1:] == cell[:-1]))
+    first = np.nonzero(apart)[0]
+    bar = np.cumsum(apart) - 1
+    order = np.lexsort((length, bar))
+    last_of = np.append(first[1:], len(length)) - 1
+    if not len(first):
+        return _Joined(*(np.empty(0, np.int64) for _ in range(5)))
+    return _Joined(
+        row.start[first],
+        np.maximum.reduceat(row.end, first),
+        order[last_of],
+        np.diff(np.append(first, len(length))),
+        np.add.reduceat(length, first),
+    )
+
+
+def _bars(
+    label: str, group: str, row: _Row, least: int, origin: int, names: list[str], at: list[str], texts: _Texts
+) -> Bars:
+    """names, at: one for each bar of `joined(row)`."""
+    found = joined(row, least)
+    length = found.end - found.start
+    return Bars(
+        label=label,
+        group=group,  # type: ignore[arg-type]
+        start=tuple((found.start - origin).tolist()),
+        dur=tuple(length.tolist()),
+        kind=tuple(row.kind[found.longest].tolist()),
+        name=texts.of(names),
+        at=texts.of(at),
+        count=tuple(found.count.tolist()),
+        busy=tuple(np.minimum(found.busy, length).tolist()),
+    )
+
+
+def _places(view: View, rows: Ints) -> list[str]:
+    """`file:line` of host rows, "" for none."""
+    if not len(view.trace.host) or not len(rows):
+        return [""] * len(rows)
+    said = []
+    for text in packed_places(view, rows).to_list():
+        place = unpacked(text)
+        line = "" if place is None or place.line is None else f":{place.line}"
+        said.append("" if place is None else f"{place.file}{line}")
+    return said
+
+
+# phases
+
+
+def _phases(view: View, start: int, end: int) -> tuple[_Row, bool]:
+    """The phases in [start, end), and whether they are inferred."""
+    host = view.trace.host
+    here = host.filter((pl.col("start") < end) & (pl.col("start") + pl.col("dur") > start))
+    labels = here.filter((pl.col("cat") == "annotation") & pl.col("name").str.starts_with(LABEL))
+    if len(labels):
+        names = labels["name"].str.slice(len(LABEL)).to_list()
+        kept = np.array([name in PHASES for name in names], bool)
+        kind = np.array([NUMBER.get(name, 0) for name in names], np.int64)
+        begins = labels["start"].to_numpy()
+        whole = _Row(begins[kept], (begins + labels["dur"].to_numpy())[kept], kind[kept], kind[kept])
+        return whole.cut(start, end), False
+    return _inferred(here, start, end), True
+
+
+def _inferred(here: pl.DataFrame, start: int, end: int) -> _Row:
+    marks = here.filter((pl.col("cat") == "annotation") | pl.col("name").str.starts_with(ENGINE)).sort("start")
+    found: list[tuple[int, int, str]] = []
+    last = start
+    for name, begin, dur in marks.select("name", "start", "dur").iter_rows():
+        stop = begin + dur
+        if name.startswith(ENGINE):
+            if found and found[-1][2] == "backward":
+                found[-1] = (found[-1][0], max(found[-1][1], stop), "backward")
+                continue
+            if begin > last:
+                found.append((last, begin, "forward"))
+            found.append((begin, stop, "backward"))
+        elif name.startswith((LOADER, STEPPING)):
+            found.append((begin, stop, "data" if name.startswith(LOADER) else "optimizer"))
+        else:
+            continue
+        last = stop
+    columns = [np.array([one[at] for one in found], np.int64) for at in (0, 1)]
+    kind = np.array([NUMBER[name] for *_, name in found], np.int64)
+    return _Row(columns[0], columns[1], kind, kind).cut(start, end)
+
+
+def _phase_bars(row: _Row, origin: int, texts: _Texts) -> Bars:
+    names = [KINDS[kind] for kind in row.kind.tolist()]
+    return _bars("phases", "phases", row, 1, origin, names, [""] * len(names), texts)
+
+
+# the host
+
+
+def _threads(view: View, start: int, end: int) -> Iterator[tuple[str, _Row]]:
+    """Ops and calls of the busiest threads, two rows each, the one that trains first."""
+    host = view.trace.host.with_row_index("row").filter(
+        (pl.col("start") < end)
+        & (pl.col("start") + pl.col("dur") > start)
+        & (pl.col("dur") > 0)
+        & pl.col("cat").is_in(["op", "runtime"])
+    )
+    main = view.main_thread
+    sizes = host.group_by("pid", "tid").agg(pl.col("dur").sum()).sort("dur", descending=True)
+    threads = sorted(((pid, tid) for pid, tid, _ in sizes.iter_rows()), key=lambda one: one != main)
+    for number, (pid, tid) in enumerate(threads):
+        mine = host.filter((pl.col("pid") == pid) & (pl.col("tid") == tid))
+        engine = mine["name"].str.starts_with(ENGINE).any()
+        name = "training thread" if (pid, tid) == main else "autograd thread" if engine else f"thread {number}"
+        for said, cat in (("ops", "op"), ("calls to the driver", "runtime")):
+            row = _outermost(view, mine.filter(pl.col("cat") == cat), start, end)
+            if len(row.start):
+                yield f"{name}: {said}", row
+
+
+def _outermost(view: View, rows: pl.DataFrame, start: int, end: int) -> _Row:
+    """Events that lie in no other of them."""
+    begins = rows["start"].to_numpy()
+    ends = begins + rows["dur"].to_numpy()
+    reach = np.concatenate([np.array([-1], np.int64), np.maximum.accumulate(ends)[:-1]]) if len(ends) else ends
+    outer = begins >= reach
+    which = rows["row"].to_numpy().astype(np.int64)[outer]
+    return _Row(begins[outer], ends[outer], _host_kinds(view, which), which).cut(start, end)
+
+
+def _host_kinds(view: View, rows: Ints) -> Ints:
+    events = view.trace.host.select("name", "cat")[rows]
+    kind = np.where((events["cat"] == "op").to_numpy(), NUMBER["op"], NUMBER["host call"])
+    names = events["name"]
+    launching = [name for name in names.unique() if "Launch" in name or "Memcpy" in name or "Memset" in name]
+    kind[names.is_in(launching).to_numpy() & (kind != NUMBER["op"])] = NUMBER["launch call"]
+    kind[names.is_in([name for name in names.unique() if ALLOCATES.match(name)]).to_numpy()] = NUMBER["allocation"]
+    kind[np.isin(rows, waiting_calls(view))] = NUMBER["wait"]
+    return kind.astype(np.int64)
+
+
+def _host_bars(view: View, label: str, row: _Row, origin: int, least: int, texts: _Texts) -> Bars:
+    which = row.rows[joined(row, least).longest]
+    names = view.trace.host["name"].gather(which).to_list()
+    return _bars(label, "host", row, least, origin, names, _places(view, which), texts)
+
+
+# the device
+
+
+def _streams(view: View, start: int, end: int) -> Iterator[tuple[int, str, _Row]]:
+    """Work of the busiest streams of each device, in order of stream."""
+    events = view.trace.device.with_row_index("row").filter(
+        (pl.col("start") < end) & (pl.col("start") + pl.col("dur") > start) & (pl.col("dur") > 0)
+    )
+    work = events.join(view.work.select("row", "kind"), on="row", how="inner")
+    for device in view.devices[:MOST_DEVICES]:
+        mine = work.filter(pl.col("device") == device)
+        busiest = mine.group_by("stream").agg(pl.col("dur").sum()).sort("dur", descending=True)["stream"]
+        for stream in sorted(busiest.head(MOST_STREAMS).to_list()):
+            rows = mine.filter(pl.col("stream") == stream).sort("start")
+            begins = rows["start"].to_numpy()
+            kind = np.array([NUMBER[name] for name in rows["kind"].to_list()], np.int64)
+            which = rows["row"].to_numpy().astype(np.int64)
+            row = _Row(begins, begins + rows["dur"].to_numpy(), kind, which).cut(start, end)
+            yield device, f"device {device}, stream {stream}", row
+
+
+def _device_bars(view: View, label: str, row: _Row, origin: int, least: int, texts: _Texts) -> Bars:
+    which = row.rows[joined(row, least).longest]
+    work = view.trace.device.select("name", "op", "launch")[which]
+    called = work.select(pl.when(pl.col("op") >= 0).then("op").otherwise("launch")).to_series().to_numpy()
+    at = _places(view, called.astype(np.int64))
+    return _bars(label, "device", row, least, origin, work["name"].to_list(), at, texts)
+
+
+def _idle_bars(view: View, device: int, span: tuple[int, int], least: int, texts: _Texts) -> Bars:
+    found = pieces(view, device)
+    row = _Row(found.start, found.end, IDLE[found.cause], found.row).cut(*span)
+    which = row.rows[joined(row, least).longest]
+    said = outermost_op(view, which) if len(view.trace.host) else which
+    names = [view.names[at] if at >= 0 else "" for at in said.tolist()]
+    return _bars(f"device {device}, idle", "idle", row, least, span[0], names, _places(view, which), texts)

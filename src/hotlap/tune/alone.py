@@ -1,0 +1,85 @@
+"""Leave-one-out: what each kept lever is worth beside the others, and out with those that are worth nothing."""
+
+from collections.abc import Sequence
+
+from hotlap.records import run as records
+from hotlap.records.tune import Kept, Trial
+
+from .attempt import again, unsure
+from .budget import BudgetSpent
+from .candidates import LEAST_GAIN, gain
+from .state import State
+
+
+def leave_one_out(state: State) -> None:
+    """Take out each lever without which the step is no slower, those first that are expected to be worth least.
+
+    The last one in was measured just so, unless it came in together with others. One that others need is left in.
+    """
+    open_levers = sorted(_to_measure(state), key=lambda kept: kept.predicted or 1.0)
+    for at, kept in enumerate(open_levers):
+        try:
+            _without(state, kept)
+        except BudgetSpent:
+            names = ", ".join(other.lever for other in open_levers[at:])
+            state.found.not_done = f"the budget ended before leave-one-out of {names}"
+            raise
+
+
+def _to_measure(state: State) -> list[Kept]:
+    kept = [one for one in state.found.kept if one.leave_one_out is None]
+    return kept[:-1] if kept and kept[-1] is state.found.kept[-1] and not kept[-1].together else kept
+
+
+def _without(state: State, kept: Kept) -> None:
+    rest = [lever for lever in state.best.levers if lever.name != kept.lever]
+    if _needed(state, rest):
+        return
+    trial = state.trial(f"without {kept.lever}", rest, brief=True)
+    if trial.outcome != "measured" or trial.step_ms is None:
+        return
+    if "compile" not in kept.lever:
+        state.budget.like_best_took(trial.wall_s)
+    worth = state.value(trial) / state.best.value
+    if unsure(state, worth):
+        worth = 1 / again(state, state.best, rest, f"without {kept.lever}", trial, brief=True)
+    changes = {"measured": worth} if kept.together else {}
+    state.note(kept.lever, leave_one_out=worth, **changes)
+    _predict_alone(state, kept)
+    if worth < LEAST_GAIN and state.objective.allows(trial, state.bases[0]):
+        _take_out(state, kept, rest, trial, worth)
+    else:
+        state.say(f"worth  {kept.lever}  {worth:.2f}× beside the others")
+
+
+def _needed(state: State, rest: Sequence[records.Lever]) -> bool:
+    """Whether one of the rest does not apply any more."""
+    for use in rest:
+        lever = state.levers[use.name]
+        before = {other.name: other.settings for other in state.best.levers if other.name != use.name}
+        after = {other.name: other.settings for other in rest if other.name != use.name}
+        if (
+            lever.applies(state.context(state.best, before)).yes
+            and not lever.applies(state.context(state.best, after)).yes
+        ):
+            return True
+    return False
+
+
+def _predict_alone(state: State, kept: Kept) -> None:
+    """The prediction of what was measured: the step without this one lever over that with all."""
+    use = records.Lever(name=kept.lever, settings=kept.settings)
+    replayed = gain(state, state.best.levers, use) if kept.together else None
+    if replayed is not None:
+        state.note(kept.lever, predicted=replayed, predicted_by="replay")
+
+
+def _take_out(state: State, kept: Kept, rest: list[records.Lever], trial: Trial, worth: float) -> None:
+    verdict = "no gain" if worth >= 1 / LEAST_GAIN else "more memory" if state.objective.memory else "slower"
+    what = "the memory is needed" if state.objective.memory else "the time is needed"
+    why = f"{verdict} beside the others: without it {worth:.2f} of {what}"
+    state.drop(kept.lever, why, kept.measured or worth)
+    state.say(f"drop  {kept.lever}  {verdict} beside the others ({worth:.2f}×)")
+    state.found.kept = [other for other in state.found.kept if other.lever != kept.lever]
+    state.best = state.incumbent(rest, trial, min(state.best.value, state.value(trial)))
+    state.found.tuned = state.best.diagnosis

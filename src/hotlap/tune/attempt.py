@@ -1,0 +1,222 @@
+"""One lever on top of the incumbent: its settings tried one after another, a second look where noise may decide."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hotlap.levers._base import Settings
+from hotlap.records import run as records
+from hotlap.records.tune import Kept, Parity, Trial
+
+from .budget import BudgetSpent, log_ratio
+from .candidates import LEAST_GAIN, Candidate
+from .state import Incumbent, State, use_text, value_text
+
+UNSURE: Final = (1.03, 1.12)
+"""Ratios within three times the noise of two baselines, and within these bounds, are measured again before they decide
+(where noise itself exceeds the most, noise decides)."""
+DOUBT: Final = 0.005
+"""Where the machine is still, only ratios this near (as a logarithm) the least gain, or so near as twice the noise."""
+BEYOND: Final = 3.0
+"""A gain beyond this many times (in logarithms) what its lever can win at most is measured again: more likely the
+machine was slow when the incumbent was measured."""
+MOST_VARIANTS: Final = 4
+MOST_FAILURES: Final = 3
+
+
+@dataclass(frozen=True)
+class Success:
+    """Levers with which the step was shorter (or memory less) and parity held. levers: all of the trial."""
+
+    trial: Trial
+    ratio: float
+    uses: tuple[records.Lever, ...]
+    levers: tuple[records.Lever, ...]
+    parity: Parity
+
+
+def attempt(state: State, candidate: Candidate) -> bool:
+    """Try a lever; if one of its settings is worth it, it becomes part of the incumbent."""
+    incumbent = state.best
+    best: Success | None = None
+    measured: dict[int, float] = {}
+    failures = 0
+    search = candidate.lever.compare_variants or state.objective.memory
+    while (at := next_variant(candidate.variants, measured, search)) is not None:
+        try:
+            success, ratio = try_uses(
+                state, incumbent, (_use(candidate, at),), candidate.predicted, best.ratio if best else 0.0
+            )
+        except BudgetSpent:
+            if best is None:
+                raise
+            break  # a variant that was measured and judged stands, whatever others might have been worth
+        measured[at] = ratio
+        best = success or best
+        failures += success is None
+        hung = success is None and state.trials.done[-1].outcome == "timeout"  # and another would cost as much
+        if hung or len(measured) >= MOST_VARIANTS or (best is None and failures >= MOST_FAILURES):
+            break
+    if best is None:
+        return False
+    keep(state, incumbent, best, (candidate,))
+    return True
+
+
+def _use(candidate: Candidate, at: int) -> records.Lever:
+    return records.Lever(name=candidate.lever.name, settings=candidate.variants[at])
+
+
+def next_variant(variants: Sequence[Settings], measured: dict[int, float], search: bool) -> int | None:
+    """The index of the settings to try next, None where it is enough.
+
+    measured: ratios by index, 0 where settings failed. The first comes first. While none is any good the list is gone
+    through in its order. Then, where a number is searched, its neighbours among those listed, the larger one first, as
+    long as one is at least 2% better than what it was reached from.
+    """
+    if not measured or all(ratio < LEAST_GAIN for ratio in measured.values()):
+        return next((at for at in range(len(variants)) if at not in measured), None)
+    if not search:
+        return None
+    line = sorted(range(len(variants)), key=lambda at: (_number(variants, at), at))
+    best = max(measured, key=lambda at: measured[at])
+    others = [ratio for at, ratio in measured.items() if at != best and ratio > 0]
+    place = line.index(best)
+    beside = [line[at] for at in (place + 1, place - 1) if 0 <= at < len(line)]
+    untried = [at for at in beside if at not in measured]
+    flat = len(others) > 0 and len(untried) < len(beside) and measured[best] < max(others) * LEAST_GAIN
+    return None if flat or not untried else untried[0]
+
+
+def _number(variants: Sequence[Settings], at: int) -> float:
+    """The number that the settings differ in."""
+    for name in variants[0]:
+        values = [settings.get(name) for settings in variants]
+        numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+        if len(numbers) == len(values) and len(set(numbers)) > 1:
+            return float(numbers[at])
+    return float(at)
+
+
+def try_uses(
+    state: State,
+    incumbent: Incumbent,
+    uses: Sequence[records.Lever],
+    predicted: float | None,
+    to_beat: float = 0.0,
+    instead_of: Sequence[str] = (),
+) -> tuple[Success | None, float]:
+    """One trial of levers on top of the incumbent: (success, or None; the ratio, 0 where there is none).
+
+    A single lever that is no success is noted as dropped; of several the caller has to find out which. instead_of: the
+    incumbent's levers that they replace.
+    """
+    levers = [*(use for use in incumbent.levers if use.name not in instead_of), *uses]
+    single = uses[0] if len(uses) == 1 else None
+    title = " + ".join(use_text(use) for use in uses)
+    purpose = f"try {' + '.join(use.name for use in uses)}"
+    trial = state.trial(purpose, levers)
+    if trial.outcome != "measured" or trial.step_ms is None:
+        _failed(state, single, title, f"{trial.outcome}: {trial.why}")
+        return None, 0.0
+    ratio = incumbent.value / state.value(trial)
+    if unsure(state, ratio) or (predicted and math.log(ratio) > BEYOND * math.log(max(predicted, 1.001))):
+        ratio = again(state, incumbent, levers, purpose, trial)
+    if not state.objective.allows(trial, state.bases[0]):
+        _failed(state, single, title, f"a step takes {_slower(state, trial):.0%} longer, more than is allowed", ratio)
+        return None, 0.0
+    if ratio < max(LEAST_GAIN, to_beat * LEAST_GAIN):
+        if ratio < LEAST_GAIN and not to_beat:
+            if single is not None:
+                state.drop(single.name, _no_gain(state, ratio), ratio)
+            state.say(f"drop  {title}  {state.shown(trial)}  {ratio:.2f}×")
+        return None, ratio
+    parity = state.proof.judge(levers, trial)
+    trial = state.trials.amend(trial, ratio=ratio, parity=parity)
+    if not parity.ok:
+        _failed(state, single, title, f"parity: {parity.why}", ratio)
+        return None, 0.0
+    return Success(trial, ratio, tuple(uses), tuple(levers), parity), ratio
+
+
+def _failed(state: State, single: records.Lever | None, title: str, why: str, ratio: float | None = None) -> None:
+    if single is not None:
+        state.refuse(single, why, ratio)
+    else:
+        state.say(f"not all at once  {title}  {why[:160]}")
+
+
+def _no_gain(state: State, ratio: float) -> str:
+    if ratio >= 1 / LEAST_GAIN:
+        return "no gain"
+    return "more memory" if state.objective.memory else "slower"
+
+
+def _slower(state: State, trial: Trial) -> float:
+    return (trial.step_ms or 0.0) / (state.bases[0].step_ms or math.inf) - 1
+
+
+def unsure(state: State, ratio: float) -> bool:
+    """Whether noise could have made this ratio."""
+    noise = state.budget.noise or 0.0
+    if state.budget.quiet:
+        return log_ratio(ratio, LEAST_GAIN) < max(DOUBT, 2 * noise)
+    if ratio < 1:  # a gain that noise has hidden; nothing is kept for being slower
+        return -math.log(ratio) < max(noise, min(2 * noise, math.log(UNSURE[1])))
+    return math.log(ratio) < max(noise, min(max(3 * noise, math.log(UNSURE[0])), math.log(UNSURE[1])))
+
+
+def again(
+    state: State, incumbent: Incumbent, levers: Sequence[records.Lever], purpose: str, first: Trial, brief: bool = False
+) -> float:
+    """A second look at an uncertain ratio: incumbent and candidate once more, one after the other.
+
+    Two looks that disagree about the direction are no gain. Raises BudgetSpent before the pair, not in its middle.
+    """
+    ratio = incumbent.value / state.value(first)
+    state.budget.afford(incumbent.trial.wall_s + first.wall_s)
+    one = state.trial("incumbent again", incumbent.levers, brief)
+    two = state.trial(f"{purpose} again", levers, brief)
+    if one.step_ms is None or two.step_ms is None:
+        return ratio
+    second = state.value(one) / state.value(two)
+    return math.sqrt(ratio * second) if (ratio - 1) * (second - 1) > 0 else min(ratio, second, 1.0)
+
+
+def keep(state: State, incumbent: Incumbent, success: Success, candidates: Sequence[Candidate]) -> None:
+    """The levers of a success are part of the incumbent from here on."""
+    names = tuple(use.name for use in success.uses)
+    for candidate, use in zip(candidates, success.uses, strict=True):
+        state.found.dropped.pop(use.name, None)
+        state.found.kept.append(
+            Kept(
+                lever=use.name,
+                settings=use.settings,
+                risk=candidate.lever.risk,
+                meaning=candidate.lever.meaning,
+                predicted=candidate.predicted,
+                predicted_by=candidate.by,
+                measured=success.ratio if len(names) == 1 else None,
+                together=names if len(names) > 1 else (),
+                parity=success.parity,
+                source=candidate.lever.source(use.settings),
+            )
+        )
+    state.found.parity = success.parity
+    value = incumbent.value / success.ratio
+    state.best = state.incumbent(success.levers, success.trial, value)
+    state.found.tuned = state.best.diagnosis
+    title = " + ".join(use_text(use) for use in success.uses)
+    state.say(
+        f"keep  {title}  {value_text(value, state.objective)}  {success.ratio:.2f}×{_predicted(candidates)}  "
+        f"{success.parity.level}; now {state.best.diagnosis.bound}-bound"
+    )
+
+
+def _predicted(candidates: Sequence[Candidate]) -> str:
+    """What was predicted of a single lever."""
+    if len(candidates) != 1 or candidates[0].predicted is None:
+        return ""
+    most = "at most " if candidates[0].by == "share" else ""
+    return f" ({most}{candidates[0].predicted:.2f}× predicted)"

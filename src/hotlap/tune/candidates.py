@@ -1,0 +1,144 @@
+"""Which levers could help the incumbent, how much by prediction, and which of them can be tried at once."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from hotlap.levers._base import Context, Lever, Settings
+from hotlap.records import run as records
+
+from .objective import cheapness, saves_memory
+from .state import State
+
+LEAST_SHARE: Final = 0.02
+LEAST_GAIN: Final = 1.02
+MOST_SHARE: Final = 0.95
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A lever with its most promising settings. predicted: the ratio of steps without and with it; None unknown."""
+
+    lever: Lever
+    variants: list[Settings]
+    predicted: float | None
+    by: Literal["replay", "share"] | None
+
+    @property
+    def use(self) -> records.Lever:
+        """The lever with its first settings."""
+        return records.Lever(name=self.lever.name, settings=self.variants[0])
+
+
+def candidates(state: State, tried: set[tuple[str, str]]) -> list[Candidate]:
+    """Levers that may help the incumbent and were not tried under its bound, the one that may win most first.
+
+    Those that can't are noted as dropped, with the reason.
+    """
+    found = []
+    context = state.context(state.best)
+    for lever in state.levers.values():
+        known = lever.name in context.active or lever.name in state.refused
+        if known or (lever.name, context.diagnosis.bound) in tried:
+            continue
+        why = excluded(state, lever, context)
+        if why is None:
+            candidate = predict(state, lever, context)
+            why = _too_little(state, candidate, lever, context)
+        if why is not None:
+            state.drop(lever.name, why)
+            continue
+        found.append(candidate)
+    if state.objective.memory:
+        return sorted(found, key=lambda one: cheapness(one.lever))
+    return sorted(found, key=lambda one: -(one.predicted or 1.0))
+
+
+def predict(state: State, lever: Lever, context: Context) -> Candidate:
+    """What a lever that applies may win: by the replay where it knows, else the most by its share of the step."""
+    variants = lever.variants(context)
+    if state.objective.memory:
+        return Candidate(lever, variants, None, None)
+    uses = [records.Lever(name=name, settings=settings) for name, settings in context.active.items()]
+    replayed = gain(state, uses, records.Lever(name=lever.name, settings=variants[0])) if variants else None
+    if replayed is not None:
+        return Candidate(lever, variants, replayed, "replay")
+    return Candidate(lever, variants, 1 / (1 - min(lever.share(context), MOST_SHARE)), "share")
+
+
+def gain(state: State, uses: Sequence[records.Lever], lever: records.Lever) -> float | None:
+    """The ratio of steps without and with a lever beside others, replayed; None where the replay knows nothing of it.
+
+    Where another lever removes the same cause already, it is 1.
+    """
+    scenario = state.levers[lever.name].scenario(lever.settings)
+    if state.whatif is None or scenario is None:
+        return None
+    others = (state.levers[use.name].scenario(use.settings) for use in uses if use.name != lever.name)
+    beside = frozenset(name for name in others if name)
+    after = state.whatif.step_ms(beside | {scenario})
+    before = state.whatif.step_ms(beside) or state.whatif.before_ns / 1e6
+    return None if after is None else before / max(after, 1e-9)
+
+
+def _too_little(state: State, candidate: Candidate, lever: Lever, context: Context) -> str | None:
+    """Why it is not worth a trial: neither its share nor the replay says that it could win anything."""
+    if not candidate.variants:
+        return "it has no settings to try here"
+    if state.objective.memory:
+        return None
+    share = lever.share(context)
+    if share >= LEAST_SHARE or (candidate.by == "replay" and (candidate.predicted or 1.0) >= LEAST_GAIN):
+        return None
+    return f"could win at most {max(0.0, share):.1%} of the step here"
+
+
+def excluded(state: State, lever: Lever, context: Context) -> str | None:
+    """Why a lever is not tried beside those in the context; None if it may be."""
+    asked = state.asked
+    if asked.only and lever.name not in asked.only:
+        return "left out by --only"
+    if lever.name in asked.without:
+        return "left out by --without"
+    if lever.risk == "semantic" and not asked.semantic:
+        return "changes training; only with --allow semantic"
+    clash = clashing(state.levers, lever, context.active)
+    if clash:
+        return f"can't be used with {clash[0]}"
+    if state.objective.memory and not saves_memory(lever):
+        return "saves no memory"
+    applies = lever.applies(context)
+    return None if applies.yes else applies.why
+
+
+def clashing(levers: Mapping[str, Lever], lever: Lever, active: Mapping[str, Settings]) -> list[str]:
+    """Levers in use that exclude this one, or that it excludes."""
+    return [name for name in active if name in lever.excludes or lever.name in levers[name].excludes]
+
+
+def together(state: State, ordered: Sequence[Candidate]) -> list[Candidate]:
+    """Those of the candidates that can be tried in one trial, each chosen as if those before it were in already.
+
+    A lever that another makes needless (TF32 beside bfloat16), that excludes one before it, whose number has to be
+    searched, or that changes training, is not among them. Nor is one that needs the trial's own bound to be known:
+    where waiting for data is what counts, the rest is looked at afterwards.
+    """
+    if state.objective.memory or not ordered or not _groupable(ordered[0].lever):
+        return list(ordered[:1])
+    return list(_compatible(state, ordered))
+
+
+def _compatible(state: State, ordered: Sequence[Candidate]) -> Iterator[Candidate]:
+    active = dict(state.context(state.best).active)
+    for candidate in ordered:
+        context = state.context(state.best, active)
+        if not _groupable(candidate.lever) or excluded(state, candidate.lever, context) is not None:
+            continue
+        beside = predict(state, candidate.lever, context)
+        if _too_little(state, beside, candidate.lever, context) is None:
+            active[candidate.lever.name] = beside.variants[0]
+            yield beside
+
+
+def _groupable(lever: Lever) -> bool:
+    return not lever.compare_variants and lever.risk != "semantic"

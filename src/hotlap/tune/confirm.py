@@ -1,0 +1,180 @@
+"""Confirmation: the bare command and the recipe in fresh processes, in ABBA order, with parity of every run.
+
+Where the machine is still, the second run of the baseline is the first A, so that the whole is A, the search, B B A,
+and so on. It counts only if the A that is made at the end agrees with it; else the machine has drifted, and it is left
+out. No trial of the search is a B: those were chosen for being fast.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Final
+
+from hotlap.records import run as records
+from hotlap.records.tune import Trial
+
+from .budget import BudgetSpent, log_ratio
+from .candidates import LEAST_GAIN
+from .objective import costs, typical_bytes
+from .state import State
+from .statistics import abba, half_width, ratio_interval
+from .trials import Special, names
+
+MOST_PAIRS: Final = 8
+LEAST_PAIRS: Final = 2
+NARROW: Final = (0.03, 0.1)
+"""Confirmation ends early where the interval's half-width is below 3%, or below a tenth of the gain's logarithm."""
+PATIENCE: Final = 3.0
+"""A run of the confirmation may take so many times what such a run took before, budget or not."""
+AGREES: Final = 0.01
+REUSED: Final = "the first A of the confirmation is the baseline's second run, which agrees with a later one within 1%"
+
+
+def confirm(state: State) -> None:
+    """Measure the incumbent against the bare command; what is not borne out is dropped."""
+    try:
+        Confirmation(state).run()
+    except BudgetSpent:
+        unconfirmed(state, "no time was left to prove parity in the confirmation")
+
+
+def unconfirmed(state: State, why: str) -> None:
+    """Nothing that was not proven goes into a recipe."""
+    state.found.gain = False
+    for kept in state.found.kept:
+        state.drop(kept.lever, why, kept.measured)
+    state.found.kept = []
+    state.say(f"drop  all: {why}")
+
+
+class Confirmation:
+    """The pairs of one confirmation."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.levers = list(state.best.levers)
+        self.before: list[Trial] = []
+        self.after: list[Trial] = []
+
+    def run(self) -> None:
+        """Pairs until the interval is narrow or the time is up; then parity."""
+        letters = abba(MOST_PAIRS)
+        if self._may_reuse():
+            self.before.append(self.state.bases[-1])
+            letters = letters[1:]
+        against = "the bare command" if not self.state.given else names(self.state.given)
+        self.state.say(f"confirm  {names(self.levers)} against {against}, in ABBA pairs")
+        for letter in letters:
+            if self._enough():
+                break
+            if not self._made(letter):
+                return
+        self._conclude()
+        self._parity()
+
+    def _may_reuse(self) -> bool:
+        """Whether the baseline's second run can be an A: of this session, on a machine that is still."""
+        state = self.state
+        return state.budget.quiet and len(state.bases) > 1 and state.bases[-1].id not in state.trials.recalled
+
+    def _made(self, letter: str) -> bool:
+        state = self.state
+        levers: Sequence[records.Lever] = state.given if letter == "A" else self.levers
+        usual = max(state.budget.bare_s, state.budget.best_s)
+        timeout = max(state.budget.timeout(lever.name for lever in levers), PATIENCE * usual)
+        trial = state.trials.run("confirm", levers, Special(), timeout)
+        if trial.outcome != "measured":
+            unconfirmed(state, f"a confirmation run was not measured: {trial.why}")
+            return False
+        (self.before if letter == "A" else self.after).append(trial)
+        if letter == "A":
+            self._check_reused(trial)
+        return True
+
+    def _check_reused(self, trial: Trial) -> None:
+        """The baseline's run stays if it agrees with the first A made now."""
+        first = self.before[0]
+        if first.purpose == "confirm" or len(self.before) != 2:
+            return
+        if log_ratio(first.step_ms or math.nan, trial.step_ms or math.nan) <= AGREES:
+            self.state.found.reused.append(REUSED)
+        else:
+            self.before.remove(first)
+
+    def _enough(self) -> bool:
+        pairs = len(self.after)
+        if len(self.before) != pairs or pairs < LEAST_PAIRS:
+            return False
+        self._conclude()
+        budget = self.state.budget
+        short = budget.left() < 1.1 * (self.before[-1].wall_s + self.after[-1].wall_s)
+        return short or (pairs >= budget.least_pairs and self._narrow())
+
+    def _conclude(self) -> None:
+        found, count = self.state.found, min(len(self.before), len(self.after))
+        if count < LEAST_PAIRS:
+            return
+        before, after = self.before[:count], self.after[:count]
+        a, b = [self._time(trial) for trial in before], [self._time(trial) for trial in after]
+        found.speedup, found.interval = ratio_interval(a, b)
+        found.pairs = count
+        found.before_ms, found.after_ms = _geometric(a), _geometric(b)
+        found.memory = typical_bytes(before), typical_bytes(after)
+        found.costs = costs(self.state.objective, before, after)
+        found.tuned = self.state.trials.diagnosis(after[-1])
+        found.break_even = self._break_even(fmean(a) - fmean(b))
+
+    def _time(self, trial: Trial) -> float:
+        """Ms a step, or as many rows as the bare command's step has."""
+        resized = any(self.state.levers[lever.name].resizes_step for lever in trial.levers)
+        if resized and trial.rows and self.state.bases[0].rows:
+            return (trial.step_ms or math.nan) * self.state.bases[0].rows / trial.rows
+        return trial.step_ms or math.nan
+
+    def _narrow(self) -> bool:
+        """Whether another pair would tell the user nothing: by the width, whatever the direction of the change."""
+        speedup, interval = self.state.found.speedup, self.state.found.interval
+        if speedup is None or interval is None:
+            return False
+        return half_width(interval) < max(NARROW[0], NARROW[1] * abs(math.log(speedup)))
+
+    def _break_even(self, saved_ms: float) -> int | None:
+        """Steps after which the recipe's first start, with what was not compiled yet, has paid for itself."""
+        final = {lever.name for lever in self.levers}
+        climbed = [t for t in self.state.trials.done if t.levers and {x.name for x in t.levers} <= final]
+        cold_s = max([trial.warmup_s or 0.0 for trial in climbed], default=0.0)
+        extra_s = cold_s - fmean(trial.warmup_s or 0.0 for trial in self.before)
+        return max(0, math.ceil(extra_s / (saved_ms / 1000))) if saved_ms > 0 else None
+
+    # verdict
+
+    def _parity(self) -> None:
+        for trial in self.after:
+            parity = self.state.proof.judge(self.levers, trial)
+            self.state.found.parity = parity
+            if not parity.ok:
+                unconfirmed(self.state, f"parity in a confirmation run: {parity.why}")
+                return
+        why = self._not_proven()
+        self.state.found.gain = why is None
+        if why is not None:
+            unconfirmed(self.state, f"not confirmed: {why}")
+
+    def _not_proven(self) -> str | None:
+        """Why the pairs do not show what was to be gained, None if they do."""
+        interval, objective = self.state.found.interval, self.state.objective
+        shown = f"{interval.low:.2f}–{interval.high:.2f}" if interval else "none"
+        if interval is None or not (objective.memory or interval.low > 1):
+            return f"the 95% interval of the speed-up is {shown}"
+        if not objective.memory:
+            return None
+        if interval.high < 1 / (1 + objective.slowdown):
+            return f"a step is slower than is allowed; the 95% interval of the speed-up is {shown}"
+        pairs = zip(self.before, self.after, strict=False)
+        if any(objective.value(a) < LEAST_GAIN * objective.value(b) for a, b in pairs):
+            return "less than 2% of memory saved in one of the pairs"
+        return None
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(fmean(math.log(value) for value in values))

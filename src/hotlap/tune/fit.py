@@ -1,0 +1,121 @@
+"""A command that runs out of memory by itself: levers that save memory, cheapest first, until it runs.
+
+The bare command can then be compared with nothing. So the levers' own risk is all that is known of their parity, and
+what they cost a step can't be measured; both are said. All else is measured against the command with them.
+"""
+
+from hotlap.levers._base import Context, Lever
+from hotlap.records import run as records
+from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.errors import CommandFailed, RecordError
+from hotlap.records.files import rank_folders, read_facts, read_record
+from hotlap.records.run import Facts, Phases
+from hotlap.records.tune import Fitted, Trial
+
+from .candidates import clashing
+from .objective import cheapness, saves_memory
+from .state import State, use_text
+
+UNKNOWN_STEP = Diagnosis(
+    mode="train", bound="memory", step_ms=0.0, spread=Spread(p10=0.0, p50=0.0, p90=0.0), phases=Phases()
+)
+
+
+def fit(state: State, failed: Trial) -> Trial:
+    """Make the command run, and return its first trial that does. Raises CommandFailed where nothing makes it run."""
+    facts = facts_of(state, failed)
+    state.say(f"memory  the command alone runs out of memory: {failed.why[:160]}")
+    context = Context(UNKNOWN_STEP, facts, state.trials.plan.environment, {}) if facts else None
+    uses: list[records.Lever] = []
+    if context is None:
+        raise _hopeless(state, failed, uses)
+    for lever in _cheapest_first(state, context):
+        active = {use.name: use.settings for use in uses}
+        supposed = Context(UNKNOWN_STEP, context.facts, context.environment, active)
+        if clashing(state.levers, lever, active) or not lever.applies(supposed).yes:
+            continue
+        before = uses
+        for settings in lever.variants(supposed):
+            use = records.Lever(name=lever.name, settings=settings)
+            trial = _tried(state, [*before, use])
+            if trial.outcome == "measured":
+                return _only_needed(state, [*before, use], trial)
+            if trial.outcome != "memory":
+                state.refuse(use, f"{trial.outcome}: {trial.why}")
+                break
+            uses = [*before, use]
+    raise _hopeless(state, failed, uses)
+
+
+def _hopeless(state: State, failed: Trial, uses: list[records.Lever]) -> CommandFailed:
+    with_them = ", ".join(use_text(use) for use in uses)
+    tried = f", also with {with_them}" if uses else ", and no lever that saves memory can be used"
+    output = state.trials.plan.folder / failed.folder / "output.txt"
+    return CommandFailed(
+        f"the command itself fails, without any lever: {failed.why}. It runs out of memory{tried} (see {output})"
+    )
+
+
+def facts_of(state: State, failed: Trial) -> Facts | None:
+    """What was seen of the script before it died, None where nothing was."""
+    folder = state.trials.plan.folder / failed.folder
+    for rank in rank_folders(folder):
+        if (facts := read_facts(rank)) is not None:
+            return facts
+    for path in sorted(folder.glob("seen-*.json")):
+        try:
+            return read_record(path, Facts)
+        except RecordError:
+            continue
+    return None
+
+
+def _cheapest_first(state: State, context: Context) -> list[Lever]:
+    """Levers that save memory and may be used."""
+    asked = state.asked
+    allowed = [
+        lever
+        for lever in state.levers.values()
+        if saves_memory(lever)
+        and lever.name not in asked.without
+        and (not asked.only or lever.name in asked.only)
+        and (lever.risk != "semantic" or asked.semantic)
+    ]
+    return sorted(allowed, key=cheapness)
+
+
+def _tried(state: State, uses: list[records.Lever]) -> Trial:
+    if state.budget.left() < state.budget.seconds / 2:
+        raise CommandFailed(
+            f"the command runs out of memory, also with {', '.join(use_text(use) for use in uses[:-1]) or 'no lever'}, "
+            "and half of the budget is used up; a larger --budget may find more"
+        )
+    trial = state.run("fit", uses)
+    outcome = state.shown(trial) if trial.outcome == "measured" else trial.outcome
+    state.say(f"fit  {' + '.join(use_text(use) for use in uses)}  {outcome}")
+    return trial
+
+
+def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> Trial:
+    """Takes out again what is not needed beside the last one, which made it fit, from the dearest."""
+    state.budget.baseline_took(trial.wall_s)
+    for use in list(reversed(uses))[1:]:
+        rest = [other for other in uses if other.name != use.name]
+        without = _tried(state, rest)
+        if without.outcome == "measured":
+            state.say(f"fit  {use.name} is not needed")
+            uses, trial = rest, without
+    state.proof.given = tuple(uses)
+    return trial
+
+
+def fitted(state: State) -> list[Fitted]:
+    """Those of the levers that made it fit which are still in."""
+    return [_fitted(state, use) for use in state.given if use in state.best.levers]
+
+
+def _fitted(state: State, use: records.Lever) -> Fitted:
+    lever = state.levers[use.name]
+    return Fitted(
+        lever=use.name, settings=use.settings, risk=lever.risk, meaning=lever.meaning, source=lever.source(use.settings)
+    )

@@ -1,0 +1,92 @@
+"""Parity of trials: runs the twins that a judgement needs, each once, and remembers what they showed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from hotlap.levers import _pinned_draws
+from hotlap.levers._base import Lever
+from hotlap.records import run as records
+from hotlap.records.tune import Parity, Trial
+
+from .evidence import Evidence
+from .parity import MOST_TOLERANCE, Rule, Twins, judge
+from .trials import Special, Trials, names
+
+NUDGE: Final = 2.0**-9
+"""Half a unit in the last place of bfloat16 (8 significant bits), relative."""
+SAME_RANDOM: Final = "in a run of its own that draws the same random numbers as without the lever"
+RESIZED: Final = "not compared: a step holds other samples, as was asked for, so losses step by step say nothing"
+Run = Callable[[str, Sequence[records.Lever], Special], Trial]
+
+
+class Proof:
+    """Judges trials against the baseline. run: makes a trial. given: levers that are in the baseline too."""
+
+    def __init__(self, trials: Trials, levers: Mapping[str, Lever], run: Run) -> None:
+        self.trials, self.levers, self.run = trials, levers, run
+        self.base = self.again = Evidence(())
+        self.given: tuple[records.Lever, ...] = ()
+        self._twins: dict[str, Evidence | None] = {}
+        self._proven: dict[str, Parity] = {}
+
+    def judge(self, levers: Sequence[records.Lever], trial: Trial) -> Parity:
+        """Whether learning is unchanged in a trial with these levers."""
+        if any(self.levers[lever.name].resizes_step for lever in levers if lever not in self.given):
+            return Parity(ok=True, level="semantic", why=RESIZED)
+        evidence = self.trials.evidence(trial)
+        parity = judge(self.rule(levers), self.base, self.again, evidence, self._twin_runs(levers))
+        if parity.ok or not self.base.draws:
+            return parity
+        same = [self._for_parity(lever) for lever in levers]
+        if same == list(levers) or parity.level == "refused":
+            return parity
+        key = repr(same)
+        if key not in self._proven:
+            own = self.run("parity", same, Special())
+            if own.outcome != "measured":
+                return parity
+            proof = judge(self.rule(levers), self.base, self.again, self.trials.evidence(own), self._twin_runs(same))
+            self.trials.amend(own, parity=proof)
+            self._proven[key] = msgspec.structs.replace(proof, why=f"{proof.why} ({SAME_RANDOM})")
+        return self._proven[key]
+
+    def rule(self, levers: Sequence[records.Lever]) -> Rule:
+        """How these are judged together: by the weakest of them, within the sum of their tolerances."""
+        known = [self.levers[lever.name] for lever in levers if lever not in self.given]
+        tolerance = min(MOST_TOLERANCE, sum(lever.tolerance for lever in known))
+        return Rule(any(lever.risk != "exact" for lever in known), tolerance, any(lever.redraws for lever in known))
+
+    def _for_parity(self, lever: records.Lever) -> records.Lever:
+        settings = self.levers[lever.name].for_parity(lever.settings)
+        return lever if settings is None else records.Lever(name=lever.name, settings=settings)
+
+    def _twin_runs(self, levers: Sequence[records.Lever]) -> Twins:
+        seed = self.trials.plan.seed
+        return Twins(
+            nudged=[
+                lambda: self._twin("nudged twin", Special(nudge=NUDGE)),
+                lambda: self._twin("second nudged twin", Special(nudge=-NUDGE)),
+            ],
+            redrawn=[
+                lambda: self._twin("redrawn twin", Special(redraw=seed + 4049)),
+                lambda: self._twin("second redrawn twin", Special(redraw=seed + 8101)),
+            ],
+            pinned=lambda: self._pinned(levers),
+        )
+
+    def _pinned(self, levers: Sequence[records.Lever]) -> tuple[Evidence, Evidence] | None:
+        """The bare command and the trial again, with the random draws of each sample pinned; each made once."""
+        pin = records.Lever(name=_pinned_draws.NAME)
+        one = self._twin("pinned twin", Special(), (*self.given, pin))
+        two = self._twin(f"pinned {names(levers)}", Special(), (*levers, pin))
+        return None if one is None or two is None else (one, two)
+
+    def _twin(self, purpose: str, special: Special, levers: Sequence[records.Lever] | None = None) -> Evidence | None:
+        used = self.given if levers is None else levers
+        key = f"{purpose} {used}"
+        if key not in self._twins:
+            trial = self.run(purpose, used, special)
+            self._twins[key] = self.trials.evidence(trial) if trial.outcome == "measured" else None
+        return self._twins[key]

@@ -1,0 +1,174 @@
+"""What the rooms of the search share: trials, the time that is left, what is known and decided so far."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hotlap.levers._base import Context, Lever, Settings
+from hotlap.records import run as records
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.errors import NothingMeasured
+from hotlap.records.files import read_facts
+from hotlap.records.run import Facts
+from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Parity, Trial
+
+from .budget import Budget, BudgetSpent
+from .objective import Objective
+from .proof import Proof
+from .remember import Remembered
+from .trials import Special, Trials
+
+if TYPE_CHECKING:
+    from .whatif import WhatIf
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants of the search."""
+
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    semantic: bool = False
+    objective: Objective = field(default_factory=Objective)
+
+
+@dataclass
+class Incumbent:
+    """The best so far. value: what the objective makes of it, smoothed over second looks."""
+
+    levers: list[records.Lever]
+    trial: Trial
+    diagnosis: Diagnosis
+    facts: Facts
+    value: float
+
+
+@dataclass
+class Found:
+    """What the search knows; filled as it goes, so that an interruption loses nothing."""
+
+    baseline: Diagnosis | None = None
+    kept: list[Kept] = field(default_factory=list)
+    dropped: dict[str, Dropped] = field(default_factory=dict)
+    tuned: Diagnosis | None = None
+    parity: Parity | None = None
+    speedup: float | None = None
+    interval: Interval | None = None
+    pairs: int = 0
+    before_ms: float | None = None
+    after_ms: float | None = None
+    not_done: str = ""
+    noise: float | None = None
+    break_even: int | None = None
+    seeded: bool = False
+    gain: bool = False
+    memory: tuple[float | None, float | None] = (None, None)
+    costs: dict[str, Any] = field(default_factory=dict)
+    fitted: list[Fitted] = field(default_factory=list)
+    reused: list[str] = field(default_factory=list)
+
+
+class State:
+    """One tune of one command."""
+
+    best: Incumbent
+
+    def __init__(
+        self, trials: Trials, asked: Asked, levers: Mapping[str, Lever], budget_s: float, clock: Callable[[], float]
+    ) -> None:
+        self.trials, self.asked, self.levers = trials, asked, levers
+        self.objective = asked.objective
+        self.budget = Budget(budget_s, clock)
+        self.found = Found()
+        self.proof = Proof(trials, levers, self.run)
+        self.bases: list[Trial] = []
+        """The runs of the bare command with which it began."""
+        self.facts: Facts
+        self.refused: set[str] = set()
+        self.whatif: WhatIf | None = None
+        self.remembered = Remembered()
+
+    # trials
+
+    def run(self, purpose: str, levers: Sequence[records.Lever], special: Special | None = None) -> Trial:
+        """Make a trial, whatever it costs."""
+        timeout = self.budget.timeout(lever.name for lever in levers)
+        return self.trials.run(purpose, levers, special or Special(), timeout)
+
+    def trial(self, purpose: str, levers: Sequence[records.Lever], brief: bool = False) -> Trial:
+        """Make a trial if it can be afforded. Raises BudgetSpent, also where the budget ended it early."""
+        self.budget.afford()
+        names = [lever.name for lever in levers]
+        timeout = self.budget.timeout(names, self.budget.reserve())
+        trial = self.trials.run(purpose, levers, Special(brief=brief and self.budget.quiet), timeout)
+        if trial.outcome == "timeout" and timeout < self.budget.patience(names):
+            raise BudgetSpent
+        return trial
+
+    def value(self, trial: Trial) -> float:
+        """What the objective makes of a trial that was measured."""
+        resized = any(self.levers[lever.name].resizes_step for lever in trial.levers if lever.name in self.levers)
+        return self.objective.value(trial, self.bases[0] if self.bases else None, resized)
+
+    def incumbent(self, levers: Sequence[records.Lever], trial: Trial, value: float) -> Incumbent:
+        """A measured trial as the one to beat."""
+        self.budget.best_took(trial.wall_s, trial.warmup_s)
+        return Incumbent(list(levers), trial, self.trials.diagnosis(trial), self.facts, value)
+
+    def read_facts(self, trial: Trial) -> Facts:
+        """What the script is made of: from the bare command, since levers change what is seen of it."""
+        facts = read_facts(self.trials.rank(trial).folder)
+        if facts is None:
+            raise NothingMeasured(f"{trial.folder}: the process died before it could say what the script is made of")
+        return facts
+
+    # decisions
+
+    @property
+    def given(self) -> tuple[records.Lever, ...]:
+        """Levers without which the command does not run."""
+        return self.proof.given
+
+    def context(self, incumbent: Incumbent, active: Mapping[str, Settings] | None = None) -> Context:
+        """What levers decide from; active: levers to suppose, by default the incumbent's."""
+        own = {lever.name: lever.settings for lever in incumbent.levers}
+        chosen = own if active is None else dict(active)
+        return Context(incumbent.diagnosis, incumbent.facts, self.trials.plan.environment, chosen)
+
+    def drop(self, name: str, why: str, ratio: float | None = None, remembered: bool = False) -> None:
+        """A lever is not in the recipe. A measured reason stands against one that was not measured."""
+        known = self.found.dropped.get(name)
+        if known is None or known.ratio is None or ratio is not None:
+            self.found.dropped[name] = Dropped(lever=name, why=why, ratio=ratio, remembered=remembered)
+
+    def refuse(self, use: records.Lever, why: str, ratio: float | None = None) -> None:
+        """A variant that can't be used; the lever is not tried again when the bound moves."""
+        self.drop(use.name, why, ratio)
+        self.refused.add(use.name)
+        self.say(f"drop  {use_text(use)}  {f'{ratio:.2f}×  ' if ratio else ''}{why[:160]}")
+
+    def note(self, name: str, **changes: Any) -> None:
+        """More is known of a kept lever."""
+        at = next(i for i, kept in enumerate(self.found.kept) if kept.lever == name)
+        self.found.kept[at] = msgspec.structs.replace(self.found.kept[at], **changes)
+
+    def say(self, text: str) -> None:
+        """A line for the listener."""
+        self.trials.listener.result(text)
+
+    def shown(self, trial: Trial) -> str:
+        """What the objective measures of a trial, for a line."""
+        return value_text(self.value(trial), self.objective)
+
+
+def value_text(value: float, objective: Objective) -> str:
+    """A step time or a peak of memory."""
+    return f"{value / 2**20:.4g} MiB" if objective.memory else f"{value:.4g} ms"
+
+
+def use_text(lever: records.Lever) -> str:
+    """A lever with its settings."""
+    settings = ", ".join(f"{key}={value}" for key, value in lever.settings.items())
+    return f"{lever.name} ({settings})" if settings else lever.name

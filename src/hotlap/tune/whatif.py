@@ -1,0 +1,62 @@
+"""What the replay of the baseline's trace predicts of levers: the step with what they remove taken out of it.
+
+A trace of the CPU alone holds no device work to replay, and of many levers (fusion by a compiler, another memory
+format) the replay knows nothing. For those the share of the step stands, as the levers state it.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from hotlap.records.errors import RecordError
+from hotlap.trace.answer import view_of
+from hotlap.trace.files import trace_files
+from hotlap.trace.replay import CHANGES, deflated, predicted, step_ns
+from hotlap.trace.replay.assemble import window_graph
+from hotlap.trace.replay.changes import Facts, facts
+from hotlap.trace.replay.simulate import Costs, Plan, ordered, steps_ns
+
+CLOSE: Final = 0.1
+"""A replay that misses the step that it was made from by more than this predicts nothing: the aim is 3%."""
+MOST_BYTES: Final = 256 << 20
+"""Of trace files; larger ones take too long beside a tune."""
+
+
+class WhatIf:
+    """A replayed window. Changes compose, so that a lever is predicted on top of those that are in."""
+
+    def __init__(self, plan: Plan, of: Facts, costs: Costs) -> None:
+        self.plan, self.of, self.costs = plan, of, costs
+        self.before_ns = step_ns(plan, costs)
+        self.step_ms = cache(self._step_ms)
+        self._changes = {name: change for name, _, change in CHANGES}
+
+    def _step_ms(self, scenarios: frozenset[str]) -> float | None:
+        """The step in ms with these made true, None where none of them changes anything."""
+        changes = [change for name, change in self._changes.items() if name in scenarios]
+        after = predicted(self.plan, self.of, self.costs, *changes) if changes else None
+        return None if after is None else after / 1e6
+
+
+def read_whatif(folder: Path, unprofiled_ms: float | None) -> WhatIf | None:
+    """The replay of a profiled run; None where there is no trace of device work, or it can't be replayed."""
+    try:
+        files = trace_files(folder)
+        if sum(file.size for file in files) > MOST_BYTES:
+            return None
+        views = [view_of(file.load(lambda at: None)) for file in files]
+    except RecordError:
+        return None
+    graph = window_graph(views)
+    plan = ordered(graph)
+    if plan is None or not any(len(span.work) for span in graph.spans):
+        return None
+    costs = Costs(graph.dur, graph.lag)
+    measured = float(np.median(steps_ns(graph, graph.start + graph.dur)))
+    if abs(step_ns(plan, costs) / measured - 1) > CLOSE:
+        return None
+    if unprofiled_ms is not None:
+        costs = deflated(plan, costs, unprofiled_ms * 1e6)
+    return WhatIf(plan, facts(graph), costs)

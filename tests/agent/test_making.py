@@ -1,0 +1,91 @@
+"""What the agent tells of how batches are made, and of what the loop costs the host."""
+
+import gc
+import random
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from hotlap.agent import host, loaders
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, draws: bool = False) -> None:
+        self.draws = draws
+        self.names = [[f"row {i}", i] for i in range(40)]
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index + (random.random() if self.draws else 0)])
+
+
+class Stream(IterableDataset):
+    """Shards itself, or not."""
+
+    def __init__(self, shards: bool) -> None:
+        self.shards = shards
+
+    def __iter__(self) -> Any:
+        info = torch.utils.data.get_worker_info()
+        first, of = (info.id, info.num_workers) if self.shards and info is not None else (0, 1)
+        return (torch.tensor([i, i * i]) for i in range(first, 64, of))
+
+
+def followed(loader: Any, probing: bool = False) -> dict[str, Any]:
+    """The facts of a loader after a pass over it."""
+    facts = {**loaders.described(loader), "batches": 0, "workers": loader.num_workers}
+    facts["iterable"] = isinstance(loader.dataset, IterableDataset)
+    making, iterator = loaders.Making(), iter(loader)
+    while True:
+        making.begin(probing)
+        batch = next(iterator, None)
+        if batch is None:
+            return facts
+        making.end(iterator, facts, batch)
+        facts["batches"] += 1
+
+
+def test_a_loader_is_described_without_asking_its_dataset() -> None:
+    told = loaders.described(DataLoader(TensorDataset(torch.zeros(20, 2)), batch_size=8))
+    assert (told["rows"], told["epoch_batches"], told["sampler"]) == (20, 3, "SequentialSampler")
+    assert told["default_collate"] and told["holds_tensors"] and not told["own_workers"]
+    told = loaders.described(DataLoader(Rows(), batch_size=8, collate_fn=list, sampler=range(4)))
+    assert (told["rows"], told["default_collate"], told["holds_tensors"]) == (None, False, False)
+
+
+def test_many_objects_are_counted_with_those_inside(monkeypatch: Any) -> None:
+    assert loaders.described(DataLoader(Rows()))["objects"] == 0
+    monkeypatch.setattr(loaders, "MANY_OBJECTS", 100)
+    told = loaders.described(DataLoader(Rows()))
+    assert (told["objects_in"], told["objects"]) == ("names", 120)
+
+
+def test_random_draws_of_samples_are_seen_but_not_those_of_the_sampler() -> None:
+    assert followed(DataLoader(Rows(draws=True), batch_size=8, shuffle=True), probing=True)["draws"] is True
+    assert followed(DataLoader(Rows(), batch_size=8, shuffle=True), probing=True)["draws"] is False
+    facts = followed(DataLoader(Rows(), batch_size=8))
+    assert facts["draws"] is None and 0 < facts["making_cpu"] <= 1
+
+
+def test_rows_that_two_workers_deliver_alike() -> None:
+    assert followed(DataLoader(Stream(shards=False), batch_size=4, num_workers=2))["repeated_rows"] == 4
+    assert followed(DataLoader(Stream(shards=True), batch_size=4, num_workers=2))["repeated_rows"] == 0
+
+
+def test_pauses_and_faults_are_counted_from_the_warm_step_on() -> None:
+    counted = host.Host()
+    counted.install()
+    try:
+        assert counted.facts(3) is None
+        assert counted.facts(host.WARM_STEPS) is None
+        gc.collect()
+        kept = bytearray(64 * 2**20)
+        found = counted.facts(host.WARM_STEPS + 4)
+    finally:
+        gc.callbacks.remove(counted.pauses)
+    assert found is not None and found["steps"] == 4
+    assert found["collections"] >= 1 and found["gc_ms"] > 0
+    assert found["faults"] * 4 * 4096 >= 0.5 * len(kept) or found["faults"] > 1  # huge pages make fewer

@@ -1,0 +1,46 @@
+"""Samples of a thread's lines: what they are booked to."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from hotlap.agent.samples import Samples
+
+
+def test_time_is_not_booked_to_the_next_line_that_lets_the_lock_go(tmp_path: Path) -> None:
+    before = sys.getswitchinterval()
+    handle = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+
+    def busy() -> int:
+        return sum(range(60_000))  # about a millisecond that keeps the interpreter's lock
+
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+
+    def work() -> None:
+        while samples.looks < 40:
+            busy()
+            os.write(handle, b"x")
+
+    with samples.watching():
+        work()
+    os.close(handle)
+    by_function: dict[str, int] = {}
+    for (_, _, _, function, _), ns in samples.ns.items():
+        name = function.rsplit(".", 1)[-1]
+        by_function[name] = by_function.get(name, 0) + ns
+    assert by_function.get("busy", 0) > by_function.get("work", 0)
+    assert sys.getswitchinterval() == before
+
+
+def test_hotlaps_own_work_is_nobodys_line() -> None:
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+    agent = Path(sys.modules[Samples.__module__].__file__ or "").parent
+    source = "def spin(done):\n    while not done():\n        pass\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(source, str(agent / "core.py"), "exec"), namespace)
+    with samples.watching():
+        namespace["spin"](lambda: samples.looks >= 10)
+    assert samples.document()["own_ms"] > 0
+    assert samples.looks >= 10

@@ -1,0 +1,89 @@
+"""Levers between the backward and the update: gradient accumulation, larger batches, float16 with a scaled loss."""
+
+import re
+
+import pytest
+
+from hotlap.records.run import Lever
+
+from .harness import Ran, Runner, check_clean
+
+HALVES = (Lever(name="accumulate", settings={"parts": 2}),)
+FP16 = (Lever(name="fp16-scaling"),)
+
+
+def weights(ran: Ran) -> list[float]:
+    found = re.search(r"^weights (.*)$", ran.output, re.MULTILINE)
+    assert found, ran.output
+    return [float(word) for word in found[1].split()]
+
+
+def rate(ran: Ran) -> str:
+    found = re.search(r"^rate (.*)$", ran.output, re.MULTILINE)
+    assert found, ran.output
+    return found[1]
+
+
+def pairs(losses: list[float]) -> list[float]:
+    return [(one + two) / 2 for one, two in zip(losses[::2], losses[1::2], strict=True)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--clear module --clip 0.01 --schedule batch", "--schedule epoch"],
+)
+def test_halves_of_batches_learn_what_whole_batches_do(runner: Runner, options: str) -> None:
+    bare = runner.bare("updates.py", *options.split())
+    ran = runner.forked("updates.py", *options.split(), levers=HALVES)
+    check_clean(ran)
+    assert weights(ran) == pytest.approx(weights(bare), rel=1e-4, abs=1e-6)
+    assert rate(ran) == rate(bare)
+    assert pairs(ran.losses) == pytest.approx(bare.losses, rel=1e-4)
+    assert [step.samples for step in ran.steps] == [6] * 24
+    assert ran.facts.optimizer_steps == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--clear hand", "clears its gradients"),
+        ("--optimizers 2", "several optimizers"),
+        ("--closure", "closure"),
+        ("--rows 3", "can't be split"),
+    ],
+)
+def test_accumulation_stands_aside(runner: Runner, options: str, why: str) -> None:
+    ran = runner.forked("updates.py", *options.split(), levers=HALVES)
+    assert ran.code == 0
+    assert {problem.lever for problem in ran.problems} == {"accumulate"}
+    assert why in ran.problems[0].what
+    assert ran.facts.optimizer_steps >= ran.facts.backwards - 2, "it steps as it did before"
+
+
+def test_larger_batches(runner: Runner) -> None:
+    ran = runner.forked("updates.py", levers=(Lever(name="batch-size", settings={"times": 4}),))
+    check_clean(ran)
+    assert [step.samples for step in ran.steps] == [24] * 6
+
+
+@pytest.mark.parametrize("options", ["--clip 0.01", "--larger 30000 --epochs 3"])
+def test_scaled_float16_is_what_a_grad_scaler_makes(runner: Runner, options: str) -> None:
+    """Bit for bit, also where the first scales overflow."""
+    by_hand = runner.bare("updates.py", "--scaler", str(2.0**16), *options.split())
+    ran = runner.forked("updates.py", *options.split(), levers=FP16)
+    check_clean(ran)
+    assert ran.output == by_hand.output
+    plain = runner.bare("updates.py", *options.split())
+    assert ran.output != plain.output
+    if "larger" in options:
+        assert ran.facts.optimizer_steps < ran.facts.backwards, "updates that overflowed are left out"
+
+
+@pytest.mark.parametrize(("options", "why"), [("--optimizers 2", "several"), ("--scaler 128", "GradScaler")])
+def test_scaling_stands_aside_and_the_script_goes_on_in_float32(runner: Runner, options: str, why: str) -> None:
+    bare = runner.bare("updates.py", *options.split())
+    ran = runner.forked("updates.py", *options.split(), levers=FP16)
+    assert [problem.lever for problem in ran.problems] == ["fp16-scaling"]
+    assert why in ran.problems[0].what
+    assert ran.losses[-1] == pytest.approx(bare.losses[-1], rel=0.2), "but for the first update, which overflowed"
+    assert ran.losses[0] == pytest.approx(bare.losses[0], rel=2e-3)

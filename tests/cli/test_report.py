@@ -1,0 +1,67 @@
+"""`hotlap report` at the process boundary."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.records.files import to_json, write_record
+from hotlap.records.run import Environment, Facts, Phases, Run, Step
+from hotlap.report.page import PLOTLY_FILE
+
+STEPS = 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A finished run."""
+    at = tmp_path / "run"
+    (at / "rank-0").mkdir(parents=True)
+    machine = Environment(hotlap="0.1.0", python="3.12", os="Linux", cpu="c", cores=2, memory_gib=1.0)
+    record = Run(command=("python", "train.py"), cwd=str(tmp_path), environment=machine, status="finished", exit_code=0)
+    write_record(at / "run.json", record)
+    write_record(
+        at / "rank-0/facts.json", Facts(pid=1, rank=0, world=1, argv=("train.py",), python="3.12", torch="2.13")
+    )
+    phases = Phases(data=6.0, forward=2.0, backward=2.0)
+    steps = (Step(step=n, time=float(n), wall_ms=10.0, phases=phases, loss=1.0 / (n + 1)) for n in range(STEPS))
+    (at / "rank-0/steps.jsonl").write_bytes(b"".join(to_json(step) + b"\n" for step in steps))
+    return at
+
+
+def report(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hotlap", "report", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_page_of_a_run(folder: Path) -> None:
+    done = report(folder)
+    assert (done.returncode, done.stdout.strip()) == (0, str(folder / "report.html")), done.stderr
+    html = (folder / "report.html").read_text("utf-8")
+    data = re.search(r'id="hotlap-data">(.*?)</script>', html, re.S)
+    assert data is not None
+    assert json.loads(data[1])["steps"]["ranks"][0]["ms"] == [10.0] * STEPS
+    assert report(folder).returncode == 0  # its own page is written over
+
+
+def test_shared_script(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.html", "b.html"):
+        assert report(folder, "--shared-js", "--out", tmp_path / "pages" / name).returncode == 0
+    found = {path.name: path.stat().st_size for path in (tmp_path / "pages").iterdir()}
+    assert set(found) == {"a.html", "b.html", PLOTLY_FILE}
+    assert found["a.html"] < 200_000
+
+
+def test_nothing_else_is_written_over(folder: Path) -> None:
+    (folder / "report.html").write_text("<!doctype html>\nmine")
+    done = report(folder)
+    assert done.returncode == 125 and "no page of hotlap's" in done.stderr
+    assert (folder / "report.html").read_text() == "<!doctype html>\nmine"
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    done = report(tmp_path / "nowhere")
+    assert done.returncode == 125 and "is not there" in done.stderr

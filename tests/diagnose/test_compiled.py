@@ -1,0 +1,102 @@
+"""What stands in the way of the script's own torch.compile: seen in real compilations, told with its line."""
+
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from hotlap.diagnose.compiled import with_compiled
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.run import CompiledFunction, Facts, Phases
+
+SCRIPT = """
+import sys, json, torch
+from torch import nn
+
+class Told(nn.Module):
+    def forward(self, x):
+        for _ in range(2):
+            x = x + 1
+            print("x", file=sys.stderr)  # in a loop
+        return x
+
+class Split(nn.Module):
+    def forward(self, x):
+        x = x + 1
+        print("x", file=sys.stderr)  # one break
+        return x * 2
+
+class Grows(nn.Module):
+    def forward(self, x):
+        return x.sum() * 2
+
+torch._dynamo.config.recompile_limit = 100
+for model, most in ((Told(), 1), (Split(), 1), (Grows(), 6)):
+    compiled = torch.compile(model, backend="eager", dynamic=False)
+    for n in range(most):
+        compiled(torch.ones(n + 2))
+from hotlap.agent.compiled import compiled_functions
+print(json.dumps(compiled_functions()))
+"""
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> list[CompiledFunction]:
+    script = tmp_path_factory.mktemp("compiled") / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    return msgspec.convert(json.loads(done.stdout.splitlines()[-1]), list[CompiledFunction])
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
+
+
+def verdict(*findings: Finding) -> Diagnosis:
+    spread = Spread(p10=1.0, p50=1.0, p90=1.0)
+    return Diagnosis(mode="train", bound="launch", step_ms=10.0, spread=spread, phases=Phases(), findings=findings)
+
+
+def facts(*functions: CompiledFunction) -> Facts:
+    return Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", compiled=functions)
+
+
+LAUNCH = Finding(id="launch", bound="launch", share=0.7, cost_ms=7.0, where=Place(file="m.py", line=3), evidence="idle")
+
+
+def test_a_break_in_a_loop_leaves_the_function_to_eager_mode(functions: list[CompiledFunction]) -> None:
+    told = next(one for one in functions if one.failed)
+    assert (told.failed_at, told.graphs) == (line_of("# in a loop"), 0)
+    found = with_compiled(verdict(LAUNCH), facts(told)).findings[0]
+    assert (found.id, found.bound, found.share, found.cost_ms) == ("graph-break", "launch", 0.7, 7.0)
+    assert found.where is not None
+    assert found.where.line == line_of("# in a loop")
+
+
+def test_a_break_splits_a_function(functions: list[CompiledFunction]) -> None:
+    split = next(one for one in functions if one.breaks)
+    assert split.breaks == (line_of("# one break"),)
+    assert split.graphs == 2
+    found = with_compiled(verdict(), facts(split)).findings
+    assert [(one.id, one.share) for one in found] == [("graph-break", 0.0)]
+
+
+def test_recompilations_are_counted_and_explained(functions: list[CompiledFunction]) -> None:
+    grows = next(one for one in functions if one.recompiles)
+    assert (grows.recompiles, grows.graphs, grows.failed) == (5, 6, "")
+    assert "size mismatch" in grows.reason
+    found = with_compiled(verdict(LAUNCH), facts(grows)).findings[0]
+    assert found.id == "recompiles"
+    assert found.where is not None
+    assert found.where.line == line_of("class Grows") + 1
+
+
+def test_nothing_is_said_where_all_was_compiled_or_torchs_own_code_recompiles() -> None:
+    whole = CompiledFunction(file="m.py", function="forward", line=1, graphs=2, recompiles=1)
+    assert with_compiled(verdict(LAUNCH), facts(whole)) == verdict(LAUNCH)
+    assert with_compiled(verdict(LAUNCH), None) == verdict(LAUNCH)
+    torchs = CompiledFunction(file="/x/site-packages/torch/nn/c.py", function="forward", line=1, graphs=9, recompiles=8)
+    found = with_compiled(verdict(LAUNCH), facts(torchs)).findings[0]
+    assert (found.id, found.where) == ("recompiles", LAUNCH.where)

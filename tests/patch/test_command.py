@@ -1,0 +1,132 @@
+"""`hotlap patch` as a user types it, and that a patched script learns what the bare one does."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hotlap.cli.app import app
+from hotlap.records.errors import UsageError
+from hotlap.records.files import read_record
+from hotlap.records.patch import Patch
+from hotlap.records.run import Lever
+from hotlap.records.tune import Trial
+from hotlap.tune.trials import Trials
+
+SCRIPT = """\
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=float(sys.argv[2]))
+for x, y in DataLoader(data, batch_size=8, shuffle=True):
+    loss = nn.functional.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"{loss.item():.6f}")
+"""
+RECIPE = """\
+format = 1
+hotlap = "0"
+command = ["PYTHON", "train.py", "--lr", "0.01"]
+[[lever]]
+name = "fused-optimizer"
+risk = "numeric"
+[[lever]]
+name = "loader-workers"
+settings = {workers = 1, prefetch = 2, pin_memory = false, persistent = true}
+[[lever]]
+name = "cpu-threads"
+settings = {threads = 1}
+[environment]
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "r.toml").write_text(RECIPE.replace("PYTHON", sys.executable))
+    return tmp_path
+
+
+def hotlap(*words: str) -> Any:
+    return CliRunner().invoke(app, ["patch", *words])
+
+
+def losses(*scripts: Path) -> list[list[float]]:
+    """What each script prints, run one after the other in one process, which imports torch once."""
+    code = (
+        "import sys, runpy\n"
+        "for name in sys.argv[3:]:\n    print('script')\n    runpy.run_path(name, run_name='__main__')\n"
+    )
+    command = [sys.executable, "-c", code, "--lr", "0.01", *map(str, scripts)]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    return [[float(line) for line in text.split()] for text in done.stdout.split("script")[1:]]
+
+
+def test_diff_then_apply_then_nothing_left(project: Path) -> None:
+    bare = project / "bare.py"
+    bare.write_text(SCRIPT)
+    record = json.loads(hotlap("r.toml", "--json").stdout)
+    assert [item["lever"] for item in record["written"]] == ["loader-workers", "cpu-threads", "fused-optimizer"]
+    assert record["launch"][0] == "OMP_NUM_THREADS=1"
+    refused = hotlap("r.toml", "--apply")
+    assert isinstance(refused.exception, UsageError)
+    assert "--force" in str(refused.exception)
+    assert (project / "train.py").read_text() == SCRIPT
+    assert hotlap("--force", "r.toml", "--apply", "python", "train.py", "--out").exit_code == 0
+    assert "num_workers=1" in (project / "train.py").read_text()
+    before, after = losses(bare, project / "train.py")
+    assert len(after) == 8
+    assert after == pytest.approx(before, rel=1e-4)
+    assert hotlap("r.toml").stdout_bytes == b""
+    again = json.loads(hotlap("r.toml", "--json").stdout)
+    assert [item["already"] for item in again["written"]] == [True] * 3
+
+
+def test_folder_and_diff_file(project: Path) -> None:
+    assert hotlap("r.toml", "--out", "kept", "--diff", "x.diff", "python", "train.py", "--json").stdout_bytes == b""
+    kept = project / "kept"
+    assert (kept / "patch.diff").read_bytes() == (project / "x.diff").read_bytes() != b""
+    assert "fused=True" in (kept / "source/train.py").read_text()
+    assert read_record(kept / "patch.json", Patch).command == ("python", "train.py", "--json")
+    assert (project / "train.py").read_text() == SCRIPT
+
+
+def test_verifying_compares_the_recipe_with_the_patched_source(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, str, int]] = []
+
+    def run(self: Trials, purpose: str, levers: Sequence[Lever], special: object, timeout_s: float) -> Trial:
+        where = "user's" if self.plan.cwd == project else "copy"
+        if where == "copy":
+            assert "fused=True" in (self.plan.cwd / "train.py").read_text()
+            assert self.plan.command[:2] == ("env", "OMP_NUM_THREADS=1")
+        made.append((where, purpose, len(levers)))
+        ms = 20.0 if where == "copy" else 10.0
+        return Trial(
+            id=0, purpose=purpose, levers=tuple(levers), folder=".", outcome="measured", step_ms=ms + len(made) / 1e4
+        )
+
+    monkeypatch.setattr(Trials, "run", run)
+    monkeypatch.setattr("hotlap.patch.verify._Verification._parity", lambda self, bases: None)
+    assert hotlap("r.toml", "--verify", "--out", "v").exit_code == 0
+    found = read_record(project / "v/patch.json", Patch).verification
+    assert found is not None
+    assert found.ratio == pytest.approx(0.5, rel=1e-3)
+    assert found.same_speed is False
+    assert [where for where, _, _ in made] == ["user's"] * 3 + ["copy"] * 2 + ["user's"] * 2 + ["copy"]  # ABBAAB
+    assert [levers for _, _, levers in made] == [0, 0, 3, 0, 0, 3, 3, 0]

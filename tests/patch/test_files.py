@@ -1,0 +1,323 @@
+"""Which files a command's patch reads, hostile ones among them, and that what it writes is what the diff says."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from patching import Patcher
+
+from hotlap.patch import patch as patching
+from hotlap.patch.check import Overreach, check
+from hotlap.patch.copy import copy
+from hotlap.patch.diff import diff
+from hotlap.patch.patch import facts_beside, make
+from hotlap.patch.project import entry_of, read_project
+from hotlap.patch.rules._base import Touched
+from hotlap.patch.source import LONGEST_FILE, Unreadable, parse
+from hotlap.patch.verify import as_fast
+from hotlap.records.errors import RecipeError, RecordError, UsageError
+from hotlap.records.tune import Interval
+
+SCRIPT = """\
+import torch
+net = torch.nn.Linear(1, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+x = torch.ones(1)
+y = net(x)
+y.sum().backward()
+opt.step()
+"""
+RECIPE = """\
+format = 1
+hotlap = "0"
+command = ["python", "train.py"]
+[[lever]]
+name = "fused-optimizer"
+risk = "numeric"
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def git(folder: Path, *arguments: str, stdin: bytes | None = None) -> None:
+    names = {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(
+        ["git", *arguments], cwd=folder, env=os.environ | names, input=stdin, check=True, capture_output=True
+    )
+
+
+# which files
+
+
+@pytest.mark.parametrize(
+    ("command", "found", "module"),
+    [
+        ("python train.py --out a.py", "train.py", ""),
+        ("python -u -X dev train.py", "train.py", ""),
+        ("env A=1 torchrun --nproc-per-node 2 train.py", "train.py", ""),
+        ("python -m pkg --lr 1", "pkg/__main__.py", "pkg.__main__"),
+        ("python -m pkg.fit", "pkg/fit.py", "pkg.fit"),
+        ("python -m torch.distributed.run train.py", "train.py", ""),
+        ("./go", "go", ""),
+    ],
+)
+def test_the_command_s_file(command: str, found: str, module: str, tmp_path: Path) -> None:
+    for name in ("train.py", "pkg/__main__.py", "pkg/fit.py"):
+        write(tmp_path / name, "")
+    write(tmp_path / "go", "#!/usr/bin/env python\n")
+    assert entry_of(command.split(), tmp_path) == ((tmp_path / found).resolve(), module)
+
+
+@pytest.mark.parametrize("command", [("python", "-c", "x"), ("lightning", "fit"), ("python", "gone.py")])
+def test_a_command_without_a_file_of_the_user_s(command: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Give the command after the recipe"):
+        entry_of(command, tmp_path)
+
+
+def test_local_imports_are_followed_and_no_others(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        "import os, torch, gone\nfrom lib import net\nimport lib.data.images as i\nimport broken\n",
+    )
+    write(tmp_path / "lib/__init__.py", "from . import util\n")
+    write(tmp_path / "lib/net.py", "from .util import x\nfrom ..above import y\n")
+    write(tmp_path / "lib/util.py", "import venv.thing\nimport train\n")
+    write(tmp_path / "lib/data/images.py", "")
+    write(tmp_path / "venv/thing.py", "")
+    write(tmp_path / "unused.py", "")
+    write(tmp_path / "broken.py", "def (:\n")
+    project = read_project(("python", "train.py"), tmp_path)
+    assert project.main.shown == "train.py"
+    assert {source.shown for source in project.sources.values()} == {
+        "train.py", "lib/__init__.py", "lib/net.py", "lib/util.py", "lib/data/images.py",
+    }  # fmt: skip
+    assert len(project.skipped) == 1
+    assert "broken.py:1" in project.skipped[0]
+
+
+# hostile files
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"def (:\n", "train.py:1: invalid syntax"),
+        (b"x = '\xff'\n", "left alone"),
+        (b"# coding: nonsense\n", "left alone"),
+        (b"x = 1\0\n", "left alone"),
+        (b"x = " + b"(" * 300 + b")" * 300, "left alone"),
+        (b"x = " + b" + ".join([b"1"] * 5000), "nested too deeply"),
+        (b"#" * (LONGEST_FILE + 1), "is not read"),
+    ],
+)
+def test_files_that_are_no_python(data: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(data)
+    with pytest.raises(Unreadable, match=why):
+        read_project(("python", "train.py"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: b"\xef\xbb\xbf" + data,
+        lambda data: b"# coding: latin-1\n# \xe9\n" + data,
+        lambda data: data[:-1],
+        lambda data: b"if 1:\n\t" + data.replace(b"\n", b"\n\t").rstrip() + b"\n",
+        lambda data: b"async def main():\n  " + data.replace(b"\n", b"\n  ").rstrip() + b"\n",
+        lambda data: (
+            b"@deco(lambda f: f)\ndef main():\n    def inner():\n        " + data.replace(b"\n", b"\n        ")
+        ),
+        lambda data: b"\x0c\n" + data + b"z = '\x0c\x1c\xe2\x80\xa8'\n",
+    ],
+    ids=["crlf", "bom", "latin-1", "no-end", "tabs", "async", "nested", "separators"],
+)
+def test_odd_files_keep_what_is_odd(change: object, patched: Patcher, tmp_path: Path) -> None:
+    data = change(SCRIPT.encode())  # type: ignore[operator]
+    result = patched(data, "fused-optimizer", "bf16-autocast", "compile")
+    new = result.after.main.data
+    assert b"fused=True" in new
+    assert b"float()" in new
+    assert new.count(b"\r\n") in {0, new.count(b"\n")}
+    apply_diff(tmp_path, data, new)
+
+
+def apply_diff(folder: Path, old: bytes, new: bytes, name: str = "train.py") -> None:
+    """`git apply` of the diff makes exactly the new file."""
+    (folder / name).write_bytes(old)
+    git(folder, "init", "-q")
+    git(folder, "apply", "--whitespace=nowarn", "-", stdin=diff(name, old, new))
+    assert (folder / name).read_bytes() == new
+
+
+LINES = st.lists(st.sampled_from([b"a", b"b", b"", b"\xff\xfe", b"\r", b"\x0c", b"--- a", b"+++ b", b"@@"]), max_size=9)
+
+
+@given(LINES, LINES, st.booleans(), st.booleans())
+def test_diff_against_an_oracle(old: list[bytes], new: list[bytes], one_ends: bool, two_ends: bool) -> None:
+    one, two = b"\n".join(old) + b"\n" * one_ends, b"\n".join(new) + b"\n" * two_ends
+    text = diff("a b.py", one, two)
+    assert (text == b"") == (one == two)
+    assert applied(one, text) == two
+
+
+def applied(old: bytes, text: bytes) -> bytes:
+    """A unified diff applied by the book."""
+    if not text:
+        return old
+    lines, out, at, last = old.split(b"\n"), [], 0, b""
+    kept = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    for line in text.split(b"\n")[2:-1]:
+        if line.startswith(b"@@"):
+            start, _, count = line.split(b" ")[1][1:].partition(b",")
+            begin = int(start) - (count != b"0")
+            out += kept[at:begin]
+            at = begin
+        elif line.startswith(b"\\"):
+            if last == b"+":
+                out[-1] = out[-1][:-1]
+        else:
+            last = line[:1]
+            at += last != b"+"
+            if last == b" ":
+                out.append(kept[at - 1])
+            elif last == b"+":
+                out.append(line[1:] + b"\n")
+    return b"".join(out + kept[at:])
+
+
+@pytest.mark.parametrize("name", ["my train.py", "trän.py", 'q"uote.py'])
+def test_git_applies_to_strange_names(name: str, tmp_path: Path) -> None:
+    apply_diff(tmp_path, b"a\n", b"a\nb", name)
+
+
+def test_names_that_are_assigned_from_each_other_take_no_forever(patched: Patcher) -> None:
+    names = [f"m{n}" for n in range(14)]
+    tangle = "".join(f"{one} = f() or {two}\n{one} = {two}\n" for one in names for two in names)
+    result = patched("import torch\n" + tangle + "m0(x).sum().backward()\n", "compile")
+    assert result.refused["compile"].why
+
+
+# nothing else is changed
+
+
+def test_a_change_that_no_rule_named_is_found(tmp_path: Path) -> None:
+    before = read_project(
+        ("python", str(write(tmp_path / "a.py", "def f():\n    return 1\ndef g():\n    pass\n"))), tmp_path
+    )
+    new = parse(before.entry, "a.py", "a", b"def f():\n    return 2\ndef g():\n    pass\n")
+    check(before, before.with_sources(new), [Touched(before.entry, "f")])
+    for named in ("g", "", "f.g"):
+        with pytest.raises(Overreach, match=r"a.py: f would be changed"):
+            check(before, before.with_sources(new), [Touched(before.entry, named)])
+
+
+# recipes and writing
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(tmp_path / "train.py", SCRIPT)
+    write(tmp_path / "recipe.toml", RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_apply_refuses_what_git_does_not_have(project: Path) -> None:
+    patched = make(project / "recipe.toml", (), project)
+    with pytest.raises(UsageError, match="not committed"):
+        patching.apply(patched, force=False)
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "x")
+    (project / "train.py").chmod(0o755)
+    git(project, "commit", "-qam", "y")
+    patching.apply(patched, force=False)
+    assert (project / "train.py").read_text() == SCRIPT.replace("lr=0.1", "lr=0.1, fused=True")
+    assert (project / "train.py").stat().st_mode & 0o777 == 0o755
+    with pytest.raises(UsageError, match="not committed"):
+        patching.apply(patched, force=False)
+
+
+def test_apply_refuses_a_file_that_changed_meanwhile(project: Path) -> None:
+    patched = make(project / "recipe.toml", (), project)
+    write(project / "train.py", SCRIPT + "# mine\n")
+    with pytest.raises(RecordError, match="changed while"):
+        patching.apply(patched, force=True)
+    assert (project / "train.py").read_text().endswith("# mine\n")
+
+
+def test_apply_leaves_nothing_half_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project / "other.py", "import torch\nopt = torch.optim.SGD(p, 1)\nopt.step()\n")
+    write(project / "train.py", "import other\n" + SCRIPT.replace("opt ", "own ").replace("opt.", "own."))
+    patched = make(project / "recipe.toml", (), project)
+    assert len(patched.record.files) == 2
+    real, calls = patching.write_atomic, []
+
+    def full(path: Path, data: bytes) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            raise RecordError("disk full")
+        real(path, data)
+
+    monkeypatch.setattr(patching, "write_atomic", full)
+    old = {path: path.read_bytes() for path in project.glob("*.py")}
+    with pytest.raises(RecordError, match="disk full"):
+        patching.apply(patched, force=True)
+    assert {path: path.read_bytes() for path in project.glob("*.py")} == old
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [("fused-optimizer", "nitro", "no such lever"), ('risk = "numeric"', "settings = {a = 1}", "has no settings"),
+     ("format = 1", "format = 9", "format 9")],
+)  # fmt: skip
+def test_a_recipe_is_not_trusted(old: str, new: str, why: str, project: Path) -> None:
+    write(project / "recipe.toml", RECIPE.replace(old, new))
+    with pytest.raises(RecipeError, match=why):
+        make(project / "recipe.toml", (), project)
+
+
+def test_facts_of_a_broken_tune_are_passed_over(project: Path) -> None:
+    assert facts_beside(project / "recipe.toml") is None
+    write(project / "tune.json", "{")
+    assert facts_beside(project / "recipe.toml") is None
+
+
+def test_variables_go_with_the_command(project: Path) -> None:
+    more = '[[lever]]\nname = "cpu-threads"\nsettings = {threads = 2}\nrisk = "numeric"\n'
+    write(project / "recipe.toml", RECIPE + more)
+    record = make(project / "recipe.toml", (), project).record
+    assert record.launch == ("OMP_NUM_THREADS=2", "python", "train.py")
+    assert "torch.set_num_threads(2)" in record.diff
+
+
+# the copy that is measured
+
+
+def test_a_copy_runs_the_patched_files_among_the_user_s_own(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    write(home / "src/train.py", "import lib.net\nprint(open('../data/x').read(), lib.net.V, __file__)\n")
+    write(home / "src/lib/net.py", "V = 1\n")
+    write(home / "data/x", "data")
+    write(home / "src/big/file", "")
+    project = read_project(("python", "train.py"), home / "src")
+    place = copy(project, ("python", str(home / "src/train.py")), tmp_path / "copy")
+    assert Path(place.command[1]).is_relative_to(tmp_path / "copy")
+    assert (place.cwd / "big").is_symlink()
+    assert not (place.cwd / "lib/net.py").is_symlink()
+    done = subprocess.run(place.command, cwd=place.cwd, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["data", "1", place.command[1]]
+
+
+def test_as_fast_is_said_only_where_the_runs_can_tell() -> None:
+    assert as_fast(Interval(low=0.97, high=1.02)) is True
+    assert as_fast(Interval(low=0.8, high=0.9)) is False
+    assert as_fast(Interval(low=0.7, high=1.3)) is None

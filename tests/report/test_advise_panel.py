@@ -1,0 +1,65 @@
+"""The panel "What should I try first?" in a real browser: fields change the list, and "as measured" brings it back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotlap.diagnose.advise import advise, suggest
+from hotlap.diagnose.advise_table import TABLE
+from hotlap.records.page import Page
+from hotlap.report.page import render
+
+from .browser import WHY_NOT, Browser
+from .pages import DIAGNOSIS, advised
+
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.xdist_group("browser")]
+SET = """
+const field = document.querySelector(`#advise input[type=${arguments[2]}][data-measure=${arguments[0]}]`);
+field.value = arguments[1]; field.dispatchEvent(new Event("input", {bubbles: true}));
+"""
+SHOWN = "return Array.from(document.querySelectorAll('#advise .advice > li'), (li) => li.dataset.advice)"
+VALUE = "return document.querySelector(`#advise input[type=number][data-measure=${arguments[0]}]`).value"
+CLICK = "document.querySelector(`#advise [data-control=${arguments[0]}]`).click()"
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Browser]:
+    """A page of nothing but a verdict and the panel."""
+    made = advised(Page(title="t", folder="f", made="", hotlap="", diagnosis=DIAGNOSIS))
+    (tmp_path / "page.html").write_text(render(made), "utf-8")
+    started = Browser()
+    started.look(1200, 900)
+    started.open(tmp_path / "page.html")
+    yield started
+    started.close()
+
+
+def shown(page: Browser) -> list[str]:
+    return list(page.run(SHOWN))
+
+
+def said(**known: float) -> list[str]:
+    return [one.id for one in suggest(TABLE, known)]
+
+
+def test_fields_change_the_list(page: Browser) -> None:
+    measured = advise(DIAGNOSIS, "f")
+    assert shown(page) == [one.id for one in measured.suggestions]
+    evidence = measured.suggestions[0].evidence
+    assert evidence in page.run("return document.querySelector('#advise .advice').textContent")
+    page.run(CLICK, "clear")
+    assert shown(page) == ["profile"]
+    page.run(SET, "idle", "40", "number")
+    page.run(SET, "launch_bound", "30", "range")
+    assert page.run(VALUE, "launch_bound") == "30"
+    assert shown(page) == said(idle=0.4, launch_bound=0.3)
+    page.run(SET, "input", "999", "number")
+    assert shown(page) == said(idle=0.4, launch_bound=0.3)
+    page.run(SET, "input", "5.5", "number")
+    page.run(SET, "idle", "50", "range")
+    assert page.run(VALUE, "input") == "", "parts of the old answer are gone with it"
+    assert shown(page) == said(idle=0.5, launch_bound=0.3)
+    page.run(CLICK, "measured")
+    assert shown(page) == [one.id for one in measured.suggestions]
+    assert page.log("browser") == []

@@ -1,0 +1,140 @@
+"""The zoo: its hand-tuned scripts compute what the naive ones do, and its table says what the runs say."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+CHEAP = "tiny_gpt,moe,dlrm,vit,lstm,gan,decode"
+"""`make zoo-check` has those too that take a second or more."""
+
+
+def test_hand_tuned_scripts_compute_what_the_naive_ones_do() -> None:
+    command = [sys.executable, str(BENCHMARKS / "zoo.py"), "check", "--steps", "3", "--scripts", CHEAP]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stdout.count("same: ") == len(CHEAP.split(","))
+
+
+def test_every_naive_script_has_a_twin(zoo: ModuleType) -> None:
+    for name in zoo.SCRIPTS:
+        assert (BENCHMARKS / "zoo" / f"{name}.py").is_file()
+        assert (BENCHMARKS / "zoo" / f"{name}_hand.py").is_file()
+
+
+@pytest.fixture
+def zoo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import zoo
+
+    return zoo
+
+
+@pytest.fixture
+def table(zoo: ModuleType) -> ModuleType:
+    import zoo_table
+
+    return zoo_table
+
+
+def row(script: str = "a.py", kept: bool = True, **ms: list[float]) -> dict[str, object]:
+    runs = {
+        kind: [{"round": number, "step_ms": value, "loss_gap": 1e-4} for number, value in enumerate(values)]
+        for kind, values in ms.items()
+    }
+    lever = {"lever": "compile", "settings": {"mode": "default"}}
+    tune = {"kept": [lever] if kept else [], "bound": "compute", "wall_s": 100.0, "trials": 9, "complete": True}
+    where = {"device": "H100", "cores": 16, "torch": "2.11", "date": "2026-11-21", "cache": "cold"}
+    return {"script": script, **where, "tune": tune, "runs": runs}
+
+
+def with_ratios(table: ModuleType, given: dict[str, object]) -> dict[str, object]:
+    return {**given, "ratios": table.ratios(given)}
+
+
+def test_printed_lines_are_read(table: ModuleType) -> None:
+    text = "1M parameters\nstep 10 loss 2.5 mean 2.75 12.5 ms/step\nstep 20 loss nan mean 1.0 7.25 ms/step\n"
+    lines = table.printed(text)
+    assert lines[10] == ({"loss": 2.5, "mean": 2.75}, 12.5)
+    assert lines[20][0]["loss"] != lines[20][0]["loss"] and lines[20][1] == 7.25
+    assert table.printed("step 5 loss_d 1.5 loss_g 0.25 judged 0.5 3.00 ms/step")[5][0]["loss_g"] == 0.25
+
+
+def test_warm_up_does_not_count(table: ModuleType) -> None:
+    lines = {step: ({}, ms) for step, ms in enumerate([60000.0, 300.0, 10.0, 11.0, 12.0, 13.0])}
+    assert table.step_ms(lines) == 11.5
+    with pytest.raises(ValueError, match="only 2 lines"):
+        table.step_ms({0: ({}, 1.0), 1: ({}, 1.0)})
+
+
+def test_losses_that_part_and_nan_are_seen(table: ModuleType) -> None:
+    one = {step: ({"loss_d": 2.0, "loss_g": 1.0}, 1.0) for step in (10, 20)}
+    assert table.loss_gap(one, one) == 0
+    other = {10: ({"loss_d": 2.0, "loss_g": 1.5}, 1.0), 20: ({"loss_d": 2.0, "loss_g": 1.5}, 1.0)}
+    assert table.loss_gap(one, other) == pytest.approx(0.5)
+    broken = {10: ({"loss_d": float("nan"), "loss_g": 1.0}, 1.0)}
+    assert table.loss_gap(one, broken) != table.loss_gap(one, broken)
+    assert table.loss_gap(one, {30: ({"loss_d": 1.0}, 1.0)}) is None
+
+
+def test_ratios_pair_runs_of_the_same_round(table: ModuleType) -> None:
+    given = row(naive=[100.0, 200.0], hand=[50.0, 100.0], hotlap=[40.0, 80.0], compile=[80.0])
+    found = table.ratios(given)
+    assert found["hotlap_over_naive"]["ratio"] == pytest.approx(2.5)
+    assert found["hotlap_over_hand"]["ratio"] == pytest.approx(1.25)
+    assert found["hotlap_over_hand"]["low"] == pytest.approx(1.25)
+    assert found["compile_over_naive"] == {"ratio": 1.25, "low": None, "high": None, "pairs": 1}
+
+
+def test_a_tune_that_kept_nothing_leaves_the_naive_script(table: ModuleType) -> None:
+    found = table.ratios(row(kept=False, naive=[100.0, 100.0], hand=[50.0, 50.0]))
+    assert found["hotlap_over_naive"]["ratio"] == 1
+    assert found["hotlap_over_hand"]["ratio"] == pytest.approx(0.5)
+
+
+def test_a_recipe_that_could_not_be_run_is_no_ratio(table: ModuleType) -> None:
+    given = row(naive=[100.0], hand=[50.0])
+    given["runs"]["hotlap"] = [{"round": 0, "error": "exit code 1"}]  # type: ignore[index]
+    found = table.ratios(given)
+    assert found["hotlap_over_naive"] is None and found["hotlap_over_hand"] is None
+    assert "Could not be measured: a.py (hotlap)." in table.summary([with_ratios(table, given)])
+
+
+def test_nothing_to_win_is_said_only_where_the_hand_wins_nothing_either(table: ModuleType) -> None:
+    even = with_ratios(table, row("even.py", kept=False, naive=[100.0, 101.0, 100.0], hand=[100.0, 100.0, 101.0]))
+    missed = with_ratios(table, row("missed.py", kept=False, naive=[100.0, 101.0], hand=[50.0, 50.5]))
+    unclear = with_ratios(table, row("unclear.py", kept=False, naive=[100.0, 100.0], hand=[50.0, 150.0]))
+    lines = table.markdown({"scripts": [even, missed, unclear]}).splitlines()
+    said = {line.split(" | ")[0].strip("| "): line for line in lines if "nothing kept" in line}
+    assert "nothing to win here" in said["even.py"]
+    assert "no gain shown" in said["missed.py"] and "no gain shown" in said["unclear.py"]
+
+
+def test_summary(table: ModuleType) -> None:
+    rows = [
+        with_ratios(table, row("a.py", naive=[90.0] * 2, hand=[30.0] * 2, hotlap=[10.0] * 2, compile=[20.0] * 2)),
+        with_ratios(table, row("b.py", naive=[100.0] * 2, hand=[50.0] * 2, hotlap=[100.0] * 2, compile=[50.0] * 2)),
+    ]
+    text = "\n".join(table.summary(rows))
+    assert "over naive: 3.00× (2 scripts)" in text
+    assert "Of hand: 1.22× on the geometric mean" in text and "the worst is b.py, 0.50×" in text
+    assert "on 1 of 2 scripts; behind on b.py." in text
+    even = with_ratios(table, row("c.py", naive=[9.0] * 2, hotlap=[1.0, 1.1], compile=[1.1, 1.0]))
+    assert table.summary([*rows, even])[-1].endswith("on 1 of 3 scripts; not told apart on c.py; behind on b.py.")
+
+
+def test_merge_replaces_scripts_and_keeps_the_rest(zoo: ModuleType, tmp_path: Path) -> None:
+    into, part = tmp_path / "all.json", tmp_path / "part.json"
+    zoo.write(into, {"tunes": [1], "scripts": [{"script": "gan.py", "n": 1}, {"script": "gpt.py", "n": 1}]})
+    zoo.write(part, {"scripts": [{"script": "gpt.py", "n": 2}, {"script": "vit.py", "n": 2}]})
+    merged = zoo.merged(zoo.read(into), zoo.read(part), zoo.read(tmp_path / "none.json"))
+    assert merged["tunes"] == [1]
+    assert [(r["script"], r["n"]) for r in merged["scripts"]] == [("gpt.py", 2), ("vit.py", 2), ("gan.py", 1)]
+
+
+def test_a_run_past_its_time_is_ended(zoo: ModuleType) -> None:
+    code, out, err = zoo.run([sys.executable, "-c", "import time; print('on', flush=True); time.sleep(60)"], 2, {})
+    assert code != 0 and out == "on\n" and "ended after 2 s" in err

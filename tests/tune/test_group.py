@@ -1,0 +1,181 @@
+"""Several levers in one trial, and the search for settings that are numbers."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machine import LOSSES, FakeLever, Tune, Uses, factors, kept, single, with_noise
+
+from hotlap.tune.attempt import next_variant
+from hotlap.tune.candidates import Candidate
+from hotlap.tune.evidence import Evidence
+from hotlap.tune.group import parts
+
+FIVE = [FakeLever(name, share) for name, share in (("a", 0.5), ("b", 0.4), ("c", 0.3), ("d", 0.2), ("e", 0.1))]
+
+
+def test_levers_that_go_together_are_tried_at_once(tune: Tune) -> None:
+    """Two baselines, one trial of all, one without each, BBA: eleven processes for five levers, not the nineteen of
+    one after another."""
+    found, machine = tune(FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.95))
+    assert machine.tries() == ["a + b + c + d + e"] and sorted(kept(found)) == list("abcde")
+    assert len(machine.done) == 2 + 1 + 5 + 3
+    assert found.speedup == pytest.approx(1 / (0.5 * 0.8 * 0.9 * 0.9 * 0.95))
+
+
+def test_what_each_is_worth_is_measured_without_it(tune: Tune) -> None:
+    found, _ = tune(FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.95))
+    for item, factor in zip(found.kept, (0.5, 0.8, 0.9, 0.9, 0.95), strict=True):
+        assert item.measured == item.leave_one_out == pytest.approx(1 / factor)
+        assert item.together == tuple("abcde") and item.parity.ok
+
+
+def test_passengers_and_brakes_of_a_group_are_taken_out(tune: Tune) -> None:
+    found, _ = tune(FIVE, factors(a=0.4, b=1.0, c=1.2, d=0.9))
+    assert sorted(kept(found)) == ["a", "d"]
+    assert found.dropped["b"].why.startswith("no gain beside the others")
+    assert found.dropped["c"].why.startswith("slower beside the others")
+    assert found.speedup == pytest.approx(1 / (0.4 * 0.9))
+
+
+@pytest.mark.parametrize("bad", list("abcde"))
+def test_the_one_that_breaks_a_group_is_found(tune: Tune, bad: str) -> None:
+    found, machine = tune(
+        FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
+        outcome=lambda uses: ("crashed", "boom") if bad in uses else ("measured", ""),
+    )  # fmt: skip
+    assert sorted(kept(found)) == sorted(set("abcde") - {bad})
+    assert found.dropped[bad].why == "crashed: boom"
+    assert len(machine.tries()) <= 7, "halves, not one after another"
+
+
+def test_a_lever_that_could_not_be_put_in_is_known_by_name(tune: Tune) -> None:
+    found, machine = tune(
+        FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
+        outcome=lambda uses: ("refused", "c could not be put in: no") if "c" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert machine.tries() == ["a + b + c + d + e", "a + b + d + e", "c"] and "c" not in kept(found)
+
+
+def test_parity_of_a_group_is_parity_of_all_and_a_cheat_does_not_hide_in_it(tune: Tune) -> None:
+    def evidence(uses: Uses) -> Evidence:
+        return Evidence(tuple((1.5 * x if "d" in uses else x,) for (x,) in LOSSES))
+
+    found, _ = tune(FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.5, e=0.9), evidence_of=evidence)
+    assert sorted(kept(found)) == list("abce") and found.dropped["d"].why.startswith("parity: ")
+    assert all(item.parity.level == "bitwise" for item in found.kept)
+
+
+def test_a_group_that_wins_nothing_is_parted(tune: Tune) -> None:
+    """One helps as much as another harms."""
+    found, _ = tune([FakeLever("good", 0.5), FakeLever("bad", 0.4)], factors(good=0.5, bad=2.0))
+    assert kept(found) == ["good"] and found.dropped["bad"].why == "slower"
+
+
+def test_levers_whose_number_is_searched_or_that_change_training_stay_apart(tune: Tune) -> None:
+    levers = [single("number", 0.5), FakeLever("x", 0.4), FakeLever("y", 0.3), FakeLever("batch", 0.2, risk="semantic")]
+    _, machine = tune(levers, factors(number=0.5, x=0.7, y=0.7, batch=0.7), semantic=True)
+    assert machine.tries() == ["number", "x + y", "batch"]
+
+
+def test_one_that_another_makes_needless_waits(tune: Tune) -> None:
+    class Needless(FakeLever):
+        def share(self, context: Any) -> float:
+            return 0.001 if "strong" in context.active else 0.4
+
+    found, machine = tune([FakeLever("strong", 0.6), Needless("weak", 0.4)], factors(strong=0.4))
+    assert machine.tries() == ["strong"] and "at most 0.1%" in found.dropped["weak"].why
+
+
+def test_one_that_needs_another_is_not_left_alone(tune: Tune) -> None:
+    class Needs(FakeLever):
+        def applies(self, context: Any) -> Any:
+            applies = super().applies(context)
+            return applies._replace(yes="workers" in context.active, why="needs workers")
+
+    levers = [single("workers", 0.5), Needs("prefetch", 0.4)]
+    found, machine = tune(levers, _only_with_prefetch)
+    assert sorted(kept(found)) == ["prefetch", "workers"]
+    assert "without workers" not in [trial.purpose for trial in machine.done]
+
+
+def _only_with_prefetch(uses: Uses) -> float:
+    return 100.0 * (0.9 if "workers" in uses else 1.0) * (0.5 if "prefetch" in uses else 1.0)
+
+
+def test_small_gains_add_up_in_a_group(tune: Tune) -> None:
+    """Each is lost in the noise by itself; all together are not."""
+    levers = [FakeLever(name, 0.05) for name in "abcdefgh"]
+    found, machine = tune(levers, with_noise(factors(**dict.fromkeys("abcdefgh", 0.97)), 0.008))
+    assert machine.tries() == ["a + b + c + d + e + f + g + h"] and found.speedup and found.speedup > 1.2
+
+
+def test_a_budget_that_ends_in_leave_one_out_keeps_the_group_and_says_so(tune: Tune) -> None:
+    found, machine = tune(FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.95), budget=100.0)
+    assert sorted(kept(found)) == list("abcde") and found.gain
+    assert "leave-one-out of" in found.not_done and machine.now - 1000.0 <= 100.0
+    assert any(item.measured is None and item.leave_one_out is None for item in found.kept)
+    done = [trial.purpose for trial in machine.done if trial.purpose.startswith("without")]
+    assert done and done[0] == "without e", "those first that are expected to be worth least"
+
+
+def candidates(*names: str, tolerance: float = 0.0) -> list[Candidate]:
+    return [Candidate(FakeLever(name, 0.5, tolerance=tolerance), [{}], 2.0, "share") for name in names]
+
+
+@given(st.integers(2, 12), st.booleans(), st.sampled_from(["", "crashed: x", "n1 could not be put in: y"]))
+def test_parts_are_two_and_lose_nothing(count: int, slow: bool, why: str) -> None:
+    group = candidates(*[f"n{k}" for k in range(count)])
+    first, second = parts(group, why, slow)
+    assert first and second
+    assert sorted(one.lever.name for one in (*first, *second)) == sorted(one.lever.name for one in group)
+
+
+def test_a_compiler_is_the_first_suspect() -> None:
+    first, second = parts(candidates("compile", "fused", "tf32"), "", slow=False)
+    assert [one.lever.name for one in first] == ["fused", "tf32"] and second[0].lever.name == "compile"
+    rounds = [*candidates("exact"), *candidates("coarse", tolerance=0.02)]
+    assert parts(rounds, "", slow=False)[1][0].lever.name == "coarse"
+
+
+# numbers
+
+
+def climb(values: dict[int, float], listed: list[int]) -> tuple[list[int], int]:
+    """The numbers that are tried, and the best of them."""
+    variants = [{"n": n, "pin": True} for n in listed]
+    measured: dict[int, float] = {}
+    while (at := next_variant(variants, measured, search=True)) is not None and len(measured) < 12:
+        measured[at] = values[listed[at]]
+    return [listed[at] for at in measured], listed[max(measured, key=lambda at: measured[at])]
+
+
+def test_the_search_goes_up_while_it_gains_and_stops_where_it_is_flat() -> None:
+    values = {1: 1.2, 2: 1.5, 4: 2.0, 8: 2.01, 16: 1.9}
+    assert climb(values, [2, 4, 8, 16, 1]) == ([2, 4, 8], 8)
+
+
+def test_the_search_goes_down_where_more_is_worse() -> None:
+    assert climb({1: 1.1, 2: 1.9, 4: 1.5, 8: 1.2}, [4, 8, 2, 1]) == ([4, 8, 2, 1], 2)
+
+
+def test_settings_that_fail_give_way_to_the_next_of_the_list() -> None:
+    assert climb({2: 0.0, 4: 1.5, 8: 1.4}, [2, 4, 8])[1] == 4
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=8, unique=True), st.integers(1, 64), st.integers(5, 60))
+def test_no_number_is_tried_twice_and_the_first_is_no_better(listed: list[int], peak: int, slope: int) -> None:
+    values = {n: 3.0 * math.exp(-slope / 10 * abs(math.log2(n / peak)) - abs(n - peak) * 0.03) + 1.1 for n in listed}
+    tried, best = climb(values, listed)
+    assert len(tried) == len(set(tried)) <= len(listed)
+    assert values[best] >= values[listed[0]]
+
+
+def test_a_lever_whose_settings_are_no_number_stops_at_the_first_that_works() -> None:
+    variants = [{"mode": "wild"}, {"mode": "tame"}]
+    assert next_variant(variants, {}, search=False) == 0
+    assert next_variant(variants, {0: 0.0}, search=False) == 1
+    assert next_variant(variants, {0: 1.5}, search=False) is None
+    assert next_variant(variants, {0: 0.0, 1: 0.0}, search=False) is None

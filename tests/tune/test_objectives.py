@@ -1,0 +1,217 @@
+"""Memory and cost as what is made smaller, steps of another size, and commands that run out of memory by themselves."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machine import FakeLever, Tune, Uses, factors, kept, single
+
+from hotlap.records.errors import CommandFailed, NothingMeasured, UsageError
+from hotlap.records.tune import Trial
+from hotlap.tune.evidence import Evidence
+from hotlap.tune.objective import Objective, costs, peak_bytes
+from hotlap.tune.tune import TuneRequest, check
+
+MIB = 2**20
+
+
+def saver(name: str, **more: Any) -> FakeLever:
+    return FakeLever(name, 0.0, saves_memory=True, **more)
+
+
+def trial(step_ms: float = 100.0, rows: float | None = 32.0, peak: int | None = None, rss: int | None = None) -> Trial:
+    return Trial(
+        id=0, purpose="", levers=(), folder="", outcome="measured", step_ms=step_ms, rows=rows,
+        peak_memory_bytes=peak, peak_rss_bytes=rss,
+    )  # fmt: skip
+
+
+# memory
+
+
+def peaks(**each: float) -> Callable[[Uses], float]:
+    """MiB of a command of 1000, each lever a factor."""
+
+    def peak_mib(uses: Uses) -> float:
+        mib = 1000.0
+        for name in uses:
+            mib *= each.get(name, 1.0)
+        return mib
+
+    return peak_mib
+
+
+def test_memory_is_made_smaller_within_the_slowdown(tune: Tune) -> None:
+    levers = [saver("dear"), saver("cheap"), saver("idle"), FakeLever("fast", 0.9)]
+    found, machine = tune(
+        levers, factors(dear=1.3, cheap=1.05, fast=0.5), peak_mib=peaks(dear=0.3, cheap=0.7),
+        objective=Objective("memory", slowdown=0.1),
+    )  # fmt: skip
+    assert kept(found) == ["cheap"] and found.gain
+    assert found.memory == (1000 * MIB, 700 * MIB) and found.speedup == pytest.approx(1 / 1.05)
+    assert "37% longer, more than is allowed" in found.dropped["dear"].why
+    assert found.dropped["fast"].why == "saves no memory" and found.dropped["idle"].why == "no gain"
+    assert found.kept[0].predicted is None and found.kept[0].measured == pytest.approx(1 / 0.7)
+    assert "700 MiB" in "\n".join(machine.said)
+
+
+def test_a_larger_slowdown_allows_more(tune: Tune) -> None:
+    levers = [saver("dear"), saver("cheap")]
+    found, _ = tune(
+        levers, factors(dear=1.3, cheap=1.05), peak_mib=peaks(dear=0.3, cheap=0.7),
+        objective=Objective("memory", slowdown=0.5),
+    )  # fmt: skip
+    assert sorted(kept(found)) == ["cheap", "dear"] and found.memory[1] == pytest.approx(210 * MIB)
+
+
+def test_the_setting_that_saves_most_is_searched(tune: Tune) -> None:
+    lever = saver("checkpoint-blocks", choices=tuple({"every": n} for n in (4, 2, 1)))
+    found, _ = tune(
+        [lever], lambda uses: 100.0,
+        peak_mib=lambda uses: 1000.0 * (0.5 + uses["checkpoint-blocks"]["every"] / 10 if uses else 1.0),
+        objective=Objective("memory"),
+    )  # fmt: skip
+    assert [item.settings for item in found.kept] == [{"every": 1}]
+
+
+def test_what_saves_no_memory_in_the_confirmation_is_not_kept(tune: Tune) -> None:
+    seen: list[int] = []
+
+    def peak_mib(uses: Uses) -> float:
+        seen.append(1)
+        return 500.0 if "a" in uses and len(seen) < 4 else 1000.0
+
+    found, _ = tune([saver("a")], factors(), peak_mib=peak_mib, objective=Objective("memory"))
+    assert kept(found) == [] and not found.gain and "less than 2% of memory" in found.dropped["a"].why
+
+
+def test_memory_that_is_not_known_is_no_objective() -> None:
+    assert peak_bytes(trial(peak=3, rss=5)) == 3 and peak_bytes(trial(rss=5)) == 5
+    with pytest.raises(NothingMeasured, match="memory is not known"):
+        peak_bytes(trial())
+
+
+# cost, and steps of another size
+
+
+def test_cost_is_time_by_the_price() -> None:
+    told = costs(Objective("cost", price=3.6), [trial(100.0)] * 3, [trial(50.0)] * 3)
+    assert told["cost_before"] == pytest.approx(3.6 / 3600 * 0.1 / 32 * 1e6)
+    assert told["cost_after"] == pytest.approx(told["cost_before"] / 2) and told["cost_unit"] == "rows"
+    steps = costs(Objective("cost", price=3.6), [trial(100.0, rows=None)], [trial(50.0)])
+    assert steps["cost_unit"] == "steps" and steps["cost_before"] == pytest.approx(3.6 / 3600 * 0.1 * 1e6)
+    assert costs(Objective("time"), [trial()], [trial()]) == {}
+
+
+def test_the_cost_of_a_recipe_stands_beside_that_of_the_bare_command(tune: Tune) -> None:
+    found, _ = tune([FakeLever("a", 0.5)], factors(a=0.5), objective=Objective("cost", price=2.0))
+    assert found.costs["cost_after"] == pytest.approx(found.costs["cost_before"] / 2) and kept(found) == ["a"]
+
+
+def test_steps_that_hold_more_rows_are_compared_by_the_row(tune: Tune) -> None:
+    """Twice the rows in 1.5 times the time; their losses say nothing, and are not compared."""
+    lever = single("batch-size", 0.5, risk="semantic", resizes_step=True)
+    found, _ = tune(
+        [lever], factors(**{"batch-size": 1.5}), semantic=True,
+        rows=lambda uses: 64.0 if uses else 32.0,
+        evidence_of=lambda uses: Evidence(tuple((float(k),) for k in range(40))) if uses else Evidence(((1.0,),) * 40),
+    )  # fmt: skip
+    assert kept(found) == ["batch-size"] and found.speedup == pytest.approx(2 / 1.5)
+    assert found.kept[0].parity.level == "semantic" and "not compared" in found.kept[0].parity.why
+
+
+# a command that runs out of memory
+
+
+def out_of_memory_over(limit_mib: float, **each: float) -> dict[str, Any]:
+    """A device of so many MiB, for a command that needs 1000."""
+    needs = peaks(**each)
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        fits = needs(uses) <= limit_mib
+        return ("measured", "") if fits else ("memory", "torch.OutOfMemoryError: CUDA out of memory")
+
+    return {"outcome": outcome, "peak_mib": needs}
+
+
+SAVERS = [saver("allocator"), saver("checkpoint-blocks"), saver("activation-offload"), FakeLever("fast", 0.5)]
+
+
+def test_levers_are_added_cheapest_first_until_it_fits(tune: Tune) -> None:
+    found, machine = tune(
+        SAVERS, factors(fast=0.5), **out_of_memory_over(600, **{"allocator": 0.95, "checkpoint-blocks": 0.5})
+    )
+    assert [[lever.name for lever in trial.levers] for trial in machine.done[:4]] == [
+        [], ["allocator"], ["allocator", "checkpoint-blocks"], ["checkpoint-blocks"],
+    ]  # fmt: skip
+    assert [one.lever for one in found.fitted] == ["checkpoint-blocks"]
+    assert "fit  allocator is not needed" in machine.said
+    assert kept(found) == ["fast"] and found.speedup == pytest.approx(2.0) and found.gain
+    confirmed = {tuple(lever.name for lever in trial.levers) for trial in machine.done if trial.purpose == "confirm"}
+    assert confirmed == {("checkpoint-blocks",), ("checkpoint-blocks", "fast")}
+
+
+def test_two_that_are_both_needed_stay(tune: Tune) -> None:
+    found, _ = tune(SAVERS, factors(), **out_of_memory_over(400, **{"allocator": 0.6, "checkpoint-blocks": 0.6}))
+    assert [one.lever for one in found.fitted] == ["allocator", "checkpoint-blocks"]
+    assert kept(found) == [] and found.baseline is not None
+
+
+def test_a_stronger_setting_comes_before_another_lever(tune: Tune) -> None:
+    lever = saver("checkpoint-blocks", choices=({"every": 4}, {"every": 1}))
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        return ("measured", "") if uses.get("checkpoint-blocks") == {"every": 1} else ("memory", "out of memory")
+
+    found, _ = tune([saver("activation-offload"), lever], factors(), outcome=outcome)
+    assert [(one.lever, one.settings) for one in found.fitted] == [("checkpoint-blocks", {"every": 1})]
+
+
+def test_one_that_crashes_on_the_way_is_left_out(tune: Tune) -> None:
+    def outcome(uses: Uses) -> tuple[str, str]:
+        if "allocator" in uses:
+            return "crashed", "no"
+        return ("measured", "") if "checkpoint-blocks" in uses else ("memory", "out of memory")
+
+    found, _ = tune(SAVERS, factors(), outcome=outcome)
+    assert [one.lever for one in found.fitted] == ["checkpoint-blocks"] and "crashed" in found.dropped["allocator"].why
+
+
+def test_what_the_kept_levers_make_needless_is_let_go(tune: Tune) -> None:
+    """It computes everything twice, and bfloat16 alone would have made it fit."""
+    levers = [saver("allocator"), FakeLever("half", 0.5), saver("checkpoint-blocks")]
+    found, _ = tune(
+        levers, factors(**{"half": 0.5, "checkpoint-blocks": 1.3}),
+        **out_of_memory_over(600, **{"half": 0.5, "checkpoint-blocks": 0.5}),
+    )  # fmt: skip
+    assert kept(found) == ["half"] and found.fitted == []
+    assert "fits without it, with the levers that were kept" in found.dropped["checkpoint-blocks"].why
+    assert found.speedup == pytest.approx(1.3 / 0.5), "against the command with checkpointing, which is what runs"
+
+
+def test_a_command_that_nothing_makes_fit(tune: Tune) -> None:
+    with pytest.raises(CommandFailed, match=r"OutOfMemory.*also with allocator, checkpoint-blocks, activation-offload"):
+        tune(SAVERS, factors(), **out_of_memory_over(10.0))
+
+
+def test_levers_left_out_by_hand_are_not_used_to_fit(tune: Tune) -> None:
+    with pytest.raises(CommandFailed, match="no lever that saves memory can be used"):
+        tune(SAVERS, factors(), only=("fast",), **out_of_memory_over(600, **{"checkpoint-blocks": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"objective": "cost"}, "needs --price"),
+        ({"price": 0.0}, "not a price"),
+        ({"price": float("nan")}, "not a price"),
+        ({"slowdown": -0.1}, "not between 0 and 10"),
+        ({"slowdown": float("inf")}, "not between 0 and 10"),
+        ({"only": ("no-such",)}, "no lever 'no-such'"),
+    ],
+)
+def test_requests_that_make_no_sense(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        check(TuneRequest(command=(sys.executable,), cwd=str(tmp_path), **changes))

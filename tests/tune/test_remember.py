@@ -1,0 +1,233 @@
+"""What is remembered of earlier tunes: its key, what a search does with it, and that nothing read is believed."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from machine import FakeLever, Machine, Tune, factors, kept, single
+
+from hotlap.levers import all_levers
+from hotlap.records.run import Environment, Facts, Lever
+from hotlap.records.tune import Dropped, Kept, Parity, Trial
+from hotlap.tune import remember
+from hotlap.tune import search as search_module
+from hotlap.tune import tune as tune_module
+from hotlap.tune.evidence import Evidence
+from hotlap.tune.remember import Failed, Remembered, key_of, learned, recall, store
+from hotlap.tune.tune import TuneRequest
+from hotlap.tune.tune import tune as tune_whole
+
+MACHINE = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=31.6)
+THREADS = Lever(name="cpu-threads", settings={"threads": 4})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tune"
+
+
+def before(*names: str, failed: tuple[Failed, ...] = (), **alone: float) -> Remembered:
+    uses = tuple(Lever(name=name) for name in names)
+    return Remembered(when=time.time(), kept=uses, alone=alone, failed=failed, complete=True)
+
+
+# what a search does with it
+
+
+def test_what_was_kept_is_tried_first_and_at_once(tune: Tune) -> None:
+    levers = [FakeLever("a", 0.2), FakeLever("b", 0.5), single("c", 0.4)]
+    known = before("c", "a", a=1.3, c=1.5)
+    found, machine = tune(levers, factors(a=0.8, b=0.9, c=0.6), remembered=known)
+    assert machine.tries() == ["c + a", "b"], "what was not known before is tried as well"
+    assert kept(found) == ["c", "a", "b"]
+    old = {item.lever: item for item in found.kept}
+    assert old["c"].remembered and old["c"].leave_one_out == 1.5 and old["c"].measured is None
+    assert not old["b"].remembered and old["b"].measured == pytest.approx(1 / 0.9)
+    assert "without" not in " ".join(trial.purpose for trial in machine.done)
+    assert found.gain and found.speedup == pytest.approx(1 / (0.8 * 0.9 * 0.6)), "measured anew"
+    assert (
+        "c + a" in found.reused[0] and known.date in found.reused[0] and any("c + a" in line for line in machine.said)
+    )
+
+
+def test_what_failed_is_not_tried_again_and_said(tune: Tune) -> None:
+    known = before(failed=(Failed(lever="bad", why="crashed: boom"), Failed(lever="slow", why="slower", ratio=0.7)))
+    levers = [FakeLever("bad", 0.9), FakeLever("slow", 0.8), FakeLever("good", 0.5)]
+    found, machine = tune(levers, factors(good=0.5, slow=1.4), remembered=known)
+    assert machine.tries() == ["good"] == kept(found)
+    assert (
+        found.dropped["bad"].why == f"as in the tune of {known.date}: crashed: boom" and found.dropped["bad"].remembered
+    )
+    assert found.dropped["slow"].ratio == 0.7 and "bad, slow" in found.reused[0]
+
+
+def test_a_set_that_does_not_hold_any_more_is_forgotten(tune: Tune) -> None:
+    known = before("a", "b", failed=(Failed(lever="c", why="slower", ratio=0.7),))
+    levers = [FakeLever("a", 0.5), single("b", 0.4), single("c", 0.3)]
+    found, machine = tune(levers, factors(a=1.1, b=1.1, c=0.5), remembered=known)
+    assert kept(found) == ["c"] and machine.tries()[0] == "a + b"
+    assert not any("tune of" in line for line in found.reused)
+
+
+def test_a_set_of_which_one_does_not_apply_any_more_is_passed_over(tune: Tune) -> None:
+    levers = [FakeLever("a", 0.5), FakeLever("b", 0.4, only_when="input")]
+    found, machine = tune(levers, factors(a=0.5), remembered=before("a", "b"))
+    assert machine.tries() == ["a"] == kept(found)
+
+
+def test_parity_of_a_remembered_set_is_judged_anew(tune: Tune) -> None:
+    losses = tuple((2.0 - 0.01 * n,) for n in range(40))
+    found, _ = tune(
+        [FakeLever("cheat", 0.5)], factors(cheat=0.3), remembered=before("cheat"),
+        evidence_of=lambda uses: Evidence(tuple((9.0,) for _ in losses) if uses else losses),
+    )  # fmt: skip
+    assert kept(found) == [] and found.dropped["cheat"].why.startswith("parity: ")
+
+
+# the key
+
+
+def facts(*sources: str, **more: Any) -> Facts:
+    return Facts(pid=1, rank=0, world=1, argv=(), python="3.11", torch="2.13", sources=sources, **more)
+
+
+def test_the_key_follows_command_code_environment_and_machine(tmp_path: Path) -> None:
+    script, module, config = (tmp_path / name for name in ("train.py", "model.py", "c.yaml"))
+    for path in (script, module, config):
+        path.write_text("x = 1\n")
+    command = ("python", "train.py", "--config=c.yaml")
+
+    def key(command: tuple[str, ...] = command, machine: Environment = MACHINE, **more: Any) -> str:
+        return key_of(command, tmp_path, facts(str(script), str(module), **more), machine, ("time",))
+
+    first = key()
+    assert key() == first
+    os.utime(script, (1, 1))
+    assert key() == first, "content counts, not times"
+    others = [
+        key((*command, "--lr", "1")),
+        key(device_name="H100"),
+        key(machine=msgspec.structs.replace(MACHINE, cores=4)),
+        key(machine=msgspec.structs.replace(MACHINE, variables={"OMP_NUM_THREADS": "1"})),
+        key_of(command, tmp_path, facts(str(script), str(module)), MACHINE, ("memory",)),
+    ]
+    for path in (module, config):
+        path.write_text("x = 2\n")
+        others.append(key())
+    assert len({first, *others}) == len(others) + 1
+
+
+# the file
+
+
+def test_what_is_stored_is_recalled() -> None:
+    known = Remembered(
+        when=time.time(), kept=(THREADS,), alone={"cpu-threads": 1.2}, failed=(Failed(lever="tf32", why="no"),)
+    )
+    store("k", known)
+    assert recall("k", all_levers(), MACHINE) == known
+    assert recall("other", all_levers(), MACHINE) == Remembered()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", '{"kept": 3}', '{"when": "now"}', '{"version": 2, "when": 1}', "[" * 100_000,
+        json.dumps({"when": 4e12}), json.dumps({"when": 1.0}), "x" * (300 << 10),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_as_good_as_none(cache: Path, text: str) -> None:
+    cache.mkdir(parents=True)
+    (cache / "k.json").write_text(text)
+    assert recall("k", all_levers(), MACHINE) == Remembered()
+
+
+@pytest.mark.parametrize(
+    "uses",
+    [
+        [{"name": "no-such-lever"}],
+        [{"name": "../../evil"}],
+        [{"name": "cpu-threads", "settings": {"threads": "4; rm -rf /"}}],
+        [{"name": "cpu-threads", "settings": {"threads": 999}}],
+        [{"name": "cpu-threads", "settings": {"threads": 2}}, {"name": "cpu-threads", "settings": {"threads": 4}}],
+    ],
+    ids=["unknown", "path", "not a number", "more than there are cores", "twice"],
+)
+def test_a_set_that_is_no_recipe_here_is_not_used(cache: Path, uses: list[dict[str, Any]]) -> None:
+    cache.mkdir(parents=True)
+    (cache / "k.json").write_text(json.dumps({"when": time.time(), "kept": uses, "failed": []}))
+    assert recall("k", all_levers(), MACHINE).kept == ()
+
+
+def test_the_cache_is_bounded_and_forgets_the_oldest(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remember, "MOST_FILES", 3)
+    for number in range(5):
+        store(f"k{number}", Remembered(when=time.time()))
+        os.utime(cache / f"k{number}.json", (number, number))
+    store("last", Remembered(when=time.time()))
+    assert sorted(path.stem for path in cache.iterdir()) == ["k3", "k4", "last"]
+
+
+def test_a_cache_that_can_not_be_written_is_done_without(cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text("a file")
+    store("k", Remembered(when=time.time()))
+    assert recall("k", all_levers(), MACHINE) == Remembered()
+
+
+def test_only_what_was_tried_is_learned() -> None:
+    trials = [Trial(id=1, purpose="", levers=(Lever(name=name),), folder="", outcome="crashed") for name in ("x", "y")]
+    dropped = [
+        Dropped(lever="x", why="crashed: " + "boom" * 200),
+        Dropped(lever="y", why="slower", ratio=0.8),
+        Dropped(lever="z", why="could win at most 0.3% of the step here"),
+        Dropped(lever="w", why="no gain", ratio=1.0),
+        Dropped(lever="v", why="crashed: but in another tune", remembered=True),
+    ]
+    parity = Parity(ok=True, level="bitwise", why="")
+    good = Kept(lever="good", settings={}, risk="exact", meaning="", parity=parity, leave_one_out=1.4)
+    old = before(failed=(Failed(lever="v", why="crashed"), Failed(lever="good", why="once")))
+    found = learned(old, [good], dropped, trials, complete=True)
+    assert [one.lever for one in found.failed] == ["v", "x", "y"] and len(found.failed[1].why) <= 300
+    assert found.kept == (Lever(name="good"),) and found.alone == {"good": 1.4}
+    noisy = learned(old, [good], dropped, trials, complete=True, noise=0.2)
+    assert [one.lever for one in noisy.failed] == ["v", "x"], "noise may have made y slower"
+
+
+# a whole tune and the next
+
+
+def test_the_next_tune_of_a_command_is_fast_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    levers = {lever.name: lever for lever in (FakeLever("a", 0.5), FakeLever("b", 0.4), FakeLever("bad", 0.3))}
+    machines: list[Machine] = []
+
+    def trials(plan: Any, listener: Any) -> Machine:
+        folder = tmp_path / f"m{len(machines)}"
+        crash = lambda uses: ("crashed", "boom") if "bad" in uses else ("measured", "")  # noqa: E731
+        machines.append(Machine(factors(a=0.5, b=0.8), folder, outcome=crash))
+        return machines[-1]
+
+    for module in (search_module, tune_module):
+        monkeypatch.setattr(module, "all_levers", lambda: levers)
+    monkeypatch.setattr(tune_module, "Trials", trials)
+    monkeypatch.setattr(tune_module, "adopt_orphans", lambda: None)
+
+    def tuned(name: str, **more: Any) -> Any:
+        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(tmp_path), budget_s=1e6, **more)
+        (tmp_path / name).mkdir()
+        return tune_whole(tmp_path / name, request, SimpleNamespace(result=lambda text: None))  # type: ignore[arg-type]
+
+    first, second, third = tuned("t1"), tuned("t2"), tuned("t3", fresh=True)
+    assert not any("tune of" in line for line in first.reused) and [one.lever for one in first.kept] == ["a", "b"]
+    assert machines[1].tries() == ["a + b"] and [one.lever for one in second.kept] == ["a", "b"]
+    assert "tried first (a + b)" in second.reused[0] and "not tried again" in second.reused[1]
+    assert second.kept[0].remembered and second.kept[0].leave_one_out == pytest.approx(2.0)
+    assert second.speedup == pytest.approx(2.5) and len(second.trials) == 6 < len(first.trials)
+    assert "bad" in " ".join(machines[2].tries()) and not any("tune of" in line for line in third.reused)

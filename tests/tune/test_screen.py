@@ -1,0 +1,62 @@
+"""What the screen says of objectives, of commands made to fit, of groups, and of what was not measured anew."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.run import Environment, Phases
+from hotlap.records.tune import Fitted, Interval, Kept, Parity, Tune
+from hotlap.report.tune_screen import tune_headline, tune_screen
+
+PARITY = Parity(ok=True, level="bitwise", why="equal")
+DIAGNOSIS = Diagnosis(
+    mode="train", bound="compute", step_ms=100.0, spread=Spread(p10=1, p50=1, p90=1), phases=Phases(forward=100.0)
+)
+TUNE = Tune(
+    command=("python", "t.py"), speedup=2.0, interval=Interval(low=1.9, high=2.1), pairs=2, before_ms=100.0,
+    after_ms=50.0, gain=True, dropped=(), parity=PARITY, baseline=DIAGNOSIS, tuned=DIAGNOSIS,
+    kept=(Kept(lever="tf32", settings={}, risk="numeric", meaning="m", parity=PARITY, predicted=3.0, measured=1.5),),
+    environment=Environment(hotlap="0", python="3", os="", cpu="x", cores=2, memory_gib=8.0), recipe="recipe.toml",
+)  # fmt: skip
+FITTED = (Fitted(lever="checkpoint-blocks", settings={"every": 2}, risk="exact", meaning="computed again"),)
+
+
+def text(**changes: Any) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(tune_screen(msgspec.structs.replace(TUNE, **changes), Path("out")))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def headline(**changes: Any) -> str:
+    return tune_headline(msgspec.structs.replace(TUNE, **changes))
+
+
+def test_headlines_of_objectives() -> None:
+    assert headline() == "2.00× faster (95% interval 1.90–2.10, 2 ABBA pairs): 100 ms → 50.0 ms a step"
+    less = headline(objective="memory", memory_before_bytes=3 * 2**30, memory_after_bytes=2.0 * 2**30, speedup=0.8)
+    assert less.startswith("1.50× less memory: 3 GiB → 2 GiB at the peak; a step takes 1.25× of the time")
+    cheap = headline(objective="cost", price=2.5, cost_before=12.0, cost_after=6.0)
+    assert cheap.startswith("2.00× cheaper") and "$12 → $6 a million rows at $2.5 an hour" in cheap
+
+
+def test_a_command_made_to_fit() -> None:
+    alone = text(fitted=FITTED, gain=False, kept=(), speedup=None, interval=None, tuned=None)
+    assert "fits in memory now, where the command alone does not: 100 ms a step" in alone
+    assert "checkpoint-blocks every=2" in alone and "does not run without them" in alone
+    assert "hotlap run --recipe" in alone, "it is worth using without a gain"
+    assert "and 2.00× faster" in headline(fitted=FITTED)
+
+
+def test_predictions_say_whose_they_are() -> None:
+    most, replayed = (msgspec.structs.replace(TUNE.kept[0], predicted_by=by) for by in ("share", "replay"))
+    assert "≤ 3.00×" in text(kept=(most,))
+    assert "3.00×" in text(kept=(replayed,)) and "≤" not in text(kept=(replayed,))
+
+
+def test_what_was_taken_over_and_the_compilers_cache_are_said() -> None:
+    shown = text(reused=("the set that the tune of 2026-11-21 kept was tried first",), compile_cache="cold")
+    assert "reused" in shown and "tune of 2026-11-21" in shown and "compile cache cold at the start" in shown

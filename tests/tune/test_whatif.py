@@ -1,0 +1,103 @@
+"""Predictions by the replay of a trace: whose levers it knows, and how they compose."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.levers import all_levers
+from hotlap.records.run import Lever
+from hotlap.trace.replay import CHANGES
+from hotlap.tune import candidates
+from hotlap.tune.whatif import WhatIf, read_whatif
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "levers"))
+from contexts import context
+
+DATA = Path(__file__).parents[1] / "traces" / "data"
+FP32 = DATA / "fp32-step.json.gz"
+
+
+class Known:
+    """As much of a search's state as predictions need."""
+
+    class objective:
+        memory = False
+
+    levers = all_levers()
+
+    def __init__(self, whatif: "WhatIf | Told | None") -> None:
+        self.whatif = whatif
+
+
+@pytest.fixture(scope="module")
+def fp32(tmp_path_factory: pytest.TempPathFactory) -> WhatIf:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "rank-0").mkdir()
+    shutil.copy(FP32, folder / "rank-0" / "trace.json.gz")
+    found = read_whatif(folder, None)
+    assert found is not None
+    return found
+
+
+def gain(whatif: "WhatIf | Told | None", name: str, *others: str) -> float | None:
+    uses = [Lever(name=other) for other in others]
+    return candidates.gain(Known(whatif), uses, Lever(name=name))  # type: ignore[arg-type]
+
+
+def test_levers_name_changes_that_the_replay_has() -> None:
+    known = {name for name, _, _ in CHANGES}
+    named = {
+        lever.scenario(settings)
+        for lever in all_levers().values()
+        for cuda in (False, True)
+        for bound in ("compute", "launch")
+        for settings in lever.variants(context(cuda, bound=bound))
+    }
+    assert named - {None} <= known and {"bf16_matmuls", "free_input", "no_launch_cost"} <= named
+
+
+class Told:
+    """A replay whose answers the test gives, by what is removed."""
+
+    before_ns = 100e6
+
+    def __init__(self, **steps: float) -> None:
+        self.steps = {frozenset(names.split("__")): ms for names, ms in steps.items()}
+
+    def step_ms(self, scenarios: frozenset[str]) -> float | None:
+        return self.steps.get(scenarios)
+
+
+def test_a_replayed_step_is_shorter_without_its_causes(fp32: WhatIf) -> None:
+    fused, loader = gain(fp32, "fused-optimizer"), gain(fp32, "loader-workers")
+    assert fused is not None and loader is not None and 1.05 > fused > loader > 1.0
+    both = fp32.step_ms(frozenset({"fused_optimizer", "free_input"}))
+    assert both is not None and both < fp32.before_ns / 1e6 / fused
+
+
+def test_beside_a_lever_that_removes_the_same_cause_little_is_left() -> None:
+    told = Told(tf32_matmuls=80.0, bf16_matmuls=50.0, tf32_matmuls__bf16_matmuls=50.0)
+    assert gain(told, "tf32") == pytest.approx(1.25) and gain(told, "bf16-autocast") == pytest.approx(2.0)
+    assert gain(told, "tf32", "bf16-autocast") == pytest.approx(1.0)
+    assert gain(told, "bf16-autocast", "tf32") == pytest.approx(1.6)
+    assert gain(told, "bf16-autocast", "channels-last") == pytest.approx(2.0), "what is not known changes nothing"
+
+
+def test_what_the_replay_knows_nothing_of_is_said_by_the_share(fp32: WhatIf) -> None:
+    assert gain(fp32, "channels-last") is None and gain(None, "bf16-autocast") is None
+    lever = all_levers()["channels-last"]
+    predicted = candidates.predict(Known(fp32), lever, context(True))  # type: ignore[arg-type]
+    assert predicted.by == "share" and predicted.predicted == pytest.approx(1 / (1 - lever.share(context(True))))
+    replayed = candidates.predict(Known(fp32), all_levers()["fused-optimizer"], context(True))  # type: ignore[arg-type]
+    assert replayed.by == "replay" and replayed.predicted == gain(fp32, "fused-optimizer")
+
+
+def test_a_trace_of_the_cpu_and_what_is_no_trace_predict_nothing(tmp_path: Path) -> None:
+    assert read_whatif(tmp_path, 10.0) is None
+    (tmp_path / "rank-0").mkdir()
+    (tmp_path / "rank-0" / "trace.json.gz").write_bytes(b"\x1f\x8bbroken")
+    assert read_whatif(tmp_path, 10.0) is None
+    shutil.copy(DATA / "cpu.json", tmp_path / "rank-0" / "trace.json.gz")
+    assert read_whatif(tmp_path, 10.0) is None
