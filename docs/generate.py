@@ -24,6 +24,7 @@ from hotlap.records import timeline, trace
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
 from hotlap.trace import tables
+from hotlap.trace.findings import all_findings as trace_findings
 
 HEAD = """\
 # Levers
@@ -37,6 +38,7 @@ changes; `semantic`, training changes (only with `--allow semantic`). Tolerance:
 may lie from the bare command's without further proof. In the reasons, … stands for what was seen of the script or the
 machine.
 """
+ID = re.compile(r'\bid="([a-z0-9-]+)"')
 ROW = "| [{0}](#{0}) | {1} | {2} | {3} |"
 
 
@@ -97,9 +99,14 @@ def _text(node: ast.expr) -> Iterator[str]:
 
 
 def helps(lever: Lever) -> list[str]:
-    """The findings that name it."""
-    modules = {name: importlib.import_module(f"hotlap.diagnose.findings.{name}") for name in all_findings()}
-    return [name for name, module in modules.items() if f'"{lever.name}"' in inspect.getsource(module)]
+    """Ids of the findings, of runs and of traces, that name it."""
+    modules = (
+        *(f"hotlap.diagnose.findings.{name}" for name in all_findings()),
+        *(f"hotlap.trace.findings.{name}" for name in trace_findings()),
+    )
+    others = (name for name in modules if not name.endswith(f".{lever.name}"))  # a finding may be called as a lever is
+    sources = (inspect.getsource(importlib.import_module(name)) for name in others)
+    return sorted({found for text in sources if f'"{lever.name}"' in text for found in ID.findall(text)})
 
 
 def section(lever: Lever) -> Iterator[str]:
@@ -107,7 +114,8 @@ def section(lever: Lever) -> Iterator[str]:
     settings = first_settings(lever)
     module = inspect.getmodule(type(lever))
     yield f"## {lever.name}\n"
-    yield textwrap.fill(f"{module.__doc__ if module else ''}".strip().replace("\n", " "), 118) + "\n"
+    for paragraph in inspect.cleandoc(f"{module.__doc__ if module else ''}").split("\n\n"):
+        yield textwrap.fill(" ".join(paragraph.split()), 118) + "\n"
     yield f"* risk: `{lever.risk}`" + (f", tolerance {lever.tolerance:.1%}" if lever.tolerance else "")
     if lever.redraws:
         yield "* random transforms of the data may draw other numbers; the samples and their order stay"

@@ -1,13 +1,29 @@
 """What every test stands on."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
+
+from agent.harness import Runner
 
 # A suite started in the background of a shell inherits an ignored SIGINT, and so would every command it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SLOW = ("end_to_end", "test_frauds", "test_getting_in", "test_stopping", "test_zoo")
+"""In this order, before the others: whole tunes, which mostly wait, so that another worker does the rest meanwhile, and
+what takes seconds a test, so that no worker is left with it at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that wait for whole tunes first, so that another worker does the rest meanwhile."""
-    items.sort(key=lambda item: "end_to_end" not in item.nodeid)
+    """The slow ones first."""
+    items.sort(key=lambda item: next((at for at, name in enumerate(SLOW) if name in item.nodeid), len(SLOW)))
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """One a session: it keeps a process that has torch, and what scripts print without hotlap."""
+    made = Runner(tmp_path_factory.mktemp("runs"))
+    yield made
+    made.close()

@@ -11,7 +11,7 @@ import typer
 
 from hotlap.cli.app import app
 from hotlap.levers import all_levers
-from hotlap.records import diagnosis, patch, profile, run, telemetry, tune
+from hotlap.records import advice, diagnosis, patch, profile, run, telemetry, tune
 from hotlap.records.errors import EXIT_CODES
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +22,10 @@ REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
 FILES: dict[str, tuple[Any, ...]] = {
     "run.json": (run.Run, run.Environment, run.Gpu, run.Lever),
     "rank-K/steps.jsonl": (run.Step, run.Phases),
-    "rank-K/facts.json": (run.Facts,),
+    "rank-K/facts.json": (
+        run.Facts, run.LoaderFacts, run.RootFacts, run.OptimizerFacts, run.CompiledFunction, run.MemoryFacts,
+        run.HostFacts,
+    ),
     "rank-K/problems.jsonl": (run.Problem,),
     "rank-K/profile.json": (profile.Profile,),
     "rank-K/lines.json": (profile.Lines,),
@@ -32,7 +35,8 @@ FILES: dict[str, tuple[Any, ...]] = {
     "tune.json": (tune.Tune, tune.Kept, tune.Dropped, tune.Fitted, tune.Parity, tune.Interval, tune.Trial),
     "patch.json": (patch.Patch, patch.Written, patch.NotWritten, patch.PatchedFile, patch.Line, patch.Verification),
     "recipe.toml": (tune.Recipe, tune.RecipeLever),
-}
+    "hotlap advise": (advice.Advice, advice.Suggestion),
+}  # fmt: skip
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -74,6 +78,11 @@ def links(text: str) -> Iterator[tuple[str, str]]:
         if "://" not in target:
             path, _, anchor = target.partition("#")
             yield path, anchor
+
+
+def test_every_command_is_in_the_overview() -> None:
+    told = re.findall(r"^    hotlap ([a-z]+)", part(REFERENCE, "## Commands").split("### ")[0], re.MULTILINE)
+    assert sorted(told) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -152,8 +161,8 @@ def test_commands_in_examples_exist(page: Path) -> None:
 
 @each_page
 def test_make_targets_exist(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    told = re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    told = re.findall(r"(?:^ {4}|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(told) <= targets
 
 

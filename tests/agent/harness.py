@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -60,6 +61,13 @@ class Ran:
     @property
     def problems(self) -> list[Problem]:
         return [problem for rank in self.ranks for problem in read_problems(rank)]
+
+
+def free_port() -> str:
+    """A port that nothing listens on: other tests, and other suites, have ranks of their own at the same time."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def recorded_losses(steps: Sequence[Step]) -> list[float | None]:
@@ -148,7 +156,7 @@ class Runner:
     def bare(self, *argv: str) -> Ran:
         """Run a script without hotlap, once a session."""
         if argv not in self.bares:
-            self.bares[argv] = self._fork(argv, self.new_folder() / "output.txt", "", "")
+            self.bares[argv] = self.fork(argv, self.new_folder() / "output.txt")
         return self.bares[argv]
 
     def forked(self, *argv: str, fail_in: str | None = None, before: str = "", **settings: Any) -> Ran:
@@ -156,10 +164,13 @@ class Runner:
         folder = self.new_folder()
         session = dataclasses.replace(self.request(argv, folder, **settings).session(), fail_in=fail_in)
         session.write(folder / "session.json")
-        ran = self._fork(argv, folder / "output.txt", str(folder / "session.json"), before)
+        ran = self.fork(argv, folder / "output.txt", str(folder / "session.json"), before)
         return dataclasses.replace(ran, folder=folder)
 
-    def _fork(self, argv: Sequence[str], output: Path, session: str, before: str) -> Ran:
+    def fork(
+        self, argv: Sequence[str], output: Path, session: str = "", before: str = "", cwd: Path = SCRIPTS
+    ) -> Ran:
+        """Run a script in a fork of a process that has imported torch. session: a file that the agent is told of."""
         if self.zygote is None:
             self.zygote = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("zygote.py")],
@@ -168,7 +179,7 @@ class Runner:
         assert self.zygote.stdin is not None
         assert self.zygote.stdout is not None
         request = {
-            "argv": [str(SCRIPTS / argv[0]), *argv[1:]], "cwd": str(SCRIPTS), "env": ENV, "output": str(output),
+            "argv": [str(SCRIPTS / argv[0]), *argv[1:]], "cwd": str(cwd), "env": ENV, "output": str(output),
             "session": session, "inject": str(INJECT), "before": before,
         }  # fmt: skip
         self.zygote.stdin.write(json.dumps(request).encode() + b"\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 from hotlap.launch.command import INJECT
 from hotlap.records.files import read_steps
 
-from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, recorded_losses
+from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, free_port, recorded_losses
 
 
 def check_run(ran: Ran, bare: Ran, steps: int = 12) -> None:
@@ -26,22 +26,26 @@ def test_script_from_another_folder_with_a_pythonpath_of_the_users(runner: Runne
         f"sys.argv = ['loader.py', 'map']\nrunpy.run_path({str(SCRIPTS / 'loader.py')!r}, run_name='__main__')\n"
     )
     variables = {"PYTHONPATH": str(tmp_path / "mine")}
-    bare = runner.apart([str(script)], variables, tmp_path)
-    check_run(runner.under([script], cwd=tmp_path, variables=variables), bare)
+    loader = runner.bare("loader.py", "map")
+    check_run(runner.under([script], cwd=tmp_path, variables=variables), Ran(loader.code, "7\n" + loader.output))
 
 
-def test_module_with_relative_imports(runner: Runner) -> None:
-    bare = runner.apart(["-m", "pkg"])
-    check_run(runner.under(["-m", "pkg"]), bare)
+def test_module_with_relative_imports(runner: Runner, tmp_path: Path) -> None:
+    script = tmp_path / "as_m.py"
+    script.write_text(
+        f"import runpy, sys\nsys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "runpy.run_module('pkg', run_name='__main__', alter_sys=True)\n"
+    )
+    check_run(runner.under(["-m", "pkg"]), runner.bare(str(script)))
 
 
 def test_config_that_is_executed(runner: Runner) -> None:
-    check_run(runner.under(["configured.py", "config.txt"]), runner.bare("configured.py", "config.txt"), steps=7)
+    check_run(runner.forked("configured.py", "config.txt"), runner.bare("configured.py", "config.txt"), steps=7)
 
 
 def test_loader_workers_that_are_spawned(runner: Runner) -> None:
-    """The workers import torch and so wake an agent each; a model in the data set is none of the loop's."""
-    argv = ("loader.py", "model", "--workers", "2", "--context", "spawn")
+    """A worker imports torch and so wakes an agent; a model in the data set is none of the loop's."""
+    argv = ("loader.py", "model", "--workers", "1", "--context", "spawn")
     check_run(runner.under(argv), runner.bare("loader.py", "model"))
 
 
@@ -65,8 +69,8 @@ def test_without_the_entry_point_the_users_sitecustomize_still_runs(runner: Runn
     """TORCH_DEVICE_BACKEND_AUTOLOAD=0; the script looks torch up before it imports it."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nprint('theirs', sys.flags.no_site)\n")
     variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONPATH": str(tmp_path)}
-    bare = runner.apart(["probing.py"], variables)
-    assert bare.output.startswith("theirs 0\n")
+    probing = runner.bare("probing.py")
+    bare = Ran(probing.code, "theirs 0\n" + probing.output)
     check_run(runner.under(["probing.py"], variables=variables), bare)
 
 
@@ -85,7 +89,7 @@ def test_the_agent_is_made_of_nothing_but_itself_and_torch(runner: Runner, tmp_p
 
 def test_spawned_ranks(runner: Runner) -> None:
     """Their parent never trains; they know their rank from the process group alone."""
-    ran = runner.under(["ranks.py", "spawn", "29517"])
+    ran = runner.under(["ranks.py", "spawn", free_port()])
     check_clean(ran)
     check_lines(ran.folder)
     assert ran.code == 0

@@ -16,7 +16,7 @@ from hotlap.records.files import rank_folders, read_profile, read_record, read_s
 from hotlap.records.profile import Lines, Profile, Samples
 from hotlap.records.session import PROFILE_FILE
 
-from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same
+from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, free_port
 
 HOOKS = [profile_module.WINDOW, profile_module.OP, profile_module.LABEL, profile_module.EXPORT]
 SAMPLED = profile_module.SAMPLED_STEPS
@@ -367,9 +367,8 @@ core.Steps.backward_end = backward_end
 
 
 def test_ranks_take_the_same_windows(runner: Runner) -> None:
-    port = "29517"
     command = [
-        str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port", port,
+        str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port", free_port(),
         "ranks.py", "torchrun", "long",
     ]  # fmt: skip
     ran = runner.under(command, python=False, steps=8, profile_steps=3)

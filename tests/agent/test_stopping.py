@@ -10,7 +10,7 @@ import pytest
 
 from hotlap.records.files import read_facts, read_steps
 
-from .harness import Runner, check_clean, check_lines
+from .harness import Runner, check_clean, check_lines, free_port
 
 
 @pytest.mark.parametrize("kind", ["catch", "bare"])
@@ -43,9 +43,8 @@ def test_inference_stops_too(runner: Runner) -> None:
 
 def test_every_rank_under_torchrun(runner: Runner) -> None:
     """All ranks stop at the same step; no process of the command is left, and all were seen while it ran."""
-    port = "29511"
     command = [
-        str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port", port,
+        str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "--master-port", free_port(),
         "ranks.py", "torchrun", "long",
     ]  # fmt: skip
     seen: set[psutil.Process] = set()

@@ -4,15 +4,30 @@ Saves the seconds that `import torch` takes. A request with a session wakes the 
 the end of its import; without one the script runs bare. One JSON line in, one (the wait status) out.
 """
 
+import atexit
+import ctypes
 import gc
 import json
 import os
 import sys
 from pathlib import Path
 
-import torch
-import torch._dynamo  # the first `Optimizer.step` imports it
-import torch.utils.data
+
+class Libraries(set):
+    """Names of torch's modules and of those it imports. The end of a child passes over them, which saves 0.2 s."""
+
+    def leave(self, modules=sys.modules, keep=ctypes.pythonapi.Py_IncRef, boxed=ctypes.py_object):
+        keep(boxed({name: modules.pop(name) for name in self & set(modules)}))
+
+
+LIBRARIES = Libraries()
+atexit.register(LIBRARIES.leave)
+# Registered first, it is called after whatever torch, the agent and the script register.
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402 - the first `Optimizer.step` imports it
+import torch.utils.data  # noqa: E402
+
+LIBRARIES.update(name for name in sys.modules if name.split(".")[0] not in {*sys.stdlib_module_names, "__main__"})
 
 
 def child(request):

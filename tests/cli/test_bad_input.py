@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from forking import hotlap_forked
 
 from hotlap.records.errors import EXIT_CODES
 
@@ -27,15 +28,16 @@ HEAD = 'format = 1\nhotlap = "0.1.0"\n'
 LOOP = """
 import sys, torch
 model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(int(sys.argv[1])):
     loss = model(torch.ones(2, 4)).square().mean()
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    for parameter in model.parameters():
+        parameter.data -= 0.1 * parameter.grad
+        parameter.grad = None
     print("step", step)
 sys.exit(int(sys.argv[2]))
 """
+"""Without an optimizer, the import of which takes as long as that of torch."""
 
 
 class Ran(NamedTuple):
@@ -79,38 +81,20 @@ def check(ran: Ran, code: int, *says: str) -> None:
 
 
 Case = tuple[Sequence[str], int, Sequence[str]]
-FORKING = """
-import contextlib, json, os, sys
-from hotlap.cli import main
-lines, folder = json.load(sys.stdin), sys.argv[1]
-sys.argv = ["hotlap", "show", "/nowhere"]
-with contextlib.suppress(SystemExit):
-    main()  # imports what is imported late
-for number, words in enumerate(lines):
-    if not os.fork():
-        for stream in (1, 2):
-            os.dup2(os.open(f"{folder}/{number}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
-        sys.argv = ["hotlap", *words]
-        main()
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
-"""Imports hotlap once and forks a process for each command line: most of the time of a refusal is the import."""
 
 
-def refusals(lines: Sequence[Sequence[str]], cwd: Path, folder: Path) -> list[Ran]:
+def refusals(lines: Sequence[Sequence[str]], cwd: Path) -> list[Ran]:
     """How hotlap ends with these arguments, each in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, folder], input=json.dumps(lines), cwd=cwd, env=ENVIRONMENT,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    codes = map(int, done.stdout.split())
-    return [
-        Ran(code, *((folder / f"{number}.{stream}").read_text(errors="replace") for stream in (1, 2)))
-        for number, code in enumerate(codes)
-    ]
+    ended = [hotlap_forked(words, cwd, ENVIRONMENT) for words in lines]
+    return [Ran(done.returncode, done.stdout, done.stderr) for done in ended]
 
 
-def check_all(cases: Mapping[str, Case], cwd: Path, folder: Path) -> None:
+def show(*words: str, cwd: Path) -> Ran:
+    """`hotlap show`."""
+    return refusals([("show", *words)], cwd)[0]
+
+
+def check_all(cases: Mapping[str, Case], cwd: Path) -> None:
     """Each case is refused, and what lies in the folder stays as it is."""
 
     def files() -> dict[Path, tuple[int, bytes]]:
@@ -120,17 +104,11 @@ def check_all(cases: Mapping[str, Case], cwd: Path, folder: Path) -> None:
         }
 
     before = files()
-    found = refusals([words for words, _, _ in cases.values()], cwd, folder)
+    found = refusals([words for words, _, _ in cases.values()], cwd)
     for (name, (_, code, says)), ran in zip(cases.items(), found, strict=True):
         print("case:", name)  # shown where it fails
         check(ran, code, *says)
     assert files() == before
-
-
-@pytest.fixture
-def said(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for what the refusals print."""
-    return tmp_path_factory.mktemp("said")
 
 
 @pytest.fixture
@@ -143,7 +121,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_usage(here: Path, said: Path) -> None:
+def test_usage(here: Path) -> None:
     cases: dict[str, Case] = {
         "nothing": ([], 125, ["Missing command", "hotlap --help"]),
         "no such command of hotlap's": (["runn", "true"], 125, ["No such command 'runn'", "hotlap --help"]),
@@ -170,10 +148,10 @@ def test_usage(here: Path, said: Path) -> None:
         "out under a file": (["run", "--out", "plain.py/x", "true"], 125, ["plain.py/x: plain.py is no folder"]),
         "out not writable": (["run", "--out", "/proc/x", "true"], 125, ["cannot make /proc/x: No such file"]),
     }
-    check_all(cases, here, said)
+    check_all(cases, here)
 
 
-def test_recipes(here: Path, said: Path) -> None:
+def test_recipes(here: Path) -> None:
     recipes = {
         "words.toml": "make it fast",
         "format.toml": 'format = 7\nhotlap = "3.0"',
@@ -206,10 +184,10 @@ def test_recipes(here: Path, said: Path) -> None:
         "sparse.toml": ["sparse.toml is 1024 MiB; more than 1 MiB is not read"],
         "/dev/zero": ["/dev/zero has no end; more than 1 MiB is not read"],
     }
-    check_all({name: (["run", "--recipe", name, "true"], 125, words) for name, words in says.items()}, here, said)
+    check_all({name: (["run", "--recipe", name, "true"], 125, words) for name, words in says.items()}, here)
 
 
-def test_tune_options(here: Path, said: Path) -> None:
+def test_tune_options(here: Path) -> None:
     (here / "broken").mkdir()
     (here / "broken" / "request.json").write_text('{"command": ["true"], "cwd": "/", "budget_s": null}')
 
@@ -234,7 +212,7 @@ def test_tune_options(here: Path, said: Path) -> None:
         "resume what is no tune": (["tune", "--resume", "taken"], 125, ["taken holds no request.json"]),
         "resume what is broken": (["tune", "--resume", "broken"], 125, ["request.json is not a", "`$.budget_s`"]),
     }
-    check_all(cases, here, said)
+    check_all(cases, here)
 
 
 def test_a_command_that_tune_could_not_keep_as_text(here: Path) -> None:
@@ -261,7 +239,7 @@ def run_folder(folder: Path, steps: int = 20, **facts: Any) -> Path:
     return folder
 
 
-def test_show_of_what_is_no_run(here: Path, said: Path) -> None:
+def test_show_of_what_is_no_run(here: Path) -> None:
     for name in ("part", "types", "deep", "large", "facts", "few", "silent"):
         run_folder(here / name, steps=2 if name == "few" else 20)
     (here / "part" / "run.json").write_text('{"command": ["python"')
@@ -288,9 +266,9 @@ def test_show_of_what_is_no_run(here: Path, said: Path) -> None:
         "facts": (["show", "facts"], 125, ["facts/rank-0/facts.json", "Expected `int`, got `str` - at `$.pid`"]),
         "a broken tune": (["show", "tuned"], 125, ["tuned/tune.json is not a tune record"]),
     }
-    check_all(cases, here, said)
+    check_all(cases, here)
     for name, why in (("few", "only 2 steps were seen"), ("silent", "agent could not start: ImportError: \ufffd")):
-        ran = hotlap("show", name, cwd=here)
+        ran = show(name, cwd=here)
         assert (ran.code, ran.stderr) == (122, "")
         assert f"no verdict: {why}" in ran.stdout or why in ran.stdout
 
@@ -301,7 +279,7 @@ def test_show_of_a_damaged_run_shows_what_is_whole(tmp_path: Path) -> None:
     hostile = b"".join(json.dumps({**STEP, **junk}).encode() + b"\n" for junk in ({"wall_ms": 0}, {"wall_ms": 1e308}))
     (run / "rank-0" / "steps.jsonl").write_bytes(hostile + lines + b"\xff\n[[[[\n" + lines[:50])
     (run / "rank-²").mkdir()
-    ran = hotlap("show", "--json", "r", cwd=tmp_path)
+    ran = show("--json", "r", cwd=tmp_path)
     assert (ran.code, ran.stderr) == (0, "")
     found = json.loads(ran.stdout)["diagnosis"]
     assert (found["steps"], found["step_ms"], found["bound"]) == (20, 10.0, "compute")
@@ -315,10 +293,10 @@ def test_text_from_outside_steers_no_terminal(tmp_path: Path) -> None:
     document.update(command=["python", bad], levers=[{"name": bad, "settings": {}}], recipe=bad, cwd=bad)
     (run / "run.json").write_text(json.dumps(document))
     (run / "rank-0" / "problems.jsonl").write_text(json.dumps({"where": bad, "what": bad}) + "\n")
-    shown = hotlap("show", "r", cwd=tmp_path)
+    shown = show("r", cwd=tmp_path)
     assert shown.code == 0
     shutil.rmtree(run / "rank-0")
-    nothing = hotlap("show", "r", cwd=tmp_path)
+    nothing = show("r", cwd=tmp_path)
     assert nothing.code == 122
     for ran in (shown, nothing):
         assert "[31mred" in ran.stdout and "[bold]" in ran.stdout
@@ -410,7 +388,7 @@ def test_a_crash_in_a_step_is_shown_as_the_script_made_it(tmp_path: Path) -> Non
 def test_a_command_that_imports_torch_and_never_trains(tmp_path: Path) -> None:
     ran = hotlap("run", "--out", "r", sys.executable, str(SCRIPTS / "nothing.py"), cwd=tmp_path)
     assert (ran.code, ran.stdout) == (0, "2.0\n")
-    shown = hotlap("show", "r", cwd=tmp_path)
+    shown = show("r", cwd=tmp_path)
     assert shown.code == 122
     for words in (ran.said, " ".join(shown.stdout.split())):
         assert "no training step was seen" in words and "0 optimizer steps" in words
@@ -425,7 +403,7 @@ def test_fewer_steps_than_needed_with_an_argument_that_is_no_text(tmp_path: Path
     document = json.loads(ran.stdout.splitlines()[-1])
     assert document["diagnosis"] is None and document["run"]["command"][-1] == "caf?"
     assert json.loads((tmp_path / "r" / "rank-0" / "facts.json").read_text())["argv"][-1] == "caf?"
-    assert hotlap("show", "r", cwd=tmp_path).code == 122
+    assert show("r", cwd=tmp_path).code == 122
 
 
 def test_tune_of_a_command_that_ends_before_it_is_steady(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forking import hotlap_forked
 
 from hotlap.trace.peaks import known_peaks, peaks_of
 
@@ -20,10 +21,7 @@ def hotlap(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedPro
         "HOTLAP_CACHE": str(cwd / "cache"),
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "hotlap", "calibrate", *arguments],
-        cwd=cwd, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = hotlap_forked(["calibrate", *arguments], cwd, environment)
     assert done.returncode == code, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     return done

@@ -8,28 +8,29 @@ import sys
 from pathlib import Path
 
 import pytest
+from forking import hotlap_forked
 
 DATA = Path(__file__).parents[1] / "traces" / "data"
 RANKS = DATA / "ranks"
 
 
-def hotlap(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+def hotlap(*arguments: str, cwd: Path, code: int = 0, fresh: bool = False) -> subprocess.CompletedProcess[str]:
+    """fresh: in an interpreter of its own."""
     environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "HOTLAP_CACHE": str(cwd / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-m", "hotlap", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    if fresh:
+        done = subprocess.run(
+            [sys.executable, "-m", "hotlap", *arguments],
+            cwd=cwd, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    else:
+        done = hotlap_forked(arguments, cwd, environment)
     assert done.returncode == code, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     return done
 
 
 def test_ranks_of_a_folder_on_one_screen_and_as_a_document(tmp_path: Path) -> None:
-    screen = hotlap("trace", str(RANKS), cwd=tmp_path).stdout
+    screen = hotlap("trace", str(RANKS), cwd=tmp_path, fresh=True).stdout
     assert "rank 3 of 4" in screen and "the others wait for rank 3" in screen
     assert "the device waits for the next batch" in screen
     document = json.loads(hotlap("trace", "--json", "--no-what-if", str(RANKS), cwd=tmp_path).stdout)
@@ -67,7 +68,7 @@ def test_sql_as_a_table_and_as_lines(tmp_path: Path) -> None:
 
 def test_diff(tmp_path: Path) -> None:
     one, other = (str(RANKS / f"straggler_rank{rank}.json.gz") for rank in (0, 3))
-    assert "a step" in hotlap("diff", one, other, cwd=tmp_path).stdout
+    assert "a step" in hotlap("diff", one, other, cwd=tmp_path, fresh=True).stdout
     forth, back = (
         json.loads(hotlap("diff", "--json", *pair, cwd=tmp_path).stdout) for pair in ((one, other), (other, one))
     )

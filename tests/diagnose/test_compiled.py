@@ -1,12 +1,11 @@
 """What stands in the way of the script's own torch.compile: seen in real compilations, told with its line."""
 
 import json
-import subprocess
-import sys
 
 import msgspec
 import pytest
 
+from agent.harness import Runner
 from hotlap.diagnose.compiled import with_compiled
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.run import CompiledFunction, Facts, Phases
@@ -43,11 +42,12 @@ print(json.dumps(compiled_functions()))
 
 
 @pytest.fixture(scope="module")
-def functions(tmp_path_factory: pytest.TempPathFactory) -> list[CompiledFunction]:
+def functions(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> list[CompiledFunction]:
     script = tmp_path_factory.mktemp("compiled") / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    return msgspec.convert(json.loads(done.stdout.splitlines()[-1]), list[CompiledFunction])
+    ran = runner.bare(str(script))
+    assert ran.code == 0, ran.output
+    return msgspec.convert(json.loads(ran.output.splitlines()[-1]), list[CompiledFunction])
 
 
 def line_of(text: str) -> int:

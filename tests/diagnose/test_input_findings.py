@@ -1,11 +1,13 @@
 """Findings of what a loader's workers deliver and hold."""
 
+from dataclasses import replace
+
 import msgspec
 
+from hotlap.diagnose.findings import compute, host_code, launch, repeated_data, worker_copies
 from hotlap.diagnose.findings import input as waiting
-from hotlap.diagnose.findings import repeated_data, worker_copies
 from hotlap.diagnose.findings._base import Measured
-from hotlap.records.run import Facts, LoaderFacts, Phases
+from hotlap.records.run import Facts, LoaderFacts, OptimizerFacts, Phases, RootFacts
 
 LOADER = LoaderFacts(
     dataset="Stream", iterable=True, workers=4, batches=30, training=True, repeated_rows=16, file="train.py", line=7,
@@ -28,6 +30,35 @@ def test_repeated_data() -> None:
     assert "16 rows" in found.evidence
     for change in ({"repeated_rows": 0}, {"workers": 1}, {"iterable": False}):
         assert repeated_data.find(changed(**change)) is None
+
+
+def test_a_loader_iterated_without_gradients_feeds_a_command_that_only_infers() -> None:
+    facts = measured(msgspec.structs.replace(LOADER, training=False)).facts
+    for mode, found in (("inference", True), ("train", False)):
+        now = Measured(10.0, Phases(data=5.0, forward=5.0), None, None, msgspec.structs.replace(facts, mode=mode))
+        assert (waiting.find(now) is not None) == found
+        code = host_code.find(replace(now, phases=Phases(other=5.0)))
+        assert code is not None and ("no DataLoader" in code.evidence) != found
+    assert facts is not None and facts.feeding is None
+
+
+def test_launch_names_the_levers_that_what_was_seen_leaves_open() -> None:
+    root = RootFacts(name="Net", parameters=1, modules=1, softmax=True)
+    optimizer = OptimizerFacts(name="SGD", builtin=True, tensors=1)
+    phases, plain = Phases(forward=9.0), measured(LOADER)
+    for changes, levers in [
+        ({}, ("compile",)),
+        ({"roots": (root,)}, ("compile", "attention")),
+        ({"optimizers": (optimizer,)}, ("compile", "fused-optimizer", "graph-optimizer")),
+    ]:
+        facts = msgspec.structs.replace(plain.facts, **changes)
+        found = launch.find(Measured(10.0, phases, phases, 0.0, facts))
+        assert found is not None and found.levers == levers
+
+
+def test_phases_that_do_not_occur_are_left_out() -> None:
+    found = compute.find(Measured(10.0, Phases(forward=9.0, backward=0.0, optimizer=0.0), None, None, None))
+    assert found is not None and found.evidence == "forward 9.0 ms"
 
 
 def test_worker_copies() -> None:

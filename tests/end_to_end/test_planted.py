@@ -4,8 +4,15 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import msgspec
 import pytest
+
+from agent.harness import Runner
+from hotlap.cli.run import PROFILE_STEPS
+from hotlap.diagnose.verdict import verdict
+from hotlap.records.files import write_record
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -19,17 +26,33 @@ def _runner() -> ModuleType:
 
 
 planted = _runner()
+STEPS = 6
 SCRIPTS = sorted(path.stem for path in planted.SCRIPTS.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["no_workers", "sample_loop", "fp32_matmuls", "healthy_attention"])
-def test_the_verdict_names_what_was_planted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    said = planted.read(planted.SCRIPTS / f"{name}.py", "cpu")
-    row = planted.run(said, "cpu", 6, tmp_path / "run")
-    assert row["status"] == "run", row
+def check_right(said: Any, row: dict[str, Any]) -> None:
     assert row["bound_right"] and row["cause_right"], row
     assert row["line_right"] is True or said.place == "none", row
+
+
+def test_the_verdict_names_what_was_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    said = planted.read(planted.SCRIPTS / "no_workers.py", "cpu")
+    row = planted.run(said, "cpu", STEPS, tmp_path / "run")
+    assert row["status"] == "run", row
+    check_right(said, row)
+
+
+@pytest.mark.parametrize("name", ["sample_loop", "fp32_matmuls", "healthy_attention"])
+def test_the_verdict_of_what_the_agent_recorded(name: str, runner: Runner) -> None:
+    """The same in a fork that has imported torch, judged by this process."""
+    said = planted.read(planted.SCRIPTS / f"{name}.py", "cpu")
+    command = (str(said.path), "--device", "cpu")
+    ran = runner.forked(*command, steps=STEPS, least_steps=STEPS, profile_steps=PROFILE_STEPS)
+    assert ran.folder is not None
+    write_record(ran.folder / "run.json", runner.request((sys.executable, *command), ran.folder).record())
+    found = msgspec.to_builtins(verdict(ran.folder))
+    check_right(said, planted.judged(said, found, (ran.folder / "rank-0" / "samples.json").is_file()))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

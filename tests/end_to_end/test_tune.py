@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -21,20 +22,23 @@ def environment(cwd: Path) -> dict[str, str]:
     return {**ENVIRONMENT, "HOTLAP_CACHE": str(cwd / "cache")}
 
 
-def hotlap(*arguments: str, cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hotlap", *arguments]
+def hotlap(
+    *arguments: str, cwd: Path, timeout: float = 200, program: tuple[str, ...] = ("-m", "hotlap")
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=timeout, check=False
-    )
+        [sys.executable, *program, *arguments],
+        cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
 
 
-def tune(folder: Path, *options: str, script: tuple[str, ...] = (SLOW,)) -> subprocess.CompletedProcess[str]:
-    return hotlap(
-        "tune", "--json", "--steps", "16", "--out", str(folder / "t"), *options, sys.executable, *script, cwd=folder
-    )
+def tune(
+    folder: Path, *options: str, script: tuple[str, ...] = (SLOW,), **more: Any
+) -> subprocess.CompletedProcess[str]:
+    words = ("tune", "--json", "--steps", "16", "--out", str(folder / "t"), *options, sys.executable, *script)
+    return hotlap(*words, cwd=folder, **more)
 
 
-def document(done: subprocess.CompletedProcess[str]) -> dict:
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.stdout, done.stderr[-3000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -64,61 +68,106 @@ def test_a_whole_tune_and_its_recipe(tmp_path: Path) -> None:
     assert again.returncode == 0 and "loader-workers" in again.stdout
 
 
-def test_interrupted_tune_keeps_what_is_known_and_resumes(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "hotlap",
-        "tune",
-        "--steps",
-        "16",
-        "--only",
-        "loader-workers",
-        "--out",
-        "t",
-        sys.executable,
-        SLOW,
-    ]
+class Resumed(NamedTuple):
+    """A tune of a command that leaves processes behind, whose trials with workers crash: interrupted, then resumed."""
+
+    folder: Path
+    code: int
+    output: str
+    first: dict[str, Any]
+    journal: list[dict[str, Any]]
+    """Of the interrupted tune, as `first`."""
+    done: subprocess.CompletedProcess[str]
+    left: str
+    """Seconds that the processes would have slept, and nobody else's."""
+
+    @property
+    def second(self) -> dict[str, Any]:
+        assert self.done.returncode == 0, self.done.stderr[-3000:]
+        return document(self.done)
+
+
+def interrupted(folder: Path, *script: str) -> tuple[int, str]:
+    """Begin a tune and interrupt it in its first trial with a lever: its exit code, and what it said."""
+    options = ("--steps", "16", "--only", "loader-workers", "--out", "t")
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    journal = tmp_path / "t" / "trials.jsonl"
+        [sys.executable, "-m", "hotlap", "tune", *options, sys.executable, *script],
+        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
     limit = time.monotonic() + 120
-    while time.monotonic() < limit and not (tmp_path / "t" / "trials" / "002").exists():
+    while time.monotonic() < limit and not (folder / "t" / "trials" / "002").exists():
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0].decode()
-    assert process.returncode == 130, output
-    first = json.loads((tmp_path / "t" / "tune.json").read_text())
-    assert not first["complete"] and "interrupted" in first["why_incomplete"]
-    before = [json.loads(line) for line in journal.read_text().splitlines()]
+    return process.returncode, output
 
-    done = hotlap("tune", "--json", "--budget", "200s", "--resume", "t", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    second = document(done)
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
+    folder = tmp_path_factory.mktemp("resumed")
+    left = str(10**6 + os.getpid())
+    code, output = interrupted(folder, SLOW, "crash-in-workers", "leave-children", left)
+    first = json.loads((folder / "t" / "tune.json").read_text())
+    journal = [json.loads(line) for line in (folder / "t" / "trials.jsonl").read_text().splitlines()]
+    done = hotlap("tune", "--json", "--budget", "200s", "--resume", "t", cwd=folder)
+    return Resumed(folder, code, output, first, journal, done, left)
+
+
+def test_an_interrupted_tune_keeps_what_is_known(resumed: Resumed) -> None:
+    assert resumed.code == 130, resumed.output
+    assert not resumed.first["complete"] and "interrupted" in resumed.first["why_incomplete"]
+
+
+def test_a_resumed_tune_goes_on_where_it_was(resumed: Resumed) -> None:
+    second = resumed.second
     assert second["complete"]
-    assert [trial["id"] for trial in second["trials"]][:2] == [before[0]["id"], before[1]["id"]]
+    assert [trial["id"] for trial in second["trials"]][:2] == [trial["id"] for trial in resumed.journal[:2]]
     assert sum(trial["purpose"] == "baseline" for trial in second["trials"]) == 2
 
 
-@pytest.mark.parametrize(("plant", "outcome"), [("crash-in-workers", "crashed"), ("hang-in-workers", "timeout")])
-def test_a_trial_that_goes_wrong_is_recorded_and_the_tune_goes_on(tmp_path: Path, plant: str, outcome: str) -> None:
-    done = tune(tmp_path, "--budget", "400s", "--only", "loader-workers", script=(SLOW, plant))
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = document(done)
+def check_nothing_kept(folder: Path, found: dict[str, Any], outcome: str) -> None:
+    """Trials with workers ended so, which the tune says, and it made no recipe."""
     assert not found["kept"] and not found["gain"] and found["speedup"] is None
     why = next(dropped["why"] for dropped in found["dropped"] if dropped["lever"] == "loader-workers")
     assert why.startswith(outcome)
     assert outcome in {trial["outcome"] for trial in found["trials"]}
-    assert not (tmp_path / "t" / "recipe.toml").exists()
+    assert not (folder / "t" / "recipe.toml").exists()
 
 
-def test_no_process_is_left_behind(tmp_path: Path) -> None:
-    done = tune(tmp_path, "--budget", "30s", "--only", "tf32", script=(SLOW, "leave-child"))
-    assert done.returncode == 0, done.stderr[-3000:]
-    left = [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "987"]]
+def test_a_trial_that_crashes_is_recorded_and_the_tune_goes_on(resumed: Resumed) -> None:
+    check_nothing_kept(resumed.folder, resumed.second, "crashed")
+
+
+def test_no_process_is_left_behind(resumed: Resumed) -> None:
+    assert resumed.done.returncode == 0
+    left = [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", resumed.left]]
     assert not left
+
+
+IMPATIENT = """
+from hotlap.cli import main
+from hotlap.tune import budget
+from hotlap.tune.budget import Budget
+
+patience = Budget.patience
+
+def sooner(self, levers):
+    names = list(levers)
+    return 15.0 if "loader-workers" in names else patience(self, names)
+
+Budget.patience = sooner
+budget.LEAST_TIMEOUT_S = 15.0
+main()
+"""
+"""hotlap, but that trials with workers count as hung after 15 seconds; those without may take as long as ever."""
+
+
+def test_a_trial_that_hangs_is_recorded_and_the_tune_goes_on(tmp_path: Path) -> None:
+    words = ("--budget", "400s", "--only", "loader-workers")
+    done = tune(tmp_path, *words, script=(SLOW, "hang-in-workers"), program=("-c", IMPATIENT))
+    assert done.returncode == 0, done.stderr[-3000:]
+    check_nothing_kept(tmp_path, document(done), "timeout")
 
 
 def test_a_command_that_fails_without_levers(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class DataSeams:
         self.refused: list[str] = []
         self.filling = 0
 
-    def on_loader(self, change: Callable[[Any], None]) -> None:
+    def on_loader(self, change: Callable[[Any], None], inference: bool = False) -> None:
         self.looks.append(change)
 
     def on_batch(self, fetch: Callable[[Any, Callable[[], Any]], Any]) -> None:

@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_map
 
 from hotlap.agent.seams import Refused
 from hotlap.levers import _update_graph, all_levers
+from hotlap.levers._fused import fuse
 from hotlap.levers._update_graph import MOST_RECORDINGS, STEADY, GraphedUpdate
-from hotlap.levers.fused_optimizer import fuse
 from hotlap.levers.graph_optimizer import graph, prepare
 from hotlap.records.run import MemoryFacts
 
@@ -252,7 +252,7 @@ def test_gradients_that_move(kind: str) -> None:
 
 
 def test_momentum_that_begins_late() -> None:
-    """Where fused SGD would raise, the step is torch's default one, and fused again afterwards."""
+    """Where torch's fused SGD would raise."""
 
     def drop(run: Run, at: int) -> None:
         if at < 12:

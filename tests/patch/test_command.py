@@ -1,8 +1,6 @@
 """`hotlap patch` as a user types it, and that a patched script learns what the bare one does."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from agent.harness import Runner
 from hotlap.cli.app import app
 from hotlap.records.errors import UsageError
 from hotlap.records.files import read_record
@@ -66,19 +65,14 @@ def hotlap(*words: str) -> Any:
     return CliRunner().invoke(app, ["patch", *words])
 
 
-def losses(*scripts: Path) -> list[list[float]]:
-    """What each script prints, run one after the other in one process, which imports torch once."""
-    code = (
-        "import sys, runpy\n"
-        "for name in sys.argv[3:]:\n    print('script')\n    runpy.run_path(name, run_name='__main__')\n"
-    )
-    command = [sys.executable, "-c", code, "--lr", "0.01", *map(str, scripts)]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    return [[float(line) for line in text.split()] for text in done.stdout.split("script")[1:]]
+def losses(runner: Runner, script: Path) -> list[float]:
+    """What a script prints."""
+    ran = runner.bare(str(script), "--lr", "0.01")
+    assert ran.code == 0, ran.output
+    return [float(line) for line in ran.output.split()]
 
 
-def test_diff_then_apply_then_nothing_left(project: Path) -> None:
+def test_diff_then_apply_then_nothing_left(project: Path, runner: Runner) -> None:
     bare = project / "bare.py"
     bare.write_text(SCRIPT)
     record = json.loads(hotlap("r.toml", "--json").stdout)
@@ -90,7 +84,7 @@ def test_diff_then_apply_then_nothing_left(project: Path) -> None:
     assert (project / "train.py").read_text() == SCRIPT
     assert hotlap("--force", "r.toml", "--apply", "python", "train.py", "--out").exit_code == 0
     assert "num_workers=1" in (project / "train.py").read_text()
-    before, after = losses(bare, project / "train.py")
+    before, after = (losses(runner, script) for script in (bare, project / "train.py"))
     assert len(after) == 8
     assert after == pytest.approx(before, rel=1e-4)
     assert hotlap("r.toml").stdout_bytes == b""

@@ -40,12 +40,14 @@ from hotlap.records.files import (
     write_record,
 )
 from hotlap.records.run import (
+    CompiledFunction,
     Environment,
     Facts,
     Gpu,
     HostFacts,
     Lever,
     LoaderFacts,
+    MemoryFacts,
     OptimizerFacts,
     Phases,
     Problem,
@@ -84,6 +86,8 @@ FACTS = Facts(
     host=HostFacts(steps=9, faults=1.5, system_ms=0.25, gc_ms=0.125, collections=3),
     roots=(RootFacts(name="Net", parameters=10**10, modules=4, devices=("cuda:0",), dtypes=("bfloat16",)),),
     optimizers=(OptimizerFacts(name="SGD", builtin=False, tensors=3, fused=None, foreach=True),),
+    compiled=(CompiledFunction(file="/a b.py", function="forward", line=3, graphs=2, breaks=(5,), failed_at=7),),
+    memory=MemoryFacts(peak_bytes=2**40, peak_reserved_bytes=2**41, total_bytes=2**42, retries=1),
 )  # fmt: skip
 DIAGNOSIS = Diagnosis(
     mode="train", bound="input", step_ms=8.0, spread=Spread(p10=7.0, p50=8.0, p90=9.5), throughput=800.0, phases=PHASES,

@@ -252,6 +252,15 @@ def test_one_rank_has_no_ranks_panel() -> None:
     assert ranks.data(msgspec.structs.replace(RUN_PAGE, traces=TraceReport(), diagnosis=None)) is None
 
 
+def test_ranks_without_a_device_show_the_phases_of_the_run() -> None:
+    assert RUN_PAGE.traces is not None
+    host_only = tuple(msgspec.structs.replace(rank, breakdown=()) for rank in RUN_PAGE.traces.ranks)
+    traces = msgspec.structs.replace(RUN_PAGE.traces, ranks=host_only)
+    found = ranks.data(msgspec.structs.replace(RUN_PAGE, traces=traces))
+    assert found is not None
+    assert found["columns"][0] == "data" and found["ms"][1][0] == 131.25
+
+
 def test_roofline_units() -> None:
     found = roofline.data(RUN_PAGE)
     assert found is not None

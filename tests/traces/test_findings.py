@@ -12,6 +12,7 @@ from hotlap.records.trace import (
     Breakdown,
     Gap,
     HostTime,
+    KernelTime,
     Launches,
     MemoryUse,
     OpRoofline,
@@ -112,6 +113,18 @@ def test_each_line_that_waits_is_a_finding_and_waits_without_idle_time_are_none(
     found = findings_of(answers(syncs=(sync("`.item()`", 8, 3), sync("boolean mask", 4, 9), sync("`nonzero`", 0, 11))))
     assert [(f.id, f.where.line if f.where else None, f.cost_ms) for f in found] == [("sync", 3, 4.0), ("sync", 9, 2.0)]
     assert "keep the value on the device" in found[0].instead and "torch.where" in found[1].instead
+
+
+def test_launch_names_the_levers_whose_work_is_in_the_trace() -> None:
+    note = Annotation(name="Optimizer.step#SGD.step", instances=2, host_ns=MS, projected_ns=MS, busy_ns=MS, kernels=9)
+    softmax = KernelTime(by="op", key="aten::softmax", ns=MS, count=2, share=0.1, longest_ns=MS)
+    for more, levers in [
+        ({}, ("compile",)),
+        ({"annotations": (note,)}, ("compile", "fused-optimizer", "graph-optimizer")),
+        ({"kernels": (softmax,)}, ("compile", "attention")),
+    ]:
+        found = findings_of(answers(gaps=(gap("launch", 12),), launches=LAUNCHES, **more))
+        assert found[0].levers == levers
 
 
 def op(limit: str, ms: float, tensor_cores: bool | None, dtype: str = "fp32") -> OpRoofline:

@@ -130,6 +130,25 @@ def test_a_wait_in_backward_has_its_op_below_the_engine() -> None:
     assert (found.cause, found.op, found.host_ns) == ("boolean mask", "aten::_index_put_impl_", 40)
 
 
+def printing(masks: int, asks: int, items: int, apart: bool = False) -> set[tuple[str, str, int]]:
+    """(cause, op, count) of waits as `print(tensor)` makes them, all at one line or each kind at its own."""
+    rows: list[dict[str, Any]] = []
+    kinds = [["aten::masked_select"]] * masks + [["aten::is_nonzero", "aten::item"]] * asks + [["aten::item"]] * items
+    for at, ops in enumerate(kinds):
+        line = 10 + apart * (len(ops) + (ops[0] == "aten::item"))
+        rows.append(python(f"train.py({line}): main", 100 * at, 100))
+        rows += [op(name, 100 * at + 2 + depth, 80 - 2 * depth) for depth, name in enumerate(ops)]
+        rows.append(call("cudaStreamSynchronize", 100 * at + 20, 40, at))
+    return {(s.cause, s.op, s.count) for s in syncs(view(make(rows)))}
+
+
+def test_printing_a_tensor_is_told_by_how_it_chooses_a_format() -> None:
+    assert printing(2, 10, 6) == {("`print(tensor)`", "", 18)}
+    for masks, asks, items, apart in [(2, 7, 3, False), (0, 8, 2, False), (1, 5, 3, True)]:
+        causes = {cause for cause, _, _ in printing(masks, asks, items, apart)}
+        assert "`print(tensor)`" not in causes and "`.item()`" in causes
+
+
 CHAINS = [
     (["cudaStreamSynchronize", "aten::_local_scalar_dense", "aten::item"], "`.item()`"),
     (

@@ -101,3 +101,12 @@ def test_a_trace_of_the_cpu_and_what_is_no_trace_predict_nothing(tmp_path: Path)
     assert read_whatif(tmp_path, 10.0) is None
     shutil.copy(DATA / "cpu.json", tmp_path / "rank-0" / "trace.json.gz")
     assert read_whatif(tmp_path, 10.0) is None
+
+
+def test_steps_that_are_not_the_runs_typical_ones_predict_nothing(fp32: WhatIf, tmp_path: Path) -> None:
+    (tmp_path / "rank-0").mkdir()
+    shutil.copy(FP32, tmp_path / "rank-0" / "trace.json.gz")
+    recorded = fp32.before_ns / 1e6
+    assert read_whatif(tmp_path, 0.9 * recorded) is not None
+    assert read_whatif(tmp_path, 0.25 * recorded) is None
+    assert read_whatif(tmp_path, 2.0 * recorded) is None

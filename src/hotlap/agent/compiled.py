@@ -22,27 +22,33 @@ def compiled_functions() -> list[dict[str, Any]]:
     metrics = getattr(utils, "get_compilation_metrics", None)
     if metrics is None:
         return []
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
     for one in metrics():
         file, name = str(getattr(one, "co_filename", None) or ""), str(getattr(one, "co_name", None) or "")
         if not name or file.startswith(HOTLAP):
             continue
         resumed = RESUMED.match(name)
-        function = resumed[1] if resumed else name
-        row = rows.setdefault(
-            (file, function),
-            {"file": file, "line": None, "function": function, "graphs": 0, "recompiles": 0, "breaks": []},
-        )
-        _count(row, one, int(resumed[2]) if resumed else None)
-    return list(rows.values())[:MOST]
+        at = int(resumed[2]) if resumed else getattr(one, "co_firstlineno", None) or 0
+        row = _row(rows, file, resumed[1] if resumed else name, at, bool(resumed))
+        _count(row, one, at if resumed else None)
+    return rows[:MOST]
+
+
+def _row(rows: list[dict[str, Any]], file: str, function: str, line: int, inside: bool) -> dict[str, Any]:
+    """The row of the function that begins at a line, or that a line is `inside` of; a new one where there is none."""
+    alike = [row for row in rows if row["file"] == file and row["function"] == function]
+    known = [row for row in alike if (row["line"] <= line if inside else row["line"] == line)]
+    if known:
+        return max(known, key=lambda row: int(row["line"]))
+    row = {"file": file, "line": line, "function": function, "graphs": 0, "recompiles": 0, "breaks": []}
+    rows.append(row)
+    return row
 
 
 def _count(row: dict[str, Any], one: Any, resumed_at: int | None) -> None:
     """Add a compilation to its function's row."""
     if resumed_at is not None and resumed_at not in row["breaks"] and len(row["breaks"]) < MOST:
         row["breaks"].append(resumed_at)
-    elif resumed_at is None:
-        row["line"] = getattr(one, "co_firstlineno", None)
     if getattr(one, "recompile_reason", None):
         row["recompiles"] += 1
         row["reason"] = str(one.recompile_reason)[:LONGEST]

@@ -35,7 +35,6 @@ class Script:
         self.loaders: dict[Any, dict[str, Any]] = {}
         self.roots: dict[int, dict[str, Any]] = {}
         self.optimizers: dict[int, dict[str, Any]] = {}
-        self.in_flight = 0
         self.making = Making()
         self.device = "cpu"
         self._scaled: tuple[int, Any] | None = None
@@ -77,9 +76,12 @@ class Script:
                 **described(loader),
                 **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
             }
-        if training and workers:
-            self.in_flight = max(self.in_flight, workers * int(getattr(loader, "prefetch_factor", None) or 2))
         return known
+
+    def in_flight(self, inference: bool) -> int:
+        """Batches that the loop's loaders make ahead. inference: it only infers."""
+        mine = [loader for loader in self.loaders.values() if loader["training"] or inference]
+        return max((loader["workers"] * (loader["prefetch"] or 2) for loader in mine), default=0)
 
     def batch(self, facts: dict[str, Any], batch: Any) -> None:
         """Describe what a loader delivered, the first few times."""
@@ -202,7 +204,7 @@ class Script:
         steps = agent.steps
         cuda = torch.version.cuda
         for loader in self.loaders.values():
-            if loader["training"] and loader["workers"]:
+            if loader["workers"] and (loader["training"] or steps.infers):
                 self.making.look_at_workers(loader)
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
         return {
@@ -224,7 +226,7 @@ class Script:
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "mode": kind,
             "samples_from": steps.samples_from,
-            "in_flight": self.in_flight,
+            "in_flight": self.in_flight(steps.infers),
             "seeded": self.session.seed is not None and torch.initial_seed() != self.session.seed,
             "forwards": steps.forwards,
             "backwards": steps.backwards,

@@ -57,7 +57,7 @@ class Probe:
         self.steps = session.probe_steps
         self.append = append
         self.active = session.probe_steps > 0
-        self.batches = 0
+        self.batches = {True: 0, False: 0}
         self.index = 0
         self.before: dict[int, Any] = {}
         self.first: set[int] = set()
@@ -71,17 +71,17 @@ class Probe:
         if index >= self.steps:
             self.active = False
 
-    def batch(self, batch: Any) -> None:
-        """What a loader delivered to the script."""
-        if not self.active or self.batches > 2 * self.steps:
+    def batch(self, batch: Any, training: bool) -> None:
+        """What a loader delivered to the script, with gradients enabled or not."""
+        if not self.active or self.batches[training] > 2 * self.steps:
             return
         found = [
             {"kind": "float" if leaf.is_floating_point() else "int", "rows": row_digests(leaf)}
             for leaf in leaves(batch)
             if leaf.layout == torch.strided
         ]
-        self._write(what="batch", batch=self.batches, leaves=found)
-        self.batches += 1
+        self._write(what="batch", batch=sum(self.batches.values()), leaves=found)
+        self.batches[training] += 1
 
     def random_draws(self, before: tuple[Any, Any], after: tuple[Any, Any]) -> None:
         """Whether the first training forward drew random numbers."""

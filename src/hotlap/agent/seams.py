@@ -27,7 +27,7 @@ class Seams:
     def __init__(self, agent: "Agent") -> None:
         self.agent = agent
         self.lever = ""
-        self._loaders: list[tuple[str, Callable[[Any], None]]] = []
+        self._loaders: list[tuple[str, Callable[[Any], None], bool]] = []
         self._batches: list[tuple[str, Callable[[Any, Callable[[], Any]], Any]]] = []
         self._roots: list[tuple[str, Callable[[Any], None]]] = []
         self._forwards: list[tuple[int, str, WrapForward]] = []
@@ -37,9 +37,10 @@ class Seams:
 
     # what a lever may ask for
 
-    def on_loader(self, change: Callable[[Any], None]) -> None:
-        """`change(loader)` before each DataLoader that the script iterates with gradients enabled."""
-        self._loaders.append((self.lever, change))
+    def on_loader(self, change: Callable[[Any], None], inference: bool = False) -> None:
+        """`change(loader)` whenever the script is about to iterate a DataLoader that it has iterated with gradients
+        enabled. inference: or any other, since the command only infers, as was seen without the lever."""
+        self._loaders.append((self.lever, change, inference))
 
     def on_batch(self, fetch: Callable[[Any, Callable[[], Any]], Any]) -> None:
         """`fetch(iterator, next_batch)` in place of `next(iterator)`; may raise StopIteration."""
@@ -104,9 +105,13 @@ class Seams:
             self.agent.guard.problem(f"lever {lever}", error, lever)
             return None
 
-    def loader(self, loader: Any) -> None:
-        for lever, change in self._loaders:
-            self._try(lever, change, loader)
+    def loader(self, loader: Any, training: bool) -> None:
+        if training:
+            loader._hotlap_trains = True  # what was changed once has to be looked after each time
+        trains = getattr(loader, "_hotlap_trains", False)
+        for lever, change, inference in self._loaders:
+            if trains or inference:
+                self._try(lever, change, loader)
 
     def batch(self, iterator: Any, fetch: Callable[[], Any]) -> Any:
         for lever, wrap in self._batches:

@@ -52,6 +52,11 @@ class Steps:
         self.row_root: int | None = None
         self.samples_from = "none"
 
+    @property
+    def infers(self) -> bool:
+        """Whether nothing says so far that this process trains."""
+        return not self.optimizers_built and not self.backwards
+
     # data and transfers
 
     def data_begin(self) -> None:

@@ -75,7 +75,7 @@ class Stopper:
         if not self.wanted:
             return
         if self.steady is None:
-            self.steady = steady_start(self.walls, self.disturbed, self.agent.script.in_flight)
+            self.steady = steady_start(self.walls, self.disturbed, self.agent.script.in_flight(self.agent.steps.infers))
         if self.session.profile_steps and not self._profiled(index):
             return
         if self.session.steps is None:

@@ -78,7 +78,8 @@ def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
     later = chosen[first:]
     evaluating = sum(step.evaluation for step in later) > len(later) / 2
     kept = [s for s in later if not (s.compiles or s.probe or (s.evaluation and not evaluating))] or later
-    period = max((loader.workers for loader in facts.loaders if loader.training), default=1) if facts else 1
+    fed = [loader for loader in facts.loaders if loader.training or mode == "inference"] if facts else []
+    period = max((loader.workers for loader in fed), default=1)
     return SteadySteps(tuple(kept), len(chosen), first, bool(start and start.settled), mode, max(1, period))
 
 

@@ -37,9 +37,13 @@ class Context:
 
     @property
     def training_loader(self) -> "LoaderFacts | None":
-        """The loader that feeds the training: the one that delivered the most batches."""
-        loaders = [loader for loader in self.facts.loaders if loader.training]
-        return max(loaders, key=lambda loader: loader.batches, default=None)
+        """The loader that feeds the loop, also where that only infers: the one that delivered the most batches."""
+        return self.facts.feeding
+
+    @property
+    def for_inference(self) -> Settings:
+        """A setting of levers that change loaders (`Seams.on_loader`), in commands that only infer."""
+        return {"inference": True} if self.facts.mode == "inference" else {}
 
     @property
     def varied(self) -> bool:
@@ -135,6 +139,12 @@ def integer(settings: Mapping[str, Any], name: str, low: int, high: int) -> str 
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         return f"{name} must be an integer from {low} to {high}, not {value!r}"
     return None
+
+
+def inference_only(settings: Mapping[str, Any]) -> str | None:
+    """What is wrong with the setting that `Context.for_inference` makes, if anything."""
+    value = settings.get("inference", True)
+    return None if value is True else f"inference must be true where it is given, not {value!r}"
 
 
 def unknown(settings: Mapping[str, Any], known: tuple[str, ...]) -> str | None:

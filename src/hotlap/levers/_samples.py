@@ -21,7 +21,7 @@ def structural(context: Context) -> "Applies | LoaderFacts":
     """The training loader, or why none can be taken: what both levers ask before their own questions."""
     loader = context.training_loader
     if loader is None:
-        return Applies(False, "no DataLoader feeds the training loop")
+        return Applies(False, "no DataLoader feeds the loop")
     if loader.iterable:
         return Applies(False, "an IterableDataset has no index to know a sample by")
     if loader.on_device:

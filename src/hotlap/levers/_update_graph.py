@@ -17,6 +17,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from ._fused import collect
+
 STEADY: Final = 3
 """Steps on end in which nothing changed, before one is recorded."""
 MOST_RECORDINGS: Final = 8
@@ -153,7 +155,7 @@ class GraphedUpdate:
         self.recordings = self.replays = 0
         self.place: Place | None = None
         self._optimizer = weakref.ref(optimizer)
-        self._collect, self._step = kind._init_group, getattr(kind.step, "__wrapped__", kind.step)
+        self._step = getattr(kind.step, "__wrapped__", kind.step)
         self._names = tuple(name for name in optimizer.defaults if name != "lr")
         self._capture, self._prepare, self._room = capture, prepare, room
         self._recording, self._gave_up = recording, gave_up
@@ -162,7 +164,7 @@ class GraphedUpdate:
         self._steady = self._ordinary = 0
         self._moves = self._inside = self._done = False
 
-    def __call__(self, group: dict[str, Any], *args: Any, **kwargs: Any) -> bool:
+    def __call__(self, group: dict[str, Any], *lists: Any) -> bool:
         """Collect a group's tensors, or none where the update is made already; whether any is complex or sparse."""
         optimizer = self._optimizer()
         assert optimizer is not None, "its own method runs"
@@ -170,7 +172,7 @@ class GraphedUpdate:
             self._done = self._update(optimizer)
         if self._done and not self._inside:
             return False
-        return self._collect(optimizer, group, *args, **kwargs)  # type: ignore[no-any-return]
+        return collect(optimizer, group, *lists)  # type: ignore[no-any-return]
 
     def _update(self, optimizer: Any) -> bool:
         """Make the update; False where an ordinary one has to be made."""

@@ -9,12 +9,12 @@ default_collate. Workers are not needed any more: such batches are made in the t
 
 import mmap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _samples
-from ._base import Applies, Context, Lever, Settings
+from ._base import Applies, Context, Lever, Settings, inference_only, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -48,11 +48,17 @@ class BatchFetch(Lever):
             return Applies(False, f"data takes only {share:.1%} of the step")
         return Applies(True, f"{share:.0%} of the step waits for batches of {loader.dataset}, which holds tensors")
 
+    def variants(self, context: Context) -> list[Settings]:
+        return [context.for_inference]
+
     def share(self, context: Context) -> float:
         return context.share_of("data")
 
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        return unknown(settings, ("inference",)) or inference_only(settings)
+
     def install(self, seams: "Seams", settings: Settings) -> None:
-        Gathering(seams).install()
+        Gathering(seams).install("inference" in settings)
 
     def source(self, settings: Settings) -> str:
         return (
@@ -71,8 +77,8 @@ class Gathering:
         self.kept: list[Any] = []
         """The datasets themselves, so that no other takes the place of one that is gone."""
 
-    def install(self) -> None:
-        self.seams.on_loader(self.look)
+    def install(self, inference: bool = False) -> None:
+        self.seams.on_loader(self.look, inference)
         self.seams.on_batch(self.fetch)
 
     def look(self, loader: Any) -> None:

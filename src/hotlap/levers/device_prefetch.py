@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings, no_gpu, unknown
+from ._base import Applies, Context, Lever, Settings, inference_only, no_gpu, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -24,7 +24,7 @@ class DevicePrefetch(Lever):
         if not context.cuda:
             return Applies(False, "the model runs on the CPU; there is no device to copy to")
         if loader is None:
-            return Applies(False, "no DataLoader feeds the training loop")
+            return Applies(False, "no DataLoader feeds the loop")
         if loader.on_device:
             return Applies(False, "the loader delivers batches on the device already")
         if loader.custom_batch:
@@ -38,8 +38,8 @@ class DevicePrefetch(Lever):
     def variants(self, context: Context) -> list[Settings]:
         loader = context.training_loader
         if loader is None or len(loader.moved) == loader.leaves:
-            return [{"leaves": "all"}]
-        return [{"leaves": sorted(loader.moved)}]
+            return [{"leaves": "all", **context.for_inference}]
+        return [{"leaves": sorted(loader.moved), **context.for_inference}]
 
     def share(self, context: Context) -> float:
         return context.share_of("h2d") + 0.5 * context.share_of("data")
@@ -49,7 +49,7 @@ class DevicePrefetch(Lever):
         numbers = isinstance(chosen, list) and all(type(n) is int and 0 <= n < 64 for n in chosen)  # True is an int
         if chosen != "all" and not numbers:
             return f'leaves must be "all" or a list of positions, not {chosen!r}'
-        return unknown(settings, ("leaves",))
+        return unknown(settings, ("leaves", "inference")) or inference_only(settings)
 
     def scenario(self, settings: Settings) -> str | None:
         return "free_input"
@@ -59,6 +59,7 @@ class DevicePrefetch(Lever):
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         chosen = None if settings["leaves"] == "all" else frozenset(settings["leaves"])
+        inference = "inference" in settings
 
         def forget(loader: Any) -> None:
             stop(getattr(loader, "_iterator", None))
@@ -66,14 +67,14 @@ class DevicePrefetch(Lever):
         def fetch(iterator: Any, next_batch: Callable[[], Any]) -> Any:
             import torch
 
-            if not getattr(iterator, "_num_workers", 0) or not torch.is_grad_enabled():
+            if not getattr(iterator, "_num_workers", 0) or not (inference or torch.is_grad_enabled()):
                 return next_batch()
             prefetcher = getattr(iterator, "_hotlap_prefetcher", None)
             if prefetcher is None:
                 prefetcher = iterator._hotlap_prefetcher = Prefetcher(next_batch, chosen, torch.cuda.current_device())
             return prefetcher.next()
 
-        seams.on_loader(forget)
+        seams.on_loader(forget, inference)
         seams.on_batch(fetch)
 
     def source(self, settings: Settings) -> str:

@@ -1,13 +1,12 @@
 """The fused implementation of torch's own optimizers: one kernel for all parameters."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ._base import Applies, Context, Lever, Settings
+from ._fused import FUSED, fuse
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-
-FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 class FusedOptimizer(Lever):
@@ -36,7 +35,10 @@ class FusedOptimizer(Lever):
         seams.on_optimizer(fuse)
 
     def source(self, settings: Settings) -> str:
-        return "torch.optim.AdamW(..., fused=True)  # likewise Adam, SGD, Adagrad"
+        return (
+            "torch.optim.AdamW(..., fused=True)  # likewise Adam, SGD, Adagrad\n"
+            "# SGD with momentum only where all parameters get their first gradient in the same step"
+        )
 
 
 def _why_not(optimizer: Any) -> str | None:
@@ -52,29 +54,6 @@ def _why_not(optimizer: Any) -> str | None:
     if not set(optimizer.dtypes) <= {"float32", "float64", "float16", "bfloat16"}:
         return f"{optimizer.name} has parameters of {', '.join(optimizer.dtypes)}"
     return None
-
-
-def fuse(optimizer: Any) -> None:
-    """Switch an optimizer to its fused kernel before its first step; one that can't be is left as it is."""
-    import torch
-
-    kind = type(optimizer)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if kind.__name__ not in FUSED or not kind.__module__.startswith("torch.optim"):
-        return
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        return
-    if len({p.device for p in parameters}) != 1 or any(not p.is_floating_point() for p in parameters):
-        return
-    if any(p.grad is not None and p.grad.layout != torch.strided for p in parameters):
-        return
-    for group in optimizer.param_groups:
-        group["fused"], group["foreach"] = True, False
-    for parameter, state in optimizer.state.items():  # a resumed run has its step counts already
-        if isinstance(state.get("step"), torch.Tensor):
-            state["step"] = state["step"].to(parameter.device, torch.float32)
-    optimizer._step_supports_amp_scaling = True
-    optimizer._need_device_dtype_check_for_fused = True
 
 
 LEVER = FusedOptimizer()

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._fused import begin_at_zero, fuse
 from ._update_graph import GraphedUpdate
-from .fused_optimizer import fuse
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -102,15 +102,13 @@ def graph(optimizer: Any, recording: Callable[[], None], gave_up: Callable[[str]
     devices = {p.device for group in optimizer.param_groups for p in group["params"]}
     if any(device.type != "cuda" for device in devices):
         raise Refused("its parameters are not on a CUDA device")
-    was_fused = bool(optimizer.param_groups[0].get("fused"))
     why = prepare(optimizer)
     if why:
         raise Refused(why)
     device = devices.pop()
 
     def leave(optimizer: Any, why: str) -> None:
-        if not was_fused:
-            unfuse(optimizer)
+        begin_at_zero(optimizer)
         gave_up(why)
 
     update = GraphedUpdate(
@@ -139,26 +137,8 @@ def prepare(optimizer: Any) -> str | None:
         return "its learning rate is a tensor"
     if any(type(p) not in {torch.Tensor, torch.nn.Parameter} for p in parameters):
         return "its parameters are of a class of their own, as sharded ones are"
-    if kind is torch.optim.SGD and any(_momentum_begins(optimizer, group) for group in optimizer.param_groups):
-        unfuse(optimizer)
-        return "parameters get their first gradient"
     fuse(optimizer)
     return None if all(group.get("fused") for group in optimizer.param_groups) else "it has no fused form here"
-
-
-def _momentum_begins(optimizer: Any, group: dict[str, Any]) -> bool:
-    """Whether some of a group's parameters have momentum already and others get it now: fused SGD fails there."""
-    stepping = [optimizer.state.get(p) for p in group["params"] if p.grad is not None] if group["momentum"] else []
-    return any(stepping) and not all(stepping)
-
-
-def unfuse(optimizer: Any) -> None:
-    """Leave SGD as torch has it by default, which takes parameters that join late."""
-    import torch
-
-    if type(optimizer) is torch.optim.SGD:
-        for group in optimizer.param_groups:
-            group["fused"] = group["foreach"] = None
 
 
 def room(size: int, device: Any) -> bool:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings, integer, unknown
+from ._base import Applies, Context, Lever, Settings, inference_only, integer, unknown
 from ._samples import IN_MAIN
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class LoaderWorkers(Lever):
     def applies(self, context: Context) -> Applies:
         loader = context.training_loader
         if loader is None:
-            return Applies(False, "no DataLoader feeds the training loop")
+            return Applies(False, "no DataLoader feeds the loop")
         if loader.on_device:
             return Applies(False, "the dataset returns tensors on the device, which worker processes can't make")
         if loader.iterable and loader.workers == 0:
@@ -59,6 +59,7 @@ class LoaderWorkers(Lever):
                 "prefetch": _prefetch(count, loader.batch_bytes),
                 "pin_memory": context.cuda,
                 "persistent": True,
+                **context.for_inference,
             }
             for count in dict.fromkeys(wanted)
             if count > loader.workers
@@ -70,7 +71,8 @@ class LoaderWorkers(Lever):
     def check(self, settings: Mapping[str, Any]) -> str | None:
         flags = [name for name in ("pin_memory", "persistent") if not isinstance(settings.get(name), bool)]
         return (
-            unknown(settings, ("workers", "prefetch", "pin_memory", "persistent"))
+            unknown(settings, ("workers", "prefetch", "pin_memory", "persistent", "inference"))
+            or inference_only(settings)
             or integer(settings, "workers", 1, 1024)
             or integer(settings, "prefetch", 1, 64)
             or (f"{flags[0]} must be true or false" if flags else None)
@@ -104,7 +106,7 @@ class LoaderWorkers(Lever):
                 object.__setattr__(loader, "persistent_workers", True)
                 loader._hotlap_persistent = True
 
-        seams.on_loader(change)
+        seams.on_loader(change, inference="inference" in settings)
 
     def source(self, settings: Settings) -> str:
         return (

@@ -40,6 +40,8 @@ class SampleCache(Lever):
         loader = _samples.structural(context)
         if isinstance(loader, Applies):
             return loader
+        if context.facts.mode == "inference":
+            return Applies(False, "a command that only infers mostly takes each sample once")
         if context.facts.world > 1:
             return Applies(False, "each rank sees other samples every epoch")
         if loader.draws:

@@ -274,6 +274,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     optimizers: tuple[OptimizerFacts, ...] = ()
     compiled: tuple[CompiledFunction, ...] = ()
 
+    @property
+    def feeding(self) -> LoaderFacts | None:
+        """The loader that feeds the loop: the one that delivered the most batches, of those that were iterated with
+        gradients enabled, or of all where the command only infers."""
+        mine = [loader for loader in self.loaders if loader.training or self.mode == "inference"]
+        return max(mine, key=lambda loader: loader.batches, default=None)
+
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `problems.jsonl`: hotlap's own, never the user's. lever: set when a lever could not be put in."""

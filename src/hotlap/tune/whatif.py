@@ -20,6 +20,10 @@ from hotlap.trace.replay.simulate import Costs, Plan, ordered, steps_ns
 
 CLOSE: Final = 0.1
 """A replay that misses the step that it was made from by more than this predicts nothing: the aim is 3%."""
+TYPICAL: Final = 0.25
+"""The recorded steps, without what recording costs, may differ by this from the run's typical step; beyond it they are
+others: on an H100 three steps of an uneven loader took 440 ms each, the typical one 107, and a free loader was
+predicted to be worth 6.2 where it was worth 1.4."""
 MOST_BYTES: Final = 256 << 20
 """Of trace files; larger ones take too long beside a tune."""
 
@@ -41,7 +45,8 @@ class WhatIf:
 
 
 def read_whatif(folder: Path, unprofiled_ms: float | None) -> WhatIf | None:
-    """The replay of a profiled run; None where there is no trace of device work, or it can't be replayed."""
+    """The replay of a profiled run; None where there is no trace of device work, it can't be replayed, or it shows
+    other steps than the run's."""
     try:
         files = trace_files(folder)
         if sum(file.size for file in files) > MOST_BYTES:
@@ -59,4 +64,6 @@ def read_whatif(folder: Path, unprofiled_ms: float | None) -> WhatIf | None:
         return None
     if unprofiled_ms is not None:
         costs = deflated(plan, costs, unprofiled_ms * 1e6)
+        if abs(step_ns(plan, costs) / (unprofiled_ms * 1e6) - 1) > TYPICAL:
+            return None
     return WhatIf(plan, facts(graph), costs)

@@ -1,4 +1,9 @@
-"""A loop whose samples take time to make (a sleep, so that worker processes win on any machine), in epochs longer than a trial."""
+"""A loop whose samples take time to make (a sleep, so that worker processes win on any machine), in epochs longer than
+a trial. Its steps sleep too, so that those with workers take about the same time in each run.
+
+`leave-children N`: with processes that sleep for N seconds, which it leaves behind. `crash-in-workers` and
+`hang-in-workers` are without an optimizer: importing what it needs takes half of a trial.
+"""
 
 import sys
 import time
@@ -20,21 +25,35 @@ class Slow(torch.utils.data.Dataset):
         return torch.full((16,), float(index)), index % 4
 
 
+def by_hand(parameters):
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter -= 1e-3 * parameter.grad
+            parameter.grad = None
+
+
 def main():
     torch.manual_seed(0)
-    if "leave-child" in sys.argv:
+    if "leave-children" in sys.argv:
         import subprocess
 
-        subprocess.Popen(["sleep", "987"])
-        subprocess.Popen(["sleep", "987"], start_new_session=True)
+        seconds = sys.argv[sys.argv.index("leave-children") + 1]
+        subprocess.Popen(["sleep", seconds])
+        subprocess.Popen(["sleep", seconds], start_new_session=True)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    parameters = list(model.parameters())
+    optimizer = None if len(sys.argv) > 1 else torch.optim.SGD(parameters, lr=1e-3)
     for epoch in range(100):
         for x, y in torch.utils.data.DataLoader(Slow(), batch_size=4, shuffle=True):
             loss = nn.functional.cross_entropy(model(x), y)
-            optimizer.zero_grad()
+            if optimizer is not None:
+                optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
+            if optimizer is not None:
+                optimizer.step()
+            else:
+                by_hand(parameters)
+            time.sleep(0.025)
         print(epoch, repr(loss.item()), flush=True)
 
 

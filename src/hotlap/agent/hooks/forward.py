@@ -188,7 +188,7 @@ class Root:
             self.described += 1
             if self.described <= DESCRIBED_AUTOCAST:
                 agent.script.inside_autocast(module, self.device)
-            if training:
+            if training or inference:
                 agent.script.inputs(module, args, kwargs)
         if agent.probe.active and training and agent.steps.backwards == 0:
             self.random = random_state()

@@ -37,14 +37,15 @@ def _patch_next(agent: "Agent") -> None:
 
     def end(iterator: Any, batch: Any) -> None:
         training = torch.is_grad_enabled()
+        looping = training or agent.steps.infers
         facts = getattr(iterator, "_hotlap_facts", None)
-        if facts is not None and batch is not None and training:
+        if facts is not None and batch is not None and looping:
             agent.script.making.end(iterator, facts, batch)
         agent.steps.data_end(_rows(batch, facts), training)
         if facts is not None and batch is not None:
             agent.script.batch(facts, batch)
-        if agent.probe.active and training and batch is not None:
-            agent.probe.batch(batch)
+        if agent.probe.active and looping and batch is not None:
+            agent.probe.batch(batch, training)
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
@@ -98,8 +99,8 @@ def _patch_iter(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:
-        if torch.is_grad_enabled() and agent.mine():
-            agent.guard.call(START, agent.seams.loader, self)
+        if agent.mine():
+            agent.guard.call(START, agent.seams.loader, self, torch.is_grad_enabled())
         return original(self)
 
     torch.utils.data.DataLoader.__iter__ = __iter__

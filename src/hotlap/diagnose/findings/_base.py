@@ -43,9 +43,8 @@ class Measured:
 
     @property
     def loader(self) -> LoaderFacts | None:
-        """The loader that feeds the training."""
-        loaders = [item for item in self.facts.loaders if item.training] if self.facts else []
-        return max(loaders, key=lambda item: item.batches, default=None)
+        """The loader that feeds the loop."""
+        return self.facts.feeding if self.facts else None
 
     @property
     def root(self) -> RootFacts | None:

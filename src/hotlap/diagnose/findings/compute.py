@@ -5,18 +5,19 @@ from hotlap.records.run import RootFacts
 
 from ._base import Measured
 
+MODEL = ("forward", "backward", "optimizer")
 FAULTS = 256
 """Page faults a step from which host memory is said to go to the kernel and back."""
 
 
 def find(measured: Measured) -> Finding | None:
     """Share: forward, backward and optimizer, unless the device only waits for launches there."""
-    share = measured.share("forward", "backward", "optimizer")
+    share = measured.share(*MODEL)
     if measured.drained or share <= 0:
         return None
     root = measured.root
     times = measured.gpu_phases or measured.phases
-    parts = ", ".join(f"{name} {getattr(times, name) or 0:.1f} ms" for name in ("forward", "backward", "optimizer"))
+    parts = ", ".join(f"{name} {ms:.1f} ms" for name in MODEL if (ms := getattr(times, name) or 0.0) > 0)
     queued = f"; {measured.backlog_ms:.1f} ms queued at its end" if measured.backlog_ms is not None else ""
     return Finding(
         id="compute",

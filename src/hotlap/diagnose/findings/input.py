@@ -28,12 +28,13 @@ def find(measured: Measured) -> Finding | None:
         if not loader.workers
         else "the workers make batches more slowly than the model uses them up",
         instead="make batches in worker processes, or make each one cheaper",
-        levers=("loader-workers", *(("device-prefetch",) if measured.cuda else ()), *_made_once(loader)),
+        levers=("loader-workers", *(("device-prefetch",) if measured.cuda else ()), *_made_once(measured, loader)),
     )
 
 
-def _made_once(loader: LoaderFacts) -> tuple[str, ...]:
+def _made_once(measured: Measured, loader: LoaderFacts) -> tuple[str, ...]:
     """Levers that make batches cheaper, where what was seen leaves them open; their own `applies` decides."""
     if loader.iterable or not loader.default_collate or loader.draws:
         return ()
-    return ("batch-fetch", "sample-cache") if loader.holds_tensors else ("sample-cache",)
+    once = measured.facts is not None and measured.facts.mode == "inference"
+    return (*(("batch-fetch",) if loader.holds_tensors else ()), *(() if once else ("sample-cache",)))

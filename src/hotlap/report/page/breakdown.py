@@ -35,8 +35,9 @@ def _diagnosed(page: Page) -> Iterator[tuple[str, str, float, list[Part]]]:
     whole = max((found.step_ms for _, found in sides if found is not None), default=0.0)
     for name, found in sides:
         if found is not None:
-            yield from _bar(f"{name}host", found.phases, whole)
-            yield from _bar(f"{name}device", found.gpu_phases, whole)
+            of = ", first rank" if found.ranks > 1 else ""
+            yield from _bar(f"{name}host{of}", found.phases, whole)
+            yield from _bar(f"{name}device{of}", found.gpu_phases, whole)
 
 
 def _bar(name: str, phases: Phases | None, whole: float) -> Iterator[tuple[str, str, float, list[Part]]]:

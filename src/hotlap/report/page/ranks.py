@@ -33,7 +33,8 @@ def heat(rows: list[list[float | None]]) -> list[list[float]]:
 
 def _traced(page: Page) -> dict[str, Any] | None:
     balance = page.traces.balance if page.traces else None
-    if balance is None or not balance.loads:
+    on_device = page.traces is not None and any(rank.breakdown for rank in page.traces.ranks)
+    if balance is None or not balance.loads or not on_device:
         return None
     said = balance.why or "no rank is waited for"
     return {

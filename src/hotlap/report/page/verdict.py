@@ -54,12 +54,12 @@ def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:
         [
             ending_text(page.run) if page.run else "",
             "" if found.settled else "unsettled: no steady state was recognised, the numbers rest on an uneven run",
-            *(f"unknown: {text}" for text in found.unknown),
             f"{console.number(len(page.problems), 'problem')} of hotlap's own: {page.problems[0].what}"
             if page.problems
             else "",
         ],
         "plain",
+        tuple(f"unknown: {text}" for text in found.unknown),
     )
 
 

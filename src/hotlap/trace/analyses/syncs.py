@@ -12,7 +12,8 @@ wait of its own. Of each wait:
   would have been that much further ahead. Waits without a kernel launch between them share (see `gaps`): what follows
   is booked to the longest, so that its idle time can exceed its own wait. The sum over waits that begin in the window
   is the idle time of cause `sync` less that of waits that began before it.
-* `cause`: by the ops, annotations and Python functions around the call; see `_RULES`, the first that fits.
+* `cause`: by the ops, annotations and Python functions around the call; see `_RULES`, the first that fits, and
+  `_printing`: waits of `print(tensor)` are one cause without an op, though several ops wait in it.
 
 Waits are summed by (cause, op, where), those with most idle time first.
 """
@@ -33,6 +34,12 @@ MAX_DEPTH: Final = 32
 """Enclosing events that are looked at for the cause."""
 
 END_OF_PROFILE: Final = "end of the profile"
+PRINT: Final = "`print(tensor)`"
+BOOL: Final = "`bool(tensor)`, as in `if` or `assert`"
+MASK: Final = "boolean mask"
+ITEM: Final = "`.item()`"
+ASKED: Final = 4
+"""torch 2.13 asks 5 times for a scalar that is neither 0 nor infinite, more often for more values."""
 _RULES: Final = tuple(
     (re.compile(pattern, re.M), cause)
     for pattern, cause in (
@@ -42,11 +49,11 @@ _RULES: Final = tuple(
         (r"^(c10d::|nccl:|gloo:)", "collective"),
         (r"clip_grad", "`clip_grad_norm_`"),
         (r"grad_scaler\.py", "`GradScaler`: reads found_inf"),
-        (r"_tensor_str\.py", "`print(tensor)`"),
-        (r"^aten::is_nonzero$", "`bool(tensor)`, as in `if` or `assert`"),
+        (r"_tensor_str\.py", PRINT),
+        (r"^aten::is_nonzero$", BOOL),
         (r"^aten::equal$", "`torch.equal`"),
-        (r"^aten::nonzero(_numpy)?\n(.*\n)*aten::(index|index_put_|_index_put_impl_|masked_\w+)$", "boolean mask"),
-        (r"^aten::masked_(select|scatter)", "boolean mask"),
+        (r"^aten::nonzero(_numpy)?\n(.*\n)*aten::(index|index_put_|_index_put_impl_|masked_\w+)$", MASK),
+        (r"^aten::masked_(select|scatter)", MASK),
         (r"^aten::(nonzero|where|argwhere)", "`nonzero`"),
         (r"^aten::(_?unique\w*)$", "`unique`"),
         (r"^aten::repeat_interleave$", "`repeat_interleave` with sizes on the device"),
@@ -54,7 +61,7 @@ _RULES: Final = tuple(
             r"^aten::(item|_local_scalar_dense)$(.*\n)*^Optimizer\.step#",
             "optimizer: step count or rate on the device",
         ),
-        (r"^aten::(item|_local_scalar_dense)$", "`.item()`"),
+        (r"^aten::(item|_local_scalar_dense)$", ITEM),
         (r"^copy: pageable in$", "pageable host-to-device copy"),
         (r"^copy: pinned in$", "host-to-device copy that waits (no non_blocking)"),
         (r"^copy: out$", "`.cpu()` or `.to('cpu')`"),
@@ -95,7 +102,8 @@ def syncs(view: View) -> tuple[Sync, ...]:
     waits = each.sort("host", descending=True, maintain_order=True).group_by("wait", maintain_order=True)
     one = waits.agg(*(pl.col(key).first() for key in (*keys, "call")), pl.col("host").sum(), pl.col("idle").sum())
     total = (
-        one.sort("host", descending=True)
+        _printing(one)
+        .sort("host", descending=True)
         .group_by(*keys)
         .agg(pl.col("call").first(), pl.len().alias("count"), pl.col("host").sum(), pl.col("idle").sum())
     )
@@ -111,6 +119,22 @@ def syncs(view: View) -> tuple[Sync, ...]:
         )
         for row in total.sort(["idle", "host", *keys], descending=[True, True, *[False] * 3]).iter_rows(named=True)
     )
+
+
+def _printing(waits: pl.DataFrame) -> pl.DataFrame:
+    """The waits, those of `print(tensor)` under one cause and op.
+
+    Where the trace has no Python functions it is told by what `torch/_tensor_str.py` does to choose a format: at one
+    line it selects the finite values by a mask, and then asks at least ASKED times whether something is true of them.
+    """
+    here = pl.col("place")
+    masks, asks = ((pl.col("cause") == cause).sum().over(here) for cause in (MASK, BOOL))
+    format_ = (pl.col("cause") == MASK) & (pl.col("op") == "aten::masked_select")
+    prints = (
+        (here != "") & format_.any().over(here) & (asks >= ASKED * masks) & pl.col("cause").is_in([MASK, BOOL, ITEM])
+    )
+    named = waits.with_columns(cause=pl.when(prints).then(pl.lit(PRINT)).otherwise("cause"))
+    return named.with_columns(op=pl.when(pl.col("cause") == PRINT).then(pl.lit("")).otherwise("op"))
 
 
 def _innermost_op(view: View, rows: Ints) -> Ints:

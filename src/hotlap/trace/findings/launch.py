@@ -5,6 +5,9 @@ from hotlap.records.trace import RankTrace
 
 from ._base import idle, idle_ms, place, share, total
 
+SOFTMAX = ("aten::softmax", "aten::_softmax")
+"""Of attention by hand; that of a cross-entropy is another."""
+
 
 def find(answers: RankTrace) -> list[Finding]:
     """Idle time while the host dispatches ops and launches."""
@@ -29,6 +32,17 @@ def find(answers: RankTrace) -> list[Finding]:
             f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep",
             why="each operation is small: issuing it takes the host longer than the device needs to run it",
             instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",
-            levers=("compile", "fused-optimizer"),
+            levers=_levers(answers),
         )
     ]
+
+
+def _levers(answers: RankTrace) -> tuple[str, ...]:
+    """Those that issue fewer kernels, where what they replace is in the trace."""
+    softmax = any(row.by == "op" and row.key in SOFTMAX for row in answers.kernels)
+    steps = any(note.name.startswith("Optimizer.step") for note in answers.annotations)
+    return (
+        "compile",
+        *(("attention",) if softmax else ()),
+        *(("fused-optimizer", "graph-optimizer") if steps else ()),
+    )

@@ -33,7 +33,7 @@ def _finding(answers: RankTrace, sync: Sync) -> Finding:
         cost_ms=cost,
         title=f"the host waits for the device: {sync.cause}",
         where=sync.where,
-        evidence=f"{count:.3g} a step in {sync.call} under {sync.op or 'no op'}; the host waits "
+        evidence=f"{count:.3g} a step in {sync.call}{f' under {sync.op}' if sync.op else ''}; the host waits "
         f"{sync.host_ns / answers.window.count / 1e6:.2f} ms a step, the device then stands still for "
         f"{cost:.2f} ms",
         why="until the value has arrived nothing new is launched, so that the device runs dry",

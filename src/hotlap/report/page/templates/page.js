@@ -96,24 +96,26 @@ const hotlap = (() => {
     const draw = make(data[name], document.getElementById(name));
     if (draw) { draws.push(draw); draw(); }
   }
-  const far = [];   // panels with charts that are not drawn yet
-  async function chart(one) {
-    const at = far.indexOf(one);
-    if (at < 0) return;
-    far.splice(at, 1);
+  const far = new Map();   // panels with charts: name to [panel, promise that it is drawn, once it is wanted]
+  async function drawn(one) {
     try { await plotly(); shown(one); }
     catch (error) { for (const place of document.getElementById(one[0]).querySelectorAll(".chart")) place.textContent = `No chart: ${error.message}`; }
   }
-  const all = () => Promise.all(far.slice().map(chart));
+  function chart(name) {
+    const entry = far.get(name);
+    entry[1] = entry[1] || drawn(entry[0]);
+    return entry[1];
+  }
+  const all = () => Promise.all([...far.keys()].map(chart));
   function start() {
     themed();
     paint();
     const here = made.filter(([name]) => data[name] !== undefined && document.getElementById(name));
     const charted = ([name]) => document.getElementById(name).querySelector(".chart");
-    far.push(...here.filter(charted));
+    for (const one of here.filter(charted)) far.set(one[0], [one, null]);
     here.filter((one) => !charted(one)).forEach(shown);
-    const near = new IntersectionObserver((seen) => seen.filter((one) => one.isIntersecting).forEach((one) => { near.unobserve(one.target); chart(far.find(([name]) => name === one.target.id)); }), {rootMargin: "100% 0px"});
-    addEventListener("DOMContentLoaded", () => far.forEach(([name]) => near.observe(document.getElementById(name))));   // plotly's text is there by then
+    const near = new IntersectionObserver((seen) => seen.filter((one) => one.isIntersecting).forEach((one) => { near.unobserve(one.target); chart(one.target.id); }), {rootMargin: "100% 0px"});
+    addEventListener("DOMContentLoaded", () => far.forEach((_, name) => near.observe(document.getElementById(name))));   // plotly's text is there by then
     addEventListener("beforeprint", all);
     performance.mark("hotlap-ready");
     root.dataset.ready = "1";

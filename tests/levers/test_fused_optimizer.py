@@ -1,0 +1,95 @@
+"""fused-optimizer: whatever gradients come when, an optimizer that was fused goes on as it would have."""
+
+import copy
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.levers._fused import fuse
+
+KINDS: dict[str, tuple[type, dict[str, Any]]] = {
+    "Adam": (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.01}),
+    "AdamW": (torch.optim.AdamW, {"lr": 0.01, "amsgrad": True}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 0.05}),
+    "SGD": (torch.optim.SGD, {"lr": 0.05, "weight_decay": 0.01}),
+    "SGD, momentum": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}),
+    "SGD, nesterov": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    "SGD, dampening": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "dampening": 0.5}),
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+LATE = 4
+SKIPPED = 3
+
+
+def train(kind: str, fused: bool, scaled: bool = False, closure: bool = False) -> tuple[Any, list[torch.Tensor]]:
+    """Ten steps. The second layer gets no gradient before the step LATE, and a layer is added there; where the loss is
+    scaled, the first SKIPPED updates are skipped."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 4) for _ in range(3)]
+    build, options = KINDS[kind]
+    optimizer = build([p for layer in layers[:2] for p in layer.parameters()], **options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, enabled=scaled)
+    x = torch.randn(8, 4)
+
+    def backward(at: int) -> None:
+        optimizer.zero_grad()
+        y = layers[0](x)
+        if at >= LATE:
+            y = y + layers[1](x) * layers[2](x)
+        scaler.scale(y.tanh().square().mean()).backward()
+        if scaled and at < SKIPPED:
+            layers[0].weight.grad[0, 0] = float("inf")  # type: ignore[index]
+
+    for at in range(10):
+        if at == 0 and fused:
+            backward(at)
+            fuse(optimizer)
+        if at == LATE:
+            optimizer.add_param_group({"params": list(layers[2].parameters())})
+        if closure:
+            optimizer.step(lambda at=at: backward(at))
+            continue
+        backward(at)
+        scaler.step(optimizer)
+        scaler.update()
+    return optimizer, [p.detach() for layer in layers for p in layer.parameters()]
+
+
+@each_kind
+@pytest.mark.parametrize("how", ["", "scaled", "closure"])
+def test_gradients_that_come_late(kind: str, how: str) -> None:
+    plain, weights = train(kind, False, how == "scaled", how == "closure")
+    optimizer, found = train(kind, True, how == "scaled", how == "closure")
+    torch.testing.assert_close(found, weights, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(optimizer.state_dict()["state"], plain.state_dict()["state"], rtol=1e-5, atol=1e-7)
+    assert [bool(group["fused"]) for group in optimizer.param_groups] == [kind != "SGD, dampening"] * 2
+
+
+def test_torch_alone_still_needs_it() -> None:
+    """If not, `begin_at_zero` can go."""
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1, momentum=0.9, fused=True)
+    first(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    second(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(TypeError):
+        optimizer.step()
+
+
+def test_copies_are_ordinary_and_it_is_freed_at_once() -> None:
+    optimizer, _ = train("SGD, momentum", True)
+    assert "_init_group" in vars(optimizer)
+    assert not any("_init_group" in vars(c) for c in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))))
+    gone = weakref.ref(optimizer)
+    gc.collect()
+    gc.disable()
+    try:
+        del optimizer
+        assert gone() is None
+    finally:
+        gc.enable()
