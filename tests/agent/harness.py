@@ -167,9 +167,7 @@ class Runner:
         ran = self.fork(argv, folder / "output.txt", str(folder / "session.json"), before)
         return dataclasses.replace(ran, folder=folder)
 
-    def fork(
-        self, argv: Sequence[str], output: Path, session: str = "", before: str = "", cwd: Path = SCRIPTS
-    ) -> Ran:
+    def fork(self, argv: Sequence[str], output: Path, session: str = "", before: str = "", cwd: Path = SCRIPTS) -> Ran:
         """Run a script in a fork of a process that has imported torch. session: a file that the agent is told of."""
         if self.zygote is None:
             self.zygote = subprocess.Popen(

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from hotlap.diagnose.steps import on_clock
 from hotlap.diagnose.verdict import verdict
-from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.diagnosis import Clock, Diagnosis
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import rank_folders, read_diagnosis, read_lines, read_run
 from hotlap.records.phases import PHASES
@@ -38,6 +39,11 @@ class Series:
         return read_lines(rank / "steps.jsonl", Step)
 
     @property
+    def clock(self) -> Clock:
+        """Whose clock shows the steps' true pace."""
+        return self.diagnosis.clock if self.diagnosis else "host"
+
+    @property
     def name(self) -> str:
         """What the run is called elsewhere."""
         return self.folder.resolve().name
@@ -54,17 +60,17 @@ def read_series(folder: Path) -> Series:
         return Series(folder, run, None)
 
 
-def scalars(step: Step) -> dict[str, float]:
-    """The numbers of a step by name."""
-    found: dict[str, float | None] = {} if step.probe else _times(step)
+def scalars(step: Step, clock: Clock) -> dict[str, float]:
+    """The numbers of a step by name. clock: whose `step_ms` and `samples_per_s` are, as the diagnosis has it."""
+    found: dict[str, float | None] = {} if step.probe else _times(step, on_clock(step, clock))
     found["loss"] = step.loss
     return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
-def _times(step: Step) -> dict[str, float | None]:
-    rate = step.samples / (step.wall_ms / 1000) if step.samples is not None and step.wall_ms > 0 else None
+def _times(step: Step, step_ms: float) -> dict[str, float | None]:
+    rate = step.samples / (step_ms / 1000) if step.samples is not None and step_ms > 0 else None
     return {
-        "step_ms": step.wall_ms,
+        "step_ms": step_ms,
         "gpu_step_ms": step.gpu_ms,
         **_phases("phase", step.phases),
         **_phases("gpu_phase", step.gpu_phases),

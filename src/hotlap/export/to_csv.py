@@ -27,7 +27,7 @@ def write(series: Series, path: Path) -> list[str]:
             table.writerow(("rank", "step", "time", "kind", "samples", *COLUMNS))
             for rank, folder in series.ranks():
                 for step in series.steps(folder):
-                    found = scalars(step)
+                    found = scalars(step, series.clock)
                     known = (found.get(name, "") for name in COLUMNS)
                     table.writerow((rank, step.step, step.time, step.kind, _blank(step.samples), *known))
     except OSError as error:

@@ -45,7 +45,7 @@ def _log_steps(series: Series, client: Any, metric: Any, run_id: str) -> int:
         points = (
             metric(prefix + name, value, round(step.time * 1000), step.step)
             for step in series.steps(folder)
-            for name, value in scalars(step).items()
+            for name, value in scalars(step, series.clock).items()
         )
         while batch := list(islice(points, BATCH)):
             client.log_batch(run_id, batch)

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from hotlap.records.diagnosis import Clock
 from hotlap.records.errors import RecordError
 from hotlap.records.files import to_json
 from hotlap.records.run import Step
@@ -37,7 +38,7 @@ def _lines(series: Series) -> Iterator[dict[str, Any]]:
         steps = series.steps(folder)
         while batch := list(islice(steps, BATCH)):
             last = max(last, batch[-1].time)
-            yield _line(series, {"rank": str(rank)}, _metrics(_points(batch)))
+            yield _line(series, {"rank": str(rank)}, _metrics(_points(batch, series.clock)))
     if series.diagnosis is not None:
         points = ((f"run/{name}", last, value) for name, value in totals(series.diagnosis).items())
         yield _line(series, {}, _metrics(points))
@@ -55,8 +56,8 @@ Point = tuple[str, float, float]
 """Name, time in seconds since the epoch, value."""
 
 
-def _points(steps: Iterable[Step]) -> Iterator[Point]:
-    return ((name, step.time, value) for step in steps for name, value in scalars(step).items())
+def _points(steps: Iterable[Step], clock: Clock) -> Iterator[Point]:
+    return ((name, step.time, value) for step in steps for name, value in scalars(step, clock).items())
 
 
 def _metrics(points: Iterable[Point]) -> list[dict[str, Any]]:

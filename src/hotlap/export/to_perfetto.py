@@ -209,7 +209,7 @@ def _steps(series: Series) -> Iterator[bytes]:
         for step in series.steps(folder):
             start = step.time * 1e6 - step.wall_ms * 1000
             begin = start if begin is None else begin
-            at, args = round(start - begin, 3), {**scalars(step), "kind": step.kind, "probe": step.probe}
+            at, args = round(start - begin, 3), {**scalars(step, series.clock), "kind": step.kind, "probe": step.probe}
             same = {"pid": rank + 1, "tid": 1, "ts": at}
             yield to_json({"ph": "X", "name": f"step {step.step}", "dur": step.wall_ms * 1000, "args": args, **same})
             if step.loss is not None:

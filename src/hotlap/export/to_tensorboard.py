@@ -15,7 +15,8 @@ def write(series: Series, path: Path) -> list[str]:
         last, time = 0, series.run.started
         for step in series.steps(folder):
             last, time = step.step, step.time
-            writer.add_event(_event({f"{PREFIX}/{name}": value for name, value in scalars(step).items()}, last, time))
+            found = {f"{PREFIX}/{name}": value for name, value in scalars(step, series.clock).items()}
+            writer.add_event(_event(found, last, time))
         if series.diagnosis is not None and rank == series.ranks()[0][0]:
             found = {f"{PREFIX}-run/{name}": value for name, value in totals(series.diagnosis).items()}
             writer.add_event(_event(found, last, time))

@@ -39,7 +39,7 @@ def _write(series: Series, path: Path, mode: str) -> str | None:
     for number, (rank, folder) in enumerate(series.ranks()):
         prefix = "" if number == 0 else f"rank-{rank}/"
         for step in series.steps(folder):
-            run.log({"step": step.step, "time": step.time, **_named(prefix, scalars(step))})
+            run.log({"step": step.step, "time": step.time, **_named(prefix, scalars(step, series.clock))})
     if series.diagnosis is not None:
         run.summary.update(_named("run/", totals(series.diagnosis)))
     url: Any = run.url if mode == "online" else None
