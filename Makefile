@@ -5,6 +5,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: help setup demo test browser lint types unit zoo-check lock clean
 .DEFAULT_GOAL := help
+APT := -o Acquire::Retries=0 -o Acquire::http::Timeout=10
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -20,7 +21,7 @@ setup: $(STAMP)  ## make .venv from requirements.lock
 demo: setup  ## tune a shipped training script on this machine's CPU, with proof (under 6 minutes)
 	$(VENV)/bin/hotlap tune --budget 270s $(PY) examples/digits_classifier.py
 
-test: setup lint  ## everything CI runs: lint, types, tests
+test: setup browser lint  ## everything CI runs: lint, types, tests
 	@$(MAKE) --no-print-directory -j 2 types unit
 
 lint: setup  ## ruff
@@ -38,8 +39,9 @@ zoo-check: setup  ## naive and hand-tuned scripts of the zoo compute the same, o
 
 browser:  ## install the browser that the report page is tested in (Debian, as root); its tests are skipped without it
 	@command -v chromedriver >/dev/null && command -v chromium >/dev/null || \
-	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver; } || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && timeout 60 apt-get $(APT) update -qq && \
+	    DEBIAN_FRONTEND=noninteractive timeout 240 apt-get $(APT) install -y -qq --no-install-recommends \
+	    chromium chromium-driver >/dev/null; } || \
 	  echo "no browser was installed; the tests that need one are skipped"
 
 lock: setup  ## write requirements.lock anew from what is installed

@@ -245,3 +245,40 @@ def test_waits_that_are_no_ops_are_logged_and_put_back(monkeypatch: pytest.Monke
     assert waited == ["device 1", "cache", "device None"]
     assert [name for name, *_ in lines.calls] == ["torch.cuda.synchronize", "torch.cuda.empty_cache"]
     assert before == (torch.cuda.synchronize, torch.cuda.empty_cache, vars(torch.cuda.Stream).get("synchronize"))
+
+
+def memory_window(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dump: Any, wanted: bool = True
+) -> tuple[Any, list[Any]]:
+    """The window of a run on a device that is not there, taken for two steps; what torch was asked for."""
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: asked.append(how["enabled"]))
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", dump)
+    agent: Any = SimpleNamespace(folder=lambda: SimpleNamespace(path=str(folder)))
+    return Profile(Session(folder=str(folder), package="", profile_steps=2, profile_memory=wanted), agent), asked
+
+
+def test_memory_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile, asked = memory_window(tmp_path, monkeypatch, lambda path: Path(path).write_bytes(b"torch's"))
+    assert len(list(profile._memory_window())) == 2
+    assert asked == ["all", None]
+    assert profile.record["snapshot"] == "memory_snapshot.pickle"
+    assert [path.name for path in tmp_path.iterdir()] == ["memory_snapshot.pickle"]
+
+
+def test_memory_snapshot_that_fails_leaves_the_history_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dump(path: str) -> None:
+        raise OSError("no space left on device")
+
+    profile, asked = memory_window(tmp_path, monkeypatch, dump)
+    with pytest.raises(OSError, match="no space"):
+        list(profile._memory_window())
+    assert asked == ["all", None]
+    assert profile.record["snapshot"] is None
+
+
+def test_no_memory_snapshot_where_it_was_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile, asked = memory_window(tmp_path, monkeypatch, lambda path: None, wanted=False)
+    assert list(profile._memory_window()) == []
+    assert asked == []

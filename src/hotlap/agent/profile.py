@@ -1,9 +1,10 @@
 """The windows of a profiled run: heavy instruments, one at a time, each over a few steady steps.
 
 In order, a step or more each: where the training thread is (`samples`), the lines that call ops (`lines`), the lines
-that wait for the device (CUDA), one step in which torch.profiler warms up, the steps that it records. All of these
-steps, and the one in which the trace is written, are marked `probe`, so that no time is quoted from them. Ranks begin
-at the same step and take the same windows.
+that wait for the device (CUDA), one step in which torch.profiler warms up, the steps that it records, and where memory
+is asked for as many whose allocations on the device are kept (CUDA). All of these, and the step in which the trace is
+written, are marked `probe`, so that no time is quoted from them. Ranks begin at the same step and take the same
+windows.
 
 A step ends inside `Optimizer.step`. What is switched there would cut through torch's own range of that name, so it is
 switched where the next phase begins: "ProfilerStep#k" lies over step k from its first phase to that of the next.
@@ -44,6 +45,9 @@ WINDOW, SAMPLE, OP, LABEL, EXPORT = (
 NSIGHT: Final = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
 """Set in what nsys and ncu start. NVTX itself looks for the second."""
 TRACE: Final = "trace.json.gz"
+SNAPSHOT: Final = "memory_snapshot.pickle"
+"""As torch writes it and https://pytorch.org/memory_viz reads it; hotlap only names it."""
+MOST_ALLOCATIONS: Final = 100_000
 SAMPLED_STEPS: Final = 10
 SAMPLED_S: Final = 1.0
 """One process samples SAMPLED_STEPS, or fewer that took SAMPLED_S; ranks, which must take the same steps, these."""
@@ -133,6 +137,7 @@ class Profile:
             "device": False,
             "memory": session.profile_memory,
             "stacks": session.profile_stacks,
+            "snapshot": None,
             "note": "",
         }
 
@@ -215,6 +220,7 @@ class Profile:
             yield from self._sample_window()
             yield from self._line_windows()
             yield from self._trace_window()
+            yield from self._memory_window()
         except Ended as ended:
             self.record["note"] = str(ended)
         self._write_record()
@@ -287,6 +293,7 @@ class Profile:
             activities=self._activities(),
             record_shapes=True,
             profile_memory=self.session.profile_memory,
+            acc_events=True,  # else some versions warn, on the script's stderr, that a next cycle would clear them
             with_stack=self.session.profile_stacks,
         )
         with _quiet():
@@ -314,6 +321,22 @@ class Profile:
             why = why or "the trace could not be written; problems.jsonl says why"
         if why:
             raise Ended(why)
+
+    def _memory_window(self) -> Windows:
+        """Steps whose allocations on the device are kept with their stacks, for memory_viz."""
+        history = getattr(torch.cuda.memory, "_record_memory_history", None)
+        if not (self.session.profile_memory and torch.cuda.is_initialized() and history):
+            return
+        target = f"{self.agent.folder().path}/{SNAPSHOT}"
+        history(enabled="all", context="all", stacks="python", max_entries=MOST_ALLOCATIONS)
+        try:
+            for _ in range(self.session.profile_steps):
+                yield
+            torch.cuda.memory._dump_snapshot(f"{target}.part")
+            os.replace(f"{target}.part", target)
+            self.record["snapshot"] = SNAPSHOT
+        finally:
+            history(enabled=None)
 
     def _activities(self) -> list[Any]:
         kinds = torch.profiler.ProfilerActivity

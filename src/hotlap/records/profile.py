@@ -13,7 +13,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     first_step: the number of the first recorded step, as in steps.jsonl and in its annotation `ProfilerStep#N`.
     steps: that were recorded whole; wanted: that were asked for. device: the device's work is in it. memory, stacks:
-    so are allocations, Python stacks.
+    so are allocations, Python stacks. snapshot: of the device's memory, for memory_viz, by its name.
     """
 
     file: str | None = None
@@ -23,6 +23,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     device: bool = False
     memory: bool = False
     stacks: bool = False
+    snapshot: str | None = None
     note: str = ""
 
 
