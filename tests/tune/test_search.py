@@ -280,6 +280,19 @@ def test_a_variant_that_was_judged_is_kept_when_the_budget_ends_at_the_next(tune
     assert found.pairs >= 2 and found.interval is not None and found.interval.low > 1
 
 
+def test_what_noise_may_have_made_gives_way_to_others_where_no_time_is_left_to_look_again(tune: Tune) -> None:
+    levers = [single("a", 0.8), single("b", 0.7)]
+    bare = iter([100.0, 110.0])
+
+    def step_ms(uses: Uses) -> float:
+        return 50.0 if "b" in uses else 95.0 if "a" in uses else next(bare, 105.0)
+
+    found, machine = tune(levers, step_ms, budget=90.0)
+    assert machine.tries() == ["a", "b"]
+    assert "no time was left to look again" in found.dropped["a"].why
+    assert kept(found) == ["b"] and found.pairs >= 2
+
+
 def test_an_interruption_leaves_what_is_known(tmp_path: Path) -> None:
     levers = [single("a", 0.5), single("b", 0.4)]
 

@@ -10,14 +10,17 @@ import typer
 from hotlap.diagnose.verdict import verdict
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
+from hotlap.launch.perf import PERF_FILE, find_perf, why_not
 from hotlap.launch.run import Request, run_in_foreground
 from hotlap.launch.supervise import exit_like
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.errors import HotlapError, NothingMeasured, UsageError
+from hotlap.records.errors import HotlapError, NothingMeasured, RecordError, UsageError
 from hotlap.records.files import rank_folders, read_problems, write_record
 from hotlap.records.run import Lever, Problem, Run
 from hotlap.report.console import plain, stderr_console
+from hotlap.report.profilers_screen import perf_screen
 from hotlap.report.run_screen import run_screen
+from hotlap.trace.perf import read_perf
 from hotlap.tune.recipe import levers_of, variables_of
 
 from ._common import print_json, run_folder
@@ -42,6 +45,7 @@ def run(
     steps: Annotated[int | None, typer.Option(min=1, help="End the command after this many steady steps.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="Put in the levers of this recipe.")] = None,
     lenient: Annotated[bool, typer.Option(help="Leave out levers of the recipe that can't be used here.")] = False,
+    beside: Annotated[str | None, typer.Option("--with", help="Count with `perf` (perf stat) meanwhile.")] = None,
     profile: Annotated[bool, typer.Option(help="Record steady steps with torch.profiler.")] = False,
     profile_steps: Annotated[
         int | None, typer.Option(min=1, max=MOST_PROFILED, help="How many (3). With --profile, as the next two.")
@@ -77,6 +81,7 @@ def run(
         raise UsageError("--lenient goes with --recipe")
     if not profile and (profile_steps or profile_memory or profile_stacks):
         raise UsageError("--profile-steps, --profile-memory and --profile-stacks go with --profile")
+    perf = _perf(beside)
     folder = run_folder(out, words, "run")
     console = stderr_console()
     for line in passed:
@@ -93,16 +98,37 @@ def run(
         profile_memory=profile_memory,
         profile_stacks=profile_stacks,
         recipe=str(recipe) if recipe else None,
+        perf=perf,
         cwd=here,
     )
     record, ended = run_in_foreground(request)
     try:
         write_record(folder / "run.json", record)
         report(folder, record, json)
+        if perf is not None:
+            _show_perf(folder)
     except (HotlapError, OSError) as error:
         with contextlib.suppress(OSError):  # the command's exit code stands, even if stderr is what failed
             console.print(plain(f"hotlap: {error}", "red"))
     return exit_like(ended)
+
+
+def _perf(beside: str | None) -> str | None:
+    """The path of perf where it is asked for. Raises UsageError, CommandNotFound."""
+    if beside is None:
+        return None
+    if beside in ("nsys", "ncu"):
+        raise UsageError(f"{beside} goes in front: {beside} OPTIONS hotlap run CMD (docs/other-profilers.md)")
+    if beside != "perf":
+        raise UsageError(f"--with {beside}: only perf can be run beside a command")
+    return find_perf()
+
+
+def _show_perf(folder: Path) -> None:
+    try:
+        stderr_console().print(perf_screen(read_perf(folder / PERF_FILE)))
+    except RecordError:
+        stderr_console().print(plain(f"hotlap: perf counted nothing: {why_not(folder)}", "yellow"))
 
 
 def report(folder: Path, record: Run, json: bool) -> None:

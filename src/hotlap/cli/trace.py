@@ -1,38 +1,48 @@
 """`hotlap trace`."""
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from hotlap.launch.perf import PERF_FILE
+from hotlap.records.errors import UsageError
 from hotlap.report.console import Screen, columns, plain, stderr_console
 
 from ._common import print_json
 
 if TYPE_CHECKING:
+    from hotlap.records.trace import TraceReport
     from hotlap.trace.files import TraceFile
 
 MOST_ROWS: Final = 1000
 
 
 def trace(
-    path: Annotated[list[Path], typer.Argument(help="A trace (.json, .json.gz), a folder or tar of them, or a run.")],
+    path: Annotated[
+        list[Path] | None,
+        typer.Argument(help="A trace (.json, .json.gz, .sqlite of nsys), a folder of them, or a run."),
+    ] = None,
     sql: Annotated[str | None, typer.Option(help="A SELECT over the tables (docs/trace.md), instead.")] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="Rows of each table.")] = 6,
     unprofiled_ms: Annotated[
         float | None, typer.Option(min=0.001, help="The step without the profiler, in ms; a run knows it itself.")
     ] = None,
     what_if: Annotated[bool, typer.Option(help="Replay the steps and predict what removing a cause would win.")] = True,
+    ncu: Annotated[Path | None, typer.Option(help="Also what `ncu --csv --page raw` printed.")] = None,
+    perf: Annotated[Path | None, typer.Option(help="Also what `perf stat -x,` wrote; a run knows its own.")] = None,
     json: Annotated[bool, typer.Option(help="Print the document (with --sql: a JSON line a row) instead.")] = False,
 ) -> int:
     """Read torch.profiler traces, hotlap's or not: where the device's time goes, why it is idle, which lines wait.
 
-    Many files are the ranks of one run. Large files are kept decoded in ~/.cache/hotlap (HOTLAP_CACHE), so that
-    reading one again takes no time.
+    Many files are the ranks of one run; an export of Nsight Systems (nsys export --type sqlite) is read too. Large
+    traces are kept decoded in ~/.cache/hotlap (HOTLAP_CACHE), so that reading one again takes no time.
 
     Examples:
 
@@ -42,13 +52,61 @@ def trace(
 
       hotlap trace rank0.json.gz rank1.json.gz
 
+      hotlap trace report.sqlite --ncu kernels.csv
+
       hotlap trace trace.json --sql "select name, sum(dur) / 1e6 as ms from device group by name order by ms desc"
     """
+    if not path and (sql is not None or (ncu is None and perf is None)):
+        raise UsageError("no trace given. Example: hotlap trace trace.json.gz")
+    if sql is not None:
+        return _query(path or [], sql, json)
+    found = _with_profilers(path or [], _report(path or [], max(top, 10), what_if, unprofiled_ms), ncu, perf)
+    if json:
+        print_json(found)
+        return 0
+    from hotlap.report.profilers_screen import ncu_screen, perf_screen
+    from hotlap.report.trace_screen import trace_screen
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if found.ranks:
+        console.print(trace_screen(found, top))
+    if found.ncu:
+        console.print(ncu_screen(found.ncu, top))
+    if found.perf is not None:
+        console.print(perf_screen(found.perf))
+    return 0
+
+
+def _report(paths: list[Path], top: int, what_if: bool, unprofiled_ms: float | None) -> "TraceReport":
+    """The answers about the traces; none without a path."""
+    from hotlap.records.trace import TraceReport
+
+    if not paths:
+        return TraceReport()
     from hotlap.diagnose.profiled import asked_of  # polars takes a moment to import; `hotlap run` does without it
     from hotlap.trace.answer import report
+
+    with _reading(paths) as (files, told):
+        return report(files, asked_of(paths[0], top, what_if, unprofiled_ms), told)
+
+
+def _with_profilers(paths: list[Path], found: "TraceReport", ncu: Path | None, perf: Path | None) -> "TraceReport":
+    from hotlap.trace.ncu import read_ncu
+    from hotlap.trace.perf import read_perf
+
+    own = paths[0] / PERF_FILE if paths else None
+    perf = own if perf is None and own is not None and own.is_file() else perf
+    return msgspec.structs.replace(
+        found, ncu=read_ncu(ncu) if ncu is not None else (), perf=read_perf(perf) if perf is not None else None
+    )
+
+
+@contextlib.contextmanager
+def _reading(paths: list[Path]) -> Iterator[tuple[list["TraceFile"], Callable[[str, int], None]]]:
+    """The files at the paths, and what shows how much of them is read."""
     from hotlap.trace.files import trace_files
 
-    files = [file for one in path for file in trace_files(one)]
+    files = [file for one in paths for file in trace_files(one)]
     with _progress() as shown:
         task = shown.add_task("", total=sum(file.size for file in files))
         done: dict[str, int] = {}
@@ -57,16 +115,7 @@ def trace(
             done[name] = at
             shown.update(task, completed=sum(done.values()), description=name[:60])
 
-        if sql is not None:
-            return _query(files, sql, json, told)
-        found = report(files, asked_of(path[0], max(top, 10), what_if, unprofiled_ms), told)
-    if json:
-        print_json(found)
-        return 0
-    from hotlap.report.trace_screen import trace_screen
-
-    Console(highlight=False, markup=False, emoji=False).print(trace_screen(found, top))
-    return 0
+        yield files, told
 
 
 def _progress() -> Progress:
@@ -81,15 +130,16 @@ def _progress() -> Progress:
     )
 
 
-def _query(files: list["TraceFile"], text: str, json: bool, told: Callable[[str, int], None]) -> int:
+def _query(paths: list[Path], text: str, json: bool) -> int:
     """The rows of a query as a table, or a JSON line each."""
     from hotlap.trace.sql import query
 
     traces = []
-    for index, file in enumerate(files):
-        read = file.load(lambda at, name=file.name: told(name, at))  # type: ignore[misc]
-        traces.append((next(r for r in (read.rank, file.rank, index) if r is not None), read))
-    rows = query(traces, text)
+    with _reading(paths) as (files, told):
+        for index, file in enumerate(files):
+            read = file.load(lambda at, name=file.name: told(name, at))  # type: ignore[misc]
+            traces.append((next(r for r in (read.rank, file.rank, index) if r is not None), read))
+        rows = query(traces, text)
     if json:
         sys.stdout.write(rows.write_ndjson())
         return 0

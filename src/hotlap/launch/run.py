@@ -12,14 +12,15 @@ from hotlap.records.files import write_record
 from hotlap.records.run import Environment, Lever, Run, Status
 from hotlap.records.session import LeverUse, Session
 
-from . import supervise, telemetry
+from . import perf, supervise, telemetry
 from .command import PACKAGE, start
 from .supervise import Ended
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run and how. Times in seconds. See `records.session.Session` for the fields of the same name."""
+    """What to run and how. Times in seconds. perf: its path, to count beside a command in the foreground. See
+    `records.session.Session` for the fields of the same name."""
 
     command: tuple[str, ...]
     folder: Path
@@ -37,6 +38,7 @@ class Request:
     profile_memory: bool = False
     profile_stacks: bool = False
     recipe: str | None = None
+    perf: str | None = None
     cwd: Path = field(default_factory=Path.cwd)
 
     def session(self) -> Session:
@@ -85,7 +87,10 @@ def run_in_foreground(request: Request) -> tuple[Run, Ended]:
         ended = Ended(code=error.exit_code, signal=None)
         write_record(request.folder / "run.json", _closed(record, ended, "failed", begun))
         raise
-    with telemetry.sampling(process.pid, request.folder / "telemetry.jsonl"):
+    with (
+        telemetry.sampling(process.pid, request.folder / "telemetry.jsonl"),
+        perf.counting(request.perf, process.pid, request.folder / perf.PERF_FILE),
+    ):
         ended = supervise.wait_in_foreground(process)
     status: Status = "finished" if ended.code == 0 else "failed"
     if ended.interrupted:

@@ -7,6 +7,7 @@ import msgspec
 
 from .diagnosis import Finding, Place
 from .peaks import Peaks
+from .profilers import KernelCounters, PerfStat
 from .timeline import MemoryCurve, Timeline
 
 
@@ -20,8 +21,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class Window(Record, frozen=True):
     """What the answers cover: whole steps, or the whole trace where none were found.
 
-    found_by: `ProfilerStep`, `optimizer`, `forward`, `repetition` or `none`. steps: (start, end) in ns of the trace's
-    clock, end to end unless the loop paused.
+    found_by: `ProfilerStep`, `optimizer`, `annotation`, `forward`, `repetition` or `none`. steps: (start, end) in ns
+    of the trace's clock, end to end unless the loop paused.
     """
 
     start_ns: int
@@ -337,7 +338,8 @@ class RankTrace(Record, frozen=True):
 
 
 class TraceReport(Record, frozen=True):
-    """`hotlap trace --json`. findings: over all ranks, dearest first. replay: of all ranks together."""
+    """`hotlap trace --json`. findings: over all ranks, dearest first. replay: of all ranks together. ncu, perf: what
+    those profilers measured, where their files were given."""
 
     version: int = 1
     ranks: tuple[RankTrace, ...] = ()
@@ -345,6 +347,8 @@ class TraceReport(Record, frozen=True):
     balance: Ranks | None = None
     replay: Replay | None = None
     findings: tuple[Finding, ...] = ()
+    ncu: tuple[KernelCounters, ...] = ()
+    perf: PerfStat | None = None
 
 
 # two traces

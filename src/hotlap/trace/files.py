@@ -1,4 +1,5 @@
-"""Which traces a path means: a file, the ranks of a folder (a run's, or any with exports), the members of a tar."""
+"""Which traces a path means: a file, the ranks of a folder (a run's, or any with exports), the members of a tar, the
+processes of an export of nsys."""
 
 import re
 import tarfile
@@ -10,6 +11,7 @@ from typing import Final
 
 from hotlap.records.errors import RecordError
 
+from . import nsys
 from .cache import read_cached
 from .read import Progress, read_stream
 from .tables import Trace
@@ -36,11 +38,11 @@ class TraceFile:
 def trace_files(path: Path) -> list[TraceFile]:
     """The traces at a path, in rank order. Raises RecordError where there are none."""
     if path.is_dir():
-        found = [_of_file(file) for file in _in_folder(path)]
+        found = [one for file in _in_folder(path) for one in _in_file(file)]
     elif path.is_file() and _is_tar(path):
         found = list(_in_tar(path))
     else:
-        return [_of_file(path)]
+        return _in_file(path)
     if not found:
         raise RecordError(f"{path} holds no traces (*.json, *.json.gz). `hotlap run --profile CMD` records one")
     return sorted(found, key=lambda file: (file.rank is None, file.rank or 0, file.name))
@@ -58,12 +60,25 @@ def _in_folder(path: Path) -> list[Path]:
     if ours:
         return ours
     found = [file for file in path.iterdir() if NAMES.search(file.name) and file.name not in NOT_TRACES]
+    found = found or list(path.glob("*.sqlite"))
     return sorted(file for file in found if file.is_file())[:MOST]
 
 
 def _rank(name: str) -> int | None:
     match = list(RANK.finditer(name))
     return int(match[-1][1]) if match else None
+
+
+def _in_file(path: Path) -> list[TraceFile]:
+    """The processes of an export of nsys, or the one trace that the file is."""
+    if not nsys.is_export(path):
+        return [_of_file(path)]
+    processes = nsys.processes(path)
+    rank, size = _rank(path.name) if len(processes) == 1 else None, path.stat().st_size // len(processes)
+    return [
+        TraceFile(path.name, size, rank, lambda progress, one=process: nsys.read_export(path, one, progress))  # type: ignore[misc]
+        for process in processes
+    ]
 
 
 def _of_file(path: Path) -> TraceFile:

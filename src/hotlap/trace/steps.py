@@ -1,7 +1,8 @@
 """Where the steps of a trace are, with and without `ProfilerStep#`.
 
 Host steps are taken from, in this order: `ProfilerStep#` annotations; the ends of `Optimizer.step#` annotations (in
-cycles, where several optimizers take turns); repetition in the sequence of top-level ops of the thread that trains.
+cycles, where several optimizers take turns); ranges that somebody named `step 3`, `iteration`, `train_iter#7` (as in
+traces of nsys, which know no optimizer); repetition in the sequence of top-level ops of the thread that trains.
 
 The host may run ahead of the device. Where the work of the last step ends later than its host step by more than AHEAD
 of all steps together, steps are cut on the device's clock instead: each begins with the first work that it launched,
@@ -25,6 +26,8 @@ Steps = list[tuple[int, int]]
 
 AHEAD: Final = 0.05
 LEAST_REPEATS: Final = 3
+NAMED: Final = r"(?i)^(train(ing)?[ _-]?)?(step|iter|iteration)[ _:#-]*\d*$"
+"""Names that people give to the range around a step."""
 ALIKE: Final = 0.9
 """Share of ops that are the same one period later, for a sequence to count as repeating."""
 AS_GOOD: Final = 0.005
@@ -81,6 +84,10 @@ def _host_steps(trace: Trace) -> tuple[Steps, str]:
     steps = _by_optimizer(stepping)
     if steps:
         return steps, "optimizer"
+    named = notes.filter(pl.col("name").str.contains(NAMED))
+    steps = _end_to_end(named["start"].to_numpy(), (named["start"] + named["dur"]).to_numpy())
+    if len(steps) > 1 and all(one[1] <= other[0] for one, other in itertools.pairwise(steps)):
+        return steps, "annotation"
     steps = _by_repetition(trace)
     return (steps, "repetition") if steps else ([], "none")
 

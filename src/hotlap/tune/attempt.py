@@ -122,7 +122,12 @@ def try_uses(
         return None, 0.0
     ratio = incumbent.value / state.value(trial)
     if unsure(state, ratio) or (predicted and math.log(ratio) > BEYOND * math.log(max(predicted, 1.001))):
-        ratio = again(state, incumbent, levers, purpose, trial)
+        try:
+            ratio = again(state, incumbent, levers, purpose, trial)
+        except BudgetSpent:
+            if ratio >= LEAST_GAIN:  # others may still be worth a trial, which is cheaper than a second look
+                _unsettled(state, single, title, ratio)
+                return None, ratio
     if not state.objective.allows(trial, state.bases[0]):
         _failed(state, single, title, f"a step takes {_slower(state, trial):.0%} longer, more than is allowed", ratio)
         return None, 0.0
@@ -145,6 +150,14 @@ def _failed(state: State, single: records.Lever | None, title: str, why: str, ra
         state.refuse(single, why, ratio)
     else:
         state.say(f"not all at once  {title}  {why[:160]}")
+
+
+def _unsettled(state: State, single: records.Lever | None, title: str, ratio: float) -> None:
+    """A ratio that noise could have made, and no time for a second look. Another tune may find it a gain."""
+    why = "may be noise, and no time was left to look again"
+    if single is not None:
+        state.drop(single.name, f"{ratio:.2f}× {why}", ratio)
+    state.say(f"drop  {title}  {ratio:.2f}×  {why}")
 
 
 def _no_gain(state: State, ratio: float) -> str:

@@ -10,6 +10,7 @@ MARGIN: Final = 1.1
 """On the measured seconds of a trial, when it is planned again."""
 CACHED: Final = 0.5
 """Of the warm-up of a trial that compiles, what the compiler's cache saves the next one; a cautious guess."""
+FEWEST_PAIRS: Final = 2
 QUIET: Final = 0.01
 """Two runs of the bare command that differ by less than 1% (as a logarithm): the machine is still. Then two ABBA pairs
 are held back for, else three; trials that only say what a lever is worth beside the others are shorter; and the
@@ -29,6 +30,7 @@ class Budget:
         self.noise: float | None = None
         self.bare_s = self.best_s = 0.0
         """Wall time of a trial of the bare command, and of the incumbent."""
+        self.kept = False
         self.timeout_s = 600.0
 
     @property
@@ -39,15 +41,17 @@ class Budget:
     @property
     def least_pairs(self) -> int:
         """ABBA pairs that the confirmation takes at least."""
-        return 2 if self.quiet else 3
+        return FEWEST_PAIRS if self.quiet else FEWEST_PAIRS + 1
 
     def left(self) -> float:
         """Seconds."""
         return self.deadline - self.clock()
 
     def reserve(self) -> float:
-        """Seconds that the confirmation needs, at most half of the budget."""
-        pairs_s = self.least_pairs * (self.bare_s + max(self.bare_s, self.best_s))
+        """Seconds that the confirmation needs, at most half of the budget; while there is nothing to confirm yet, for
+        as few pairs as will do."""
+        pairs = self.least_pairs if self.kept else FEWEST_PAIRS
+        pairs_s = pairs * (self.bare_s + max(self.bare_s, self.best_s))
         made_s = self.bare_s if self.quiet else 0.0  # the baseline may be one of them
         return min(MARGIN * (pairs_s - made_s), 0.5 * self.seconds)
 
@@ -68,6 +72,7 @@ class Budget:
 
     def best_took(self, wall_s: float, warmup_s: float | None) -> None:
         """A new incumbent: most of a first compilation is in the cache when it runs again."""
+        self.kept = True
         self.best_s = max(self.bare_s, wall_s - CACHED * (warmup_s or 0.0))
 
     def like_best_took(self, wall_s: float) -> None:

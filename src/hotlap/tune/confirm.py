@@ -13,7 +13,7 @@ from typing import Final
 from hotlap.records import run as records
 from hotlap.records.tune import Trial
 
-from .budget import BudgetSpent, log_ratio
+from .budget import FEWEST_PAIRS, BudgetSpent, log_ratio
 from .candidates import LEAST_GAIN
 from .objective import costs, typical_bytes
 from .state import State
@@ -21,7 +21,7 @@ from .statistics import abba, half_width, ratio_interval
 from .trials import Special, names
 
 MOST_PAIRS: Final = 8
-LEAST_PAIRS: Final = 2
+
 NARROW: Final = (0.03, 0.1)
 """Confirmation ends early where the interval's half-width is below 3%, or below a tenth of the gain's logarithm."""
 PATIENCE: Final = 3.0
@@ -103,7 +103,7 @@ class Confirmation:
 
     def _enough(self) -> bool:
         pairs = len(self.after)
-        if len(self.before) != pairs or pairs < LEAST_PAIRS:
+        if len(self.before) != pairs or pairs < FEWEST_PAIRS:
             return False
         self._conclude()
         budget = self.state.budget
@@ -112,7 +112,7 @@ class Confirmation:
 
     def _conclude(self) -> None:
         found, count = self.state.found, min(len(self.before), len(self.after))
-        if count < LEAST_PAIRS:
+        if count < FEWEST_PAIRS:
             return
         before, after = self.before[:count], self.after[:count]
         a, b = [self._time(trial) for trial in before], [self._time(trial) for trial in after]

@@ -28,6 +28,8 @@ from .grouping import Ints, host_of, measures, sums
 
 NUMBERED: Final = re.compile(r"#\d+$")
 ENGINE: Final = "autograd::engine::"
+ENGINE_THREAD: Final = "pt_autograd"
+"""How torch names the engine's threads; nsys records that, and no ops."""
 
 
 @dataclass(frozen=True)
@@ -110,4 +112,5 @@ def _within(ranges: Ints, starts: Ints, ends: Ints, pieces: Ints, at: Ints) -> t
 def _autograd_threads(view: View) -> set[tuple[int, int]]:
     host = host_of(view)
     engine = np.nonzero(host.named(lambda name: name.startswith(ENGINE)) & host.op)[0]
-    return set(zip(view.host("pid")[engine].tolist(), view.host("tid")[engine].tolist(), strict=True))
+    named = view.trace.threads.filter(pl.col("thread").str.starts_with(ENGINE_THREAD)).select("pid", "tid")
+    return {*zip(view.host("pid")[engine].tolist(), view.host("tid")[engine].tolist(), strict=True), *named.rows()}

@@ -21,6 +21,7 @@ import polars as pl
 from hotlap.records.trace import Trust
 from hotlap.trace.view import View
 
+from ..nsys import GRAPH
 from . import totals
 
 NOTED: Final = 0.05
@@ -66,6 +67,8 @@ def trust(view: View, unprofiled_step_ms: float | None = None) -> Trust:
 def _missing(view: View) -> list[Doubt]:
     trace, window = view.trace, view.window
     launches = int(trace.host["name"].str.contains(totals.LAUNCHES).sum())
+    exported = trace.schema_version.startswith("nsys")
+    whole = exported and bool((trace.device["name"].str.starts_with(GRAPH) & (trace.device["graph"] >= 0)).any())
     return [
         doubt
         for absent, doubt in (
@@ -87,11 +90,27 @@ def _missing(view: View) -> list[Doubt]:
             ),
             (
                 not len(trace.shapes),
-                Doubt(OPEN_QUESTION, "no shapes (record_shapes=True): no FLOPs, no roofline"),
+                Doubt(
+                    OPEN_QUESTION,
+                    "an export of nsys has no shapes: no FLOPs, no roofline"
+                    if exported
+                    else "no shapes (record_shapes=True): no FLOPs, no roofline",
+                ),
+            ),
+            (
+                whole,
+                Doubt(
+                    0.01, "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node): no kernels in them"
+                ),
             ),
             (
                 not view.lines and not (trace.host["cat"] == "python").any(),
-                Doubt(OPEN_QUESTION, "no stacks (with_stack=True): lines of the user's code are unknown"),
+                Doubt(
+                    OPEN_QUESTION,
+                    "an export of nsys has no Python stacks: lines of the user's code are unknown"
+                    if exported
+                    else "no stacks (with_stack=True): lines of the user's code are unknown",
+                ),
             ),
         )
         if absent

@@ -1,0 +1,78 @@
+"""`perf stat` beside a command: attached to its process, never in front of it.
+
+`perf stat CMD` says 0 where a signal ended CMD, and leaves it running when it is itself asked to end. Attached (`-p`),
+it counts the command's threads and all that they start from then on, and the command stays our own child. Its first
+milliseconds are not counted.
+"""
+
+import contextlib
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from hotlap.records.errors import CommandNotFound
+
+PERF_FILE: Final = "perf.csv"
+END_S: Final = 3.0
+
+
+def find_perf() -> str:
+    """Its path. Raises CommandNotFound."""
+    found = shutil.which("perf")
+    if found is None:
+        raise CommandNotFound("--with perf: perf is not installed (package linux-tools or linux-perf)")
+    return found
+
+
+@contextlib.contextmanager
+def counting(perf: str | None, pid: int, path: Path) -> Iterator[None]:
+    """Count in the process until the block ends, into `path`; what perf complains of goes to `perf.txt` beside it.
+    Nothing with `perf` None. Whatever becomes of perf, the block is left as it would be."""
+    if perf is None:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            said: IO[bytes] | int = stack.enter_context(path.with_suffix(".txt").open("wb"))
+        except OSError:  # a full disk
+            said = subprocess.DEVNULL
+        process = _started([perf, "stat", "-x,", "-o", str(path), "-p", str(pid)], said)
+        try:
+            yield
+        finally:
+            if process is not None:
+                _end(process)
+
+
+def _started(words: list[str], said: IO[bytes] | int) -> "subprocess.Popen[bytes] | None":
+    """In a session of its own: Ctrl-C is for the command."""
+    try:
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError:
+        return None
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """perf writes its counters on SIGINT, and at once."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def why_not(folder: Path) -> str:
+    """What perf said last, for a run without counters."""
+    try:
+        lines = (folder / PERF_FILE).with_suffix(".txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    said = [line.strip() for line in lines if line.strip()]
+    return said[0][:200] if said else "the command ended before perf had begun"

@@ -1,0 +1,86 @@
+"""What `perf stat` counted, as `perf stat -x,` or `perf stat -j` write it (perf-stat(1)).
+
+Events are named without modifiers and units of the processor (`cpu_core/cycles/u` is `cycles`); those of one name are
+added. Lines by core or by interval are not read.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from hotlap.records.errors import RecordError
+from hotlap.records.profilers import PerfStat
+
+MOST_BYTES: Final = 4 << 20
+UNKNOWN: Final = re.compile(r"<not (supported|counted)>")
+EVENT: Final = re.compile(r"(?:cpu\w*/)?(?P<name>[a-z][\w.-]{1,60})/?(?::?[ukhGHpPDSWe]*)", re.A)
+TASK_CLOCK: Final = "task-clock"
+
+
+def read_perf(path: Path) -> PerfStat:
+    """Raises RecordError where there is no counter in it."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise RecordError(f"{path} is larger than {MOST_BYTES >> 20} MiB; no summary of `perf stat` is")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    counters: dict[str, float] = {}
+    unknown: dict[str, None] = {}
+    running, cpus = 100.0, None
+    for line in text.splitlines():
+        value, event, share, metric, unit = _fields(line)
+        match = EVENT.fullmatch(event)
+        number = _number(value)
+        if match is None:
+            continue
+        if UNKNOWN.fullmatch(value):
+            unknown[match["name"]] = None
+        elif number is not None:
+            counters[match["name"]] = counters.get(match["name"], 0.0) + number
+            running = min(running, _number(share) or running)
+            cpus = _number(metric) if unit == "CPUs utilized" else cpus
+    if not counters:
+        raise RecordError(f"{path} is not what `perf stat -x,` or `perf stat -j` writes, or nothing could be counted")
+    cycles, instructions = counters.get("cycles"), counters.get("instructions")
+    return PerfStat(
+        counters=counters,
+        unknown=tuple(name for name in unknown if name not in counters),
+        instructions_per_cycle=instructions / cycles if cycles and instructions is not None else None,
+        cpus=cpus,
+        running=running,
+    )
+
+
+def _fields(line: str) -> tuple[str, str, str, str, str]:
+    """Value, event, percent of the time it was counted in, derived metric and its unit; empty where there is none."""
+    if line.startswith("{"):
+        return _of_json(line)
+    cells = line.split(",")
+    if line.startswith("#") or len(cells) < 5:
+        return "", "", "", "", ""
+    return cells[0], cells[2], cells[4], *([*cells[5:], "", ""][:2])  # type: ignore[return-value]
+
+
+def _of_json(line: str) -> tuple[str, str, str, str, str]:
+    try:
+        found: Any = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        found = {}
+    keys = ("counter-value", "event", "pcnt-running", "metric-value", "metric-unit")
+    value, event, share, metric, unit = (str(found.get(key, ""))[:100] for key in keys)
+    return value, event, share, metric, unit
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+__all__ = ["read_perf"]
