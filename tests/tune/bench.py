@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hotlap.launch.environment import environment
 from hotlap.launch.run import Request, run_apart
@@ -28,6 +28,9 @@ from hotlap.tune.parity import Rule, Twins, judge
 from hotlap.tune.proof import NUDGE
 from hotlap.tune.recipe import variables_of
 from hotlap.tune.trials import PROBE_STEPS
+
+if TYPE_CHECKING:
+    from agent.harness import Runner
 
 HERE = Path(__file__).resolve().parent
 STEPS = 40
@@ -94,6 +97,8 @@ class Bench:
     folder: Path
     forking: bool = False
     """Fork the runs from this process, which saves them the import of torch: for benchmarks over many seeds."""
+    runner: "Runner | None" = None
+    """Forks the runs from its process, but for those of levers that need variables before torch is imported."""
     made: list[Path] = field(default_factory=list)
 
     def evidence(
@@ -167,8 +172,21 @@ class Bench:
         )
         if self.forking:
             run_forked(request)
+        elif self.runner is not None and not variables_of(own):
+            run_by(self.runner, request)
         else:
             run_apart(request, TIMEOUT_S)
+
+
+def run_by(runner: "Runner", request: Request) -> None:
+    """Run a Python command in a fork of a process that has imported torch and nothing of hotlap or of the tests."""
+    session = request.folder.resolve() / "session.json"
+    request.session().write(session)
+    ran = runner.fork(
+        request.command[1:], request.folder / "output.txt", str(session), f"import sys; sys.path.append({str(HERE)!r})",
+        request.cwd,
+    )  # fmt: skip
+    (request.folder / "run.json").write_text(json.dumps({"exit_code": ran.code}))
 
 
 def run_forked(request: Request) -> None:

@@ -10,6 +10,8 @@ import bench
 import pytest
 from bench import Bench, Case
 
+from agent.harness import Runner
+
 CAUGHT = {
     "skips every other step (SGD)": "backward calls a step",
     "drops a tenth of the batches": "beyond run-to-run noise",
@@ -38,12 +40,12 @@ CASES = {case.name: case for case in [*bench.FRAUDS, *bench.HONEST, *bench.COMPI
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def runs(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Bench:
     """One folder for all of pytest's workers, so that they share baselines and twins."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
     (folder / "bench").mkdir(exist_ok=True)
-    return Bench(Path(folder / "bench"))
+    return Bench(Path(folder / "bench"), runner=runner)
 
 
 def case(name: str) -> Case:

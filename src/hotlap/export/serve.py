@@ -15,6 +15,7 @@ from typing import Final
 
 from hotlap.records.errors import RecordError
 from hotlap.trace.files import trace_files
+from hotlap.trace.nsys import is_export
 
 from .to_perfetto import merge
 
@@ -43,6 +44,8 @@ def snapshots(folder: Path) -> list[Path]:
 @contextlib.contextmanager
 def in_one_file(path: Path) -> Iterator[Path]:
     """The trace at a path; several merged into a file that is there meanwhile. Raises RecordError."""
+    if is_export(path):
+        raise RecordError(f"Perfetto can't show {path}; open the report itself in Nsight Systems")
     if path.is_file():
         yield path
         return

@@ -45,6 +45,7 @@ def counting(perf: str | None, pid: int, path: Path) -> Iterator[None]:
         finally:
             if process is not None:
                 _end(process)
+            _remove_empty(path.with_suffix(".txt"))
 
 
 def _started(words: list[str], said: IO[bytes] | int) -> "subprocess.Popen[bytes] | None":
@@ -66,6 +67,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _remove_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()
 
 
 def why_not(folder: Path) -> str:

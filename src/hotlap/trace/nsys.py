@@ -75,8 +75,8 @@ SYNC_TYPES: Final = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 
 VERSION: Final = re.compile(r"(_ptsz|_ptds)?_v\d{4,}$")
 NO_OPS: Final = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", "nccl:", "hotlap:")
 """Ranges that Kineto has as annotations."""
-EMITTED: Final = re.compile(r"(?P<op>.+?)(?:, seq = (?P<seq>\d{1,18}))?(?:, op_id = \d+)?(?:, sizes = .*)?", re.S)
-"""How torch's emit_nvtx writes an op (torch/csrc/profiler/util.cpp, getNvtxStr)."""
+EMITTED: Final = re.compile(r", (?:seq = (?P<seq>\d{1,18})|op_id = |sizes = )")
+"""What torch's emit_nvtx adds to the name of an op (torch/csrc/profiler/util.cpp, getNvtxStr)."""
 GRAPH: Final = "CUDA graph "
 
 
@@ -122,7 +122,7 @@ def _opened(path: Path) -> Iterator["_Export"]:
     try:
         with contextlib.closing(_connect(path)) as database:
             yield _Export(path, database)
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:  # the last: SQLite's message quotes the file
         raise RecordError(f"cannot read {path} ({error}); is it whole? Export it again with nsys") from error
     except MemoryError as error:
         raise RecordError(f"{path} needs more memory than there is") from error
@@ -388,9 +388,9 @@ def _product(sizes: Sequence[Ints]) -> Ints:
 
 def _op(name: str) -> tuple[str, int, bool]:
     """(name, sequence number or -1, whether torch's emit_nvtx wrote it) of a range."""
-    match = EMITTED.fullmatch(name)
-    short = match["op"] if match else name
-    written = short != name or name.startswith(("aten::", "autograd::"))
+    match = EMITTED.search(name)
+    short = name[: match.start()] if match else name
+    written = match is not None or name.startswith(("aten::", "autograd::"))
     sequence = int(match["seq"] or -1) if match else -1
     return short, sequence, written and not name.startswith(NO_OPS)
 

@@ -12,6 +12,10 @@ from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_na
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 AGAINST = ("foreach", "differentiable")
 """Arguments that don't go with it."""
+LATE = (
+    "torch's fused SGD with momentum raises a TypeError where a parameter gets its first gradient later than the "
+    "others; the lever avoids that, the patched source does not"
+)
 
 
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
@@ -31,7 +35,15 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
         changes: dict[cst.CSTNode, Replacement] = {site.call: _fused(site) for site in todo if site.source is source}
         project = project.with_sources(replace(source, changes))
     lines = tuple(site.place for site in todo)
-    return Edit(project, lines, frozenset().union(*(touched(site.source, site.scope) for site in todo)))
+    changed = frozenset().union(*(touched(site.source, site.scope) for site in todo))
+    return Edit(project, lines, changed, notes=(LATE,) if any(map(_momentum, todo)) else ())
+
+
+def _momentum(site: Site) -> bool:
+    return site.kind == "SGD" and any(
+        arg.keyword is not None and arg.keyword.value == "momentum" and constant(arg.value) != 0
+        for arg in site.call.args
+    )
 
 
 def _fused(site: Site) -> Replacement:

@@ -1,0 +1,95 @@
+"""What ncu and perf write."""
+
+from pathlib import Path
+
+import pytest
+
+from hotlap.records.errors import RecordError
+from hotlap.trace.ncu import read_ncu
+from hotlap.trace.perf import read_perf
+
+HEADER = '"ID","Process ID","Kernel Name","Device","CC"'
+PEAK = ".avg.pct_of_peak_sustained_elapsed"
+RAW = f"""==PROF== Connected to process 1234 (/usr/bin/python3)
+step 0
+{HEADER},"dram__throughput{PEAK}","gpu__time_duration.sum","sm__throughput{PEAK}"
+"","","","","","%","usecond","%"
+"0","1","gemm","0","9.0","20","3,000.5","80.5"
+"1","1","gemm","0","9.0","60","1,000.5","40.5"
+"2","1","copy","0","9.0","n/a","2","1.0"
+==PROF== Disconnected from process 1234
+"""
+PERF = """# started on Sat Nov 21 22:16:10 2026
+
+324.80,msec,task-clock,324799024,100.00,0.324,CPUs utilized
+105,,context-switches,324799024,100.00,323.277,/sec
+12563,,page-faults:u,324799024,100.00,38.679,K/sec
+1000,,cpu_core/cycles/,20,60.00,,
+500,,cpu_atom/cycles/u,20,55.50,,
+3000,,instructions,20,100.00,2.00,insn per cycle
+<not supported>,,branches,0,100.00,,
+<not counted>,,branch-misses,0,0.00,,
+"""
+JSON = """{"counter-value" : "2.0", "unit" : "msec", "event" : "task-clock", "pcnt-running" : 100.00, \
+"metric-value" : 1.5, "metric-unit" : "CPUs utilized"}
+{"counter-value" : "<not supported>", "unit" : "", "event" : "cycles", "event-runtime" : 0, "pcnt-running" : 100.00}
+{"counter-value" : "7.000000", "unit" : "", "event" : "cpu-migrations", "pcnt-running" : 100.00}
+{broken
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "counters.csv"
+    path.write_text(text)
+    return path
+
+
+def test_kernels_of_ncu_are_means_by_time(tmp_path: Path) -> None:
+    gemm, copy = read_ncu(write(tmp_path, RAW))
+    assert (gemm.name, gemm.calls, gemm.ns) == ("gemm", 2, pytest.approx(4_001_000))
+    assert gemm.sm == pytest.approx((3000.5 * 80.5 + 1000.5 * 40.5) / 4001)
+    assert gemm.dram == pytest.approx((3000.5 * 20 + 1000.5 * 60) / 4001)
+    assert (copy.ns, copy.sm, copy.dram) == (pytest.approx(2000), 1.0, None)
+
+
+def test_older_names_and_no_times(tmp_path: Path) -> None:
+    rows = '"","","","","","%"\n"0","1","k","0","9.0","30"\n"1","1","k","0","9.0","50"\n'
+    text = f'{HEADER},"gpu__dram_throughput{PEAK}"\n{rows}'
+    (kernel,) = read_ncu(write(tmp_path, text))
+    assert (kernel.ns, kernel.sm, kernel.dram) == (None, None, 40.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no csv",
+        f'{HEADER},"Section Name","Metric Name","Metric Unit","Metric Value"\n',
+        f'{HEADER},"dram__bytes.sum"\n',
+    ],
+)
+def test_what_is_not_ncus_raw_page_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"counters\.csv"):
+        read_ncu(write(tmp_path, text))
+
+
+def test_perf_counters(tmp_path: Path) -> None:
+    stat = read_perf(write(tmp_path, PERF))
+    assert stat.counters["cycles"] == 1500 and stat.counters["page-faults"] == 12563
+    assert stat.instructions_per_cycle == 2.0
+    assert (stat.cpus, stat.running, stat.unknown) == (0.324, 55.5, ("branches", "branch-misses"))
+
+
+def test_perf_as_json(tmp_path: Path) -> None:
+    stat = read_perf(write(tmp_path, JSON))
+    assert stat.counters == {"task-clock": 2.0, "cpu-migrations": 7.0}
+    assert (stat.cpus, stat.instructions_per_cycle, stat.unknown) == (1.5, None, ("cycles",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a,b\n", "nan,,cycles,1,100.00,,\n", '{"event": 5}\n', "\0,,\0,,,,\n", "<not supported>,,cycles,0,100,,\n"],
+)
+def test_what_has_no_counters_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"counters\.csv"):
+        read_perf(write(tmp_path, text))
