@@ -157,9 +157,7 @@ def judged(planted: Planted, diagnosis: dict[str, Any], sampled: bool) -> dict[s
         "bound_right": right,
         "cause_right": bool(first and first["id"] == planted.cause),
         "line_right": planted.points_there(first.get("where") if first else None, sampled),
-        "where": first.get("where") and {**first["where"], "file": Path(first["where"]["file"]).name}
-        if first
-        else None,
+        "where": _short(first.get("where") if first else None),
         "step_ms": round(diagnosis["step_ms"], 3),
         "findings": [{key: one.get(key) for key in ("id", "bound", "share", "cost_ms", "title")} for one in findings],
     }

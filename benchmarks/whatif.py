@@ -23,6 +23,10 @@ from statistics import median
 from typing import Any
 
 TRAIN = Path(__file__).with_name("whatif") / "train.py"
+RANKS = TRAIN.with_name("ranks.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+OF_RANKS = ("straggler", "overlap")
+"""Pairs of ranks.py, which need two GPUs. They are recorded where they are named."""
 
 
 def output(command: list[str]) -> list[dict[str, Any]]:
@@ -36,11 +40,14 @@ def output(command: list[str]) -> list[dict[str, Any]]:
 
 def record(names: list[str], folder: Path) -> None:
     """Measure all pairs, and profile each as it is: `compared.jsonl` and a run folder for each."""
+    alone, of_ranks = [name for name in names if name not in OF_RANKS], [name for name in names if name in OF_RANKS]
     with (folder / "compared.jsonl").open("a", encoding="utf-8") as file:
-        for row in output([sys.executable, str(TRAIN), *names, "--compare"]):
-            file.write(json.dumps(row) + "\n")
+        for script, chosen in (([sys.executable, str(TRAIN)], alone), ([*TORCHRUN, str(RANKS)], of_ranks)):
+            for row in output([*script, *chosen, "--compare"]) if chosen else ():
+                file.write(json.dumps(row) + "\n")
     for name in names:
-        script = [sys.executable, str(TRAIN), name, "--steps", "400"]
+        train = [*TORCHRUN, str(RANKS)] if name in OF_RANKS else [sys.executable, str(TRAIN)]
+        script = [*train, name, "--steps", "400"]
         options = ["--profile", "--steps", "20", "--out", str(folder / name)]
         subprocess.run([sys.executable, "-m", "hotlap", "run", *options, *script], capture_output=True, check=False)
 

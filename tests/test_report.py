@@ -32,7 +32,7 @@ from hotlap.report.console import (
 )
 from hotlap.report.progress import Progress
 from hotlap.report.run_screen import run_screen
-from hotlap.report.tune_screen import tune_screen
+from hotlap.report.tune_screen import size, tune_screen
 
 HOSTILE = "[red]a\x1b[31m\x07\u202eb\rc\nd[/red]:boom:"
 TAMED = "[red]a[31mb c d[/red]:boom:"
@@ -196,6 +196,10 @@ def test_small_numbers() -> None:
     assert [minutes(x) for x in (0, 61.2, 3723, -5, float("inf"))] == ["00:00", "01:01", "1:02:03", "00:00", "00:00"]
     assert between(210.2, 231.4, " – p90 ") == "210 – p90 231 ms"
     assert between(990.0, 1200.0, " – ") == "990 ms – 1.20 s"
+
+
+def test_sizes_have_three_digits() -> None:
+    assert [size(mib * 2.0**20) for mib in (1, 999, 1000, 1536)] == ["1 MiB", "999 MiB", "0.977 GiB", "1.5 GiB"]
 
 
 def test_bar_is_as_long_as_its_share() -> None:

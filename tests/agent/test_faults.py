@@ -5,6 +5,7 @@ import importlib
 import pytest
 
 from hotlap.agent import guard
+from hotlap.records.session import LeverUse
 
 from .harness import Runner, check_lines, check_same
 
@@ -54,9 +55,10 @@ core.Folder = Full
 """
 
 
-def test_a_full_disk(runner: Runner) -> None:
+@pytest.mark.parametrize("levers", [(), (LeverUse("batch-fetch", {}),)], ids=["bare", "with a lever"])
+def test_a_full_disk(runner: Runner, levers: tuple[LeverUse, ...]) -> None:
     """Not even the problem can be recorded."""
-    bare, ran = runner.bare("loader.py", "map"), runner.forked("loader.py", "map", before=FULL_DISK)
+    bare, ran = runner.bare("loader.py", "map"), runner.forked("loader.py", "map", before=FULL_DISK, levers=levers)
     check_same(ran, bare)
     assert ran.problems == []
     assert not (ran.ranks[0] / "steps.jsonl").exists()

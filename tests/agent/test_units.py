@@ -424,3 +424,9 @@ def test_a_loss_is_read_without_an_op(dtype: torch.dtype, value: float) -> None:
         taken = LateLosses().take(loss)
     assert LateLosses.value(taken) == value
     assert not any("item" in event.key for event in profile.key_averages())
+
+
+def test_a_loss_that_does_not_lie_in_memory_as_it_is() -> None:
+    """Zeros that autograd makes have no memory; a negated view has that of what it negates."""
+    for loss, value in ((torch._efficientzerotensor(()), 0.0), (torch.tensor(1 + 2j).conj().imag, -2.0)):
+        assert LateLosses.value(LateLosses().take(loss)) == value

@@ -224,6 +224,10 @@ def test_waits_at_several_lines_of_one_rank_add_up() -> None:
 def test_a_launch_share_that_holds_the_model_s_own_work_promises_nothing() -> None:
     told = advise(diagnosis(finding("launch", "launch", 0.95)), "run")
     assert told.suggestions[0].at_most is None and any("launches" in text for text in told.unknown)
+    broken = advise(diagnosis(finding("graph-break", "launch", 0.95)), "run")
+    assert broken.suggestions[0].at_most is None and broken.unknown == told.unknown
+    harmless = advise(diagnosis(finding("compute", "compute", 0.9), finding("graph-break", "launch", 0.0)), "run")
+    assert not harmless.unknown
     traced = advise(diagnosis(finding("launch", "launch", 0.5, cost_ms=5.0)), "run")
     assert traced.suggestions[0].at_most == 2.0 and not traced.unknown
 
@@ -315,6 +319,7 @@ def _agreement() -> ModuleType:
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "results").glob("planted-*.json")), ids=lambda p: p.stem)
 def test_advice_agrees_with_the_verdicts_of_the_planted_scripts(file: Path) -> None:
     rows = json.loads(file.read_text(encoding="utf-8"))["scripts"]
-    judged = [_agreement().of_record(row) for row in rows if row["status"] == "run"]
+    agreement = _agreement()
+    judged = [agreement.of_record(row) for row in rows if row["status"] == "run"]
     assert judged
     assert [row["script"] for row in judged if not row["agrees"]] == []

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +17,7 @@ from hotlap.diagnose.diagnose import diagnose, read_ranks
 from hotlap.diagnose.findings import all_findings
 from hotlap.diagnose.findings._base import DRAINED_MS, DRAINED_SHARE, Measured
 from hotlap.diagnose.steps import SteadySteps, mean_phases, spread, step_time, throughput
+from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Diagnosis, Finding
 from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import write_record
@@ -33,6 +35,7 @@ from hotlap.records.run import (
     Step,
 )
 
+TRACES = Path(__file__).parents[1] / "traces" / "data"
 ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
 RUN = Run(command=("python", "train.py"), cwd="/w", environment=ENVIRONMENT, status="finished", exit_code=0)
 LOADER = LoaderFacts(
@@ -176,6 +179,15 @@ def test_levers_that_are_in_are_not_offered(tmp_path: Path) -> None:
     assert not {"compile", "cpu-threads"} & set(finding.levers)
     assert "with compile, cpu-threads" in finding.evidence
     assert "fused-optimizer" in diagnose(run).next
+
+
+def test_levers_that_are_in_are_not_offered_by_a_trace_either(tmp_path: Path) -> None:
+    offered = {}
+    for levers in ((), (Lever(name="compile"),)):
+        run = folder_of(tmp_path / str(len(levers)), (steps(), CUDA), levers=levers)
+        shutil.copy(TRACES / "compiled-step.json.gz", run / "rank-0" / "trace.json.gz")
+        offered[len(levers)] = {name for one in verdict(run).findings for name in one.levers}
+    assert offered[0] - offered[1] == {"compile"}
 
 
 # each finding, on both sides of its threshold

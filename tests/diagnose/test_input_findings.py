@@ -69,6 +69,12 @@ def test_worker_copies() -> None:
         assert worker_copies.find(changed(**{**copied, **change})) is None
 
 
+def test_worker_processes_are_not_advised_to_a_loader_that_has_them() -> None:
+    for workers, said in ((0, "in worker processes"), (4, "in more processes")):
+        found = waiting.find(changed(workers=workers))
+        assert found is not None and said in found.instead
+
+
 def test_waiting_names_the_levers_that_what_was_seen_leaves_open() -> None:
     for changes, levers in [
         ({"iterable": True}, ("loader-workers",)),

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.diagnose.gather import gather, snippet
+from hotlap.diagnose.gather import MOST_SAMPLES, gather, snippet
 from hotlap.diagnose.series import fences, marked, series, thinned
 from hotlap.diagnose.steps import steady_steps
 from hotlap.records.diagnosis import Diagnosis, Place, Spread
 from hotlap.records.errors import RecordError
-from hotlap.records.files import write_record
+from hotlap.records.files import to_json, write_record
 from hotlap.records.run import Environment, Lever, Phases, Run, Step
+from hotlap.records.telemetry import GpuSample, TelemetrySample
 from hotlap.records.tune import Kept, Parity, Trial, Tune
 
 ENVIRONMENT = Environment(hotlap="0.1.0", python="3.12", os="Linux", cpu="c", cores=2, memory_gib=1.0)
@@ -27,8 +28,6 @@ def step(number: int, wall: float = 10.0, **more: object) -> Step:
 
 
 def write_steps(rank: Path, steps: list[Step]) -> None:
-    from hotlap.records.files import to_json
-
     rank.mkdir(parents=True)
     (rank / "steps.jsonl").write_bytes(b"".join(to_json(one) + b"\n" for one in steps))
 
@@ -67,6 +66,21 @@ def test_thinning_keeps_the_slowest(count: int) -> None:
         assert max(group, key=walls.__getitem__) in kept
 
 
+def test_few_samples_keep_the_peaks_of_many(tmp_path: Path) -> None:
+    def sample(at: int) -> TelemetrySample:
+        memory = 900 if at == 7_777 else at % 5
+        return TelemetrySample(
+            time=float(at), rss_bytes=700 if at == 3_333 else at % 7, gpus=(GpuSample(index=1, memory_bytes=memory),)
+        )
+
+    run = Run(command=("python", "t.py"), cwd="/", environment=ENVIRONMENT)
+    write_record(tmp_path / "run.json", run)
+    (tmp_path / "telemetry.jsonl").write_bytes(b"".join(to_json(sample(at)) + b"\n" for at in range(10_000)))
+    kept = gather(tmp_path).telemetry
+    assert len(kept) <= MOST_SAMPLES + 3 and [one.time for one in kept] == sorted({one.time for one in kept})
+    assert kept[0].time == 0 and {3_333, 7_777} <= {one.time for one in kept}
+
+
 def test_snippet_has_lines_around(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("".join(f"line {n}\n" for n in range(1, 20)))
@@ -89,6 +103,13 @@ def test_snippet_reads_nothing_else(name: str, tmp_path: Path) -> None:
     assert snippet(Place(file=name, line=2), tmp_path) is None
 
 
+def tune_of(*trials: Trial, kept: tuple[Kept, ...] = ()) -> Tune:
+    return Tune(
+        command=("python", "t.py"), speedup=None, interval=None, pairs=0, gain=False, kept=kept, dropped=(),
+        parity=None, baseline=DIAGNOSIS, tuned=None, trials=trials, environment=ENVIRONMENT,
+    )  # fmt: skip
+
+
 def test_curves_of_a_tune(tmp_path: Path) -> None:
     lever = Lever(name="quick")
     trials = [
@@ -103,23 +124,11 @@ def test_curves_of_a_tune(tmp_path: Path) -> None:
     write_steps(tmp_path.parent / f"{tmp_path.name}-outside/rank-0", [step(0)])
     folders = [f"trials/{n:03}" for n in range(4)] + [f"../{tmp_path.name}-outside"]
     parity = Parity(ok=True, level="bitwise", why="")
-    tune = Tune(
-        command=("python", "t.py"),
-        speedup=None,
-        interval=None,
-        pairs=0,
-        gain=False,
-        dropped=(),
-        parity=None,
-        kept=(Kept(lever="quick", settings={}, risk="exact", meaning="", parity=parity),),
-        baseline=DIAGNOSIS,
-        tuned=None,
-        trials=tuple(
-            Trial(id=n, purpose=p, levers=used, folder=f, outcome="measured")
-            for n, ((p, used), f) in enumerate(zip(trials, folders, strict=True))
-        ),
-        environment=ENVIRONMENT,
+    ran = (
+        Trial(id=n, purpose=p, levers=used, folder=f, outcome="measured")
+        for n, ((p, used), f) in enumerate(zip(trials, folders, strict=True))
     )
+    tune = tune_of(*ran, kept=(Kept(lever="quick", settings={}, risk="exact", meaning="", parity=parity),))
     write_record(tmp_path / "tune.json", tune)
     page = gather(tmp_path)
     assert [(curve.name, curve.trial) for curve in page.curves] == [
@@ -134,21 +143,7 @@ def test_folder_outside_of_the_tune_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     write_steps(tmp_path / "elsewhere/rank-0", [step(0)])
     trial = Trial(id=0, purpose="baseline", levers=(), folder="../elsewhere", outcome="measured")
-    tune = Tune(
-        command=("x",),
-        speedup=None,
-        interval=None,
-        pairs=0,
-        gain=False,
-        kept=(),
-        dropped=(),
-        parity=None,
-        baseline=DIAGNOSIS,
-        tuned=None,
-        trials=(trial,),
-        environment=ENVIRONMENT,
-    )
-    write_record(tmp_path / "t/tune.json", tune)
+    write_record(tmp_path / "t/tune.json", tune_of(trial))
     assert gather(tmp_path / "t").curves == ()
 
 

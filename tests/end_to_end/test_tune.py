@@ -124,6 +124,7 @@ def test_a_resumed_tune_goes_on_where_it_was(resumed: Resumed) -> None:
     assert second["complete"]
     assert [trial["id"] for trial in second["trials"]][:2] == [trial["id"] for trial in resumed.journal[:2]]
     assert sum(trial["purpose"] == "baseline" for trial in second["trials"]) == 2
+    assert second["wall_s"] > sum(trial["wall_s"] for trial in second["trials"]), "with what was taken over"
 
 
 def check_nothing_kept(folder: Path, found: dict[str, Any], outcome: str) -> None:

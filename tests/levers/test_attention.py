@@ -362,6 +362,44 @@ def test_an_error_of_its_own_leaves_the_graph_as_it_was(monkeypatch: pytest.Monk
     assert "KeyError" in seams.refused[0]
 
 
+def test_what_was_rewritten_before_an_error_is_guarded_and_what_was_begun_is_taken_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right, sites = _attention_build.Build.attention, []
+
+    def attention(self: Any, *args: Any) -> Any:
+        sites.append(self)
+        result = right(self, *args)
+        return result if len(sites) == 1 else {}["none"]
+
+    monkeypatch.setattr(_attention_build.Build, "attention", attention)
+    module, guard, graphs = nn.ModuleList([NanoGPT().double(), NanoGPT().double()]), Guard(), []
+
+    def backend(graph_module: Any, inputs: list[Any]) -> Any:
+        with pytest.raises(KeyError):
+            rewrite(graph_module, inputs, [module], guard, True, False)
+        graphs.append(graph_module)
+        return torch.fx.GraphModule(graph_module, graph_module.graph).forward
+
+    call = torch.compile(lambda x: module[0].attend(x, None) + module[1].attend(x, None), backend=backend)
+    x = torch.randn(B, T, C).double()
+    torch.testing.assert_close(call(x), module[0].attend(x, None) + module[1].attend(x, None))
+    assert len(sites) == 2 and guard.held and guard.holds()
+    assert sum("scaled_dot" in node.name for node in graphs[0].graph.nodes) == 1
+
+
+def test_a_full_disk_is_no_reason_to_stop() -> None:
+    def full(name: str, line: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    module = NanoGPT().double()
+    forward, seams = put_in(module)
+    seams.agent.append = full
+    x = torch.randn(B, T, C).double()
+    torch.testing.assert_close(forward(x, None), module(x, None))
+    assert "No space left" in seams.refused[0]
+
+
 def test_beside_compile_the_graphs_are_rewritten_before_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     from hotlap.levers.compile import _compiled
 

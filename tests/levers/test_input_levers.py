@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 from contexts import CPU_ENVIRONMENT, LOADER, context
-from input_levers import Augmented, Counted, Curriculum, DataSeams, Private, Windows, bare, loader, same
+from input_levers import Augmented, Counted, Curriculum, DataSeams, Growing, Private, Windows, bare, loader, same
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from hotlap.levers import all_levers, batch_fetch, sample_cache
@@ -122,7 +122,6 @@ def test_what_can_not_be_gathered_is_left_as_it_is(source: Any, why: str) -> Non
 def test_later_epochs_come_from_memory(workers: int) -> None:
     seams, source = caching(), loader(Counted(), num_workers=workers)
     found = [seams.epoch(source) for _ in range(2)]
-    source.dataset.rows = source.dataset.rows
     type(source.dataset).__getitem__, own = (lambda self, index: pytest.fail("made again")), Counted.__getitem__
     try:
         seams.looks = []  # without the audit, which asks the dataset
@@ -199,6 +198,15 @@ def test_a_cache_that_outgrows_its_bound_is_given_up() -> None:
     seams, source = caching(mib=1), loader(Large())
     assert same([seams.epoch(source)], bare(loader(Large()), 1))
     assert seams.refused == ["the samples take 3 MiB"]
+
+
+@pytest.mark.parametrize("put_in", [fetching, caching])
+def test_a_dataset_that_grows_is_the_scripts_own_again(put_in: Any) -> None:
+    seams, source = put_in(), loader(Growing(), shuffle=False)
+    seams.epoch(source)
+    source.dataset.found.windows = 40
+    assert same([seams.epoch(source)], bare(source, 1))
+    assert seams.refused == ["the dataset has grown"]
 
 
 # when they apply

@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from contexts import CPU_FACTS, CUDA_FACTS, GPU_ENVIRONMENT, OPTIMIZER, ROOT, context
+from contexts import GPU_ENVIRONMENT, OPTIMIZER, ROOT, context
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.agent.blocks import repeated
 from hotlap.agent.facts import Script
 from hotlap.agent.seams import Refused
 from hotlap.levers import _compile_cache, all_levers, optimizer_offload
 from hotlap.levers._base import Context
+from hotlap.levers.accumulate import Cycle
 from hotlap.levers.activation_offload import offloading
 from hotlap.levers.allocator import ASYNC, EXPANDABLE, ROUNDED, VARIABLES
 from hotlap.levers.compile_blocks import compile_blocks
@@ -128,8 +130,20 @@ def test_reasons_not_to() -> None:
     assert "Lion" in known["optimizer-offload"].applies(rich(optimizers=theirs)).why
     for name in ("allocator", "activation-offload", "optimizer-offload", "fp16-scaling"):
         assert "CPU" in known[name].applies(context(False, roots=(BLOCKS,))).why
-    assert CPU_FACTS.memory is None
-    assert CUDA_FACTS.memory is None
+
+
+def test_a_loader_that_can_not_be_split_stays_whole_in_later_epochs() -> None:
+    cycle = Cycle(None, "accumulate", 2)  # type: ignore[arg-type]
+    odd, even = (DataLoader(TensorDataset(torch.ones(12, 1)), size) for size in (3, 4))
+    with pytest.raises(Refused, match="can't be split"):
+        cycle.split(odd)
+    cycle.split(odd)
+    assert odd.batch_size == 3
+    assert cycle.factor() == 1, "its gradients are those of whole batches"
+    for _ in range(2):
+        cycle.split(even)
+    assert [len(x) for (x,) in even] == [2] * 6
+    assert cycle.factor() == 0.5
 
 
 def test_what_the_allocator_did_after_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding
 from hotlap.records.page import Page
 from hotlap.records.run import Phases
 from hotlap.records.timeline import KINDS
 from hotlap.records.trace import TraceReport
 from hotlap.records.tune import Fitted
-from hotlap.report.page import plotly_source, ranks, render, roofline, timeline, waterfall
+from hotlap.report.page import findings, plotly_source, ranks, render, roofline, timeline, waterfall
 from hotlap.report.page.render import embedded
 from hotlap.report.page.text import TERMS, term
 
@@ -273,6 +273,14 @@ def test_roofline_units() -> None:
     )
     assert add["intensity"] is None
     assert dict(found["chart"]["roofs"]) == {"fp32": 66.9, "tf32": 494.7}
+
+
+@pytest.mark.parametrize(("bound", "at_most"), [("sync", 2.0), ("launch", None), ("compute", None)])
+def test_only_waits_are_said_to_go_away_whole(bound: Bound, at_most: float | None) -> None:
+    """A launch share without a cost is all of the model's time, the device's work in it."""
+    found = msgspec.structs.replace(DIAGNOSIS, findings=(Finding(id=bound, bound=bound, share=0.5),))
+    shown = findings.data(msgspec.structs.replace(RUN_PAGE, diagnosis=found))
+    assert shown is not None and shown["groups"][0][1][0]["at_most"] == at_most
 
 
 def test_terms_have_their_meaning_at_hand() -> None:

@@ -19,6 +19,10 @@ def call(name: str, start: int, dur: int, correlation: int, **more: Any) -> dict
     return {"name": name, "cat": "runtime", "start": start, "dur": dur, "correlation": correlation, **more}
 
 
+def note(name: str, start: int, dur: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "cat": "annotation", "start": start, "dur": dur, **more}
+
+
 def python(name: str, start: int, dur: int, **more: Any) -> dict[str, Any]:
     return {"name": name, "cat": "python", "start": start, "dur": dur, **more}
 

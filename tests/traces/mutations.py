@@ -89,7 +89,9 @@ def structure(text: bytes, rng: random.Random) -> bytes:
     if rng.random() < 0.2:
         trace[rng.choice(list(trace))] = rng.choice(VALUES)
     if rng.random() < 0.1:
-        trace["distributedInfo"] = rng.choice([*VALUES, {"rank": 1, "world_size": 2}, {"rank": "1", "world_size": None}])
+        trace["distributedInfo"] = rng.choice(
+            [*VALUES, {"rank": 1, "world_size": 2}, {"rank": "1", "world_size": None}]
+        )
     whole = events if rng.random() < 0.1 else trace
     separators = (",", ":") if rng.random() < 0.3 else None
     return json.dumps(whole, indent=rng.choice((None, None, 0, 1, 2)), separators=separators).encode()

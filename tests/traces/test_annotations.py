@@ -11,13 +11,9 @@ from hypothesis import strategies as st
 from hotlap.trace.analyses.annotations import annotations
 from hotlap.trace.read import read
 
-from .build import call, kernel, make, op, view
+from .build import call, kernel, make, note, op, view
 
 DATA = Path(__file__).parent / "data"
-
-
-def note(name: str, start: int, dur: int, **more: Any) -> dict[str, Any]:
-    return {**op(name, start, dur, **more), "cat": "annotation"}
 
 
 def test_projection_is_from_first_start_to_last_end() -> None:

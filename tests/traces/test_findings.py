@@ -127,6 +127,13 @@ def test_launch_names_the_levers_whose_work_is_in_the_trace() -> None:
         assert found[0].levers == levers
 
 
+def test_small_kernels_are_counted_among_kernels_though_one_launch_may_run_many() -> None:
+    """Of 200 kernels, 150 small ones, in two launches of CUDA graphs a step."""
+    graphs = msgspec.structs.replace(LAUNCHES, count=4, tiny=150, graph_launches=4, graph_kernels=200)
+    (found,) = findings_of(answers(gaps=(gap("launch", 12),), launches=graphs))
+    assert "2 launches a step, 75% of kernels under 5 µs, 400 µs on average" in found.evidence
+
+
 def op(limit: str, ms: float, tensor_cores: bool | None, dtype: str = "fp32") -> OpRoofline:
     return OpRoofline(
         op="aten::mm", shape="[8, 8] [8, 8]", dtype=dtype, ns=int(ms * MS), count=4, flops=1, bytes=1, limit=limit,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hotlap.records.diagnosis import Place
 from hotlap.trace.analyses.host_time import NOTHING, host_time, model_time
 
-from .build import call, make, op, python, view
+from .build import call, make, note, op, python, view
 
 
 def test_self_time_is_without_children() -> None:
@@ -122,12 +122,12 @@ def test_many_events_too() -> None:
 
 
 def label(phase: str, start: int, dur: int) -> dict[str, Any]:
-    return {**op(f"hotlap:{phase}", start, dur), "cat": "annotation"}
+    return note(f"hotlap:{phase}", start, dur)
 
 
 def test_model_time_is_that_of_the_models_phases_and_of_the_loss() -> None:
     host = [
-        {**op("ProfilerStep#3", 0, 200), "cat": "annotation"},
+        note("ProfilerStep#3", 0, 200),
         label("data", 0, 40),
         op("aten::select", 5, 30),
         op("aten::roll", 42, 6),  # the loop's own, before the forward

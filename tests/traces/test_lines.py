@@ -4,11 +4,7 @@ from hotlap.records.profile import Lines
 from hotlap.trace.lines import places_of
 from hotlap.trace.view import View
 
-from .build import make, op, view
-
-
-def note(name: str, start: int, dur: int) -> dict[str, object]:
-    return {"name": name, "cat": "annotation", "start": start, "dur": dur}
+from .build import make, note, op, view
 
 
 def lines(*ops: tuple[str, int], **more: object) -> Lines:

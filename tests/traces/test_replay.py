@@ -314,6 +314,14 @@ def test_collective_starts_when_the_last_rank_arrives() -> None:
     )
 
 
+def test_of_two_ranks_the_longer_is_the_straggler() -> None:
+    """The mean of both would leave half of the wait."""
+    found = replay(ranks(late=40, count=2))
+    assert found is not None
+    ms = {one.change: one.ms for one in found.predictions}
+    assert ms["no_straggler"] == pytest.approx(0.17, abs=0.001)
+
+
 def test_one_rank_alone_has_no_straggler() -> None:
     found = replay(ranks(40)[:1])
     assert found is not None

@@ -1,19 +1,13 @@
 """Where steps are found, on hand-made traces."""
 
-from typing import Any
-
 import pytest
 
 from hotlap.trace.steps import find_window, find_windows
 from hotlap.trace.tables import Trace
 
-from .build import call, kernel, make, op
+from .build import call, kernel, make, note, op
 
 STEP = 1000
-
-
-def note(name: str, start: int, dur: int, **more: Any) -> dict[str, Any]:
-    return {"name": name, "cat": "annotation", "start": start, "dur": dur, **more}
 
 
 def loop(turns: int, *, late: int = 0, marks: bool = True) -> Trace:

@@ -8,15 +8,11 @@ import pytest
 from hotlap.records.timeline import KINDS, Bars, Timeline
 from hotlap.trace.analyses.gaps import gaps
 from hotlap.trace.analyses.memory_curve import CELLS, memory_curves
-from hotlap.trace.analyses.timeline import RESOLUTION, _Row, joined, timeline
+from hotlap.trace.analyses.timeline import MOST_STREAMS, RESOLUTION, _Row, joined, timeline
 from hotlap.trace.intervals import union
 from hotlap.trace.view import View
 
-from .build import call, kernel, make, op, python, view
-
-
-def note(name: str, start: int, dur: int, **more: Any) -> dict[str, Any]:
-    return {"name": name, "cat": "annotation", "start": start, "dur": dur, **more}
+from .build import call, kernel, make, note, op, python, view
 
 
 def row(found: Timeline, label: str) -> Bars:
@@ -130,6 +126,13 @@ def test_joining_keeps_time_counts_and_long_bars(seed: int) -> None:
     for bar in random.integers(0, len(first), 50).tolist():
         mine = slice(first[bar], first[bar] + found.count[bar])
         assert (end - start)[mine].max() == (end - start)[found.longest[bar]]
+
+
+def test_what_is_not_drawn_is_counted() -> None:
+    streams = [kernel("k", 10 * n, 5, stream=n) for n in range(MOST_STREAMS + 3)]
+    found = timeline(view(make([op("a", 0, 500)], streams)))
+    assert found is not None and found.left_out == 3
+    assert sum(one.group == "device" for one in found.rows) == MOST_STREAMS
 
 
 def test_python_stacks_alone_are_no_rows() -> None:

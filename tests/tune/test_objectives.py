@@ -191,6 +191,23 @@ def test_what_the_kept_levers_make_needless_is_let_go(tune: Tune) -> None:
     assert found.speedup == pytest.approx(1.3 / 0.5), "against the command with checkpointing, which is what runs"
 
 
+def test_what_was_let_go_is_back_where_the_levers_that_replaced_it_are_not_confirmed(tune: Tune) -> None:
+    """Else the recipe would hold less than the command needs to run."""
+    levers = [saver("allocator"), FakeLever("half", 0.5), saver("checkpoint-blocks")]
+    memory = out_of_memory_over(600, **{"half": 0.5, "allocator": 0.7, "checkpoint-blocks": 0.7})
+    seen: list[Uses] = []
+
+    def step_ms(uses: Uses) -> float:
+        seen.append(uses)
+        return 50.0 if "half" in uses and sum(one == uses for one in seen) == 1 else 100.0
+
+    found, machine = tune(levers, step_ms, **memory)
+    assert any("the command fits without it now" in line for line in machine.said)
+    assert kept(found) == [] and not found.gain
+    assert [one.lever for one in found.fitted] == ["allocator", "checkpoint-blocks"]
+    assert not {"allocator", "checkpoint-blocks"} & found.dropped.keys()
+
+
 def test_a_command_that_nothing_makes_fit(tune: Tune) -> None:
     with pytest.raises(CommandFailed, match=r"OutOfMemory.*also with allocator, checkpoint-blocks, activation-offload"):
         tune(SAVERS, factors(), **out_of_memory_over(10.0))

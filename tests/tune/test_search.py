@@ -32,6 +32,7 @@ def test_what_gains_nothing_is_dropped_and_said(tune: Tune) -> None:
     assert found.dropped["harms"].why == "slower" and found.dropped["harms"].ratio == pytest.approx(1 / 1.5)
     assert "at most 0.1%" in found.dropped["tiny"].why and "tiny" not in machine.tries()
     assert any("keep" in line and "helps" in line for line in machine.said)
+    assert found.not_done == ""
 
 
 def test_nothing_to_gain_confirms_nothing(tune: Tune) -> None:
@@ -291,6 +292,21 @@ def test_what_noise_may_have_made_gives_way_to_others_where_no_time_is_left_to_l
     assert machine.tries() == ["a", "b"]
     assert "no time was left to look again" in found.dropped["a"].why
     assert kept(found) == ["b"] and found.pairs >= 2
+    assert found.not_done == "no time was left for a second look at a"
+
+
+def test_two_looks_at_what_a_lever_is_worth_count_alike(tune: Tune) -> None:
+    """Without `a` a step takes 10% more, then 5% less; neither of the two is what it is worth."""
+    bare, alone = iter([98.0, 102.0]), iter([33.0, 28.5])
+
+    def step_ms(uses: Uses) -> float:
+        if "b" in uses:
+            return 30.0 if "a" in uses else next(alone)
+        return 60.0 if "a" in uses else next(bare, 100.0)
+
+    found, _ = tune([single("a", 0.5), single("b", 0.4)], step_ms)
+    assert kept(found) == ["a", "b"]
+    assert found.kept[0].leave_one_out == pytest.approx((1.1 * 0.95) ** 0.5)
 
 
 def test_an_interruption_leaves_what_is_known(tmp_path: Path) -> None:

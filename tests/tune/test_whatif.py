@@ -5,11 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from machine import FakeLever, Tune, Uses, factors
 
 from hotlap.levers import all_levers
+from hotlap.levers._base import Settings
 from hotlap.records.run import Lever
 from hotlap.trace.replay import CHANGES
 from hotlap.tune import candidates
+from hotlap.tune.search import Search
 from hotlap.tune.whatif import WhatIf, read_whatif
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "levers"))
@@ -92,6 +95,27 @@ def test_what_the_replay_knows_nothing_of_is_said_by_the_share(fp32: WhatIf) -> 
     assert predicted.by == "share" and predicted.predicted == pytest.approx(1 / (1 - lever.share(context(True))))
     replayed = candidates.predict(Known(fp32), all_levers()["fused-optimizer"], context(True))  # type: ignore[arg-type]
     assert replayed.by == "replay" and replayed.predicted == gain(fp32, "fused-optimizer")
+
+
+@pytest.mark.parametrize(("broken", "said"), [("none", (4.0, "replay")), ("graphs", (2.0, "share"))])
+def test_a_prediction_is_of_the_settings_that_are_kept(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, broken: str, said: tuple[float, str]
+) -> None:
+    """The replay knows what CUDA graphs would win; it knows nothing of the mode that is kept instead."""
+
+    class Modes(FakeLever):
+        def scenario(self, settings: Settings) -> str | None:
+            return "no_launch_cost" if settings["mode"] == "graphs" else None
+
+    replay = Told(no_launch_cost=25.0)
+    monkeypatch.setattr(Search, "_read_trace", lambda self, trial: setattr(self.state, "whatif", replay))
+    lever = Modes("a", 0.5, ({"mode": "graphs"}, {"mode": "plain"}))
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        return ("crashed", "x") if uses.get("a") == {"mode": broken} else ("measured", "")
+
+    found, _ = tune([lever], factors(a=0.5), device="cuda", outcome=outcome)
+    assert (found.kept[0].predicted, found.kept[0].predicted_by) == said
 
 
 def test_a_trace_of_the_cpu_and_what_is_no_trace_predict_nothing(tmp_path: Path) -> None:

@@ -71,6 +71,12 @@ READERS: dict[Any, Callable[[int], float]] = {
 """A number in host memory, by its address. A torch op would be in the user's traces, and costs more."""
 
 
+def _read(scalar: Any) -> float:
+    """A number on the host. Zeros that autograd makes lie nowhere, and negated views are not what lies there."""
+    at = scalar.data_ptr()
+    return READERS[scalar.dtype](at) if at and not scalar.is_neg() else float(scalar)
+
+
 class LateLosses:
     """Losses read without waiting: device scalars are copied to pinned memory in stream order and read later.
 
@@ -86,7 +92,7 @@ class LateLosses:
     def take(self, loss: Any) -> Any:
         """A handle for `value`: a float for a host scalar, a slot for a device scalar, None for anything else."""
         if type(loss) is torch.Tensor and loss.is_cpu:  # what follows costs several times as much
-            return READERS[loss.dtype](loss.data_ptr()) if loss.numel() == 1 and loss.dtype in READERS else None
+            return _read(loss) if loss.numel() == 1 and loss.dtype in READERS else None
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             return None  # a GradientEdge, or no scalar
         if hasattr(loss, "to_local"):

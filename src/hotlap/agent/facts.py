@@ -11,6 +11,7 @@ from hotlap.records.session import Session
 
 from .blocks import repeated
 from .compiled import compiled_functions
+from .host import WARM_STEPS
 from .loaders import Making, described
 from .probe import leaves
 from .softmax import calls_softmax
@@ -23,8 +24,6 @@ NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.pa
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
 MOST_SOURCES = 512
-WARM_STEPS = 10
-"""Steps after which a loop of fixed shapes has the device memory that it needs."""
 
 
 class Script:

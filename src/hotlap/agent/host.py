@@ -1,7 +1,7 @@
 """What the loop costs the host beside its own work: page faults, time in the kernel, pauses of Python's collector.
 
 Counted by the kernel and by `gc.callbacks`, so nothing of it is done a step. What is told is the difference since
-step WARM_STEPS, when a loop of fixed shapes has the memory that it needs.
+step WARM_STEPS.
 """
 
 import gc
@@ -14,6 +14,7 @@ except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
 WARM_STEPS = 10
+"""Steps after which a loop of fixed shapes has the memory that it needs, on the device too."""
 
 
 class Pauses:

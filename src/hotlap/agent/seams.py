@@ -90,7 +90,7 @@ class Seams:
         return bool(self._batches)
 
     def _note(self, lever: str) -> None:
-        """A lever took hold: said once, so that a recipe whose lever never does is noticed."""
+        """A lever took hold: said once, in a file that shows which levers of a recipe never do."""
         if lever not in self._in_use:
             self._in_use.add(lever)
             self.agent.append("levers.jsonl", json.dumps({"lever": lever}) + "\n")
@@ -115,7 +115,7 @@ class Seams:
 
     def batch(self, iterator: Any, fetch: Callable[[], Any]) -> Any:
         for lever, wrap in self._batches:
-            self._note(lever)
+            self._try(lever, self._note, lever)  # the disk may be full
             fetch = _bind(wrap, iterator, fetch)
         return fetch()
 

@@ -5,7 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rich.progress import BarColumn, Progress, TextColumn
+
 from hotlap.records.files import new_folder, to_json
+from hotlap.report.console import stderr_console
 
 RUNS = Path("hotlap-runs")
 
@@ -25,6 +28,13 @@ def free_name(command: list[str], kind: str) -> Path:
     while (path := RUNS / (stem if not number else f"{stem}-{number}")).exists():
         number += 1
     return path
+
+
+def reading() -> Progress:
+    """A bar on stderr for what is read, on terminals only."""
+    console = stderr_console()
+    bar = TextColumn("reading {task.description}"), BarColumn()
+    return Progress(*bar, console=console, transient=True, disable=not console.is_terminal)
 
 
 def print_json(record: Any) -> None:

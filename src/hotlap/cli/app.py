@@ -10,7 +10,16 @@ from hotlap import __version__
 from hotlap.records.errors import EXIT_CODES, HotlapError
 from hotlap.report.console import clean, stderr_console
 
-from . import advise, calibrate, diff, export, patch, report, run, show, trace, tune
+from .advise import advise
+from .calibrate import calibrate
+from .diff import diff
+from .export import export, open_
+from .patch import UpToCommand, patch
+from .report import report
+from .run import run
+from .show import show
+from .trace import trace
+from .tune import tune
 
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # ClickException; newer typer carries its own click
 CODES = "\n\n".join(f"{code}: {meaning}" for code, meaning in EXIT_CODES.items())
@@ -24,17 +33,17 @@ app = typer.Typer(
     epilog=f"Exit codes of hotlap itself:\n\n{CODES}",
 )
 COMMAND = {"allow_interspersed_args": False}  # the first word that is no option begins the command
-app.command(name="run", context_settings=COMMAND)(run.run)
-app.command(name="advise")(advise.advise)
-app.command(name="export")(export.export)
-app.command(name="open")(export.open_)
-app.command(name="calibrate")(calibrate.calibrate)
-app.command(name="diff")(diff.diff)
-app.command(name="report")(report.report)
-app.command(name="patch", cls=patch.UpToCommand)(patch.patch)
-app.command(name="show")(show.show)
-app.command(name="trace")(trace.trace)
-app.command(name="tune", context_settings=COMMAND)(tune.tune)
+app.command(name="run", context_settings=COMMAND)(run)
+app.command(name="advise")(advise)
+app.command(name="export")(export)
+app.command(name="open")(open_)
+app.command(name="calibrate")(calibrate)
+app.command(name="diff")(diff)
+app.command(name="report")(report)
+app.command(name="patch", cls=UpToCommand)(patch)
+app.command(name="show")(show)
+app.command(name="trace")(trace)
+app.command(name="tune", context_settings=COMMAND)(tune)
 
 
 def _version(value: bool) -> None:

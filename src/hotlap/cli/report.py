@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
 
 from hotlap.records.errors import RecordError, UsageError
 from hotlap.records.files import write_atomic
-from hotlap.report.console import stderr_console
+
+from ._common import reading
 
 PAGE: Final = "report.html"
 OURS: Final = b"<!doctype html>\n<!-- hotlap report -->"
@@ -37,12 +37,7 @@ def report(
 
     target = out or _default(path)
     _may_write(target)
-    console = stderr_console()
-    bar = Progress(
-        TextColumn("reading {task.description}"), BarColumn(), console=console, transient=True,
-        disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar:
+    with reading() as bar:
         task = bar.add_task("", total=None)
         page = gather(path, source, lambda name, at: bar.update(task, description=name[:60]))
     html = render(page, PLOTLY_FILE if shared_js else None)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from hotlap.launch.perf import PERF_FILE
 from hotlap.records.errors import UsageError
 from hotlap.report.console import Screen, columns, plain, stderr_console
 
-from ._common import print_json
+from ._common import print_json, reading
 
 if TYPE_CHECKING:
     from hotlap.records.trace import TraceReport
@@ -107,7 +106,7 @@ def _reading(paths: list[Path]) -> Iterator[tuple[list["TraceFile"], Callable[[s
     from hotlap.trace.files import trace_files
 
     files = [file for one in paths for file in trace_files(one)]
-    with _progress() as shown:
+    with reading() as shown:
         task = shown.add_task("", total=sum(file.size for file in files))
         done: dict[str, int] = {}
 
@@ -116,18 +115,6 @@ def _reading(paths: list[Path]) -> Iterator[tuple[list["TraceFile"], Callable[[s
             shown.update(task, completed=sum(done.values()), description=name[:60])
 
         yield files, told
-
-
-def _progress() -> Progress:
-    """A bar on stderr, on terminals only."""
-    console = stderr_console()
-    return Progress(
-        TextColumn("reading {task.description}"),
-        BarColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
 
 
 def _query(paths: list[Path], text: str, json: bool) -> int:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Annotated, get_args
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -14,6 +15,7 @@ from hotlap.report.progress import Progress
 from hotlap.report.tune_screen import tune_screen
 from hotlap.tune import tune as tuning
 from hotlap.tune.objective import SLOWDOWN, Kind
+from hotlap.tune.trials import STEPS
 from hotlap.tune.tune import TuneRequest
 
 from ._common import free_name, print_json
@@ -27,7 +29,7 @@ def tune(
     budget: Annotated[str, typer.Option(help="Time it may take: 90s, 10m, 1h.")] = "10m",
     steps: Annotated[
         int, typer.Option(min=12, help="Steady steps a trial measures at most (20 at least, then 3 s).")
-    ] = 400,
+    ] = STEPS,
     only: Annotated[str, typer.Option(help="Try only these levers: a,b.")] = "",
     without: Annotated[str, typer.Option(help="Don't try these levers: a,b.")] = "",
     allow: Annotated[str, typer.Option(help="'semantic' lets levers change training.")] = "",
@@ -59,7 +61,8 @@ def tune(
         if command:
             raise UsageError(f"--resume takes the command from {resume}; leave out {' '.join(command)[:80]!r}")
         folder, request = resume, tuning.read_request(resume)
-        request = _with_budget(request, _seconds(budget))
+        request = msgspec.structs.replace(request, budget_s=_seconds(budget))
+        tuning.check(request)
     else:
         request = TuneRequest(
             command=tuple(command or ()),
@@ -82,12 +85,6 @@ def tune(
         result = tuning.tune(folder, request, progress, resume=resume is not None)
     Console().print(tune_screen(result, folder)) if not json else print_json(result)
     return 130 if result.why_incomplete.startswith("interrupted") else 0
-
-
-def _with_budget(request: TuneRequest, seconds: float) -> TuneRequest:
-    import msgspec
-
-    return msgspec.structs.replace(request, budget_s=seconds)
 
 
 def _seconds(text: str) -> float:

@@ -1,7 +1,7 @@
 """What to try first: the decision table asked with what a person or a run says.
 
 A run answers through its diagnosis: each finding's share is that of one measure, so the first suggestion and the bound
-come from the same numbers. The report page asks the same table with the same rules (`report/page/advise.js`).
+come from the same numbers. The report page asks the same table with the same rules (`report/page/templates/advise.js`).
 """
 
 import math
@@ -241,8 +241,9 @@ def _unknown(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _is_all_of_the_model(finding: Finding) -> bool:
-    """Whether it has the time of the whole model, the device's own work in it, as a run without a trace has it."""
-    return finding.id == "launch" and finding.cost_ms is None
+    """Whether it has the time of the whole model, the device's own work in it, as a run without a trace has it; a graph
+    break or recompilations may stand for it (`compiled.py`)."""
+    return finding.bound == "launch" and finding.share > 0 and finding.cost_ms is None
 
 
 def measure_of(finding: Finding) -> str:

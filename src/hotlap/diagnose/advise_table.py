@@ -11,7 +11,7 @@ idle time 10%, because profilers add some; kernels 30% below their roofline, as 
 where the allocator begins to run short.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from hotlap.records.advice import Condition, Measure, Row, ShareOf, Table
 
@@ -147,291 +147,247 @@ def unknown(*measures: str) -> tuple[Condition, ...]:
     return tuple(Condition(measure=name, unknown=True) for name in measures)
 
 
-INPUT: Final = Row(
-    id="input",
-    bound="input",
-    title="Feed it: make batches ahead of their use",
-    conditions=(above("input", WORTH),),
-    share=ShareOf(of="input"),
-    removable=True,
-    kind=BETWEEN,
-    because="{input} of the step is waiting for the next batch.",
-    do=(
-        "Make batches in worker processes (num_workers, persistent_workers=True). How many has to be measured.",
-        "For a GPU: pin_memory=True and .to(device, non_blocking=True), so that the copy overlaps the computation.",
-        "Make a batch cheaper: decode once and keep it, collate whole arrays instead of samples.",
-    ),
-    levers=("loader-workers", "batch-fetch", "sample-cache", "device-prefetch"),
-    verify="The `data` phase becomes short.",
-)
-SYNC: Final = Row(
-    id="sync",
-    bound="sync",
-    title="Stop waiting for values in the loop",
-    conditions=(above("sync", WORTH),),
-    share=ShareOf(of="sync"),
-    removable=True,
-    kind=BETWEEN,
-    because="{sync} of the step the device stands still after the host has waited for it.",
-    do=(
-        "Keep losses and metrics on the device; read them every n steps. print(loss), f-strings and .item() each wait.",
-        "Decide on the device: torch.where instead of `if tensor` or a boolean mask.",
-        "Take torch.cuda.synchronize() out of the loop; time with CUDA events.",
-    ),
-    verify="`hotlap run --profile COMMAND` before and after: the finding is gone and the step is shorter.",
-)
-HOST_CODE: Final = Row(
-    id="host_code",
-    bound="unknown",
-    title="Take Python out of the loop",
-    conditions=(above("host_code", WORTH),),
-    share=ShareOf(of="host_code"),
-    removable=True,
-    kind=BETWEEN,
-    because="{host_code} of the step is the loop's own code, outside of data, model and optimizer.",
-    do=(
-        "Log, checkpoint and evaluate every n steps, or in another thread.",
-        "Make batches ahead, in a DataLoader with workers, where the loop makes them by hand.",
-        "Compute metrics on the device, on whole batches instead of samples.",
-    ),
-    levers=("gc-pauses",),
-    verify="`hotlap run --profile COMMAND` names the line; afterwards the `other` phase is short.",
-)
-LAUNCH: Final = Row(
-    id="launch",
-    bound="launch",
-    title="Launch less: compile, then CUDA graphs",
-    conditions=(above("launch_bound", WORTH),),
-    share=ShareOf(of="launch_bound"),
-    removable=True,
-    kind=BETWEEN,
-    because="{launch_bound} of the step the device waits for the host to launch its next kernel.",
-    do=(
-        "torch.compile the model; with static shapes mode='reduce-overhead', which replays CUDA graphs.",
-        "fused=True for the optimizer.",
-        "A larger batch, where training allows it: the same launches do more work.",
-    ),
-    levers=("compile", "fused-optimizer"),
-    verify="Mixed precision alone can make such a step slower.",
-)
-H2D: Final = Row(
-    id="h2d",
-    bound="h2d",
-    title="Copy the next batch while this one is computed",
-    conditions=(above("h2d", WORTH),),
-    share=ShareOf(of="h2d"),
-    removable=True,
-    kind=BETWEEN,
-    because="{h2d} of the step is copies that nothing overlaps.",
-    do=(
-        "pin_memory=True in the DataLoader and .to(device, non_blocking=True). Pinning inside the loop is slower.",
-        "Prefetch to the device on a stream of its own.",
-        "Send less: uint8 images, augmented on the device.",
-    ),
-    levers=("loader-workers", "device-prefetch"),
-    verify="The `h2d` phase becomes short.",
-)
-ALLOCATOR: Final = Row(
-    id="allocator",
-    bound="memory",
-    title="Stop taking memory from the driver in every step",
-    conditions=(above("allocator", WORTH),),
-    share=ShareOf(of="allocator"),
-    removable=True,
-    kind=BETWEEN,
-    because="{allocator} of the step is idle under cudaMalloc and cudaFree.",
-    do=(
-        "Take torch.cuda.empty_cache() out of the loop.",
-        "Keep shapes alike: pad to a few sizes.",
-        "PYTORCH_ALLOC_CONF=expandable_segments:True where blocks don't fit (PYTORCH_CUDA_ALLOC_CONF is its old name). "
-        "With CUDA graphs and NCCL together it has hung.",
-    ),
-    levers=("allocator",),
-    verify="`hotlap run --profile COMMAND`: no driver allocations in steady steps.",
-)
-STRAGGLER: Final = Row(
-    id="straggler",
-    bound="communication",
-    title="Look at the slow rank",
-    conditions=(above("straggler", WORTH),),
-    share=ShareOf(of="straggler"),
-    removable=True,
-    kind=BETWEEN,
-    because="{straggler} of the step the other ranks wait for one.",
-    do=(
-        "Give every rank the same work: lengths, shards, experts.",
-        "Look at that rank's input, host and clocks before the network.",
-    ),
-    verify="`hotlap run --profile COMMAND`: no rank arrives later than the others by more than noise.",
-)
-COMMUNICATION: Final = Row(
-    id="communication",
-    bound="communication",
-    title="Hide communication behind the backward",
-    conditions=(above("communication", WORTH),),
-    share=ShareOf(of="communication"),
-    removable=True,
-    kind=BETWEEN,
-    because="{communication} of the step is communication that no computation hides.",
-    do=(
-        "DistributedDataParallel with its buckets, or fully_shard with prefetch; no collectives after the backward.",
-        "Larger buckets; gradient_as_bucket_view=True; no_sync() while gradients are accumulated.",
-        "One tensor instead of a list of them: all_gather_into_tensor (all_gather_single from torch 2.13).",
-    ),
-    verify="`hotlap run --profile COMMAND`: the share of hidden communication rises.",
-)
-NO_TENSOR_CORES: Final = Row(
-    id="no_tensor_cores",
-    bound="compute",
-    title="Use the tensor cores: bf16, or TF32",
-    conditions=(above("no_tensor_cores", WORTH),),
-    share=ShareOf(of="no_tensor_cores"),
-    kind=CHIP,
-    because="{no_tensor_cores} of the step is products that leave the tensor cores unused.",
-    do=(
-        "torch.autocast('cuda', dtype=torch.bfloat16) around forward and loss; weights and optimizer stay float32. "
-        "bf16 needs no GradScaler.",
-        "TF32 where float32 has to stay: torch.set_float32_matmul_precision('high').",
-        "Dimensions (vocabulary, heads, channels) in multiples of 8, better of 64.",
-    ),
-    levers=("bf16-autocast", "tf32"),
-    verify="Faster, and parity of the losses holds.",
-)
-COMPUTE: Final = Row(
-    id="compute",
-    bound="compute",
-    title="Make the arithmetic cheaper",
-    conditions=(above("compute", WORTH),),
-    share=ShareOf(of="compute"),
-    kind=CHIP,
-    because="{compute} of the step is the model's own arithmetic.",
-    do=(
-        "Lower precision (bf16 autocast) and torch.compile. Benchmark the two together and alone.",
-        "Fused attention (scaled_dot_product_attention), channels_last for convolutions, dimensions that fill tiles.",
-        "A single slow kernel: profile it with ncu before rewriting it.",
-    ),
-    levers=("bf16-autocast", "tf32", "compile", "attention", "channels-last", "cudnn-benchmark", "cpu-threads"),
-    verify="What is kept has a measured gain and passes parity.",
-)
-BANDWIDTH: Final = Row(
-    id="bandwidth",
-    bound="bandwidth",
-    title="Move fewer bytes: fuse",
-    conditions=(above("bandwidth", WORTH),),
-    share=ShareOf(of="bandwidth"),
-    kind=BYTES,
-    because="{bandwidth} of the step is kernels that move data and compute next to nothing.",
-    do=(
-        "torch.compile: chains of elementwise operations become one kernel.",
-        "Smaller types; fused=True for the optimizer.",
-        "Fewer copies: expand instead of repeat, no .contiguous() back and forth, channels_last for convolutions.",
-    ),
-    levers=("compile", "fused-optimizer", "attention", "bf16-autocast", "channels-last"),
-    verify="The step is shorter; in a trace fewer kernels move the same data.",
-)
-OPTIMIZER: Final = Row(
-    id="optimizer",
-    bound="bandwidth",
-    title="Step the optimizer in one pass",
-    conditions=(above("optimizer", WORTH),),
-    share=ShareOf(of="optimizer"),
-    kind=BYTES,
-    because="{optimizer} of the step is an optimizer that reads and writes the parameters many times.",
-    do=("fused=True (Adam, AdamW, SGD, Adagrad).",),
-    levers=("fused-optimizer",),
-    verify="The `optimizer` phase becomes short.",
-)
-KERNELS: Final = Row(
-    id="kernels",
-    bound="compute",
-    title="Bring the kernels to their roofline",
-    conditions=(above("roofline_gap", BELOW_ROOF), above("share", WORTH), *unknown(*KERNEL_PARTS)),
-    share=ShareOf(of="step", less=("idle", "communication", "h2d"), times=("roofline_gap",)),
-    kind=CHIP,
-    because="The kernels run {roofline_gap} below what the device could do: {share} of the step.",
-    do=(
-        "See what limits them: `hotlap run --profile COMMAND`, then `hotlap trace` names op, line and limit.",
-        "Arithmetic: bf16 autocast, tensor cores. Memory traffic: torch.compile fuses it.",
-        "A library kernel or a Triton one for a single slow op, after ncu has said what it is limited by.",
-    ),
-    levers=("compile", "bf16-autocast", "tf32", "attention", "fused-optimizer", "channels-last", "cudnn-benchmark"),
-    verify="What is kept has a measured gain and passes parity.",
-)
-GAPS: Final = Row(
-    id="gaps",
-    bound="unknown",
-    title="Find out what the device waits for",
-    conditions=(above("share", UNEXPLAINED),),
-    share=ShareOf(of="idle", less=IDLE_PARTS),
-    removable=True,
-    kind=BETWEEN,
-    because="{share} of the step the device is idle and the cause is not known: batches, synchronisation or Python.",
-    do=(
-        "`hotlap run --profile COMMAND` divides the idle time by cause and names the lines.",
-        "At the start of each step: the loader. More workers, pinned memory.",
-        "In the middle of it: .item(), print(loss), .cpu(), `if tensor`. Log every n steps.",
-    ),
-    levers=("loader-workers", "device-prefetch"),
-    verify="`hotlap run --profile COMMAND` before and after.",
-)
-MEMORY: Final = Row(
-    id="memory",
-    bound="memory",
-    title="Make room on the device",
-    conditions=(above("memory_pressure", FULL),),
-    kind=BYTES,
-    because="{memory_pressure} of the device's memory is in use at the peak. How much time that costs is not known.",
-    do=(
-        "bf16 autocast: activations take half. zero_grad() sets gradients to None by itself; do not turn that off.",
-        "PYTORCH_ALLOC_CONF=expandable_segments:True where shapes vary.",
-        "Activation checkpointing (use_reentrant=False), or a smaller batch with gradient accumulation.",
-        "Don't keep tensors alive: lists of losses hold whole graphs unless they are detached.",
-    ),
-    levers=("bf16-autocast", "allocator", "activation-budget", "checkpoint-blocks", "activation-offload"),
-    verify="The peak falls (`peak_memory_bytes` in facts.json) and the step does not become longer.",
-)
-PROFILE: Final = Row(
-    id="profile",
-    bound="unknown",
-    title="Measure first",
-    conditions=unknown(*(one.name for one in MEASURES)),
-    because="Nothing is known of the step yet.",
-    do=(
-        "`hotlap run --profile COMMAND` measures the step and names its bound.",
-        "`hotlap advise FOLDER` then starts from that run.",
-    ),
-    verify="The screen names the bound, what it costs and the line.",
-)
-FINE: Final = Row(
-    id="fine",
-    bound="unknown",
-    title="Nothing stands out",
-    because="Nothing of what is known takes a notable share of the step.",
-    do=(
-        "`hotlap tune COMMAND` tries what applies, with proof.",
-        "What is left is less work: a smaller model, lower precision, more devices.",
-    ),
-    verify='`hotlap tune` says "no gain" where there is none.',
-)
+def share_of(measure: str, kind: str = BETWEEN, **told: Any) -> Row:
+    """What to do about one measure, by name unless an id is told: from WORTH on, and it can win that share; all of it
+    goes away where it is a wait between kernels."""
+    known: dict[str, Any] = {"id": measure, "conditions": (above(measure, WORTH),), "share": ShareOf(of=measure)}
+    return Row(**{**known, "kind": kind, "removable": kind == BETWEEN, **told})
 
-TABLE: Final = Table(
-    measures=MEASURES,
-    rows=(
-        INPUT,
-        SYNC,
-        HOST_CODE,
-        GAPS,
-        LAUNCH,
-        H2D,
-        ALLOCATOR,
-        STRAGGLER,
-        COMMUNICATION,
-        NO_TENSOR_CORES,
-        COMPUTE,
-        BANDWIDTH,
-        OPTIMIZER,
-        KERNELS,
-        MEMORY,
+
+ROWS: Final = (
+    share_of(
+        "input",
+        bound="input",
+        title="Feed it: make batches ahead of their use",
+        because="{input} of the step is waiting for the next batch.",
+        do=(
+            "Make batches in worker processes (num_workers, persistent_workers=True). How many has to be measured.",
+            "For a GPU: pin_memory=True and .to(device, non_blocking=True), so that the copy overlaps the computation.",
+            "Make a batch cheaper: decode once and keep it, collate whole arrays instead of samples.",
+        ),
+        levers=("loader-workers", "batch-fetch", "sample-cache", "device-prefetch"),
+        verify="The `data` phase becomes short.",
     ),
-    otherwise=(PROFILE, FINE),
+    share_of(
+        "sync",
+        bound="sync",
+        title="Stop waiting for values in the loop",
+        because="{sync} of the step the device stands still after the host has waited for it.",
+        do=(
+            "Keep losses and metrics on the device; read them every n steps. print(loss), f-strings and .item() "
+            "each wait.",
+            "Decide on the device: torch.where instead of `if tensor` or a boolean mask.",
+            "Take torch.cuda.synchronize() out of the loop; time with CUDA events.",
+        ),
+        verify="`hotlap run --profile COMMAND` before and after: the finding is gone and the step is shorter.",
+    ),
+    share_of(
+        "host_code",
+        bound="unknown",
+        title="Take Python out of the loop",
+        because="{host_code} of the step is the loop's own code, outside of data, model and optimizer.",
+        do=(
+            "Log, checkpoint and evaluate every n steps, or in another thread.",
+            "Make batches ahead, in a DataLoader with workers, where the loop makes them by hand.",
+            "Compute metrics on the device, on whole batches instead of samples.",
+        ),
+        levers=("gc-pauses",),
+        verify="`hotlap run --profile COMMAND` names the line; afterwards the `other` phase is short.",
+    ),
+    Row(
+        id="gaps",
+        bound="unknown",
+        title="Find out what the device waits for",
+        conditions=(above("share", UNEXPLAINED),),
+        share=ShareOf(of="idle", less=IDLE_PARTS),
+        removable=True,
+        kind=BETWEEN,
+        because="{share} of the step the device is idle and the cause is not known: batches, synchronisation or "
+        "Python.",
+        do=(
+            "`hotlap run --profile COMMAND` divides the idle time by cause and names the lines.",
+            "At the start of each step: the loader. More workers, pinned memory.",
+            "In the middle of it: .item(), print(loss), .cpu(), `if tensor`. Log every n steps.",
+        ),
+        levers=("loader-workers", "device-prefetch"),
+        verify="`hotlap run --profile COMMAND` before and after.",
+    ),
+    share_of(
+        "launch_bound",
+        id="launch",
+        bound="launch",
+        title="Launch less: compile, then CUDA graphs",
+        because="{launch_bound} of the step the device waits for the host to launch its next kernel.",
+        do=(
+            "torch.compile the model; with static shapes mode='reduce-overhead', which replays CUDA graphs.",
+            "fused=True for the optimizer.",
+            "A larger batch, where training allows it: the same launches do more work.",
+        ),
+        levers=("compile", "fused-optimizer"),
+        verify="Mixed precision alone can make such a step slower.",
+    ),
+    share_of(
+        "h2d",
+        bound="h2d",
+        title="Copy the next batch while this one is computed",
+        because="{h2d} of the step is copies that nothing overlaps.",
+        do=(
+            "pin_memory=True in the DataLoader and .to(device, non_blocking=True). Pinning inside the loop is slower.",
+            "Prefetch to the device on a stream of its own.",
+            "Send less: uint8 images, augmented on the device.",
+        ),
+        levers=("loader-workers", "device-prefetch"),
+        verify="The `h2d` phase becomes short.",
+    ),
+    share_of(
+        "allocator",
+        bound="memory",
+        title="Stop taking memory from the driver in every step",
+        because="{allocator} of the step is idle under cudaMalloc and cudaFree.",
+        do=(
+            "Take torch.cuda.empty_cache() out of the loop.",
+            "Keep shapes alike: pad to a few sizes.",
+            "PYTORCH_ALLOC_CONF=expandable_segments:True where blocks don't fit (PYTORCH_CUDA_ALLOC_CONF is its old "
+            "name). With CUDA graphs and NCCL together it has hung.",
+        ),
+        levers=("allocator",),
+        verify="`hotlap run --profile COMMAND`: no driver allocations in steady steps.",
+    ),
+    share_of(
+        "straggler",
+        bound="communication",
+        title="Look at the slow rank",
+        because="{straggler} of the step the other ranks wait for one.",
+        do=(
+            "Give every rank the same work: lengths, shards, experts.",
+            "Look at that rank's input, host and clocks before the network.",
+        ),
+        verify="`hotlap run --profile COMMAND`: no rank arrives later than the others by more than noise.",
+    ),
+    share_of(
+        "communication",
+        bound="communication",
+        title="Hide communication behind the backward",
+        because="{communication} of the step is communication that no computation hides.",
+        do=(
+            "DistributedDataParallel with its buckets, or fully_shard with prefetch; no collectives after the "
+            "backward.",
+            "Larger buckets; gradient_as_bucket_view=True; no_sync() while gradients are accumulated.",
+            "One tensor instead of a list of them: all_gather_into_tensor (all_gather_single from torch 2.13).",
+        ),
+        verify="`hotlap run --profile COMMAND`: the share of hidden communication rises.",
+    ),
+    share_of(
+        "no_tensor_cores",
+        bound="compute",
+        title="Use the tensor cores: bf16, or TF32",
+        kind=CHIP,
+        because="{no_tensor_cores} of the step is products that leave the tensor cores unused.",
+        do=(
+            "torch.autocast('cuda', dtype=torch.bfloat16) around forward and loss; weights and optimizer stay float32. "
+            "bf16 needs no GradScaler.",
+            "TF32 where float32 has to stay: torch.set_float32_matmul_precision('high').",
+            "Dimensions (vocabulary, heads, channels) in multiples of 8, better of 64.",
+        ),
+        levers=("bf16-autocast", "tf32"),
+        verify="Faster, and parity of the losses holds.",
+    ),
+    share_of(
+        "compute",
+        bound="compute",
+        title="Make the arithmetic cheaper",
+        kind=CHIP,
+        because="{compute} of the step is the model's own arithmetic.",
+        do=(
+            "Lower precision (bf16 autocast) and torch.compile. Benchmark the two together and alone.",
+            "Fused attention (scaled_dot_product_attention), channels_last for convolutions, dimensions that fill "
+            "tiles.",
+            "A single slow kernel: profile it with ncu before rewriting it.",
+        ),
+        levers=("bf16-autocast", "tf32", "compile", "attention", "channels-last", "cudnn-benchmark", "cpu-threads"),
+        verify="What is kept has a measured gain and passes parity.",
+    ),
+    share_of(
+        "bandwidth",
+        bound="bandwidth",
+        title="Move fewer bytes: fuse",
+        kind=BYTES,
+        because="{bandwidth} of the step is kernels that move data and compute next to nothing.",
+        do=(
+            "torch.compile: chains of elementwise operations become one kernel.",
+            "Smaller types; fused=True for the optimizer.",
+            "Fewer copies: expand instead of repeat, no .contiguous() back and forth, channels_last for convolutions.",
+        ),
+        levers=("compile", "fused-optimizer", "attention", "bf16-autocast", "channels-last"),
+        verify="The step is shorter; in a trace fewer kernels move the same data.",
+    ),
+    share_of(
+        "optimizer",
+        bound="bandwidth",
+        title="Step the optimizer in one pass",
+        kind=BYTES,
+        because="{optimizer} of the step is an optimizer that reads and writes the parameters many times.",
+        do=("fused=True (Adam, AdamW, SGD, Adagrad).",),
+        levers=("fused-optimizer",),
+        verify="The `optimizer` phase becomes short.",
+    ),
+    Row(
+        id="kernels",
+        bound="compute",
+        title="Bring the kernels to their roofline",
+        conditions=(above("roofline_gap", BELOW_ROOF), above("share", WORTH), *unknown(*KERNEL_PARTS)),
+        share=ShareOf(of="step", less=("idle", "communication", "h2d"), times=("roofline_gap",)),
+        kind=CHIP,
+        because="The kernels run {roofline_gap} below what the device could do: {share} of the step.",
+        do=(
+            "See what limits them: `hotlap run --profile COMMAND`, then `hotlap trace` names op, line and limit.",
+            "Arithmetic: bf16 autocast, tensor cores. Memory traffic: torch.compile fuses it.",
+            "A library kernel or a Triton one for a single slow op, after ncu has said what it is limited by.",
+        ),
+        levers=("compile", "bf16-autocast", "tf32", "attention", "fused-optimizer", "channels-last", "cudnn-benchmark"),
+        verify="What is kept has a measured gain and passes parity.",
+    ),
+    Row(
+        id="memory",
+        bound="memory",
+        title="Make room on the device",
+        conditions=(above("memory_pressure", FULL),),
+        kind=BYTES,
+        because="{memory_pressure} of the device's memory is in use at the peak. How much time that costs is not "
+        "known.",
+        do=(
+            "bf16 autocast: activations take half. zero_grad() sets gradients to None by itself; do not turn that off.",
+            "PYTORCH_ALLOC_CONF=expandable_segments:True where shapes vary.",
+            "Activation checkpointing (use_reentrant=False), or a smaller batch with gradient accumulation.",
+            "Don't keep tensors alive: lists of losses hold whole graphs unless they are detached.",
+        ),
+        levers=("bf16-autocast", "allocator", "activation-budget", "checkpoint-blocks", "activation-offload"),
+        verify="The peak falls (`peak_memory_bytes` in facts.json) and the step does not become longer.",
+    ),
 )
+OTHERWISE: Final = (
+    Row(
+        id="profile",
+        bound="unknown",
+        title="Measure first",
+        conditions=unknown(*(one.name for one in MEASURES)),
+        because="Nothing is known of the step yet.",
+        do=(
+            "`hotlap run --profile COMMAND` measures the step and names its bound.",
+            "`hotlap advise FOLDER` then starts from that run.",
+        ),
+        verify="The screen names the bound, what it costs and the line.",
+    ),
+    Row(
+        id="fine",
+        bound="unknown",
+        title="Nothing stands out",
+        because="Nothing of what is known takes a notable share of the step.",
+        do=(
+            "`hotlap tune COMMAND` tries what applies, with proof.",
+            "What is left is less work: a smaller model, lower precision, more devices.",
+        ),
+        verify='`hotlap tune` says "no gain" where there is none.',
+    ),
+)
+TABLE: Final = Table(measures=MEASURES, rows=ROWS, otherwise=OTHERWISE)

@@ -1,6 +1,6 @@
 """The verdict of a run, from its folder alone."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -10,7 +10,6 @@ import msgspec
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_run, read_steps, read_words
-from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
 
 from .balance import Late, straggler, without_the_wait
@@ -86,7 +85,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     late = straggler([rank.steady.steps for rank in ranks])
     if late is not None:
         found = [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
-    findings = [_without(finding, levers) for finding in sorted(found, key=lambda finding: -finding.share)]
+    findings = [without(finding, levers) for finding in sorted(found, key=lambda finding: -finding.share)]
     rates = [throughput(rank.steady) for rank in ranks]
     return Diagnosis(
         mode="train" if mode == "train" else "inference",
@@ -119,7 +118,7 @@ def _straggler(late: Late, rank: Rank) -> Finding:
     return finding_of(late, rank.facts.rank if rank.facts else late.index, where)
 
 
-def _without(finding: Finding, levers: tuple[str, ...]) -> Finding:
+def without(finding: Finding, levers: Collection[str]) -> Finding:
     """The finding without levers that are in already."""
     return msgspec.structs.replace(finding, levers=tuple(name for name in finding.levers if name not in levers))
 
@@ -173,6 +172,3 @@ def _nothing(folder: Path) -> str:
         said = NO_TORCH
     how = f" before it ended with exit code {run.exit_code}" if run.exit_code else ""
     return f"no training step was seen in `{' '.join(run.command)[:200]}`{how}. {said}. {WHAT_COUNTS}"
-
-
-__all__ = ["LEAST_STEPS", "PHASES", "Rank", "diagnose", "read_ranks"]

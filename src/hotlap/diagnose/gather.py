@@ -108,8 +108,22 @@ def _of_run(folder: Path, source: bool, progress: Progress) -> Page:
 
 
 def _thin(samples: Sequence[TelemetrySample]) -> tuple[TelemetrySample, ...]:
-    every = max(1, -(-len(samples) // MOST_SAMPLES))
-    return tuple(samples[::every])
+    """The first, and of each stretch those with the most memory, of the processes and of each GPU: peaks stay."""
+    if len(samples) <= MOST_SAMPLES:
+        return tuple(samples)
+    gpus = {gpu.index for sample in samples for gpu in sample.gpus}
+    curves = [[sample.rss_bytes or 0 for sample in samples], *(_of_gpu(samples, index) for index in sorted(gpus))]
+    every = -(-len(samples) * len(curves) // MOST_SAMPLES)
+    kept = {0}
+    for begin in range(0, len(samples), every):
+        stretch = range(begin, min(begin + every, len(samples)))
+        kept |= {max(stretch, key=curve.__getitem__) for curve in curves}
+    return tuple(samples[at] for at in sorted(kept))
+
+
+def _of_gpu(samples: Sequence[TelemetrySample], index: int) -> list[int]:
+    used = ({gpu.index: gpu.memory_bytes or 0 for gpu in sample.gpus} for sample in samples)
+    return [found.get(index, 0) for found in used]
 
 
 def _run_artefacts(folder: Path) -> Iterable[Artefact]:
@@ -191,7 +205,7 @@ def _curves(folder: Path, tune: Tune) -> Iterable[Curve]:
 def _curve_name(trial: Trial, kept: set[str], shown: dict[str, Trial]) -> str:
     levers = {lever.name for lever in trial.levers if not lever.name.startswith("hotlap.")}
     if trial.purpose.startswith("pinned"):
-        return f"{trial.purpose}"
+        return trial.purpose
     if trial.purpose == "baseline":
         return "bare command again" if "bare command" in shown else "bare command"
     return "recipe" if kept and levers == kept else ""

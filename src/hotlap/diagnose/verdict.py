@@ -6,12 +6,12 @@ import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import RecordError
-from hotlap.records.files import rank_folders, read_facts, read_record, read_source_lines
+from hotlap.records.files import rank_folders, read_facts, read_record, read_run, read_source_lines
 from hotlap.records.profile import Samples
 from hotlap.records.trace import TraceReport
 
 from .compiled import with_compiled
-from .diagnose import diagnose
+from .diagnose import diagnose, without
 from .sampled import with_samples
 
 
@@ -20,7 +20,9 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
 
     traces: the answers of the folder's traces, where they are known already. Raises NothingMeasured, RecordError.
     """
-    return with_compiled(_profiled(folder, traces), next(map(read_facts, rank_folders(folder)), None))
+    found = with_compiled(_profiled(folder, traces), next(map(read_facts, rank_folders(folder)), None))
+    levers = {lever.name for lever in read_run(folder).levers}  # a trace does not know what was in
+    return msgspec.structs.replace(found, findings=tuple(without(one, levers) for one in found.findings))
 
 
 def _profiled(folder: Path, traces: TraceReport | None) -> Diagnosis:

@@ -1,7 +1,8 @@
 """One trace, served to Perfetto's page in the browser of this machine.
 
 As `open_trace_in_ui` of Perfetto's tools: the page may fetch from http://127.0.0.1:9001 only (its content security
-policy), so the port is fixed. Only that file is served, only to that page, and only until it has been fetched.
+policy), so the port is fixed. Only that file is served, and only until it has been fetched. Browsers give it to no
+other page. Any program on this machine, of any user, may fetch it meanwhile if it knows or guesses the address.
 """
 
 import contextlib

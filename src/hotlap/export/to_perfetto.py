@@ -42,7 +42,7 @@ def write(series: Series, path: Path) -> list[str]:
     traces = [(rank, folder / "trace.json.gz") for rank, folder in series.ranks()]
     found = [(rank, trace) for rank, trace in traces if trace.is_file()]
     lost = merge(found, path) if found else _write(path, _steps(series))
-    said = [f"hotlap open {series.folder}   (or drag {path} into https://ui.perfetto.dev)"]
+    said = [f"hotlap open {path}   (or drag it into https://ui.perfetto.dev)"]
     return [*said, f"{lost} events could not be read and are left out"] if lost else said
 
 

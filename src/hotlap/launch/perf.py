@@ -76,7 +76,7 @@ def _remove_empty(path: Path) -> None:
 
 
 def why_not(folder: Path) -> str:
-    """What perf said last, for a run without counters."""
+    """What perf said first, for a run without counters."""
     try:
         lines = (folder / PERF_FILE).with_suffix(".txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -8,7 +8,7 @@ import torch
 from ._attention_graph import Operand, Site, Step, Unfit, same, shape_of
 
 SURELY_NEVER: Final = -1e8
-"""A fill that absorbs, in float32, the score it is added to."""
+"""A fill that absorbs a score it is added to: float32 numbers lie 8 apart there."""
 HALF: Final = (torch.bfloat16, torch.float16)
 
 
@@ -103,7 +103,7 @@ class Build:
         """The mask to pass."""
         steps = [step for step in self.site.steps if step.kind != "scale" or _after_bias(self.site, step)]
         fills = [step for step in steps if step.kind == "fill"]
-        if all(step.kind in {"fill"} for step in steps):
+        if all(step.kind == "fill" for step in steps):
             values = {step.value for step in fills}
             if len(values) == 1:
                 return self._boolean(fills)

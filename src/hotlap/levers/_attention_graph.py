@@ -255,8 +255,7 @@ class Finder:
         if name in {"add", "sub"}:
             return self._added(node, name, turned)
         if name in {"masked_fill", "setitem"} and not turned:
-            at, what = (1, 2)
-            mask, value = argument(node, at, "mask"), argument(node, what, "value")
+            mask, value = argument(node, 1, "mask"), argument(node, 2, "value")
             return node.args[0], [self._fill(node, mask, self.number(value), False)]
         if name == "where":
             mask, one, two = (argument(node, 0, "condition"), argument(node, 1, "input"), argument(node, 2, "other"))

@@ -20,7 +20,20 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ._attention_build import HALF, SURELY_NEVER, Build
 from ._attention_check import ALLOWED, Unchecked, differs
-from ._attention_graph import Finder, Operand, Site, Step, Unfit, argument, op, same, shape_of, transposed, writes
+from ._attention_graph import (
+    PURE,
+    Finder,
+    Operand,
+    Site,
+    Step,
+    Unfit,
+    argument,
+    op,
+    same,
+    shape_of,
+    transposed,
+    writes,
+)
 from ._attention_masks import Constants, Guard, Held, Varies, flat, holders, is_causal, never
 
 TORCHS_OWN: Final = "multi_head_attention_forward"
@@ -107,15 +120,16 @@ class Rewrite:
         dtype = site.final.meta["example_value"].dtype
         q, k, v = (self._lower(operand, dtype) for operand in (site.q, site.k, site.v))
         _same_types(site, (q, k, v), dtype)
-        made = Build(self.graph, site, dtype, self.same_random)
+        made, fits = Build(self.graph, site, dtype, self.same_random), False
         try:
             with self.graph.inserting_before(site.final):
                 causal, masks = self._masks(site, made)
                 result = made.attention(q, k, v, causal, masks)
             self._check(site, result, (dtype, causal, q.shape, k.shape, v.shape))
-        except Unfit:
-            made.undo()
-            raise
+            fits = True
+        finally:
+            if not fits:
+                made.undo()
         result.meta = dict(site.final.meta)
         site.final.replace_all_uses_with(result)
         self._erase(site)
@@ -217,8 +231,6 @@ def _device(node: Any) -> Any:
 
 
 def _idle(node: Any) -> bool:
-    from ._attention_graph import PURE
-
     return op(node) in PURE - {"dropout"} and not writes(node)
 
 
@@ -243,8 +255,10 @@ def rewrite(
 ) -> Report:
     """Rewrite a graph and those inside it; what masks rely on is added to the guard."""
     one = Rewrite(graph_module, inputs, roots, constant_masks, same_random)
-    report = one.run()
-    guard.add(one.held)
+    try:
+        report = one.run()
+    finally:
+        guard.add(one.held)  # of what was rewritten before an error, too
     for name, inner in graph_module.named_modules():
         if name and isinstance(inner, torch.fx.GraphModule):
             more = Rewrite(inner, [], [], constant_masks, same_random).run()

@@ -15,18 +15,18 @@ def standard(loader: "LoaderFacts | None") -> str | None:
     return None
 
 
-def resize(loader: Any, times: int = 1, parts: int = 1) -> None:
-    """Give a loader batches of `times` as many samples, or of one part of them; once for each loader.
+def resize(loader: Any, times: int = 1, parts: int = 1) -> bool:
+    """Give a loader batches of `times` as many samples, or of one part of them; once for each loader. Whether it has.
 
-    Raises Refused where the script makes its batches itself, or where they do not divide.
+    Raises Refused, the first time, where the script makes its batches itself, or where they do not divide.
     """
     import torch
 
     from hotlap.agent.seams import Refused
 
-    if getattr(loader, "_hotlap_resized", False):
-        return
-    loader._hotlap_resized = True
+    if hasattr(loader, "_hotlap_resized"):
+        return bool(loader._hotlap_resized)
+    loader._hotlap_resized = False
     sampler = loader.batch_sampler
     if type(sampler) is not torch.utils.data.BatchSampler or loader.batch_size is None:
         raise Refused("the script makes its batches itself")
@@ -35,3 +35,5 @@ def resize(loader: Any, times: int = 1, parts: int = 1) -> None:
     size = loader.batch_size * times // parts
     sampler.batch_size = size
     object.__setattr__(loader, "batch_size", size)  # DataLoader's own forbids it, for loaders that are being iterated
+    loader._hotlap_resized = True
+    return True

@@ -2,9 +2,24 @@
 
 import types
 import weakref
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from hotlap.records.run import OptimizerFacts
 
 FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
+TYPES: Final = {"float32", "float64", "float16", "bfloat16"}
+
+
+def unfit(optimizer: "OptimizerFacts") -> str | None:
+    """Why the parameters of an optimizer are none for a fused kernel; None if they are."""
+    if optimizer.sparse:
+        return f"{optimizer.name} gets sparse gradients, which the fused kernel does not take"
+    if len(optimizer.devices) != 1:
+        return f"the parameters of {optimizer.name} lie on {len(optimizer.devices)} devices"
+    if not set(optimizer.dtypes) <= TYPES:
+        return f"{optimizer.name} has parameters of {', '.join(optimizer.dtypes)}"
+    return None
 
 
 def fuse(optimizer: Any) -> None:

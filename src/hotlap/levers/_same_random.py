@@ -19,9 +19,14 @@ class SameRandom(Lever):
     meaning = "compiled code draws the random numbers of eager code"
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        import torch._inductor.config
+        draw_as_eager()
 
-        torch._inductor.config.fallback_random = True
+
+def draw_as_eager() -> None:
+    """Let Inductor leave random numbers to eager kernels."""
+    import torch._inductor.config
+
+    torch._inductor.config.fallback_random = True
 
 
 LEVER = SameRandom()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ._base import Applies, Context
 
 if TYPE_CHECKING:
-    from hotlap.records.run import LoaderFacts
+    from hotlap.records.run import Environment, LoaderFacts
 
 MOST_THINGS: Final = 4096
 DEEPEST: Final = 6
@@ -32,9 +32,13 @@ def structural(context: Context) -> "Applies | LoaderFacts":
         return Applies(False, "the loader has a sampler or batch sampler other than torch's own")
     if loader.own_workers:
         return Applies(False, "the loader sets a timeout or starts its workers with a function of the script's")
-    if not context.environment.os.startswith("Linux"):
-        return Applies(False, "its proof forks a process, which is for Linux")
-    return loader
+    why = no_fork(context.environment)
+    return loader if why is None else Applies(False, why)
+
+
+def no_fork(environment: "Environment") -> str | None:
+    """The reason of levers whose proof forks a process, where it can't be done."""
+    return None if environment.os.startswith("Linux") else "its proof forks a process, which is for Linux"
 
 
 def why_not(loader: Any) -> str | None:

@@ -74,8 +74,7 @@ class Cycle(Update):
 
     def split(self, loader: Any) -> None:
         """Make a loader's batches parts. Raises Refused."""
-        resize(loader, parts=self.parts)
-        self.split_any = True
+        self.split_any |= resize(loader, parts=self.parts)
 
     def factor(self) -> float:
         return 1 / self.parts if self.split_any else 1.0

@@ -28,7 +28,8 @@ PATIENCE: Final = 8
 SHARE: Final = 0.7
 LAUNCH_SHARE: Final = 0.15
 """Of forward and backward, at most: the longer the sequences, the larger a part of them attention is."""
-ERRORS: Final = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError)
+ERRORS: Final = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError, OSError)
+"""What may go wrong in the pass or in writing down what it did. The compiler runs it, where no hook's guard reaches."""
 
 
 class Attention(Lever):
@@ -126,10 +127,9 @@ class Fused:
         roots = [root for reference in self.roots if (root := reference()) is not None]
         try:
             report = rewrite(graph_module, inputs, roots, self.guard, self.constant_masks, self.same_random)
+            self.note(report)
         except ERRORS as error:
             self.seams.refuse(LEVER.name, f"{type(error).__name__}: {error}")
-            return
-        self.note(report)
 
     def note(self, report: "Report") -> None:
         """Write down what became of a graph that has a softmax."""

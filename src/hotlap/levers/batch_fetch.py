@@ -18,6 +18,7 @@ from ._base import Applies, Context, Lever, Settings, inference_only, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment
 
 MOST_ROWS: Final = 5_000_000
 ASKING_S: Final = 10.0
@@ -56,6 +57,9 @@ class BatchFetch(Lever):
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         return unknown(settings, ("inference",)) or inference_only(settings)
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return _samples.no_fork(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         Gathering(seams).install("inference" in settings)
@@ -212,8 +216,10 @@ class Table:
     def moved(self, indices: Any) -> str | None:
         """Whether the first sample of a batch no longer lies where it did."""
         at = indices[0]
-        if type(at) is not int or not 0 <= at < self.rows:
+        if type(at) is not int or at < 0:
             return "the sampler gives something else than indices"
+        if max(indices) >= self.rows:
+            return "the dataset has grown"
         lies: list[bool] = []
         sample = self.dataset[at]
         why = self._place(sample, lambda leaf, offset: lies.append(self.cells[leaf * self.rows + at] == offset))

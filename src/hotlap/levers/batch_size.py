@@ -48,7 +48,10 @@ class BatchSize(Lever):
         return unknown(settings, ("times",)) or integer(settings, "times", 2, 1024)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        seams.on_loader(lambda loader: resize(loader, times=settings["times"]))
+        def change(loader: Any) -> None:
+            resize(loader, times=settings["times"])
+
+        seams.on_loader(change)
 
     def source(self, settings: Settings) -> str:
         return f"DataLoader(..., batch_size={settings['times']} * batch_size)  # and choose the learning rate for it"

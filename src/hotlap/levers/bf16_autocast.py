@@ -1,15 +1,12 @@
 """bfloat16 autocast around the outermost forward; the caller gets float32 back."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ._autocast import HALF, ORDER, autocasting
 from ._base import Applies, Context, Lever, Settings
 
 if TYPE_CHECKING:
-    from hotlap.agent.seams import Forward, Seams
-
-ORDER = 10
-HALF = ("bfloat16", "float16")
+    from hotlap.agent.seams import Seams
 
 
 class Bf16Autocast(Lever):
@@ -49,47 +46,6 @@ class Bf16Autocast(Lever):
 
     def source(self, settings: Settings) -> str:
         return 'with torch.autocast("cuda", dtype=torch.bfloat16):  # "cpu" on the CPU\n    output = model(inputs)'
-
-
-def autocasting(half: Any, wanted: Callable[[], bool] = lambda: True) -> "Callable[[Any, Forward], Forward]":
-    """Autocast to a dtype of torch around a forward whose caller gets float32 back; while it is wanted."""
-    import torch
-
-    halves = (torch.bfloat16, torch.float16)
-
-    def wrap(module: Any, forward: "Forward") -> "Forward":
-        device = next((p.device.type for p in module.parameters()), "cpu")
-
-        def half_forward(*args: Any, **kwargs: Any) -> Any:
-            # The dtype decides, not the flag: a script inside autocast(dtype=float32) has none of its own.
-            own = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) in halves
-            if own or not wanted():
-                return forward(*args, **kwargs)
-            with torch.autocast(device, dtype=half):
-                output = forward(*args, **kwargs)
-            return to_float32(output, half)
-
-        return half_forward
-
-    return wrap
-
-
-def to_float32(value: Any, half: Any) -> Any:
-    """Tensors of a half precision in any nest of tuples, lists and mappings as float32; everything else as it is."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype == half else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[to_float32(item, half) for item in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)([to_float32(item, half) for item in value])
-    if isinstance(value, dict):
-        if type(value) is dict:
-            return {key: to_float32(item, half) for key, item in value.items()}
-        for key, item in list(value.items()):  # ModelOutput and the like: keep the object
-            value[key] = to_float32(item, half)
-    return value
 
 
 LEVER = Bf16Autocast()

@@ -1,12 +1,13 @@
 """torch.compile around the outermost forward, in place: type, state_dict keys and copies stay as they are."""
 
-import functools
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache
 from ._base import Applies, Context, Lever, Settings, unknown
+from ._losses import compile_losses
+from ._same_random import draw_as_eager
 from .allocator import EXPANDABLE
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ MODES: Final = ("default", "dynamic", "reduce-overhead", "max-autotune-no-cudagr
 COMPILERS: Final = ("g++", "clang++", "c++")
 LAUNCH_SHARE: Final = 0.9
 COMPUTE_SHARE: Final = 0.6
-LARGE: Final = 1 << 20
 
 
 class Compile(Lever):
@@ -75,15 +75,13 @@ class Compile(Lever):
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get("same_random"):
-            import torch._inductor.config
-
-            torch._inductor.config.fallback_random = True
+            draw_as_eager()
         mode = settings["mode"]
         if mode == "dynamic":  # what torch.compile(dynamic=True) does
             import torch._dynamo.config
 
             torch._dynamo.config.assume_static_by_default, mode = False, "default"
-        compile_losses(_large)
+        compile_losses()
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
 
     def source(self, settings: Settings) -> str:
@@ -95,6 +93,7 @@ class Compile(Lever):
 
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     from ._graph import Compiled
+    from ._nested import each_tensor
     from ._traceable import traceable
 
     compiled = Compiled(traceable(module, forward), mode)
@@ -106,48 +105,10 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
 
         # The graph's outputs are overwritten by its next replay; scripts keep them (running losses, metrics).
         torch.compiler.cudagraph_mark_step_begin()
-        return _clone(compiled(*args, **kwargs))
+        return each_tensor(compiled(*args, **kwargs), lambda tensor: tensor.clone())
 
     with_own_outputs.compiled = compiled  # type: ignore[attr-defined]
     return with_own_outputs
-
-
-def _large(logits: Any) -> bool:
-    """A cross-entropy over many logits on the device is several passes over them in eager mode, one or two compiled."""
-    return bool(logits.is_cuda and logits.numel() >= LARGE)
-
-
-def compile_losses(worth: Callable[[Any], bool]) -> None:
-    """Compile `F.cross_entropy` where its logits are worth it."""
-    import torch
-
-    functional = torch.nn.functional
-    original = functional.cross_entropy
-    compiled = torch.compile(original)
-
-    @functools.wraps(original)
-    def cross_entropy(input: Any, *args: Any, **kwargs: Any) -> Any:
-        # The compiler's own passes call this again, by its name in torch, with tensors of types of their own.
-        if torch.compiler.is_compiling() or type(input) is not torch.Tensor or not worth(input):
-            return original(input, *args, **kwargs)
-        return compiled(input, *args, **kwargs)
-
-    functional.cross_entropy = cross_entropy
-
-
-def _clone(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_clone(item) for item in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)([_clone(item) for item in value])
-    if isinstance(value, dict):
-        for key, item in list(value.items()):
-            value[key] = _clone(item)
-    return value
 
 
 LEVER = Compile()

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache
 from ._base import Applies, Context, Lever, Settings, unknown
+from ._losses import compile_losses
+from ._same_random import draw_as_eager
 from .compile import LEVER as WHOLE
-from .compile import _large, compile_losses
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -62,10 +63,8 @@ class CompileBlocks(Lever):
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get("same_random"):
-            import torch._inductor.config
-
-            torch._inductor.config.fallback_random = True
-        compile_losses(_large)
+            draw_as_eager()
+        compile_losses()
         seams.on_root(functools.partial(compile_blocks, dynamic=True if settings["shapes"] == "dynamic" else None))
 
     def source(self, settings: Settings) -> str:

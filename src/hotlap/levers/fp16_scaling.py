@@ -7,9 +7,9 @@ halved.
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ._autocast import HALF, ORDER, autocasting
 from ._base import Applies, Context, Lever, Settings, no_gpu
 from ._update import Update, parameters_of
-from .bf16_autocast import HALF, ORDER, autocasting
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams

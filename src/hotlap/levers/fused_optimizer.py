@@ -1,12 +1,13 @@
 """The fused implementation of torch's own optimizers: one kernel for all parameters."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._base import Applies, Context, Lever, Settings
-from ._fused import FUSED, fuse
+from ._fused import FUSED, fuse, unfit
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
+    from hotlap.records.run import OptimizerFacts
 
 
 class FusedOptimizer(Lever):
@@ -41,19 +42,13 @@ class FusedOptimizer(Lever):
         )
 
 
-def _why_not(optimizer: Any) -> str | None:
-    """Why an optimizer (its facts) can't be fused."""
+def _why_not(optimizer: "OptimizerFacts") -> str | None:
+    """Why an optimizer can't be fused."""
     if not optimizer.builtin or optimizer.name not in FUSED:
         return f"{optimizer.name} has no fused implementation"
     if optimizer.fused:
         return f"{optimizer.name} is fused already"
-    if optimizer.sparse:
-        return f"{optimizer.name} gets sparse gradients, which the fused kernel does not take"
-    if len(optimizer.devices) != 1:
-        return f"the parameters of {optimizer.name} lie on {len(optimizer.devices)} devices"
-    if not set(optimizer.dtypes) <= {"float32", "float64", "float16", "bfloat16"}:
-        return f"{optimizer.name} has parameters of {', '.join(optimizer.dtypes)}"
-    return None
+    return unfit(optimizer)
 
 
 LEVER = FusedOptimizer()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, no_gpu
-from ._fused import begin_at_zero, fuse
+from ._fused import begin_at_zero, fuse, unfit
 from ._update_graph import GraphedUpdate
 
 if TYPE_CHECKING:
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 KINDS: Final = ("Adam", "AdamW", "SGD")
 """Those whose fused kernel reads the learning rate from the device."""
-TYPES: Final = ("float32", "float64", "float16", "bfloat16")
 REMAINS: Final = 0.2
 """Of the host's time in `step`: looking whether all is as it was, bringing gradients, hooks."""
 FULL: Final = 0.9
@@ -76,13 +75,7 @@ def _why_not(optimizer: "OptimizerFacts") -> str | None:
         return f"{optimizer.name} has no fused update that reads its learning rate from the device"
     if optimizer.capturable:
         return f"{optimizer.name} is capturable: the script may capture it itself"
-    if optimizer.sparse:
-        return f"{optimizer.name} gets sparse gradients, which the fused kernel does not take"
-    if len(optimizer.devices) != 1:
-        return f"the parameters of {optimizer.name} lie on {len(optimizer.devices)} devices"
-    if not set(optimizer.dtypes) <= set(TYPES):
-        return f"{optimizer.name} has parameters of {', '.join(optimizer.dtypes)}"
-    return None
+    return unfit(optimizer)
 
 
 def _full(context: Context) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings
+from ._nested import each_tensor
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -70,7 +71,7 @@ def in_inference_mode(refuse: Callable[[str], None]) -> "Callable[[Any, Forward]
                 return output
             with torch.inference_mode():
                 output = forward(*args, **kwargs)
-            return own(output)
+            return each_tensor(output, _own)
 
         return call
 
@@ -123,7 +124,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 def _strange(value: Any) -> str:
-    """The class of something in an output that `own` does not look into and that may hold tensors, if any."""
+    """The class of something in an output that `each_tensor` does not look into and that may hold tensors, if any."""
     import torch
 
     if isinstance(value, (list, tuple, dict)):
@@ -133,20 +134,9 @@ def _strange(value: Any) -> str:
     return "" if known else type(value).__qualname__
 
 
-def own(value: Any) -> Any:
-    """Tensors made in inference mode as ordinary ones, in any nest of tuples, lists and mappings."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.clone() if value.is_inference() else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[own(item) for item in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)([own(item) for item in value])
-    if isinstance(value, dict):
-        for key, item in list(value.items()):  # ModelOutput and the like: keep the object
-            value[key] = own(item)
-    return value
+def _own(tensor: Any) -> Any:
+    """As an ordinary one."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 LEVER = InferenceMode()

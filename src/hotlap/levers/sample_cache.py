@@ -68,11 +68,9 @@ class SampleCache(Lever):
         return unknown(settings, ("mib",)) or integer(settings, "mib", 1, 2**24)
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        if not environment.os.startswith("Linux"):
-            return "its proof forks a process, which is for Linux"
         if settings["mib"] > 0.5 * 1024 * environment.memory_gib:
             return f"{settings['mib']} MiB of samples in {environment.memory_gib:.1f} GiB of memory"
-        return None
+        return _samples.no_fork(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         cache = Cache(seams, settings["mib"] * 2**20)
@@ -235,6 +233,8 @@ class Store:
         """Keep a batch's rows. Returns whether there was anything new."""
         import torch
 
+        if max(indices) >= self.rows:
+            raise ValueError("the dataset has grown")
         found: list[Any] = []
         form = _samples.flatten(batch, found)
         if any(leaf.dim() == 0 or leaf.shape[0] != len(indices) for leaf in found):
@@ -267,7 +267,7 @@ class Store:
         """The batch, in memory of its own; None where a row is missing."""
         import torch
 
-        if not self.leaves or not all(self.have[index] for index in indices):
+        if not self.leaves or max(indices) >= self.rows or not all(self.have[index] for index in indices):
             return None
         at = torch.tensor(indices)
         return _samples.rebuild(self.form, [torch.index_select(leaf, 0, at) for leaf in self.leaves])

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 from typing import Final
 
 from hotlap.launch.environment import environment
@@ -16,9 +16,10 @@ from hotlap.records.files import new_folder
 from hotlap.records.patch import Verification
 from hotlap.records.run import Lever
 from hotlap.records.tune import Interval, Parity, Trial
+from hotlap.tune.budget import COMPILE_TIMEOUT_S
 from hotlap.tune.proof import Proof
 from hotlap.tune.statistics import abba, half_width, ratio_interval
-from hotlap.tune.trials import Listener, Plan, Special, Trials
+from hotlap.tune.trials import SECONDS, SEED, STEPS, Listener, Plan, Special, Trials
 
 from .copy import copy
 from .patch import Patched
@@ -28,10 +29,6 @@ NARROW: Final = 0.02
 """Half-width of the interval at which pairs end."""
 SLOWER: Final = 0.95
 """The patched source is as fast as the recipe where the interval of the ratio stays above this."""
-SEED: Final = 81649
-STEPS: Final = 400
-SECONDS: Final = 3.0
-COMPILE_S: Final = 300.0
 
 
 def verify(
@@ -74,7 +71,7 @@ class _Verification:
         wrong = next((trial for trial in bases if trial.outcome != "measured"), None)
         if wrong is not None:
             return Verification(why=f"the bare command was not measured: {wrong.why}", folder=folder)
-        self.timeout_s = 4 * max(trial.wall_s for trial in bases) + 30 + COMPILE_S
+        self.timeout_s = 4 * max(trial.wall_s for trial in bases) + 30 + COMPILE_TIMEOUT_S
         why = self._pairs()
         if why:
             return Verification(why=why, folder=folder)
@@ -83,8 +80,8 @@ class _Verification:
             ratio=ratio,
             interval=interval,
             pairs=len(self.after),
-            recipe_ms=_geometric(self._times(self.before)),
-            patched_ms=_geometric(self._times(self.after)),
+            recipe_ms=geometric_mean(self._times(self.before)),
+            patched_ms=geometric_mean(self._times(self.after)),
             same_speed=as_fast(interval),
             parity=self._parity(bases),
             folder=folder,
@@ -158,7 +155,3 @@ def as_fast(interval: Interval) -> bool | None:
     if interval.low >= SLOWER:
         return True
     return False if interval.high < 1 else None
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return math.exp(fmean(math.log(value) for value in values))

@@ -33,7 +33,8 @@ class Bars(msgspec.Struct, frozen=True, kw_only=True):
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """The step whose length is the median, on the trace's clock. step: its index in the window; start_ns, span_ns: what
     is shown; host, device: the step on each clock, from start_ns, the same unless the host runs ahead. inferred:
-    phases are guessed from what torch marks itself. shortest_ns: shorter neighbours are one bar."""
+    phases are guessed from what torch marks itself. shortest_ns: shorter neighbours are one bar.
+    left_out: rows of other threads, streams and devices, which are not drawn."""
 
     step: int
     start_ns: int

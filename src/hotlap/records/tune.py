@@ -21,8 +21,8 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether learning is unchanged. level: what held ("bitwise", "run-to-run", "numeric", "redraw"), or what failed.
 
-    loss_gap: root mean square of the loss difference over the mean loss; allowed: what it had to stay under and where
-    that came from; gradient_gap, update_gap: relative, of the first steps; steps: how many were compared.
+    loss_gap: root mean square of the loss difference over the mean loss; allowed: what it had to stay under;
+    gradient_gap, update_gap: relative, of the first steps; steps: how many were compared.
     """
 
     ok: bool
@@ -98,7 +98,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tune(msgspec.Struct, frozen=True, kw_only=True):
-    """`tune.json`. speedup: step time of the baseline over the recipe's, from fresh ABBA pairs; None if nothing kept.
+    """`tune.json`. speedup: step time of the baseline over the recipe's, from ABBA pairs; None if nothing came to them.
 
     before_ms, after_ms: geometric mean step times of the pairs, so that their ratio is the speed-up. break_even_steps:
     after how many steps the recipe's longer first start (compiling) has paid for itself.

@@ -22,6 +22,7 @@ from ..records.trace import (
     Sync,
     TraceDiff,
     TraceReport,
+    WhatIf,
 )
 from .console import Parts, Screen, ShareBar, Tabled, columns, count, labelled, ms, number, percent, plain, ratio
 from .run_screen import finding_lines, place_text
@@ -35,24 +36,30 @@ LEAST_GAIN: Final = 1.01
 
 def trace_screen(report: TraceReport, rows: int = ROWS) -> RenderableType:
     """The answers about one rank, or about many and the one among them that the others wait for."""
-    blocks: list[RenderableType] = []
-    for rank in _shown(report):
-        blocks += _head(rank, report)
-        if len(report.ranks) > 1:
-            blocks += [_ranks(report), Text()]
-        blocks += _findings(report, rows)
-        blocks += _tables(rank, rows)
-        blocks += _collectives(report.collectives, rows)
-        blocks += _what_if(report.replay or rank.replay)
-        blocks.append(labelled(_trust(rank, report)))
-    return Screen(*blocks)
+    rank = shown_rank(report)
+    if rank is None:
+        return Screen()
+    return Screen(
+        *_head(rank, report),
+        *([_ranks(report), Text()] if len(report.ranks) > 1 else ()),
+        *_findings(report, rows),
+        *_tables(rank, rows),
+        *_collectives(report.collectives, rows),
+        *_what_if(gains(report.replay or rank.replay)),
+        labelled(_trust(rank, report)),
+    )
 
 
-def _shown(report: TraceReport) -> Sequence[RankTrace]:
-    if len(report.ranks) < 2:
-        return report.ranks
-    chosen = report.balance.straggler if report.balance and report.balance.straggler is not None else None
-    return [next((rank for rank in report.ranks if rank.rank == chosen), report.ranks[0])]
+def shown_rank(report: TraceReport) -> RankTrace | None:
+    """The rank that is shown first: the one that the others wait for, else the first."""
+    late = report.balance.straggler if report.balance else None
+    return next((rank for rank in report.ranks if rank.rank == late), next(iter(report.ranks), None))
+
+
+def gains(replay: Replay | None) -> list[WhatIf]:
+    """Predictions that would change something, best first."""
+    found = [one for one in replay.predictions if one.gain >= LEAST_GAIN] if replay else []
+    return sorted(found, key=lambda one: one.ms)
 
 
 def _a_step(ns: float, rank: RankTrace) -> str:
@@ -182,12 +189,11 @@ def _roofline(rank: RankTrace, rows: Sequence[OpRoofline]) -> Table | None:
     return table
 
 
-def _what_if(replay: Replay | None) -> list[RenderableType]:
-    changed = [one for one in replay.predictions if one.gain >= LEAST_GAIN] if replay else []
-    if not changed:
+def _what_if(predictions: Sequence[WhatIf]) -> list[RenderableType]:
+    if not predictions:
         return []
     table = columns("what if", "a step", "faster", "", right=("a step", "faster"), wide=("",))
-    for one in sorted(changed, key=lambda one: one.ms):
+    for one in predictions:
         table.add_row(one.change.replace("_", " "), ms(one.ms), ratio(one.gain), plain(one.meaning, "dim"))
     return [Tabled(table), Text()]
 

@@ -67,7 +67,8 @@ def _less_memory(tune: Tune) -> str:
     before, after = tune.memory_before_bytes, tune.memory_after_bytes
     peaks = f"{size(before)} → {size(after)} at the peak" if before and after else "peak unknown"
     less = f"{ratio(before / after)} less memory" if before and after else "less memory"
-    return f"{less}: {peaks}; a step takes {ratio(1 / (tune.speedup or 1.0))} of the time (speed-up: {_interval(tune)})"
+    takes = ratio(1 / tune.speedup if tune.speedup else None)
+    return f"{less}: {peaks}; a step takes {takes} of the time (speed-up: {_interval(tune)})"
 
 
 def _cheaper(tune: Tune) -> str:
@@ -265,8 +266,8 @@ def _limit(tune: Tune) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes, as MiB or GiB."""
-    return f"{value / 2**30:.3g} GiB" if value >= 2**30 else f"{value / 2**20:.3g} MiB"
+    """Bytes, as MiB or GiB; 1000 MiB are GiB already, as three digits would not hold them."""
+    return f"{value / 2**30:.3g} GiB" if value >= 999.5 * 2**20 else f"{value / 2**20:.3g} MiB"
 
 
 def parity_parts(parity: Parity) -> Iterator[str]:

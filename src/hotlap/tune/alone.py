@@ -1,5 +1,6 @@
 """Leave-one-out: what each kept lever is worth beside the others, and out with those that are worth nothing."""
 
+import math
 from collections.abc import Sequence
 
 from hotlap.records import run as records
@@ -42,7 +43,7 @@ def _without(state: State, kept: Kept) -> None:
         state.budget.like_best_took(trial.wall_s)
     worth = state.value(trial) / state.best.value
     if unsure(state, worth):
-        worth = 1 / again(state, state.best, rest, f"without {kept.lever}", trial, brief=True)
+        worth = math.sqrt(worth / again(state, state.best, rest, f"without {kept.lever}", trial, brief=True))
     changes = {"measured": worth} if kept.together else {}
     state.note(kept.lever, leave_one_out=worth, **changes)
     _predict_alone(state, kept)

@@ -10,7 +10,7 @@ from hotlap.records import run as records
 from hotlap.records.tune import Kept, Parity, Trial
 
 from .budget import BudgetSpent, log_ratio
-from .candidates import LEAST_GAIN, Candidate
+from .candidates import LEAST_GAIN, Candidate, predict
 from .state import Incumbent, State, use_text, value_text
 
 UNSURE: Final = (1.03, 1.12)
@@ -23,6 +23,7 @@ BEYOND: Final = 3.0
 machine was slow when the incumbent was measured."""
 MOST_VARIANTS: Final = 4
 MOST_FAILURES: Final = 3
+UNSETTLED: Final = "may be noise, and no time was left to look again"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ def attempt(state: State, candidate: Candidate) -> bool:
             break
     if best is None:
         return False
+    if best.uses[0] != candidate.use:  # the replay may know of other settings only
+        candidate = predict(state, candidate.lever, state.context(incumbent), [best.uses[0].settings])
     keep(state, incumbent, best, (candidate,))
     return True
 
@@ -123,7 +126,7 @@ def try_uses(
     ratio = incumbent.value / state.value(trial)
     if unsure(state, ratio) or (predicted and math.log(ratio) > BEYOND * math.log(max(predicted, 1.001))):
         try:
-            ratio = again(state, incumbent, levers, purpose, trial)
+            ratio = _agreed(ratio, again(state, incumbent, levers, purpose, trial))
         except BudgetSpent:
             if ratio >= LEAST_GAIN:  # others may still be worth a trial, which is cheaper than a second look
                 _unsettled(state, single, title, ratio)
@@ -154,10 +157,9 @@ def _failed(state: State, single: records.Lever | None, title: str, why: str, ra
 
 def _unsettled(state: State, single: records.Lever | None, title: str, ratio: float) -> None:
     """A ratio that noise could have made, and no time for a second look. Another tune may find it a gain."""
-    why = "may be noise, and no time was left to look again"
     if single is not None:
-        state.drop(single.name, f"{ratio:.2f}× {why}", ratio)
-    state.say(f"drop  {title}  {ratio:.2f}×  {why}")
+        state.drop(single.name, UNSETTLED, ratio)
+    state.say(f"drop  {title}  {ratio:.2f}×  {UNSETTLED}")
 
 
 def _no_gain(state: State, ratio: float) -> str:
@@ -185,16 +187,19 @@ def again(
 ) -> float:
     """A second look at an uncertain ratio: incumbent and candidate once more, one after the other.
 
-    Two looks that disagree about the direction are no gain. Raises BudgetSpent before the pair, not in its middle.
+    Where one of the two fails, the first look again. Raises BudgetSpent.
     """
-    ratio = incumbent.value / state.value(first)
     state.budget.afford(incumbent.trial.wall_s + first.wall_s)
     one = state.trial("incumbent again", incumbent.levers, brief)
     two = state.trial(f"{purpose} again", levers, brief)
     if one.step_ms is None or two.step_ms is None:
-        return ratio
-    second = state.value(one) / state.value(two)
-    return math.sqrt(ratio * second) if (ratio - 1) * (second - 1) > 0 else min(ratio, second, 1.0)
+        return incumbent.value / state.value(first)
+    return state.value(one) / state.value(two)
+
+
+def _agreed(one: float, two: float) -> float:
+    """The ratio of two looks. Those that disagree about the direction are no gain."""
+    return math.sqrt(one * two) if (one - 1) * (two - 1) > 0 else min(one, two, 1.0)
 
 
 def keep(state: State, incumbent: Incumbent, success: Success, candidates: Sequence[Candidate]) -> None:

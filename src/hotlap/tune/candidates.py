@@ -54,9 +54,12 @@ def candidates(state: State, tried: set[tuple[str, str]]) -> list[Candidate]:
     return sorted(found, key=lambda one: -(one.predicted or 1.0))
 
 
-def predict(state: State, lever: Lever, context: Context) -> Candidate:
-    """What a lever that applies may win: by the replay where it knows, else the most by its share of the step."""
-    variants = lever.variants(context)
+def predict(state: State, lever: Lever, context: Context, variants: list[Settings] | None = None) -> Candidate:
+    """What a lever that applies may win: by the replay where it knows, else the most by its share of the step.
+
+    variants: by default those that the lever would try; the first of them is predicted.
+    """
+    variants = lever.variants(context) if variants is None else variants
     if state.objective.memory:
         return Candidate(lever, variants, None, None)
     uses = [records.Lever(name=name, settings=settings) for name, settings in context.active.items()]

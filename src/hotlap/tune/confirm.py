@@ -7,7 +7,7 @@ out. No trial of the search is a B: those were chosen for being fast.
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Final
 
 from hotlap.records import run as records
@@ -15,7 +15,7 @@ from hotlap.records.tune import Trial
 
 from .budget import FEWEST_PAIRS, BudgetSpent, log_ratio
 from .candidates import LEAST_GAIN
-from .objective import costs, typical_bytes
+from .objective import costs, peak_bytes, typical_bytes
 from .state import State
 from .statistics import abba, half_width, ratio_interval
 from .trials import Special, names
@@ -39,8 +39,10 @@ def confirm(state: State) -> None:
 
 
 def unconfirmed(state: State, why: str) -> None:
-    """Nothing that was not proven goes into a recipe."""
+    """Nothing that was not proven goes into a recipe. What the command needs to fit is in again: see `fit.fitted`."""
     state.found.gain = False
+    for use in state.given:
+        state.found.dropped.pop(use.name, None)
     for kept in state.found.kept:
         state.drop(kept.lever, why, kept.measured)
     state.found.kept = []
@@ -115,21 +117,14 @@ class Confirmation:
         if count < FEWEST_PAIRS:
             return
         before, after = self.before[:count], self.after[:count]
-        a, b = [self._time(trial) for trial in before], [self._time(trial) for trial in after]
+        a, b = [self.state.time(trial) for trial in before], [self.state.time(trial) for trial in after]
         found.speedup, found.interval = ratio_interval(a, b)
         found.pairs = count
-        found.before_ms, found.after_ms = _geometric(a), _geometric(b)
+        found.before_ms, found.after_ms = geometric_mean(a), geometric_mean(b)
         found.memory = typical_bytes(before), typical_bytes(after)
         found.costs = costs(self.state.objective, before, after)
         found.tuned = self.state.trials.diagnosis(after[-1])
         found.break_even = self._break_even(fmean(a) - fmean(b))
-
-    def _time(self, trial: Trial) -> float:
-        """Ms a step, or as many rows as the bare command's step has."""
-        resized = any(self.state.levers[lever.name].resizes_step for lever in trial.levers)
-        if resized and trial.rows and self.state.bases[0].rows:
-            return (trial.step_ms or math.nan) * self.state.bases[0].rows / trial.rows
-        return trial.step_ms or math.nan
 
     def _narrow(self) -> bool:
         """Whether another pair would tell the user nothing: by the width, whatever the direction of the change."""
@@ -171,10 +166,6 @@ class Confirmation:
         if interval.high < 1 / (1 + objective.slowdown):
             return f"a step is slower than is allowed; the 95% interval of the speed-up is {shown}"
         pairs = zip(self.before, self.after, strict=False)
-        if any(objective.value(a) < LEAST_GAIN * objective.value(b) for a, b in pairs):
+        if any(peak_bytes(a) < LEAST_GAIN * peak_bytes(b) for a, b in pairs):
             return "less than 2% of memory saved in one of the pairs"
         return None
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return math.exp(fmean(math.log(value) for value in values))

@@ -110,8 +110,8 @@ def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> Trial
 
 
 def fitted(state: State) -> list[Fitted]:
-    """Those of the levers that made it fit which are still in."""
-    return [_fitted(state, use) for use in state.given if use in state.best.levers]
+    """Those of the levers that made it fit which are still in: all, where no others are kept that do without one."""
+    return [_fitted(state, use) for use in state.given if use in state.best.levers or not state.found.kept]
 
 
 def _fitted(state: State, use: records.Lever) -> Fitted:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any, Final, Literal
 
 from hotlap.levers._base import Lever
@@ -35,17 +35,6 @@ class Objective:
     def memory(self) -> bool:
         """Whether memory is what counts."""
         return self.kind == "memory"
-
-    def value(self, trial: Trial, base: Trial | None = None, resized: bool = False) -> float:
-        """What is to be small. resized: the trial's steps hold other numbers of rows than the base's, so its time is
-        that of as many rows. A price is a factor, so cost orders trials as time does. Raises NothingMeasured where
-        memory is not known."""
-        if self.memory:
-            return float(peak_bytes(trial))
-        step_ms = trial.step_ms or 0.0
-        if resized and base is not None and base.rows and trial.rows:
-            return step_ms * base.rows / trial.rows
-        return step_ms
 
     def allows(self, trial: Trial, base: Trial) -> bool:
         """Whether a trial is not too slow: only where memory counts is any slowdown allowed at all."""
@@ -80,13 +69,16 @@ def typical_bytes(trials: Sequence[Trial]) -> float | None:
 
 
 def costs(objective: Objective, before: Sequence[Trial], after: Sequence[Trial]) -> dict[str, Any]:
-    """Dollars for a million rows before and after (of steps where rows are not known); nothing without a price."""
+    """Dollars for a million rows before and after (of steps where rows are not known); nothing without a price.
+
+    Geometric means, as the speed-up that they stand beside.
+    """
     if objective.price is None or not before or not after:
         return {}
     known = all(trial.rows for trial in (*before, *after))
 
     def dollars(trials: Sequence[Trial]) -> float:
-        each_ms = median((trial.step_ms or 0.0) / ((trial.rows or 1.0) if known else 1.0) for trial in trials)
+        each_ms = geometric_mean((trial.step_ms or 0.0) / ((trial.rows or 1.0) if known else 1.0) for trial in trials)
         return (objective.price or 0.0) / 3_600_000 * each_ms * 1e6
 
     return {"cost_before": dollars(before), "cost_after": dollars(after), "cost_unit": "rows" if known else "steps"}

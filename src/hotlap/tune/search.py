@@ -6,6 +6,7 @@ come up is tried even if it could not win before. Then leave-one-out, so that no
 ABBA pairs of fresh processes.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.tune import Trial
 
 from .alone import leave_one_out
-from .attempt import keep, try_uses
+from .attempt import UNSETTLED, keep, try_uses
 from .budget import BudgetSpent, log_ratio
 from .candidates import LEAST_GAIN, Candidate, candidates, clashing, excluded, predict, together
 from .confirm import confirm
@@ -68,9 +69,10 @@ class Search:
             self.let_go()
         except BudgetSpent:
             self._note_unfinished()
-        state.found.fitted = fitted(state)
+        self._note_unsettled()
         if state.found.kept:
             confirm(state)
+        state.found.fitted = fitted(state)
         return state.found
 
     # the bare command
@@ -123,7 +125,7 @@ class Search:
         what = "memory" if state.objective.memory else "time"
         state.say(
             f"baseline  {value_text(fmean(values), state.objective)}  {diagnosis.bound}-bound; "
-            f"two runs differ by {state.budget.noise:.1%} in {what}, {in_loss} in loss"
+            f"two runs differ by {math.expm1(state.budget.noise):.1%} in {what}, {in_loss} in loss"
         )
         if self._worth_profiling(first):
             self._read_trace(second)
@@ -151,7 +153,7 @@ class Search:
             state.found.reused.append(f"not tried again, since they failed in the tune of {known.date}: {lost}")
         kept = self._still_apply(known)
         if kept and not self._take_over(known, kept):
-            state.say("remembered  what an earlier tune kept does not hold any more; searching anew")
+            state.say("remembered  what an earlier tune kept is not borne out now; searching anew")
             state.refused -= {failed.lever for failed in known.failed}
             state.found.dropped = {n: one for n, one in state.found.dropped.items() if not one.remembered}
             state.found.reused.clear()
@@ -166,8 +168,7 @@ class Search:
             lever = state.levers.get(use.name)
             if lever is None or use.name in active or excluded(state, lever, context) is not None:
                 return []
-            predicted = predict(state, lever, context)
-            chosen.append(Candidate(lever, [use.settings], predicted.predicted, predicted.by))
+            chosen.append(predict(state, lever, context, [use.settings]))
             active[use.name] = use.settings
         return chosen
 
@@ -233,7 +234,7 @@ class Search:
         success, ratio = try_uses(state, incumbent, [candidate.use], None, instead_of=rivals)
         if success is None:
             why = f"no better than {rivals[0]}, which it can't be used with"
-            if ratio:
+            if 0 < ratio < LEAST_GAIN:
                 state.found.dropped.pop(lever.name, None)
                 state.drop(lever.name, why, ratio)
             return
@@ -248,7 +249,11 @@ class Search:
         state = self.state
         for use in [use for use in state.given if use in state.best.levers and state.found.kept]:
             rest = [other for other in state.best.levers if other != use]
-            trial = state.trial(f"without {use.name}", rest)
+            try:
+                trial = state.trial(f"without {use.name}", rest)
+            except BudgetSpent:
+                state.found.not_done = f"the budget ended before the command was tried without {use.name}"
+                raise
             if trial.outcome == "measured" and state.value(trial) < state.best.value * LEAST_GAIN:
                 state.say(f"drop  {use_text(use)}  the command fits without it now, {state.shown(trial)}")
                 state.drop(use.name, "the command fits without it, with the levers that were kept")
@@ -273,3 +278,12 @@ class Search:
         before = state.found.not_done or "the budget ended the search before leave-one-out was done"
         state.found.not_done = f"{before}{untried}"
         state.say(f"budget  {state.found.not_done}")
+
+    def _note_unsettled(self) -> None:
+        """A gain that noise may have made was not tried to its end either."""
+        found = self.state.found
+        names = [one.lever for one in found.dropped.values() if one.why == UNSETTLED]
+        if names:
+            no_look = f"no time was left for a second look at {', '.join(names)}"
+            found.not_done = f"{found.not_done}; {no_look}" if found.not_done else no_look
+            self.state.say(f"budget  {no_look}")

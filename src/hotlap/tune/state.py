@@ -15,7 +15,7 @@ from hotlap.records.run import Facts
 from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Parity, Trial
 
 from .budget import Budget, BudgetSpent
-from .objective import Objective
+from .objective import Objective, peak_bytes
 from .proof import Proof
 from .remember import Remembered
 from .trials import Special, Trials
@@ -108,9 +108,15 @@ class State:
         return trial
 
     def value(self, trial: Trial) -> float:
-        """What the objective makes of a trial that was measured."""
+        """What is to be small, of a trial that was measured. A price is a factor, so cost orders trials as time does.
+        Raises NothingMeasured where memory counts and is not known."""
+        return float(peak_bytes(trial)) if self.objective.memory else self.time(trial)
+
+    def time(self, trial: Trial) -> float:
+        """Ms a step; where a step holds another number of rows than the bare command's, ms for as many rows."""
         resized = any(self.levers[lever.name].resizes_step for lever in trial.levers if lever.name in self.levers)
-        return self.objective.value(trial, self.bases[0] if self.bases else None, resized)
+        step_ms, rows = trial.step_ms or 0.0, self.bases[0].rows if self.bases else None
+        return step_ms * rows / trial.rows if resized and rows and trial.rows else step_ms
 
     def incumbent(self, levers: Sequence[records.Lever], trial: Trial, value: float) -> Incumbent:
         """A measured trial as the one to beat."""

@@ -26,6 +26,10 @@ from hotlap.records.tune import Outcome, Trial
 from .evidence import Evidence, read_evidence
 from .recipe import variables_of
 
+STEPS: Final = 400
+SECONDS: Final = 3.0
+"""Steady steps of a trial, and seconds of them, at most."""
+SEED: Final = 81649
 PROBE_STEPS: Final = 4
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
 LEAST_STEPS: Final = 20

@@ -22,7 +22,7 @@ from .recipe import recipe_of
 from .remember import Remembered, key_of, learned, recall, store
 from .search import Search
 from .state import Asked, Found
-from .trials import Listener, Plan, Trials
+from .trials import SECONDS, SEED, STEPS, Listener, Plan, Trials
 
 MOST_SLOWDOWN = 10.0
 
@@ -36,8 +36,8 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     cwd: str
     budget_s: float = 600.0
-    steps: int = 400
-    seconds: float = 3.0
+    steps: int = STEPS
+    seconds: float = SECONDS
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     price: float | None = None
     slowdown: float = SLOWDOWN
     fresh: bool = False
-    seed: int = 81649
+    seed: int = SEED
 
 
 def check(request: TuneRequest) -> None:
@@ -112,10 +112,11 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
         found = search.run()
     except KeyboardInterrupt:
         found, why = search.found, "interrupted; the speed-up is not confirmed"
-        found.fitted = found.fitted or fitted(search.state) if found.baseline else []
+        found.fitted = fitted(search.state) if found.baseline else []
     if found.baseline is None:
         raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
-    result = _record(request, plan, trials, found, why, time.monotonic() - begun)
+    earlier_s = sum(trial.wall_s for trial in trials.done if trial.id in trials.recalled)
+    result = _record(request, plan, trials, found, why, earlier_s + time.monotonic() - begun)
     if any("compile" in lever.name for trial in result.trials for lever in trial.levers):
         result = msgspec.structs.replace(result, compile_cache="warm" if cache_was_warm else "cold")
     cache.store(result)

@@ -16,7 +16,7 @@ def find(measured: Measured) -> Finding | None:
         return None
     evidence = f"next(DataLoader) takes {measured.phases.data or 0:.1f} ms of host time a step"
     if measured.gpu_phases is not None:
-        evidence += f"; the device stands still for {measured.gpu_phases.data or 0:.1f} ms of it"
+        evidence += f"; the device stands still for {measured.gpu_phases.data or 0:.1f} ms"
     return Finding(
         id="input",
         bound="input",
@@ -27,7 +27,7 @@ def find(measured: Measured) -> Finding | None:
         why="batches are made in the training process, one after another, while the model stands still"
         if not loader.workers
         else "the workers make batches more slowly than the model uses them up",
-        instead="make batches in worker processes, or make each one cheaper",
+        instead=f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper",
         levers=("loader-workers", *(("device-prefetch",) if measured.cuda else ()), *_made_once(measured, loader)),
     )
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from ...records.advice import AdvicePanel, Measure, Suggestion
 from ...records.files import plain
 from ...records.page import Page
-from . import text
+from .text import base, where
 
 TITLE: Final = "What should I try first?"
 MAIN: Final = "main"
@@ -18,7 +18,7 @@ def data(page: Page) -> dict[str, Any] | None:
     if not isinstance(panel, AdvicePanel):
         return None
     measures, advice = panel.table.measures, panel.advice
-    own = {one.id: _own(one, text.base(page)) for one in advice.suggestions}
+    own = {one.id: _own(one, base(page)) for one in advice.suggestions}
     return {
         "from_run": bool(advice.measures),
         "main": [_field(one, advice.measures) for one in measures if one.group == MAIN],
@@ -47,5 +47,5 @@ def _own(one: Suggestion, cwd: str) -> dict[str, Any]:
         "verify": one.verify,
         "at_most": one.at_most,
         "evidence": one.evidence,
-        "place": text.where(one.where, cwd),
+        "place": where(one.where, cwd),
     }

@@ -4,16 +4,17 @@ from typing import Any, Final
 
 from ...records.diagnosis import Finding, Place
 from ...records.page import Page, Snippet
-from ...records.trace import Replay
+from ...records.trace import WhatIf
+from ..trace_screen import gains
 from .text import base, shown_rank, where
 
 TITLE: Final = "Findings"
 MOST: Final = 12
 OPEN: Final = 3
 """Findings that are shown at once; the others unfold."""
-HIDES: Final = frozenset({"input", "h2d", "launch", "sync", "communication"})
-"""Bounds whose time may go away whole, as waiting does and arithmetic does not."""
-LEAST_GAIN: Final = 1.01
+HIDES: Final = frozenset({"input", "h2d", "sync", "communication"})
+"""Bounds whose time may go away whole, as waiting does and arithmetic does not. Not `launch`: where its cost is not
+known, its share is all of the model's time, the device's own work in it."""
 
 
 def data(page: Page) -> dict[str, Any] | None:
@@ -55,9 +56,6 @@ def _step_ms(page: Page) -> float | None:
     return rank.step_ms if rank else None
 
 
-def _what_if(page: Page) -> list[Any]:
-    """Predictions that would change something, best first."""
+def _what_if(page: Page) -> list[WhatIf]:
     rank = shown_rank(page)
-    replay: Replay | None = (page.traces.replay if page.traces else None) or (rank.replay if rank else None)
-    found = [one for one in replay.predictions if one.gain >= LEAST_GAIN] if replay else []
-    return sorted(found, key=lambda one: one.ms)
+    return gains((page.traces.replay if page.traces else None) or (rank.replay if rank else None))

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from ...records.files import plain, to_json
 from ...records.page import Page
 from .. import console
-from . import text
+from .text import FILTERS, term
 
 PANELS: Final = (
     "verdict",
@@ -120,6 +120,6 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=lambda value: console.clean(value) if type(value) is str else value,
     )
-    made.filters.update(text.FILTERS)
-    made.globals.update(term=text.term)
+    made.filters.update(FILTERS)
+    made.globals.update(term=term)
     return made

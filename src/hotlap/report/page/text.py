@@ -9,7 +9,7 @@ from ...records.diagnosis import Place
 from ...records.page import Page
 from ...records.trace import RankTrace
 from ...records.tune import Tune
-from .. import console
+from .. import console, trace_screen
 from ..run_screen import place_text
 
 TERMS: Final = {
@@ -127,12 +127,8 @@ def where(place: Place | None, cwd: str = "") -> str:
 
 
 def shown_rank(page: Page) -> RankTrace | None:
-    """The rank whose trace is shown first: the one that the others wait for, else the first."""
-    if page.traces is None or not page.traces.ranks:
-        return None
-    balance = page.traces.balance
-    late = balance.straggler if balance is not None else None
-    return next((rank for rank in page.traces.ranks if rank.rank == late), page.traces.ranks[0])
+    """The rank whose trace is shown first."""
+    return trace_screen.shown_rank(page.traces) if page.traces else None
 
 
 def indented(line: str) -> Markup:

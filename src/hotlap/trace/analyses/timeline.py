@@ -6,7 +6,7 @@ from the step's begin on the host to its end on the device.
 Rows are small whatever the trace: bars shorter than a `RESOLUTION`-th of what is shown are joined with their
 neighbours if these are as short and nearer than that, in cells of twice that length. A joined bar has the kind and the
 name of its longest event, and says how many there are and how long they last together. Nothing else is left out but
-threads and streams beyond the busiest few, whose number is said.
+threads and streams beyond the busiest few and devices beyond the first few, whose number is said.
 
 Phases are hotlap's labels. In a trace without them they are inferred: data is inside `enumerate(DataLoader)`, backward
 from the first to the last event of autograd's engine, optimizer inside `Optimizer.step`, and forward from the end of
@@ -85,7 +85,7 @@ def timeline(view: View) -> Timeline | None:
     texts, least = _Texts(), max(1, (end - start) // RESOLUTION)
     phases, inferred = _phases(view, start, end)
     rows = [_phase_bars(phases, start, texts)] if len(phases.start) else []
-    threads, streams = list(_threads(view, start, end)), list(_streams(view, start, end))
+    threads, (streams, undrawn) = list(_threads(view, start, end)), _streams(view, start, end)
     rows += [_host_bars(view, label, row, start, least, texts) for label, row in threads[: 2 * MOST_THREADS]]
     for number in view.devices[:MOST_DEVICES]:
         rows.append(_idle_bars(view, number, (start, end), least, texts))
@@ -100,7 +100,7 @@ def timeline(view: View) -> Timeline | None:
         shortest_ns=least,
         texts=tuple(texts.numbers),
         rows=tuple(row for row in rows if row.start),
-        left_out=max(0, len(threads) - 2 * MOST_THREADS) + max(0, len(view.devices) - MOST_DEVICES),
+        left_out=max(0, len(threads) - 2 * MOST_THREADS) + undrawn + max(0, len(view.devices) - MOST_DEVICES),
     )
 
 
@@ -272,22 +272,25 @@ def _host_bars(view: View, label: str, row: _Row, origin: int, least: int, texts
 # the device
 
 
-def _streams(view: View, start: int, end: int) -> Iterator[tuple[int, str, _Row]]:
-    """Work of the busiest streams of each device, in order of stream."""
+def _streams(view: View, start: int, end: int) -> tuple[list[tuple[int, str, _Row]], int]:
+    """Work of the busiest streams of each device, in order of stream; how many streams are not among them."""
     events = view.trace.device.with_row_index("row").filter(
         (pl.col("start") < end) & (pl.col("start") + pl.col("dur") > start) & (pl.col("dur") > 0)
     )
     work = events.join(view.work.select("row", "kind"), on="row", how="inner")
+    found, undrawn = [], 0
     for device in view.devices[:MOST_DEVICES]:
         mine = work.filter(pl.col("device") == device)
         busiest = mine.group_by("stream").agg(pl.col("dur").sum()).sort("dur", descending=True)["stream"]
+        undrawn += max(0, len(busiest) - MOST_STREAMS)
         for stream in sorted(busiest.head(MOST_STREAMS).to_list()):
             rows = mine.filter(pl.col("stream") == stream).sort("start")
             begins = rows["start"].to_numpy()
             kind = np.array([NUMBER[name] for name in rows["kind"].to_list()], np.int64)
             which = rows["row"].to_numpy().astype(np.int64)
             row = _Row(begins, begins + rows["dur"].to_numpy(), kind, which).cut(start, end)
-            yield device, f"device {device}, stream {stream}", row
+            found.append((device, f"device {device}, stream {stream}", row))
+    return found, undrawn
 
 
 def _device_bars(view: View, label: str, row: _Row, origin: int, least: int, texts: _Texts) -> Bars:

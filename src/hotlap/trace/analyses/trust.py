@@ -12,6 +12,7 @@
 How bad something is, is judged by the share of the numbers that it touches; what only leaves a question open is last.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,57 +65,26 @@ def trust(view: View, unprofiled_step_ms: float | None = None) -> Trust:
     )
 
 
-def _missing(view: View) -> list[Doubt]:
+def _missing(view: View) -> Iterator[Doubt]:
     trace, window = view.trace, view.window
     launches = int(trace.host["name"].str.contains(totals.LAUNCHES).sum())
     exported = trace.schema_version.startswith("nsys")
-    whole = exported and bool((trace.device["name"].str.starts_with(GRAPH) & (trace.device["graph"] >= 0)).any())
-    return [
-        doubt
-        for absent, doubt in (
-            (
-                launches and not len(trace.work),
-                Doubt(
-                    1.0, f"no device work was recorded, though there are {launches} launches: device times are unknown"
-                ),
-            ),
-            (
-                not window.steps,
-                Doubt(0.5, "no steps were found: the whole trace counts as one, with whatever is at its ends"),
-            ),
-            (
-                window.steps and window.found_by != "ProfilerStep",
-                Doubt(
-                    0.01, f"no ProfilerStep ranges (no profiler.step() in the loop): steps are cut by {window.found_by}"
-                ),
-            ),
-            (
-                not len(trace.shapes),
-                Doubt(
-                    OPEN_QUESTION,
-                    "an export of nsys has no shapes: no FLOPs, no roofline"
-                    if exported
-                    else "no shapes (record_shapes=True): no FLOPs, no roofline",
-                ),
-            ),
-            (
-                whole,
-                Doubt(
-                    0.01, "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node): no kernels in them"
-                ),
-            ),
-            (
-                not view.lines and not (trace.host["cat"] == "python").any(),
-                Doubt(
-                    OPEN_QUESTION,
-                    "an export of nsys has no Python stacks: lines of the user's code are unknown"
-                    if exported
-                    else "no stacks (with_stack=True): lines of the user's code are unknown",
-                ),
-            ),
-        )
-        if absent
-    ]
+    if launches and not len(trace.work):
+        said = f"no device work was recorded, though there are {launches} launches: device times are unknown"
+        yield Doubt(1.0, said)
+    if not window.steps:
+        yield Doubt(0.5, "no steps were found: the whole trace counts as one, with whatever is at its ends")
+    elif window.found_by != "ProfilerStep":
+        said = f"no ProfilerStep ranges (no profiler.step() in the loop): steps are cut by {window.found_by}"
+        yield Doubt(0.01, said)
+    if not len(trace.shapes):
+        lacks = "an export of nsys has no shapes" if exported else "no shapes (record_shapes=True)"
+        yield Doubt(OPEN_QUESTION, f"{lacks}: no FLOPs, no roofline")
+    if exported and (trace.device["name"].str.starts_with(GRAPH) & (trace.device["graph"] >= 0)).any():
+        yield Doubt(0.01, "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node): no kernels in them")
+    if not view.lines and not (trace.host["cat"] == "python").any():
+        lacks = "an export of nsys has no Python stacks" if exported else "no stacks (with_stack=True)"
+        yield Doubt(OPEN_QUESTION, f"{lacks}: lines of the user's code are unknown")
 
 
 def _of_overhead(overhead: float | None, step_ms: float) -> list[Doubt]:

@@ -16,8 +16,9 @@ def find(answers: RankTrace) -> list[Finding]:
     made = answers.launches
     if not ns or made is None:
         return []
-    kernels = made.count / answers.window.count
-    mean_us = sum(one.kernel_ns for one in answers.breakdown) / max(1, sum(b.kernels for b in answers.breakdown)) / 1e3
+    calls = made.count / answers.window.count  # one of them may launch a graph of many kernels
+    kernels = max(1, sum(one.kernels for one in answers.breakdown))
+    mean_us = sum(one.kernel_ns for one in answers.breakdown) / kernels / 1e3
     cost = idle_ms(answers, ns)
     return [
         Finding(
@@ -27,8 +28,8 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=cost,
             title="the device waits for its kernels to be launched",
             where=place(gaps),
-            evidence=f"idle {cost:.2f} ms a step under dispatch; {kernels:.0f} launches a step, "
-            f"{made.tiny / max(1, made.count):.0%} of kernels under {made.tiny_below_ns / 1e3:.0f} µs, "
+            evidence=f"idle {cost:.2f} ms a step under dispatch; {calls:.0f} launches a step, "
+            f"{made.tiny / kernels:.0%} of kernels under {made.tiny_below_ns / 1e3:.0f} µs, "
             f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep",
             why="each operation is small: issuing it takes the host longer than the device needs to run it",
             instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",

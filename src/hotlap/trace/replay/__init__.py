@@ -7,13 +7,15 @@ from the clock, so the unchanged replay is a test of the graph. The method is th
 and dPRO (Hu et al., MLSys 2022).
 
 The step is the time from the end of the work that the window began with to the end of all that it launched, over its
-steps: the loop's period, also where the host runs ahead. Of several ranks it is the median.
+steps: the loop's period, also where the host runs ahead. Of several ranks it is the median, of two the shorter: only a
+change that parts them tells them apart, and then the longer is the straggler's.
 
 Profiling makes host time longer, by a microsecond or so an event. Where the unprofiled step is given, the host's
 durations are scaled by one factor such that the replay takes as long, and changes are predicted from there.
 """
 
 from collections.abc import Sequence
+from statistics import median_low
 from typing import Final
 
 import numpy as np
@@ -65,7 +67,7 @@ def replay(views: Sequence[View], unprofiled_ms: float | None = None) -> Replay 
     if plan is None or not any(len(span.work) for span in graph.spans):
         return None
     of, costs = facts(graph), Costs(graph.dur, graph.lag)
-    measured = float(np.median(steps_ns(graph, graph.start + graph.dur)))
+    measured = _of_ranks(steps_ns(graph, graph.start + graph.dur))
     replayed = step_ns(plan, costs)
     if unprofiled_ms is not None:
         costs = deflated(plan, costs, unprofiled_ms * 1e6)
@@ -80,8 +82,12 @@ def replay(views: Sequence[View], unprofiled_ms: float | None = None) -> Replay 
 
 
 def step_ns(plan: Plan, costs: Costs) -> float:
-    """The step at some costs: the median over ranks."""
-    return float(np.median(steps_ns(plan.graph, simulate(plan, costs)[1])))
+    """The step at some costs."""
+    return _of_ranks(steps_ns(plan.graph, simulate(plan, costs)[1]))
+
+
+def _of_ranks(steps: Sequence[float]) -> float:
+    return float(median_low(steps))
 
 
 def predicted(plan: Plan, of: Facts, costs: Costs, *changes: Change) -> float | None:

@@ -1,0 +1,29 @@
+"""Not a lever: the loss function, which lies outside of the model's forward, compiled beside it."""
+
+import functools
+from typing import Any, Final
+
+LARGE: Final = 1 << 20
+
+
+def _large(logits: Any) -> bool:
+    """A cross-entropy over many logits on the device is several passes over them in eager mode, one or two compiled."""
+    return bool(logits.is_cuda and logits.numel() >= LARGE)
+
+
+def compile_losses() -> None:
+    """Compile `F.cross_entropy` where its logits are many, on the device."""
+    import torch
+
+    functional = torch.nn.functional
+    original = functional.cross_entropy
+    compiled = torch.compile(original)
+
+    @functools.wraps(original)
+    def cross_entropy(input: Any, *args: Any, **kwargs: Any) -> Any:
+        # The compiler's own passes call this again, by its name in torch, with tensors of types of their own.
+        if torch.compiler.is_compiling() or type(input) is not torch.Tensor or not _large(input):
+            return original(input, *args, **kwargs)
+        return compiled(input, *args, **kwargs)
+
+    functional.cross_entropy = cross_entropy
