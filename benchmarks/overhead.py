@@ -87,6 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--sizes", help="only these, with commas between: tiny,syncs")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     import torch
@@ -103,7 +104,10 @@ def main() -> None:
     sizes.append(("compiled", [*sizes[0][1], "--compile"]))
     if args.device == "cuda":
         sizes.append(("syncs", [*sizes[0][1], "--syncs", "--steps", "100"]))
+    chosen = args.sizes.split(",") if args.sizes else [name for name, _ in sizes]
     for name, arguments in sizes:
+        if name not in chosen:
+            continue
         found = compare(arguments, 2 if name in {"compiled", "syncs"} else args.pairs)
         result["sizes"][name] = found  # type: ignore[index]
         print(name, json.dumps(found), flush=True)

@@ -16,6 +16,7 @@ LONG_STEP_MS: Final = 1000.0
 WINDOW_LONG: Final = 2
 AGREE: Final = 1.25
 GIVE_UP: Final = 60
+STALL: Final = 3.0
 
 
 class Steady(NamedTuple):
@@ -44,8 +45,13 @@ def steady_start(walls: Sequence[float], disturbed: Sequence[bool], in_flight: i
             continue
         first, second = median(walls[start : start + width]), median(walls[start + width : start + 2 * width])
         if second > 0 and 1 / AGREE <= first / second <= AGREE:
-            return Steady(start, True)
+            return Steady(_after_stalls(walls, start, width, STALL * first), True)
         if start >= GIVE_UP:
             return Steady(start, False)
         start += 1
     return None
+
+
+def _after_stalls(walls: Sequence[float], start: int, width: int, most: float) -> int:
+    """The first of the next steps that is no stall; a window that agrees with the next has at least one."""
+    return next((at for at in range(start, start + width) if walls[at] <= most), start)

@@ -11,6 +11,9 @@ MARGIN: Final = 1.1
 CACHED: Final = 0.5
 """Of the warm-up of a trial that compiles, what the compiler's cache saves the next one; a cautious guess."""
 FEWEST_PAIRS: Final = 2
+LONGER: Final = 0.15
+"""Of what a pair takes, how much longer its runs measure than those of the search: where starting takes long, a few
+more seconds of steps cost little, and hiccups of the machine weigh less."""
 QUIET: Final = 0.01
 """Two runs of the bare command that differ by less than 1% (as a logarithm): the machine is still. Then two ABBA pairs
 are held back for, else three; trials that only say what a lever is worth beside the others are shorter; and the
@@ -51,7 +54,7 @@ class Budget:
         """Seconds that the confirmation needs, at most half of the budget; while there is nothing to confirm yet, for
         as few pairs as will do."""
         pairs = self.least_pairs if self.kept else FEWEST_PAIRS
-        pairs_s = pairs * (self.bare_s + max(self.bare_s, self.best_s))
+        pairs_s = pairs * (1 + LONGER) * (self.bare_s + max(self.bare_s, self.best_s))
         made_s = self.bare_s if self.quiet else 0.0  # the baseline may be one of them
         return min(MARGIN * (pairs_s - made_s), 0.5 * self.seconds)
 

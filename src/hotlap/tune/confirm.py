@@ -13,7 +13,7 @@ from typing import Final
 from hotlap.records import run as records
 from hotlap.records.tune import Trial
 
-from .budget import FEWEST_PAIRS, BudgetSpent, log_ratio
+from .budget import FEWEST_PAIRS, LONGER, BudgetSpent, log_ratio
 from .candidates import LEAST_GAIN
 from .objective import costs, peak_bytes, typical_bytes
 from .state import State
@@ -84,7 +84,8 @@ class Confirmation:
         levers: Sequence[records.Lever] = state.given if letter == "A" else self.levers
         usual = max(state.budget.bare_s, state.budget.best_s)
         timeout = max(state.budget.timeout(lever.name for lever in levers), PATIENCE * usual)
-        trial = state.trials.run("confirm", levers, Special(), timeout)
+        longer_s = LONGER * (state.budget.bare_s + usual) / 2
+        trial = state.trials.run("confirm", levers, Special(longer_s=longer_s), timeout)
         if trial.outcome != "measured":
             unconfirmed(state, f"a confirmation run was not measured: {trial.why}")
             return False

@@ -71,13 +71,14 @@ class Special:
     """What sets a trial apart beside its levers.
 
     brief: fewer steps, for what is only compared with a trial made before. profiled: with a window of torch.profiler
-    after the steps that are timed.
+    after the steps that are timed. longer_s: more seconds of steps than others measure.
     """
 
     nudge: float = 0.0
     redraw: int | None = None
     brief: bool = False
     profiled: bool = False
+    longer_s: float = 0.0
 
 
 @dataclass
@@ -161,7 +162,7 @@ class Trials:
             folder=folder,
             environment=plan.environment,
             steps=plan.steps,
-            seconds=min(seconds, plan.seconds),
+            seconds=min(seconds, plan.seconds) + special.longer_s,
             least_steps=min(plan.steps, least),
             levers=levers,
             variables={"PYTHONHASHSEED": "0", **variables_of(levers)},
