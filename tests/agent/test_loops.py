@@ -1,6 +1,7 @@
 """Every kind of loop: what is recorded, and that the script does exactly what it does without hotlap."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -184,3 +185,51 @@ def test_facts(argv: str, workers: int, rows: int, runner: Runner) -> None:
 def test_facts_tell_a_model_that_the_script_compiled(runner: Runner) -> None:
     roots = runner.forked("compiled.py", "method", "aot_eager").facts.roots
     assert [root.compiled for root in roots] == [True]
+
+
+LIBRARY = """
+import torch
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x)
+"""
+USES_IT = """
+import sys
+sys.path.insert(0, {installed!r})
+import torch
+from an_installed_library import Model, Rows
+
+def train():
+    model = Model(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in torch.utils.data.DataLoader(Rows(), batch_size=4):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+train()
+"""
+
+
+def test_what_is_a_librarys_is_placed_where_the_user_uses_it(runner: Runner, tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "an_installed_library.py").write_text(LIBRARY)
+    script = tmp_path / "uses.py"
+    script.write_text(USES_IT.format(installed=str(installed)))
+    ran = runner.forked(str(script))
+    assert ran.code == 0
+    facts = ran.facts
+    places = [(one.file, one.line, one.function) for one in (facts.loaders[0], facts.roots[0])]
+    lines = script.read_text().splitlines()
+    looped, called = (next(at for at, text in enumerate(lines, 1) if word in text) for word in ("for x", "model(x)"))
+    assert places == [(str(script), looped, "train"), (str(script), called, "train")]

@@ -280,7 +280,7 @@ def test_finding_compute_needs_a_model_that_computes() -> None:
     found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, compiled)
     assert found is not None
     assert not {"compile", "bf16-autocast", "cpu-threads"} & set(found.levers)
-    assert "autocast bfloat16" in found.evidence
+    assert "under autocast to bfloat16" in found.evidence
 
 
 # ranks
@@ -499,3 +499,13 @@ def test_hostile_numbers_are_judged_or_refused(tmp_path_factory: pytest.TempPath
     else:
         assert isinstance(found, Diagnosis)
         assert math.isfinite(found.step_ms)
+
+
+def test_a_host_that_waits_for_a_value_was_ahead() -> None:
+    """An LSTM with `.item()` at the end of its step, as seen on an H200: nothing is queued at its end, yet the device
+    is what the step waits for."""
+    host = phases(forward=3.05, backward=4.92, other=13.8)
+    device = phases(forward=7.48, backward=13.6, other=0.71)
+    assert fires("launch", host, device, 0.0, CUDA) is None
+    computes = fires("compute", host, device, 0.0, CUDA)
+    assert computes is not None and "the host is 13.1 ms ahead" in computes.evidence

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +11,7 @@ from hotlap.records.session import Session
 from .blocks import repeated
 from .compiled import compiled_functions
 from .host import WARM_STEPS
+from .lines import Places
 from .loaders import Making, described
 from .probe import leaves
 from .softmax import calls_softmax
@@ -290,16 +290,14 @@ def _tf32(what: str) -> bool:
 
 
 def _place(kind: type, method: str) -> dict[str, Any]:
-    """File, line and name of a method of the user's; of the user's code that led here where the method is torch's."""
+    """File, line and name of a method of the user's; where it is a library's, of the user's line that led here."""
+    places = Places()
     code = getattr(getattr(kind, method, None), "__code__", None)
-    if code is not None and not code.co_filename.startswith(NOT_THE_USERS):
-        return {"file": code.co_filename, "line": code.co_firstlineno, "function": f"{kind.__qualname__}.{method}"}
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_USERS):
-        frame = frame.f_back
-    if frame is None:
-        return {}
-    return {"file": frame.f_code.co_filename, "line": frame.f_lineno, "function": frame.f_code.co_qualname}
+    own = None if code is None else (code.co_filename, code.co_firstlineno, f"{kind.__qualname__}.{method}")
+    if own is None or not places.users(own[0]):
+        found = places.innermost(sys._getframe(1), through_backward=True)
+        own = own if found is None else (places.files[found[0]], *found[1:])
+    return {} if own is None else dict(zip(("file", "line", "function"), own, strict=True))
 
 
 def _cpu_bf16() -> bool:

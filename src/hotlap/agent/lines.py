@@ -70,16 +70,17 @@ class Places:
         return None
 
     def _number(self, name: str) -> int:
-        path = os.path.abspath(name)
         at = -1
-        if not name.startswith("<") and self._users(path):
+        if self.users(name):
             at = len(self.files)
-            self.files.append(path)
+            self.files.append(os.path.abspath(name))
         self._known[name] = at
         return at
 
-    def _users(self, path: str) -> bool:
-        if path.startswith((HOTLAP, TORCH)):
+    def users(self, name: str) -> bool:
+        """Whether a file is the user's: not torch's, hotlap's, Python's or an installed package's."""
+        path = os.path.abspath(name)
+        if name.startswith("<") or path.startswith((HOTLAP, TORCH)):
             return False
         inside = path.startswith(STANDARD_LIBRARY) or any(folder in path for folder in INSTALLED)
         of_main = any(folder in self._main for folder in INSTALLED) and path.startswith(self._main)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from hotlap.records.diagnosis import Place
+from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
 
 DRAINED_MS = 0.5
@@ -37,9 +38,19 @@ class Measured:
         return self.gpu_phases is not None
 
     @property
+    def lead_ms(self) -> float | None:
+        """How far the host was ahead of the device: work queued when it ended the step, or what phases took
+        longer on the device than on the host and the host then waited for (`.item()`); None unknown."""
+        if self.backlog_ms is None or self.gpu_phases is None:
+            return self.backlog_ms
+        pairs = ((getattr(self.gpu_phases, name) or 0.0, getattr(self.phases, name) or 0.0) for name in PHASES)
+        return max(self.backlog_ms, sum(max(0.0, device - host) for device, host in pairs))
+
+    @property
     def drained(self) -> bool:
-        """Whether the device had nothing left to do when the host ended the step: it waits for the host."""
-        return self.backlog_ms is not None and self.backlog_ms < max(DRAINED_MS, DRAINED_SHARE * self.step_ms)
+        """Whether the device never had work queued: it waits for the host."""
+        lead = self.lead_ms
+        return lead is not None and lead < max(DRAINED_MS, DRAINED_SHARE * self.step_ms)
 
     @property
     def loader(self) -> LoaderFacts | None:

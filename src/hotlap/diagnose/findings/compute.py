@@ -18,14 +18,14 @@ def find(measured: Measured) -> Finding | None:
     root = measured.root
     times = measured.gpu_phases or measured.phases
     parts = ", ".join(f"{name} {ms:.1f} ms" for name in MODEL if (ms := getattr(times, name) or 0.0) > 0)
-    queued = f"; {measured.backlog_ms:.1f} ms queued at its end" if measured.backlog_ms is not None else ""
+    ahead = f"; the host is {measured.lead_ms:.1f} ms ahead" if measured.lead_ms is not None else ""
     return Finding(
         id="compute",
         bound="compute",
         share=share,
         title=f"computing {root.name}" if root else "computing",
         where=measured.place_of(root),
-        evidence=f"{parts}{queued}"
+        evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
         why="whether arithmetic or memory traffic limits it takes a trace to tell",
         instead="lower precision on the tensor cores, compiled and fused kernels, a better memory format",
@@ -54,6 +54,6 @@ def _levers(measured: Measured, root: RootFacts | None) -> tuple[str, ...]:
 
 
 def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:
-    """The script's own autocast, and the levers of this run that change how it computes."""
-    own = f"the script's autocast {root.autocast or 'off'}"
+    """The autocast that the script calls it under, and the levers of this run. A library may set one inside of it."""
+    own = f"under autocast to {root.autocast}" if root.autocast else "no autocast around it"
     return f"{own}, with {', '.join(levers)}" if levers else own

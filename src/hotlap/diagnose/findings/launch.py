@@ -16,8 +16,8 @@ def find(measured: Measured) -> Finding | None:
         share=share,
         title="the device waits for Python to launch its kernels",
         where=measured.place_of(measured.root),
-        evidence=f"{measured.backlog_ms:.2f} ms of device work are queued when the host ends a step of "
-        f"{measured.step_ms:.2f} ms: the host is never ahead",
+        evidence=f"the host is at most {measured.lead_ms:.2f} ms ahead of the device in a step of "
+        f"{measured.step_ms:.2f} ms",
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
         instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",
         levers=_levers(measured),
