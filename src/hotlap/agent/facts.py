@@ -10,6 +10,7 @@ from hotlap.records.session import Session
 
 from .blocks import repeated
 from .compiled import compiled_functions
+from .heads import heads
 from .host import WARM_STEPS
 from .lines import Places
 from .loaders import Making, described
@@ -146,6 +147,7 @@ class Script:
             "dropout": sum(1 for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0),
             "sparse": sparse,
             "softmax": calls_softmax(modules),
+            "classes": max((head.out_features for head in heads(module)), default=0),
             "compiled": compiled,
             "autocast": self._autocast(device),
             "training": training,

@@ -1,0 +1,176 @@
+"""Not a lever: linear layers whose logits are not computed until something needs them, and what becomes of these."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from hotlap.agent.heads import heads
+from hotlap.agent.seams import Forward, Refused
+
+from ._graph import Compiled
+from ._lazy_logits import Product, Watch, lazy_logits
+from .linear_cross_entropy import LEAST_CLASSES
+
+LEAST_LOGITS: Final = 1 << 22
+"""Fewer cost less than the work of not making them."""
+PATIENCE: Final = 4
+"""Forwards of a head in which its logits must have reached a loss."""
+
+
+class Heads:
+    """The heads in one process. refuse: told why the logits of all of them turned out to be needed."""
+
+    def __init__(self, refuse: Callable[[str], None]) -> None:
+        self.refuse = refuse
+        self.on: list[Head] = []
+        self.made: weakref.WeakSet[Product] = weakref.WeakSet()
+
+    def wrap(self, root: Any, forward: Forward) -> Forward:
+        """Take hold of a model's heads; where levers capture its forward, their graphs end before a head.
+
+        Raises Refused where there are none, or where others than the script look at its output.
+        """
+        distributed = torch.distributed
+        ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+        if ranks > 1 or hasattr(root, "module") or any(isinstance(m, torch.nn.DataParallel) for m in root.modules()):
+            raise Refused("the model is wrapped or trained by several processes, which look at its output")
+        found = [Head(self, module) for module in heads(root, LEAST_CLASSES) if _free(module)]
+        if not found:
+            raise Refused(f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more")
+        if not self.on:
+            register_optimizer_step_pre_hook(self.before_update)
+        self.on += found
+        if isinstance(getattr(forward, "compiled", forward), Compiled):
+            for head in found:
+                head.end_graphs()
+        return forward
+
+    def before_update(self, *_: Any) -> None:
+        """Logits that the script still holds are those of the weights as they are now: one copy of these for all."""
+        copies: dict[int, tuple[Any, Any]] = {}
+        with torch.no_grad():
+            for logits in [logits for logits in self.made if logits.value is None and logits.kept is None]:
+                key = id(logits.weight)
+                if key not in copies:
+                    copies[key] = logits.weight.clone(), None if logits.bias is None else logits.bias.clone()
+                logits.kept = copies[key]
+
+    def off(self, head: "Head") -> None:
+        """A head's logits go elsewhere."""
+        self.on.remove(head)
+        if not self.on:
+            self.refuse(f"no F.cross_entropy takes the logits: {head.last}")
+
+
+class Head:
+    """What stands in a head's `_compiled_call_impl`, which pickles and copies do not take along."""
+
+    def __init__(self, every: Heads, module: Any) -> None:
+        self.every = every
+        self.module: Callable[[], Any] = weakref.ref(module)
+        self.made = self.fused = 0
+        self.last = "nothing does"
+        self.watch = Watch(self.count, self.note)
+        module.__dict__["_compiled_call_impl"] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self.module()
+        if kwargs or len(args) != 1 or not _may(module, args[0]):
+            return module._call_impl(*args, **kwargs)
+        self.made += 1
+        if self.made > PATIENCE and not self.fused:
+            self.leave(module)
+            return module(*args)
+        logits = Product(args[0], module.weight, module.bias, _product_dtype(args[0]), self.watch)
+        self.every.made.add(logits)
+        return lazy_logits(logits)
+
+    def count(self) -> None:
+        """A loss was taken in chunks."""
+        self.fused += 1
+
+    def note(self, name: str) -> None:
+        """A function needed the logits."""
+        self.last = f"{name} does"
+
+    def end_graphs(self) -> None:
+        """Let torch.compile call this head where it is instead of taking it into its graph."""
+        if (module := self.module()) is not None and "forward" not in module.__dict__:
+            module.__dict__["forward"] = NotInGraphs(module)
+
+    def leave(self, module: Any) -> None:
+        """The layer is as it was."""
+        module._compiled_call_impl = None
+        if isinstance(module.__dict__.get("forward"), NotInGraphs):
+            del module.__dict__["forward"]
+        self.every.off(self)
+
+
+class NotInGraphs:
+    """A linear layer's forward that torch.compile leaves to Python. In a pickle or a copy it is the layer's own."""
+
+    _torchdynamo_disable = True
+    _torchdynamo_disable_msg = "hotlap takes the loss from the layer's input"
+
+    def __init__(self, module: Any) -> None:
+        self.module: Callable[[], Any] = weakref.ref(module)
+
+    def __call__(self, hidden: Any) -> Any:
+        module = self.module()
+        return type(module).forward(module, hidden)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.module(), "forward")  # while it is made, a copy has only what its class has
+
+
+def _may(module: Any, hidden: Any) -> bool:
+    """Whether the layer is called as usual, for many logits, and computes what chunks compute."""
+    weight = module.weight
+    if not torch.is_grad_enabled() or type(hidden) is not torch.Tensor or type(weight) is not torch.nn.Parameter:
+        return False
+    if hidden.dim() < 2 or hidden.numel() // max(1, hidden.shape[-1]) * len(weight) < LEAST_LOGITS:
+        return False
+    capturing = hidden.is_cuda and torch.cuda.is_current_stream_capturing()
+    recorded = capturing or torch._C._get_tracing_state() is not None
+    alone = torch._C._functorch.peek_interpreter_stack() is None and not recorded
+    return alone and not _hooked(module) and not _checkpointing() and _alike(hidden, weight)
+
+
+def _free(module: Any) -> bool:
+    """Whether the layer can be taken hold of: neither the script nor another lever has put anything in its place."""
+    return module._compiled_call_impl is None and "forward" not in module.__dict__ and not _hooked(module)
+
+
+def _hooked(module: Any) -> bool:
+    every = torch.nn.modules.module
+    own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(own) or any((every._global_forward_hooks, every._global_forward_pre_hooks, every._global_backward_hooks))
+
+
+def _checkpointing() -> bool:
+    """Whether what is saved for the backward is computed again there, and has to be the same then."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = top(False) if top is not None else ()
+    return any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks or ())
+
+
+def _product_dtype(hidden: Any) -> torch.dtype:
+    """The dtype that the layer would compute in."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+
+def _alike(hidden: Any, weight: Any) -> bool:
+    """Whether chunks compute the same product. Not in float16, whose sums over many rows overflow."""
+    if hidden.device != weight.device or _product_dtype(hidden) not in {torch.float32, torch.bfloat16, torch.float64}:
+        return False
+    if torch.is_autocast_enabled(hidden.device.type):
+        return torch.float64 not in {hidden.dtype, weight.dtype}
+    return bool(hidden.dtype == weight.dtype)

@@ -1,0 +1,293 @@
+"""Not a lever: the output of a linear layer that is not computed until something needs it.
+
+It is a tensor with the logits' shape, dtype, device and place in the autograd graph, without storage. `F.cross_entropy`
+of it is computed in chunks (`_chunked_loss`); ops that only regroup, choose or widen rows give another of its kind;
+everything else computes the logits, once for all that were made of them, and goes on with those.
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch.nn import functional
+
+from ._chunked_loss import Loss, chunked_cross_entropy
+
+DESCRIBING: Final = frozenset((
+    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad_fn", "is_leaf", "is_cuda", "is_sparse",
+    "is_quantized", "is_meta", "is_nested", "itemsize", "nbytes", "size", "dim", "ndimension", "numel", "nelement",
+    "element_size", "get_device", "is_floating_point", "is_complex", "__len__", "__hash__",
+))  # fmt: skip
+"""What is known without the values."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Told what becomes of the logits of a head."""
+
+    fused: Callable[[], None]
+    computed: Callable[[str], None]
+
+
+@dataclass(eq=False)
+class Product:
+    """What is needed to compute logits. dtype: of the product itself; swapped: classes are the dimension before the
+    last. parent, replay: the logits that these were made of, and how, for where the values are needed. kept: weight
+    and bias as they were, where they have changed since."""
+
+    hidden: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    dtype: torch.dtype
+    watch: Watch
+    swapped: bool = False
+    parent: "LazyLogits | None" = None
+    replay: Callable[[Any], Any] = lambda logits: logits
+    value: torch.Tensor | None = None
+    made: list[Any] = field(default_factory=list)
+    kept: tuple[torch.Tensor, torch.Tensor | None] | None = None
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        self.version = self.weight._version
+
+    def compute(self) -> torch.Tensor:
+        """The product, differentiable where gradients are on. Raises RuntimeError where the weights are gone."""
+        weight, bias = self.kept or (self.weight, self.bias)
+        if self.kept is None and weight._version != self.version:
+            raise RuntimeError("hotlap's linear-cross-entropy: logits are used after something changed the weights")
+        return product(self.hidden, weight, bias, self.dtype)
+
+
+def product(hidden: Any, weight: Any, bias: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A linear layer with its inputs in a dtype, as autocast computes it."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        return functional.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+class LazyLogits(torch.Tensor):  # type: ignore[misc]
+    """See the module. `lazy` holds the Product."""
+
+    lazy: Product
+
+    @classmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # what is compiled around it ends its graph here
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(func.__self__, "__name__", "")
+        if name in DESCRIBING:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        first = args[0] if args else None
+        if isinstance(first, LazyLogits) and first.lazy.value is None and torch.is_grad_enabled():
+            found = _without_values(name, func, first, args, kwargs)
+            if found is not None:
+                return found
+        return func(*_with_values(args, name), **_with_values(kwargs, name))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What C++ does with it, below autograd."""
+        name = str(func)
+        return func(*_with_values(args, name, detached=True), **_with_values(kwargs or {}, name, detached=True))
+
+
+class _Made(torch.autograd.Function):  # type: ignore[misc]
+    """Makes lazy logits. Its backward is for gradients that reach them as a tensor, as from a user's own Function."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Any, weight: Any, bias: Any, like: Any, dtype: torch.dtype) -> Any:
+        ctx.save_for_backward(hidden, weight, bias)
+        ctx.dtype, ctx.swapped = dtype, like.swapped
+        shape = (*hidden.shape[:-1], len(weight))
+        if like.swapped:
+            shape = (*shape[:-2], shape[-1], shape[-2])
+        return torch.Tensor._make_wrapper_subclass(LazyLogits, shape, dtype=like.dtype, device=hidden.device)
+
+    @staticmethod
+    def backward(ctx: Any, above: Any) -> tuple[Any, ...]:
+        again = torch.is_grad_enabled()
+        hidden, weight, bias = (t if again or t is None else t.detach() for t in ctx.saved_tensors)
+        inputs, needs = (hidden, weight, bias), ctx.needs_input_grad[:3]
+        for tensor, need in zip(inputs, needs, strict=True):
+            if need and not again:
+                tensor.requires_grad_()
+        with torch.enable_grad():
+            logits = product(hidden, weight, bias, ctx.dtype)
+            above = above.transpose(-1, -2) if ctx.swapped else above
+            wanted = [tensor for tensor, need in zip(inputs, needs, strict=True) if need]
+            found = iter(torch.autograd.grad(logits, wanted, above.to(logits.dtype), create_graph=again))
+        return *(next(found) if need else None for need in needs), None, None
+
+
+@dataclass(frozen=True)
+class _Like:
+    """How lazy logits look. dtype: as they are seen, which may be wider than that of the product."""
+
+    dtype: torch.dtype
+    swapped: bool = False
+
+
+def lazy_logits(found: Product, seen_as: torch.dtype | None = None) -> LazyLogits:
+    """The logits of a product."""
+    like = _Like(seen_as or found.dtype, found.swapped)
+    made: LazyLogits = _Made.apply(found.hidden, found.weight, found.bias, like, found.dtype)
+    made.lazy = found
+    return made
+
+
+def values(logits: LazyLogits) -> torch.Tensor:
+    """The logits themselves, differentiable as those of the layer are, computed at the first call."""
+    lazy = logits.lazy
+    if lazy.value is None:
+        with torch.inference_mode(False), torch.set_grad_enabled(logits.requires_grad):
+            lazy.value = lazy.compute() if lazy.parent is None else lazy.replay(values(lazy.parent))
+        # Views of them show what is written into them from now on; copies do not.
+        for reference in lazy.made:
+            if (other := reference()) is not None:
+                values(other)
+    return lazy.value
+
+
+def _with_values(found: Any, name: str, detached: bool = False) -> Any:
+    """Arguments of a function, with logits where lazy ones were."""
+    if isinstance(found, LazyLogits):
+        if found.lazy.value is None:
+            found.lazy.watch.computed(name)
+        return values(found).detach() if detached else values(found)
+    if isinstance(found, dict):
+        return {key: _with_values(item, name, detached) for key, item in found.items()}
+    if type(found) in {list, tuple}:
+        return type(found)(_with_values(item, name, detached) for item in found)
+    return found
+
+
+def _without_values(name: str, func: Any, logits: LazyLogits, args: Any, kwargs: Any) -> Any:
+    """The result of a function that does not need them, None where it does."""
+    if name == "cross_entropy" and getattr(func, "__module__", "") == functional.__name__:
+        return _fused(logits, *args[1:], **kwargs)
+    change = CHANGES.get(name)
+    return None if change is None or logits.lazy.swapped else change(logits, func, args[1:], kwargs)
+
+
+def _fused(
+    logits: LazyLogits,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """The cross-entropy in chunks; None where it is one that has to see the logits."""
+    lazy = logits.lazy
+    rows = lazy.hidden.shape[:-1]
+    if size_average is not None or reduce is not None or reduction not in {"mean", "sum"}:
+        return None
+    if len(rows) != 1 + lazy.swapped or type(target) is not torch.Tensor or target.shape != rows:
+        return None
+    if target.dtype != torch.int64 or target.device != logits.device:
+        return None
+    if weight is not None and (type(weight) is not torch.Tensor or weight.requires_grad):
+        return None
+    result = _loss_dtype(logits.dtype, logits.device.type, torch.is_autocast_enabled(logits.device.type))
+    loss = Loss(weight, ignore_index, reduction, label_smoothing, lazy.dtype, result)
+    hidden = lazy.hidden.flatten(0, -2)
+    found = chunked_cross_entropy(hidden, lazy.weight, lazy.bias, target.flatten(), loss)
+    lazy.watch.fused()
+    return found
+
+
+@cache
+def _loss_dtype(logits: torch.dtype, device: str, autocast: bool) -> torch.dtype:
+    """What torch makes the loss of logits of a dtype."""
+    one = functional.cross_entropy(
+        torch.zeros(1, 2, dtype=logits, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    )
+    return one.dtype
+
+
+def _another(logits: LazyLogits, replay: Callable[[Any], Any], hidden: Any = None, **changes: Any) -> LazyLogits:
+    """Logits made of others."""
+    lazy = logits.lazy
+    seen_as = changes.pop("seen_as", logits.dtype)
+    hidden = lazy.hidden if hidden is None else hidden
+    made = lazy_logits(replace(lazy, hidden=hidden, parent=logits, replay=replay, made=[], **changes), seen_as)
+    lazy.made.append(weakref.ref(made))
+    return made
+
+
+def _as_meta(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
+    """What a function makes of a tensor without values that is otherwise like the logits."""
+    return func(torch.empty(logits.shape, dtype=logits.dtype, device="meta"), *args, **kwargs)
+
+
+def _regrouped(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
+    after = _as_meta(logits, func, args, kwargs)
+    lazy = logits.lazy
+    if after.dtype != logits.dtype or after.dim() == 0 or after.shape[-1] != logits.shape[-1]:
+        return None
+    hidden = lazy.hidden.reshape(*after.shape[:-1], lazy.hidden.shape[-1])
+    return _another(logits, lambda found: func(found, *args, **kwargs), hidden)
+
+
+def _swapped(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
+    """(batch, length, classes) to (batch, classes, length), as the loss wants it."""
+    if logits.dim() != 3:
+        return None
+    batch, length, classes = logits.shape
+    after = _as_meta(logits, func, args, kwargs)
+    if after.shape != (batch, classes, length) or after.stride() != (length * classes, 1, classes):
+        return None
+    return _another(logits, lambda found: func(found, *args, **kwargs), swapped=True)
+
+
+def _chosen(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
+    """Rows of them."""
+    (index,) = args
+    if not _of_rows(index, logits.dim()):
+        return None
+    return _another(logits, lambda found: found[index], logits.lazy.hidden[index])
+
+
+def _of_rows(index: Any, dims: int) -> bool:
+    """Whether an index leaves the last dimension whole."""
+    if type(index) is torch.Tensor:
+        return bool(index.dtype == torch.int64 or (index.dtype == torch.bool and index.dim() < dims))
+    parts = index if isinstance(index, tuple) else (index,)
+    if not all(part is Ellipsis or type(part) in {int, slice} for part in parts) or not parts:
+        return False
+    reaches_last = Ellipsis in parts or len(parts) == dims
+    return not reaches_last or parts[-1] is Ellipsis or parts[-1] == slice(None)
+
+
+def _copied(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
+    """Also of the hidden values: those that a CUDA graph returns are written over by its next replay."""
+    return None if args or kwargs else _another(logits, func, func(logits.lazy.hidden))
+
+
+def _widened(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
+    """To float32, from it or from a half."""
+    wanted = args[0] if len(args) == 1 and not kwargs else kwargs.get("dtype") if len(kwargs) == 1 else None
+    if func.__name__ == "float" and not args and not kwargs:
+        wanted = torch.float32
+    if wanted == logits.dtype or (isinstance(wanted, torch.device) and wanted == logits.device):
+        return logits
+    if wanted is not torch.float32 or logits.dtype.itemsize > wanted.itemsize:
+        return None
+    return _another(logits, lambda found: found.float(), seen_as=wanted)
+
+
+CHANGES: Final[dict[str, Callable[..., Any]]] = {
+    **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"), _regrouped),
+    **dict.fromkeys(("transpose", "permute", "movedim", "swapaxes"), _swapped),
+    **dict.fromkeys(("clone", "contiguous"), _copied),
+    **dict.fromkeys(("float", "to"), _widened),
+    "__getitem__": _chosen,
+}
