@@ -81,12 +81,25 @@ class Machine:
     said: list[str] = field(default_factory=list)
     specials: list[Any] = field(default_factory=list)
     device: str = "cpu"
+    wall_of: Callable[[str, Uses, int], float] | None = None
+    """Seconds of a trial, from purpose, levers and its least steps; else all take `wall_s`."""
+    steady_steps: int = 20
+    earlier: list[Trial] = field(default_factory=list)
+    confirmed: list[Trial] = field(default_factory=list)
+    proved: bool = False
+    session: int = 0
+    least_steps: int = 20
+    long_s: float | None = None
+    longs: list[float | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         facts = Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", mode="train", device=self.device)
-        (self.folder / "rank-0").mkdir(parents=True)
+        self.ids = itertools.count(len(self.earlier) + len(self.confirmed))
+        (self.folder / "rank-0").mkdir(parents=True, exist_ok=True)
         (self.folder / "rank-0" / "facts.json").write_bytes(msgspec.json.encode(facts))
         machine = Environment(hotlap="0", python="3", os="", cpu="", cores=4, memory_gib=8.0)
+        run = records.Run(command=("x",), cwd="/", environment=machine)
+        (self.folder / "run.json").write_bytes(msgspec.json.encode(run))
         self.plan = SimpleNamespace(folder=self.folder, environment=machine, seed=0, steps=40, seconds=3.0)
         self.listener = SimpleNamespace(result=self.said.append, trial=lambda *_: None, step=lambda *_: None)
 
@@ -98,15 +111,30 @@ class Machine:
     ) -> Trial:
         uses = uses_of(levers)
         self.specials.append(special)
-        self.now += self.wall_s
+        self.longs.append(self.long_s)
+        known = next((t for t in self.earlier if t.purpose == purpose and t.levers == tuple(levers)), None)
+        if known is not None:
+            self.earlier.remove(known)
+            self.take(known)
+            return known
+        wall_s = self.wall_of(purpose, uses, self.least_steps) if self.wall_of else self.wall_s
+        self.now += wall_s
         outcome, why = self.outcome(uses)
         trial = Trial(
-            id=len(self.done), purpose=purpose, levers=tuple(levers), folder="", outcome=outcome, why=why,
-            wall_s=self.wall_s, step_ms=self.step_ms(uses) if outcome == "measured" else None, warmup_s=1.0,
+            id=next(self.ids), purpose=purpose, levers=tuple(levers), folder="", outcome=outcome, why=why,
+            lever=why.partition(" ")[0] if outcome == "refused" else None, session=self.session,
+            wall_s=wall_s, step_ms=self.step_ms(uses) if outcome == "measured" else None, warmup_s=1.0,
             peak_memory_bytes=int(self.peak_mib(uses) * 2**20), rows=self.rows(uses),
         )  # type: ignore[arg-type]  # fmt: skip
         self.done.append(trial)
         return trial
+
+    def take(self, trial: Trial) -> None:
+        self.done.append(trial)
+        self.recalled |= {trial.id}
+
+    def knows(self, purpose: str, levers: Any) -> bool:
+        return any(trial.purpose == purpose and trial.levers == tuple(levers) for trial in self.earlier)
 
     def amend(self, trial: Trial, **changes: Any) -> Trial:
         return msgspec.structs.replace(trial, **changes)
@@ -118,7 +146,7 @@ class Machine:
         step = trial.step_ms or math.nan
         return Diagnosis(
             mode="train", bound=self.bound(uses_of(trial.levers)), step_ms=step,
-            spread=Spread(p10=step, p50=step, p90=step), phases=Phases(forward=step),
+            spread=Spread(p10=step, p50=step, p90=step), phases=Phases(forward=step), steady_steps=self.steady_steps,
         )  # type: ignore[arg-type]  # fmt: skip
 
     def rank(self, trial: Trial) -> Any:
@@ -148,6 +176,14 @@ def search(
     known = {lever.name: lever for lever in levers}
     made = Search(machine, budget, asked, known, machine.monotonic, lambda facts: remembered)  # type: ignore[arg-type]
     return made.run(), machine
+
+
+def resumed(machine: Machine, **changes: Any) -> dict[str, Any]:
+    """Settings of a machine on which `search` goes on after what was done on another."""
+    apart: tuple[list[Trial], list[Trial]] = ([], [])
+    for trial in machine.done:
+        apart[trial.purpose == "confirm"].append(trial)
+    return {"earlier": apart[0], "confirmed": apart[1], "session": machine.session + 1, **changes}
 
 
 def factors(**each: float) -> Callable[[Uses], float]:

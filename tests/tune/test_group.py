@@ -56,7 +56,19 @@ def test_a_lever_that_could_not_be_put_in_is_known_by_name(tune: Tune) -> None:
         FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
         outcome=lambda uses: ("refused", "c could not be put in: no") if "c" in uses else ("measured", ""),
     )  # fmt: skip
-    assert machine.tries() == ["a + b + c + d + e", "a + b + d + e", "c"] and "c" not in kept(found)
+    assert machine.tries() == ["a + b + c + d + e", "a + b + d + e"], "c is not tried alone: it said why it can't be"
+    assert sorted(kept(found)) == list("abde") and found.dropped["c"].why == "refused: c could not be put in: no"
+
+
+def test_of_two_the_one_that_was_not_refused_is_tried_alone(tune: Tune) -> None:
+    """nanoGPT on an H200: the lever that was refused cost 39 and 26 of 394 seconds."""
+    found, machine = tune(
+        [FakeLever("attention", 0.5), FakeLever("compile", 0.4)], factors(compile=0.7),
+        outcome=lambda uses: (
+            ("refused", "attention could not be put in: none was found") if "attention" in uses else ("measured", "")
+        ),
+    )  # fmt: skip
+    assert machine.tries() == ["attention + compile", "compile"] and kept(found) == ["compile"]
 
 
 def test_parity_of_a_group_is_parity_of_all_and_a_cheat_does_not_hide_in_it(tune: Tune) -> None:
@@ -125,19 +137,19 @@ def candidates(*names: str, tolerance: float = 0.0) -> list[Candidate]:
     return [Candidate(FakeLever(name, 0.5, tolerance=tolerance), [{}], 2.0, "share") for name in names]
 
 
-@given(st.integers(2, 12), st.booleans(), st.sampled_from(["", "crashed: x", "n1 could not be put in: y"]))
-def test_parts_are_two_and_lose_nothing(count: int, slow: bool, why: str) -> None:
+@given(st.integers(2, 12), st.booleans())
+def test_parts_are_two_and_lose_nothing(count: int, slow: bool) -> None:
     group = candidates(*[f"n{k}" for k in range(count)])
-    first, second = parts(group, why, slow)
+    first, second = parts(group, slow)
     assert first and second
     assert sorted(one.lever.name for one in (*first, *second)) == sorted(one.lever.name for one in group)
 
 
 def test_a_compiler_is_the_first_suspect() -> None:
-    first, second = parts(candidates("compile", "fused", "tf32"), "", slow=False)
+    first, second = parts(candidates("compile", "fused", "tf32"), slow=False)
     assert [one.lever.name for one in first] == ["fused", "tf32"] and second[0].lever.name == "compile"
     rounds = [*candidates("exact"), *candidates("coarse", tolerance=0.02)]
-    assert parts(rounds, "", slow=False)[1][0].lever.name == "coarse"
+    assert parts(rounds, slow=False)[1][0].lever.name == "coarse"
 
 
 # numbers

@@ -43,6 +43,16 @@ def test_headlines_of_objectives() -> None:
     assert cheap.startswith("2.00× cheaper") and "$12 → $6 a million rows at $2.5 an hour" in cheap
 
 
+def test_a_gain_that_is_not_proved_yet() -> None:
+    changes: dict[str, Any] = {
+        "gain": False, "kept": (), "tuned": None, "complete": False, "recipe": None, "why_incomplete": "2 pairs",
+        "speedup": 2.16, "interval": Interval(low=0.18, high=25.55), "unproved": (1.78, 2.62),
+    }  # fmt: skip
+    said = "no gain proved yet: 1.78× and 2.62× in 2 ABBA pairs, too few for an interval above 1: 100 ms a step"
+    assert headline(**changes) == said
+    assert "hotlap tune --resume out" in text(**changes) and "not finished, 2 pairs" in text(**changes)
+
+
 def test_a_command_made_to_fit() -> None:
     alone = text(fitted=FITTED, gain=False, kept=(), speedup=None, interval=None, tuned=None)
     assert "fits in memory now, where the command alone does not: 100 ms a step" in alone

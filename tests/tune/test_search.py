@@ -178,7 +178,7 @@ def test_a_lever_that_hung_is_not_tried_with_other_settings(tune: Tune) -> None:
 
 def test_a_trial_that_the_budget_ended_is_not_held_against_its_lever(tune: Tune) -> None:
     found, _ = tune(
-        [FakeLever("a", 0.8)], factors(), budget=90.0,
+        [FakeLever("a", 0.8)], factors(), budget=80.0,
         outcome=lambda uses: ("timeout", "45 s") if uses else ("measured", ""),
     )  # fmt: skip
     assert found.dropped["a"].why == "the budget ended before it was tried to the end" and "a" in found.not_done

@@ -17,11 +17,13 @@ MACHINE = Environment(hotlap="0", python="3", os="", cpu="", cores=4, memory_gib
 ENDED = Ended(0, None)
 
 
-def rank(folder: Path, number: int, wall_ms: float, rows: int | None = 4, world: int = 2, **facts: Any) -> None:
+def rank(
+    folder: Path, number: int, wall_ms: float, rows: int | None = 4, world: int = 2, stopped: bool = True, **facts: Any
+) -> None:
     path = folder / f"rank-{number}"
     path.mkdir(parents=True)
     known = Facts(pid=number, rank=number, world=world, argv=(), python="3", torch="2", mode="train", **facts)
-    (path / "facts.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(known, stopped=True)))
+    (path / "facts.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(known, stopped=stopped)))
     lines = [
         {"step": k, "time": 0.0, "wall_ms": wall_ms, "phases": {"forward": wall_ms}, "loss": 1.0, "samples": rows}
         for k in range(30)
@@ -56,7 +58,17 @@ def test_a_lever_that_one_rank_could_not_put_in_is_refused(folder: Path) -> None
     rank(folder, 1, 10.0)
     problem = {"where": "lever tf32", "what": "no", "lever": "tf32"}
     (folder / "rank-1" / "problems.jsonl").write_text(json.dumps(problem) + "\n")
-    assert read_outcome(folder, ENDED, 60.0)[:2] == ("refused", "tf32 could not be put in: no")
+    assert read_outcome(folder, ENDED, 60.0) == ("refused", "tf32 could not be put in: no", {"lever": "tf32"})
+
+
+@pytest.mark.parametrize(("lever", "outcome"), [("tf32", "refused"), (None, "crashed")])
+def test_of_a_trial_that_crashes_the_lever_that_was_not_put_in_is_known(
+    folder: Path, lever: str | None, outcome: str
+) -> None:
+    rank(folder, 0, 10.0, world=1, stopped=False)
+    problem = {"where": "x", "what": "no", "lever": lever}
+    (folder / "rank-0" / "problems.jsonl").write_text(json.dumps(problem) + "\n")
+    assert read_outcome(folder, Ended(1, None), 60.0)[0] == outcome
 
 
 @pytest.mark.parametrize(
@@ -79,6 +91,10 @@ def test_brief_and_profiled_trials(
 
     monkeypatch.setattr(module, "run_apart", run_apart)
     plan = Plan(("x",), tmp_path, MACHINE, steps=400, seconds=3.0, seed=1, cwd=tmp_path)
-    made = Trials(plan, Quiet()).run("baseline", (), special)
-    assert made.outcome == "measured"
+    trials = Trials(plan, Quiet(), long_s=7.5)
+    made = trials.run("baseline", (), special)
+    assert made.outcome == "measured" and asked[0].long_s == 7.5
     assert (asked[0].least_steps, asked[0].seconds, asked[0].profile_steps) == (least, seconds, profiled)
+    trials.least_steps = 8
+    trials.run("baseline", (), special)
+    assert asked[1].least_steps == 8

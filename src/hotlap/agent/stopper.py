@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hotlap.records.session import PROFILE_FILE, STOP_FILE, Session
+from hotlap.records.session import FEWEST_STEPS, PROFILE_FILE, STOP_FILE, Session
 from hotlap.records.steady import Steady, steady_start
 
 from .guard import Stop
@@ -111,9 +111,11 @@ class Stopper:
         steady = self._undisturbed()
         if len(steady) >= (self.session.steps or 0):
             return True
-        return self.session.seconds is not None and (
-            len(steady) >= self.session.least_steps and sum(steady) / 1000 >= self.session.seconds
-        )
+        session, took_s = self.session, sum(steady) / 1000
+        if session.seconds is None or took_s < session.seconds:
+            return False
+        long = session.long_s is not None and took_s >= session.long_s
+        return len(steady) >= (min(FEWEST_STEPS, session.least_steps) if long else session.least_steps)
 
     def stop(self, kind: str) -> None:
         """Write everything, arm the hard end, and raise Stop. The third time the process is ended at once."""

@@ -28,6 +28,7 @@ class Request:
     steps: int | None = None
     seconds: float | None = None
     least_steps: int = 10
+    long_s: float | None = None
     levers: tuple[Lever, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
@@ -49,6 +50,7 @@ class Request:
             steps=self.steps,
             seconds=self.seconds,
             least_steps=self.least_steps,
+            long_s=self.long_s,
             levers=tuple(LeverUse(lever.name, dict(lever.settings)) for lever in self.levers),
             seed=self.seed,
             probe_steps=self.probe_steps,

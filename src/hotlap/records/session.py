@@ -13,6 +13,8 @@ STOP_FILE: Final = "stop-at"
 """Written in the run folder by the rank that decides to stop; holds the step at which every rank stops."""
 PROFILE_FILE: Final = "profile-at"
 """The same for the step after which every rank begins its profile."""
+FEWEST_STEPS: Final = 8
+"""Steady steps that a step's time can still be told from, with the warm-up that comes before them."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,12 @@ class Session:
 
     folder: the run folder. package: the folder of the hotlap package itself. steps: steady steps after which the
     command is ended, None to let it run. seconds: end after this many seconds of steady steps, whichever of the two
-    comes first, but never before `least_steps`. seed: set before the script's own code, None to leave it alone.
-    probe_steps: first steps in which the evidence of parity is taken. nudge: relative size of a change made to the
-    weights before the first step (the twin that shows how far rounding carries). redraw: reseed the random
-    generators after the first batch (the twin that shows how far other random draws carry). profile_steps: steps to
-    record with torch.profiler, 0 for no profile; profile_memory, profile_stacks: with allocations, with Python stacks.
-    fail_in: the hook in which a test wants an error.
+    comes first, but never before `least_steps`, or before FEWEST_STEPS where these took `long_s` seconds. seed: set
+    before the script's own code, None to leave it alone. probe_steps: first steps in which the evidence of parity is
+    taken. nudge: relative size of a change made to the weights before the first step (the twin that shows how far
+    rounding carries). redraw: reseed the random generators after the first batch (the twin that shows how far other
+    random draws carry). profile_steps: steps to record with torch.profiler, 0 for no profile; profile_memory,
+    profile_stacks: with allocations, with Python stacks. fail_in: the hook in which a test wants an error.
     """
 
     folder: str
@@ -42,6 +44,7 @@ class Session:
     steps: int | None = None
     seconds: float | None = None
     least_steps: int = 10
+    long_s: float | None = None
     levers: tuple[LeverUse, ...] = ()
     seed: int | None = None
     probe_steps: int = 0

@@ -38,7 +38,8 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A short run with some levers. ratio: what the objective measures of the incumbent over this one's (above 1 is
-    better); rows: a step has, over all ranks, None unknown; peak_rss_bytes: the largest of a rank's process."""
+    better); rows: a step has, over all ranks, None unknown; peak_rss_bytes: the largest of a rank's process. lever: the
+    one that could not be put in. session: 0, or how often the tune had been resumed."""
 
     id: int
     purpose: str
@@ -54,6 +55,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     peak_rss_bytes: int | None = None
     rows: float | None = None
+    lever: str | None = None
+    session: int = 0
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +111,8 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     out of memory; these levers are in every run, and the baseline is the command with them. reused: what of an earlier
     tune of the same command, code and machine, or of the baseline, was not measured anew. compile_cache: at the start,
     if a lever that compiles was tried; warm only says that something had been compiled on this machine before.
+    baseline, tuned: diagnoses of one run each; where there are pairs, of those nearest before_ms and after_ms.
+    unproved: what each pair showed, where the budget ended before they proved it; resuming goes on with more of them.
     """
 
     version: int = 1
@@ -142,6 +147,7 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     fitted: tuple[Fitted, ...] = ()
     reused: tuple[str, ...] = ()
     compile_cache: Literal["cold", "warm"] | None = None
+    unproved: tuple[float, ...] = ()
 
 
 class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

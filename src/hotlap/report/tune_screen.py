@@ -87,6 +87,10 @@ def _usable(tune: Tune) -> bool:
 
 def _without_gain(tune: Tune) -> str:
     """Why there is no gain to report."""
+    if tune.unproved:
+        shown = " and ".join(ratio(one) for one in tune.unproved)
+        pairs = number(tune.pairs, "ABBA pair")
+        return f"no gain proved yet: {shown} in {pairs}, too few for an interval above 1"
     if tune.speedup is not None:
         return f"no gain: {ratio(tune.speedup)} ({_interval(tune)})"
     if not tune.complete:
@@ -115,9 +119,15 @@ def _bounds(tune: Tune) -> Iterator[str]:
 
 
 def _warnings(tune: Tune) -> Iterator[RenderableType]:
-    """That parity failed, that the tune did not finish, that one of the two sides never became steady."""
+    """That parity failed, that the training is wrong anyway, that the tune did not finish, that one of the two sides
+    never became steady."""
     if tune.parity is not None and not tune.parity.ok:
         yield plain("parity failed: do not train with these levers", "bold red")
+    for finding in tune.baseline.findings:
+        if finding.wrong:
+            yield plain(
+                f"wrong, with levers and without: {finding.title or finding.id}; {finding.evidence}", "bold red"
+            )
     if not tune.complete:
         yield plain(_not_finished(tune), "yellow")
     if tune.noise is not None and tune.noise > NOISY:

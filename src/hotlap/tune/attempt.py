@@ -140,11 +140,16 @@ def try_uses(
                 state.drop(single.name, _no_gain(state, ratio), ratio)
             state.say(f"drop  {title}  {state.shown(trial)}  {ratio:.2f}×")
         return None, ratio
-    parity = state.proof.judge(levers, trial)
+    try:
+        parity = state.proof.judge(levers, trial)
+    except BudgetSpent:
+        _not_judged(state, single, title, ratio)
+        raise
     trial = state.trials.amend(trial, ratio=ratio, parity=parity)
     if not parity.ok:
         _failed(state, single, title, f"parity: {parity.why}", ratio)
         return None, 0.0
+    state.budget.best_took(trial.wall_s, trial.warmup_s)
     return Success(trial, ratio, tuple(uses), tuple(levers), parity), ratio
 
 
@@ -153,6 +158,14 @@ def _failed(state: State, single: records.Lever | None, title: str, why: str, ra
         state.refuse(single, why, ratio)
     else:
         state.say(f"not all at once  {title}  {why[:160]}")
+
+
+def _not_judged(state: State, single: records.Lever | None, title: str, ratio: float) -> None:
+    """A gain of which no time was left to see whether it leaves learning unchanged."""
+    why = "no time was left to prove parity"
+    if single is not None:
+        state.drop(single.name, why, ratio)
+    state.found.not_done = f"{why} of {title}, which measured {ratio:.2f}×"
 
 
 def _unsettled(state: State, single: records.Lever | None, title: str, ratio: float) -> None:
@@ -189,7 +202,7 @@ def again(
 
     Where one of the two fails, the first look again. Raises BudgetSpent.
     """
-    state.budget.afford(incumbent.trial.wall_s + first.wall_s)
+    state.second_look("incumbent again", incumbent.levers, incumbent.trial.wall_s + first.wall_s)
     one = state.trial("incumbent again", incumbent.levers, brief)
     two = state.trial(f"{purpose} again", levers, brief)
     if one.step_ms is None or two.step_ms is None:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from hotlap.records.session import FEWEST_STEPS
+
 COMPILE_TIMEOUT_S: Final = 300.0
 LEAST_TIMEOUT_S: Final = 30.0
 MARGIN: Final = 1.1
@@ -14,6 +16,10 @@ FEWEST_PAIRS: Final = 2
 LONGER: Final = 0.15
 """Of what a pair takes, how much longer its runs measure than those of the search: where starting takes long, a few
 more seconds of steps cost little, and hiccups of the machine weigh less."""
+RUNS_AFTER_FIRST: Final = 2 + 2 * FEWEST_PAIRS
+"""The least that follows the first baseline: the second, one try, and the fewest pairs."""
+LONG: Final = 1 / 40
+"""Of the budget: the first baseline ends with fewer steps than others where its steady ones take longer than this."""
 QUIET: Final = 0.01
 """Two runs of the bare command that differ by less than 1% (as a logarithm): the machine is still. Then two ABBA pairs
 are held back for, else three; trials that only say what a lever is worth beside the others are shorter; and the
@@ -33,7 +39,11 @@ class Budget:
         self.noise: float | None = None
         self.bare_s = self.best_s = 0.0
         """Wall time of a trial of the bare command, and of the incumbent."""
-        self.kept = False
+        self.bare_warmup_s = 0.0
+        self.gain = False
+        """Whether a gain was measured, which is worth nothing until it is confirmed."""
+        self.nothing_else = False
+        """Whether nothing else is left to do with the time."""
         self.timeout_s = 600.0
 
     @property
@@ -51,18 +61,45 @@ class Budget:
         return self.deadline - self.clock()
 
     def reserve(self) -> float:
-        """Seconds that the confirmation needs, at most half of the budget; while there is nothing to confirm yet, for
-        as few pairs as will do."""
-        pairs = self.least_pairs if self.kept else FEWEST_PAIRS
-        pairs_s = pairs * (1 + LONGER) * (self.bare_s + max(self.bare_s, self.best_s))
-        made_s = self.bare_s if self.quiet else 0.0  # the baseline may be one of them
-        return min(MARGIN * (pairs_s - made_s), 0.5 * self.seconds)
+        """Seconds that the confirmation of the incumbent needs; none while there is nothing to confirm: a gain that is
+        found too late to be confirmed is still one that `--resume` goes on from, and time that is left over is not."""
+        return self.pairs_s(self.least_pairs) if self.gain else 0.0
 
-    def afford(self, seconds: float | None = None) -> None:
-        """Raises BudgetSpent where so many seconds (by default a trial's) are not left beside the confirmation."""
-        wanted = MARGIN * max(self.bare_s, self.best_s) if seconds is None else seconds
-        if self.left() < self.reserve() + wanted:
+    def pairs_s(self, pairs: int) -> float:
+        """Seconds that so many pairs are planned to take."""
+        made_s = self.bare_s if self.quiet else 0.0  # the baseline may be one of them
+        return MARGIN * (pairs * (1 + LONGER) * (self.bare_s + self.best_s) - made_s)
+
+    def afford(self) -> None:
+        """Raises BudgetSpent where a trial's seconds are not left beside the confirmation."""
+        if self.left() < self.reserve() + self.trial_s:
             raise BudgetSpent
+
+    def afford_second_look(self, seconds: float) -> None:
+        """The same for runs that only tell whether what was measured is a gain, which then has to be confirmed."""
+        pairs_s = self.pairs_s(self.least_pairs if self.gain else FEWEST_PAIRS)
+        if self.left() < seconds + (0.0 if self.nothing_else and not self.gain else pairs_s):
+            raise BudgetSpent
+
+    def afford_proof(self) -> None:
+        """The same for a run of the bare command without which parity can't be judged."""
+        if self.left() < MARGIN * self.bare_s:
+            raise BudgetSpent
+
+    @property
+    def trial_s(self) -> float:
+        """Seconds that a trial is planned to take."""
+        return MARGIN * max(self.bare_s, self.best_s)
+
+    def least_steps(self, wall_s: float, step_s: float, made: int, most: int, seconds: float) -> int:
+        """Steady steps of a trial, at most `most`, so that what has to follow the first baseline fits in what is left.
+
+        wall_s, step_s, made: of the first baseline, and its steady steps. seconds: of steps that a trial measures
+        anyway, however many that are. Never fewer than FEWEST_STEPS.
+        """
+        fits = made + (self.left() / (RUNS_AFTER_FIRST * MARGIN) - wall_s) / max(step_s, 1e-9)
+        anyway = math.ceil(seconds / max(step_s, 1e-9))
+        return most if fits >= most or anyway >= most else max(FEWEST_STEPS, anyway, math.floor(fits))
 
     def patience(self, levers: Iterable[str]) -> float:
         """After how many seconds a trial counts as hung; compiling takes longer."""
@@ -71,20 +108,22 @@ class Budget:
 
     def timeout(self, levers: Iterable[str], beside_s: float = 0.0) -> float:
         """The same, but no longer than the budget lasts. beside_s: what else it has to last for."""
-        return max(LEAST_TIMEOUT_S, min(self.patience(levers), self.left() - beside_s))
+        least = min(LEAST_TIMEOUT_S, 2 * self.trial_s) if self.bare_s else LEAST_TIMEOUT_S
+        return max(least, min(self.patience(levers), self.left() - beside_s))
 
     def best_took(self, wall_s: float, warmup_s: float | None) -> None:
-        """A new incumbent: most of a first compilation is in the cache when it runs again."""
-        self.kept = True
-        self.best_s = max(self.bare_s, wall_s - CACHED * (warmup_s or 0.0))
+        """A gain was measured: most of a first compilation is in the cache when it runs again."""
+        self.gain = True
+        self.best_s = wall_s - CACHED * max(0.0, (warmup_s or 0.0) - self.bare_warmup_s)
 
     def like_best_took(self, wall_s: float) -> None:
         """A trial of nearly the incumbent's levers ran, with what was compiled by then."""
-        self.best_s = max(self.bare_s, min(self.best_s, MARGIN * wall_s))
+        self.best_s = min(self.best_s, MARGIN * wall_s)
 
-    def baseline_took(self, wall_s: float) -> None:
-        """The first baseline sets the measure of the others."""
+    def baseline_took(self, wall_s: float, warmup_s: float | None) -> None:
+        """The first baselines set the measure of the others."""
         self.bare_s = self.best_s = wall_s
+        self.bare_warmup_s = warmup_s or 0.0
         self.timeout_s = 4 * wall_s + 30
 
 

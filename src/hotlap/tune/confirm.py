@@ -3,6 +3,9 @@
 Where the machine is still, the second run of the baseline is the first A, so that the whole is A, the search, B B A,
 and so on. It counts only if the A that is made at the end agrees with it; else the machine has drifted, and it is left
 out. No trial of the search is a B: those were chosen for being fast.
+
+A pair is begun only where there is time for both of its runs. Where the budget ends before pairs that each show a gain
+prove it, they are kept in the journal, and `--resume` goes on with more of them.
 """
 
 import math
@@ -11,11 +14,13 @@ from statistics import fmean, geometric_mean
 from typing import Final
 
 from hotlap.records import run as records
+from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.tune import Trial
 
-from .budget import FEWEST_PAIRS, LONGER, BudgetSpent, log_ratio
+from .budget import FEWEST_PAIRS, LONGER, MARGIN, log_ratio
 from .candidates import LEAST_GAIN
 from .objective import costs, peak_bytes, typical_bytes
+from .pairs import all_gain, earlier_pairs
 from .state import State
 from .statistics import abba, half_width, ratio_interval
 from .trials import Special, names
@@ -26,16 +31,16 @@ NARROW: Final = (0.03, 0.1)
 """Confirmation ends early where the interval's half-width is below 3%, or below a tenth of the gain's logarithm."""
 PATIENCE: Final = 3.0
 """A run of the confirmation may take so many times what such a run took before, budget or not."""
+OVER: Final = 0.05
+"""Of the budget, by which the fewest pairs may exceed it: without them what was found is lost."""
 AGREES: Final = 0.01
 REUSED: Final = "the first A of the confirmation is the baseline's second run, which agrees with a later one within 1%"
 
 
 def confirm(state: State) -> None:
     """Measure the incumbent against the bare command; what is not borne out is dropped."""
-    try:
-        Confirmation(state).run()
-    except BudgetSpent:
-        unconfirmed(state, "no time was left to prove parity in the confirmation")
+    state.confirming = True
+    Confirmation(state).run()
 
 
 def unconfirmed(state: State, why: str) -> None:
@@ -57,42 +62,80 @@ class Confirmation:
         self.levers = list(state.best.levers)
         self.before: list[Trial] = []
         self.after: list[Trial] = []
+        self.took_s = {"A": state.budget.bare_s, "B": state.budget.best_s}
+        """Wall time of a run of each side, the last that was made."""
+        self.short = False
+        """Whether the budget ended it."""
 
     def run(self) -> None:
         """Pairs until the interval is narrow or the time is up; then parity."""
-        letters = abba(MOST_PAIRS)
+        letters = abba(MOST_PAIRS)[2 * self._taken_over() :]
         if self._may_reuse():
             self.before.append(self.state.bases[-1])
             letters = letters[1:]
         against = "the bare command" if not self.state.given else names(self.state.given)
         self.state.say(f"confirm  {names(self.levers)} against {against}, in ABBA pairs")
         for letter in letters:
-            if self._enough():
+            if self._enough() or not self._fits(letter):
                 break
             if not self._made(letter):
                 return
         self._conclude()
         self._parity()
 
+    def _taken_over(self) -> int:
+        """How many pairs of earlier sessions count."""
+        trials, found = self.state.trials, self.state.found
+        pairs = earlier_pairs(trials, self.state.given, self.levers)
+        for before, after in pairs:
+            trials.take(before)
+            trials.take(after)
+            self.before.append(before)
+            self.after.append(after)
+        if pairs:
+            they_are = "is" if len(pairs) == 1 else "are"
+            found.reused.append(
+                f"{len(pairs)} of the confirmation's pairs {they_are} of an earlier session on this machine"
+            )
+        return len(pairs)
+
     def _may_reuse(self) -> bool:
-        """Whether the baseline's second run can be an A: of this session, on a machine that is still."""
+        """Whether the baseline's second run can be an A: of this session, on a machine that is still, with time for the
+        A that it has to agree with."""
         state = self.state
-        return state.budget.quiet and len(state.bases) > 1 and state.bases[-1].id not in state.trials.recalled
+        made_now = len(state.bases) > 1 and state.bases[-1].id not in state.trials.recalled
+        in_time = state.budget.left() + OVER * state.budget.seconds >= self.took_s["A"] + 2 * self.took_s["B"]
+        return state.budget.quiet and made_now and in_time and not self.before
 
     def _made(self, letter: str) -> bool:
         state = self.state
         levers: Sequence[records.Lever] = state.given if letter == "A" else self.levers
         usual = max(state.budget.bare_s, state.budget.best_s)
         timeout = max(state.budget.timeout(lever.name for lever in levers), PATIENCE * usual)
-        longer_s = LONGER * (state.budget.bare_s + usual) / 2
-        trial = state.trials.run("confirm", levers, Special(longer_s=longer_s), timeout)
+        trial = state.trials.run("confirm", levers, Special(longer_s=self._longer_s()), timeout)
         if trial.outcome != "measured":
             unconfirmed(state, f"a confirmation run was not measured: {trial.why}")
             return False
         (self.before if letter == "A" else self.after).append(trial)
+        self.took_s[letter] = trial.wall_s
         if letter == "A":
             self._check_reused(trial)
         return True
+
+    def _longer_s(self) -> float:
+        """Seconds that its run measures beyond those of a trial, as long as that leaves time for the least pairs."""
+        budget, mean_s = self.state.budget, sum(self.took_s.values()) / 2
+        runs = max(1, 2 * budget.least_pairs - len(self.before) - len(self.after))
+        return max(0.0, min(LONGER * mean_s, budget.left() / runs - mean_s))
+
+    def _fits(self, letter: str) -> bool:
+        """Whether there is time for a pair that begins, or for the rest of one."""
+        done = min(len(self.before), len(self.after))
+        wanted_s = sum(self.took_s.values()) if len(self.before) == len(self.after) else self.took_s[letter]
+        budget = self.state.budget
+        over_s = OVER * budget.seconds if done < FEWEST_PAIRS else (1 - MARGIN) * wanted_s
+        self.short = budget.left() + over_s < wanted_s
+        return not self.short
 
     def _check_reused(self, trial: Trial) -> None:
         """The baseline's run stays if it agrees with the first A made now."""
@@ -109,23 +152,26 @@ class Confirmation:
         if len(self.before) != pairs or pairs < FEWEST_PAIRS:
             return False
         self._conclude()
-        budget = self.state.budget
-        short = budget.left() < 1.1 * (self.before[-1].wall_s + self.after[-1].wall_s)
-        return short or (pairs >= budget.least_pairs and self._narrow())
+        return pairs >= self.state.budget.least_pairs and self._narrow()
 
     def _conclude(self) -> None:
         found, count = self.state.found, min(len(self.before), len(self.after))
+        found.pairs = count
         if count < FEWEST_PAIRS:
             return
         before, after = self.before[:count], self.after[:count]
         a, b = [self.state.time(trial) for trial in before], [self.state.time(trial) for trial in after]
         found.speedup, found.interval = ratio_interval(a, b)
-        found.pairs = count
         found.before_ms, found.after_ms = geometric_mean(a), geometric_mean(b)
         found.memory = typical_bytes(before), typical_bytes(after)
         found.costs = costs(self.state.objective, before, after)
-        found.tuned = self.state.trials.diagnosis(after[-1])
+        found.baseline, found.tuned = self._typical(before, found.before_ms), self._typical(after, found.after_ms)
         found.break_even = self._break_even(fmean(a) - fmean(b))
+
+    def _typical(self, runs: Sequence[Trial], mean_ms: float) -> Diagnosis:
+        """Of the run whose step is nearest to what is said of all of them, so that its phases add up to about that."""
+        nearest = min(runs, key=lambda run: abs(self.state.time(run) - mean_ms))
+        return self.state.trials.diagnosis(nearest)
 
     def _narrow(self) -> bool:
         """Whether another pair would tell the user nothing: by the width, whatever the direction of the change."""
@@ -154,7 +200,21 @@ class Confirmation:
         why = self._not_proven()
         self.state.found.gain = why is None
         if why is not None:
-            unconfirmed(self.state, f"not confirmed: {why}")
+            unconfirmed(self.state, self._ended_early() or f"not confirmed: {why}")
+
+    def _ended_early(self) -> str | None:
+        """What to say where every pair that was made shows a gain and the budget ended before they proved it."""
+        found, value = self.state.found, self.state.value
+        before, after = [value(one) for one in self.before[: found.pairs]], [value(two) for two in self.after]
+        after = after[: found.pairs]
+        if not self.short or not (found.pairs == 0 or all_gain(before, after)):
+            return None
+        found.unproved = tuple(a / b for a, b in zip(before, after, strict=True))
+        shown = " and ".join(f"{ratio:.2f}×" for ratio in found.unproved)
+        few = "1 pair was" if found.pairs == 1 else f"{found.pairs} pairs were"
+        unproved = f"{few} not enough for an interval above 1: {shown}" if shown else "no time was left for pairs"
+        found.not_done = "; ".join(filter(None, (found.not_done, f"{unproved}; resuming goes on with them")))
+        return f"not confirmed yet: {unproved}"
 
     def _not_proven(self) -> str | None:
         """Why the pairs do not show what was to be gained, None if they do."""

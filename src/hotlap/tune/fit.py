@@ -98,7 +98,7 @@ def _tried(state: State, uses: list[records.Lever]) -> Trial:
 
 def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> Trial:
     """Takes out again what is not needed beside the last one, which made it fit, from the dearest."""
-    state.budget.baseline_took(trial.wall_s)
+    state.budget.baseline_took(trial.wall_s, trial.warmup_s)
     for use in list(reversed(uses))[1:]:
         rest = [other for other in uses if other.name != use.name]
         without = _tried(state, rest)

@@ -9,6 +9,7 @@ ABBA pairs of fresh processes.
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -20,13 +21,14 @@ from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.tune import Trial
 
 from .alone import leave_one_out
-from .attempt import UNSETTLED, keep, try_uses
-from .budget import BudgetSpent, log_ratio
+from .attempt import UNSETTLED, attempt, keep, try_uses
+from .budget import LONG, BudgetSpent, log_ratio
 from .candidates import LEAST_GAIN, Candidate, candidates, clashing, excluded, predict, together
 from .confirm import confirm
 from .evidence import gaps
 from .fit import fit, fitted
 from .group import try_together
+from .pairs import left_unproved
 from .remember import Remembered
 from .state import Asked, Found, Incumbent, State, use_text, value_text
 from .trials import Special, Trials, names
@@ -61,25 +63,45 @@ class Search:
         """Baseline, search, leave-one-out, confirmation. KeyboardInterrupt leaves `found` as far as it got."""
         state = self.state
         self.baseline()
-        try:
-            self.remember()
-            self.climb()
-            self.exchange()
-            leave_one_out(state)
-            self.let_go()
-        except BudgetSpent:
-            self._note_unfinished()
+        self.go_on()
+        self.hunt(self.remember)
+        if state.unproved is not None and tuple(state.best.levers) != state.unproved:  # the way there is another now
+            state.unproved = None
+            self.hunt()
+        self.look_again()
         self._note_unsettled()
         if state.found.kept:
             confirm(state)
         state.found.fitted = fitted(state)
         return state.found
 
+    def go_on(self) -> None:
+        """What the last session could not confirm in its time comes first: its trials lead there, and no others."""
+        state = self.state
+        if not state.trials.proved:
+            state.unproved = left_unproved(state.trials, state.given, state.value, state.objective.memory)
+        if state.unproved is not None:
+            state.say(f"resume  {names(state.unproved)}: goes on with the confirmation")
+
+    def hunt(self, first: Callable[[], None] = lambda: None) -> None:
+        """Search and leave-one-out, as far as the budget goes."""
+        state = self.state
+        state.found.not_done = ""
+        try:
+            first()
+            self.climb()
+            self.exchange()
+            leave_one_out(state)
+            self.let_go()
+        except BudgetSpent:
+            self._note_unfinished()
+
     # the bare command
 
     def baseline(self) -> None:
         """Two runs of the bare command. Raises CommandFailed, NothingMeasured."""
         state = self.state
+        state.trials.long_s = LONG * state.budget.seconds
         first = state.trials.run("baseline", (), Special(), state.budget.left() / 2)
         if first.outcome == "memory":
             first = fit(state, first)
@@ -88,12 +110,28 @@ class Search:
             raise CommandFailed(f"the command itself fails, without any lever: {first.why} (see {output})")
         if first.outcome != "measured":
             raise NothingMeasured(f"{first.why} (see {state.trials.plan.folder / first.folder / 'output.txt'})")
-        state.budget.baseline_took(first.wall_s)
+        state.budget.baseline_took(first.wall_s, first.warmup_s)
         state.facts = state.read_facts(first)
+        self._set_length(first)
         second = self._second(first)
+        if second.wall_s < first.wall_s:
+            state.budget.baseline_took(second.wall_s, second.warmup_s)
         state.bases = [first, second]
         state.proof.base, state.proof.again = state.trials.evidence(first), state.trials.evidence(second)
         self._measured(first, second)
+
+    def _set_length(self, first: Trial) -> None:
+        """How many steps trials measure, by what the first baseline took."""
+        state, step_s = self.state, (first.step_ms or 0.0) / 1000
+        made = state.trials.diagnosis(first).steady_steps
+        usual = state.trials.least_steps
+        least = state.budget.least_steps(first.wall_s, step_s, made, usual, state.trials.plan.seconds)
+        state.trials.long_s, state.trials.least_steps = None, least
+        if least < usual:
+            state.say(
+                f"steps  a trial takes {first.wall_s:.0f} s of the {state.budget.seconds:.0f} s: "
+                f"the next ones measure {least} steady steps, not {usual}"
+            )
 
     def _second(self, first: Trial) -> Trial:
         """The bare command again; where a trace of it helps and is cheap, profiled after the steps that are timed."""
@@ -101,6 +139,11 @@ class Search:
         trial = state.run("baseline", state.given, Special(profiled=self._worth_profiling(first)))
         if trial.outcome != "measured" and self._worth_profiling(first):
             trial = state.run("baseline", state.given)
+        if trial.outcome == "timeout" and state.budget.left() <= 0:
+            raise NothingMeasured(
+                "the budget ended in the second run of the bare command; "
+                f"the first one took {first.wall_s:.0f} s: give a larger --budget"
+            )
         if trial.outcome != "measured":
             output = state.trials.plan.folder / trial.folder / "output.txt"
             raise CommandFailed(f"the command does not run twice alike: {trial.why} (see {output})")
@@ -260,6 +303,17 @@ class Search:
                 state.best = state.incumbent(rest, trial, state.value(trial))
                 state.found.tuned = state.best.diagnosis
 
+    def look_again(self) -> None:
+        """Where nothing was kept: at what may be noise, with time that would not have done for a confirmation too."""
+        state, found = self.state, self.state.found
+        open_levers = [one for one in found.dropped.values() if one.why == UNSETTLED and one.lever in state.levers]
+        if found.kept or state.unproved is not None or not open_levers:
+            return
+        lever = state.levers[max(open_levers, key=lambda one: one.ratio or 0.0).lever]
+        state.budget.nothing_else = True
+        with suppress(BudgetSpent):
+            attempt(state, predict(state, lever, state.context(state.best)))
+
     def _note_unfinished(self) -> None:
         """The budget ended the search: what was not tried to its end is said, each lever by name."""
         state = self.state
@@ -275,7 +329,8 @@ class Search:
         for name in open_levers:
             state.drop(name, "the budget ended before it was tried to the end")
         untried = f"; not tried to the end: {', '.join(open_levers)}" if open_levers else ""
-        before = state.found.not_done or "the budget ended the search before leave-one-out was done"
+        ended = "the budget ended the search"
+        before = state.found.not_done or (f"{ended} before leave-one-out was done" if state.found.kept else ended)
         state.found.not_done = f"{before}{untried}"
         state.say(f"budget  {state.found.not_done}")
 

@@ -66,6 +66,7 @@ class Found:
     gain: bool = False
     memory: tuple[float | None, float | None] = (None, None)
     costs: dict[str, Any] = field(default_factory=dict)
+    unproved: tuple[float, ...] = ()
     fitted: list[Fitted] = field(default_factory=list)
     reused: list[str] = field(default_factory=list)
 
@@ -82,7 +83,10 @@ class State:
         self.objective = asked.objective
         self.budget = Budget(budget_s, clock)
         self.found = Found()
-        self.proof = Proof(trials, levers, self.run)
+        self.proof = Proof(trials, levers, self.prove)
+        self.confirming = False
+        self.unproved: tuple[records.Lever, ...] | None = None
+        """The levers that the last session could not confirm in its time. Until they are, no other trial is made."""
         self.bases: list[Trial] = []
         """The runs of the bare command with which it began."""
         self.facts: Facts
@@ -97,9 +101,26 @@ class State:
         timeout = self.budget.timeout(lever.name for lever in levers)
         return self.trials.run(purpose, levers, special or Special(), timeout)
 
+    def prove(self, purpose: str, levers: Sequence[records.Lever], special: Special) -> Trial:
+        """Make a run that parity is judged by. Raises BudgetSpent; in the confirmation it is made in any case."""
+        if not self.confirming and not self.trials.knows(purpose, levers):
+            self.budget.afford_proof()
+        return self.run(purpose, levers, special)
+
+    def second_look(self, purpose: str, levers: Sequence[records.Lever], seconds: float) -> None:
+        """Raises BudgetSpent where a second look that begins with this trial can't be afforded."""
+        if self.trials.knows(purpose, levers):
+            return
+        if self.unproved is not None:
+            raise BudgetSpent
+        self.budget.afford_second_look(seconds)
+
     def trial(self, purpose: str, levers: Sequence[records.Lever], brief: bool = False) -> Trial:
         """Make a trial if it can be afforded. Raises BudgetSpent, also where the budget ended it early."""
-        self.budget.afford()
+        if not self.trials.knows(purpose, levers):
+            if self.unproved is not None:
+                raise BudgetSpent
+            self.budget.afford()
         names = [lever.name for lever in levers]
         timeout = self.budget.timeout(names, self.budget.reserve())
         trial = self.trials.run(purpose, levers, Special(brief=brief and self.budget.quiet), timeout)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -18,10 +18,18 @@ from hotlap.diagnose.steps import step_time
 from hotlap.launch.run import Request, output_tail, run_apart
 from hotlap.launch.supervise import Ended
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.errors import AgentError, NothingMeasured
-from hotlap.records.files import new_folder, rank_folders, read_lines, read_problems, read_words, write_atomic
+from hotlap.records.errors import AgentError, NothingMeasured, RecordError
+from hotlap.records.files import (
+    new_folder,
+    rank_folders,
+    read_lines,
+    read_problems,
+    read_record,
+    read_words,
+    write_atomic,
+)
 from hotlap.records.run import Environment, Lever, Step
-from hotlap.records.tune import Outcome, Trial
+from hotlap.records.tune import Outcome, Trial, Tune
 
 from .evidence import Evidence, read_evidence
 from .recipe import variables_of
@@ -33,11 +41,14 @@ SEED: Final = 81649
 PROBE_STEPS: Final = 4
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
 LEAST_STEPS: Final = 20
-"""Steady steps of a trial, however long they take; at most `Plan.steps`, and about `Plan.seconds` of them."""
+"""Steady steps of a trial, however long they take, where the budget is large enough; at most `Plan.steps`, and about
+`Plan.seconds` of them."""
 BRIEF: Final = (10, 1.0)
 """The same of a brief trial, and the seconds."""
 PROFILED_STEPS: Final = 3
 LEAST_STEADY: Final = 5
+Reading = tuple[Outcome, str, dict[str, Any]]
+"""What came of a trial: outcome, why, and fields of its record."""
 
 
 class Listener(Protocol):
@@ -81,27 +92,43 @@ class Special:
     longer_s: float = 0.0
 
 
+class Refusal(Exception):
+    """A lever could not be put in, so that the rest of the trial would say nothing of it."""
+
+
 @dataclass
 class Trials:
-    """Runs trials and remembers them."""
+    """Runs trials and remembers them. session: 0, or how often the tune was resumed.
+
+    least_steps: steady steps of a trial, however long they take. long_s: see `records.session.Session`.
+    """
 
     plan: Plan
     listener: Listener
     done: list[Trial] = field(default_factory=list)
     earlier: list[Trial] = field(default_factory=list)
+    confirmed: list[Trial] = field(default_factory=list)
+    """Runs of confirmations of earlier sessions."""
+    proved: bool = False
+    """Whether the last session's confirmation showed a gain."""
     recalled: set[int] = field(default_factory=set)
     """Trials of an earlier session, by id."""
+    session: int = 0
+    least_steps: int = LEAST_STEPS
+    long_s: float | None = None
 
     def resume(self) -> None:
-        """Take over what an earlier, interrupted tune of this folder measured.
+        """Take over what an earlier session of this tune measured.
 
-        The confirmation is made anew, and a baseline that failed: the command may have been mended.
+        A baseline that failed is made anew: the command may have been mended. Of confirmations see `earlier`.
         """
         path = self.plan.folder / "trials.jsonl"
         for trial in read_lines(path, Trial):
+            self.session = max(self.session, trial.session + 1)
             failed = trial.purpose == "baseline" and trial.outcome != "measured"
-            if trial.purpose != "confirm" and not failed:
-                self.earlier.append(trial)
+            if not failed:
+                (self.confirmed if trial.purpose == "confirm" else self.earlier).append(trial)
+        self.proved = _showed_a_gain(self.plan.folder / "tune.json")
         if path.exists():
             with path.open("ab") as journal:
                 journal.write(b"\n")  # a killed tune may have left part of a line
@@ -111,10 +138,10 @@ class Trials:
     ) -> Trial:
         """Make a trial, or recall it."""
         special = special or Special()
-        known = self._recall(purpose, levers)
+        known = self._find(purpose, levers)
         if known is not None:
-            self.done.append(known)
-            self.recalled.add(known.id)
+            self.earlier.remove(known)
+            self.take(known)
             return known
         number = len(list(self.plan.folder.glob("trials/*")))
         folder = new_folder(self.plan.folder / "trials" / f"{number:03d}")
@@ -125,13 +152,27 @@ class Trials:
             journal.write(msgspec.json.encode(trial) + b"\n")
         return trial
 
+    def take(self, trial: Trial) -> None:
+        """A trial of an earlier session is one of this."""
+        self.done.append(trial)
+        self.recalled.add(trial.id)
+
+    def knows(self, purpose: str, levers: Sequence[Lever]) -> bool:
+        """Whether an earlier session made this trial, which then costs nothing."""
+        return self._find(purpose, levers) is not None
+
     def amend(self, trial: Trial, **changes: object) -> Trial:
         """Replace a trial by one with more known about it."""
         amended = msgspec.structs.replace(trial, **changes)
         self.done[self.done.index(trial)] = amended
-        lines = b"".join(msgspec.json.encode(known) + b"\n" for known in [*self.done, *self.earlier])
+        lines = b"".join(msgspec.json.encode(known) + b"\n" for known in self._journal())
         write_atomic(self.plan.folder / "trials.jsonl", lines)
         return amended
+
+    def _journal(self) -> list[Trial]:
+        """Every trial that is known, once."""
+        taken = {trial.id for trial in self.done}
+        return [*self.done, *self.earlier, *(trial for trial in self.confirmed if trial.id not in taken)]
 
     def evidence(self, trial: Trial) -> Evidence:
         """What a trial computed."""
@@ -145,25 +186,26 @@ class Trials:
         """The first process of a trial."""
         return read_ranks(self.plan.folder / trial.folder)[0]
 
-    def _recall(self, purpose: str, levers: Sequence[Lever]) -> Trial | None:
-        for index, trial in enumerate(self.earlier):
+    def _find(self, purpose: str, levers: Sequence[Lever]) -> Trial | None:
+        for trial in self.earlier:
             same = trial.purpose == purpose and trial.levers == tuple(levers)
             if same and (self.plan.folder / trial.folder).is_dir():
-                return self.earlier.pop(index)
+                return trial
         return None
 
     def _make(
         self, number: int, purpose: str, levers: tuple[Lever, ...], folder: Path, special: Special, timeout_s: float
     ) -> Trial:
         plan = self.plan
-        least, seconds = BRIEF if special.brief else (LEAST_STEPS, plan.seconds)
+        least, seconds = BRIEF if special.brief else (self.least_steps, plan.seconds)
         request = Request(
             command=plan.command,
             folder=folder,
             environment=plan.environment,
             steps=plan.steps,
             seconds=min(seconds, plan.seconds) + special.longer_s,
-            least_steps=min(plan.steps, least),
+            least_steps=min(plan.steps, least, self.least_steps),
+            long_s=self.long_s,
             levers=levers,
             variables={"PYTHONHASHSEED": "0", **variables_of(levers)},
             seed=plan.seed,
@@ -174,8 +216,7 @@ class Trials:
             cwd=plan.cwd,
         )
         begun = time.monotonic()
-        _, ended = run_apart(request, timeout_s, self._watcher(folder))
-        outcome, why, measured = read_outcome(folder, ended, timeout_s)
+        outcome, why, known = self._outcome(request, timeout_s)
         trial = Trial(
             id=number,
             purpose=purpose,
@@ -184,21 +225,32 @@ class Trials:
             outcome=outcome,
             why=why,
             wall_s=time.monotonic() - begun,
+            session=self.session,
         )
-        return msgspec.structs.replace(trial, **measured)
+        return msgspec.structs.replace(trial, **known)
+
+    def _outcome(self, request: Request, timeout_s: float) -> Reading:
+        try:
+            _, ended = run_apart(request, timeout_s, self._watcher(request.folder))
+        except Refusal:
+            return "refused", *(_refusal(request.folder) or ("", {}))
+        return read_outcome(request.folder, ended, timeout_s)
 
     def _watcher(self, folder: Path) -> Callable[[], None]:
         path = folder / "rank-0" / "steps.jsonl"
         state = {"at": 0, "steps": 0, "next": 0.0}
-
-        failure = folder / "session.json.error"
+        failure, problems = folder / "session.json.error", folder / "rank-0" / "problems.jsonl"
 
         def watch() -> None:
             if failure.exists():
                 raise AgentError(f"hotlap's agent can't start in this command: {read_words(failure)}")
-            if time.monotonic() < state["next"] or not path.exists():
+            if time.monotonic() < state["next"]:
                 return
             state["next"] = time.monotonic() + 0.3
+            if problems.exists() and any(problem.lever for problem in read_problems(path.parent)):
+                raise Refusal
+            if not path.exists():
+                return
             with path.open("rb") as file:
                 file.seek(int(state["at"]))
                 new = file.read(1 << 20)
@@ -209,13 +261,22 @@ class Trials:
         return watch
 
 
-def read_outcome(folder: Path, ended: Ended, timeout_s: float) -> tuple[Outcome, str, dict[str, float | int | None]]:
-    """What came of a trial: outcome, why, and the numbers where it was measured."""
+def _showed_a_gain(result: Path) -> bool:
+    try:
+        return result.is_file() and read_record(result, Tune).gain
+    except RecordError:  # it is written anew at the end
+        return False
+
+
+def read_outcome(folder: Path, ended: Ended, timeout_s: float) -> Reading:
+    """What came of a trial: the numbers where it was measured, the lever that could not be put in where one was not."""
     refused = _refusal(folder)
     stopped = any(rank.facts is not None and rank.facts.stopped for rank in read_ranks(folder))
     tail = output_tail(folder, 40)
     if ended.timed_out and not stopped:
         return "timeout", f"did not end within {timeout_s:.0f} s", {}
+    if refused and refused[1]:  # whatever came of the rest, it was not run with that lever
+        return "refused", *refused
     if ended.out_of_memory:
         return "memory", "the machine ran out of host memory", {}
     if not stopped and (ended.code or ended.signal):
@@ -225,7 +286,7 @@ def read_outcome(folder: Path, ended: Ended, timeout_s: float) -> tuple[Outcome,
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
         return "crashed", f"{how}: {last[:300]}", {}
     if refused:
-        return "refused", refused, {}
+        return "refused", *refused
     try:
         diagnose(folder)
     except NothingMeasured as error:
@@ -233,17 +294,16 @@ def read_outcome(folder: Path, ended: Ended, timeout_s: float) -> tuple[Outcome,
     return _measure(folder)
 
 
-def _refusal(folder: Path) -> str | None:
-    """A lever that could not be put in, in any rank."""
-    for rank in rank_folders(folder):
-        for problem in read_problems(rank):
-            if problem.lever is not None:
-                return f"{problem.lever} could not be put in: {problem.what[:300]}"
-            return f"hotlap's own problem in {problem.where}: {problem.what[:300]}"
-    return None
+def _refusal(folder: Path) -> tuple[str, dict[str, Any]] | None:
+    """A lever that could not be put in, in any rank, or another problem of hotlap's: why, and the lever."""
+    problems = [problem for rank in rank_folders(folder) for problem in read_problems(rank)]
+    for problem in problems:
+        if problem.lever is not None:
+            return f"{problem.lever} could not be put in: {problem.what[:300]}", {"lever": problem.lever}
+    return next(((f"hotlap's own problem in {one.where}: {one.what[:300]}", {}) for one in problems), None)
 
 
-def _measure(folder: Path) -> tuple[Outcome, str, dict[str, float | int | None]]:
+def _measure(folder: Path) -> Reading:
     ranks = read_ranks(folder)
     times = [step_time(rank.steady.times, rank.steady.period) for rank in ranks]
     steady = ranks[0].steady
@@ -252,7 +312,7 @@ def _measure(folder: Path) -> tuple[Outcome, str, dict[str, float | int | None]]
     warmup = sum(step.wall_ms for step in ranks[0].steps[: steady.warmup]) / 1000
     facts = [rank.facts for rank in ranks if rank.facts]
     rows = [_rows(rank.steady.steps) for rank in ranks]
-    measured: dict[str, float | int | None] = {
+    measured = {
         "step_ms": max(times),
         "warmup_s": warmup,
         "peak_memory_bytes": max((one.peak_memory_bytes or 0 for one in facts), default=0) or None,

@@ -158,6 +158,7 @@ def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why:
         price=request.price,
         fitted=tuple(found.fitted),
         reused=tuple(found.reused),
+        unproved=tuple(found.unproved),
         **found.costs,
     )
 

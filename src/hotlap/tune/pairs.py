@@ -1,0 +1,72 @@
+"""Pairs of runs that an earlier session's confirmation made: what they say still holds, whatever time has passed.
+
+A pair is of one session, its two runs one after the other on one machine, so that its ratio needs no other session's
+runs. A run that lost its partner, since the budget ended between them, says nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from hotlap.records.errors import RecordError
+from hotlap.records.files import read_run
+from hotlap.records.run import Lever
+from hotlap.records.tune import Trial
+
+from .budget import FEWEST_PAIRS
+from .candidates import LEAST_GAIN
+from .statistics import ratio_interval
+from .trials import Trials
+
+Pair = tuple[Trial, Trial]
+
+
+def earlier_pairs(trials: Trials, bare: Sequence[Lever], levers: Sequence[Lever]) -> list[Pair]:
+    """(bare command, recipe) pairs of earlier sessions on this machine, as it is now."""
+    usable = [trial for trial in trials.confirmed if trial.outcome == "measured" and _made_here(trials, trial)]
+    found: list[Pair] = []
+    for _, runs in groupby(usable, key=lambda trial: trial.session):
+        found += _paired(list(runs), tuple(bare), tuple(levers))
+    return found
+
+
+def _paired(runs: Sequence[Trial], bare: tuple[Lever, ...], levers: tuple[Lever, ...]) -> list[Pair]:
+    """Neighbours, each in one pair at most, as ABBA has them."""
+    found: list[Pair] = []
+    at = 0
+    while at + 1 < len(runs):
+        one, two = runs[at], runs[at + 1]
+        if (one.levers, two.levers) in ((bare, levers), (levers, bare)):
+            found.append((one, two) if one.levers == bare else (two, one))
+            at += 1
+        at += 1
+    return found
+
+
+def _made_here(trials: Trials, trial: Trial) -> bool:
+    """Whether it ran on this machine, with the same versions, variables and commit."""
+    try:
+        return read_run(trials.plan.folder / trial.folder).environment == trials.plan.environment
+    except RecordError:
+        return False
+
+
+def left_unproved(
+    trials: Trials, bare: Sequence[Lever], value: Callable[[Trial], float], memory: bool
+) -> tuple[Lever, ...] | None:
+    """The levers of the last session's confirmation, where each of its pairs showed a gain and they were too few.
+
+    value: what is to be small, of a trial. memory: that is memory, which needs no interval.
+    """
+    last = max((trial.session for trial in trials.confirmed), default=None)
+    sets = [trial.levers for trial in trials.confirmed if trial.session == last and trial.levers != tuple(bare)]
+    pairs = earlier_pairs(trials, bare, sets[-1]) if sets else []
+    before, after = [value(one) for one, _ in pairs], [value(two) for _, two in pairs]
+    if not all_gain(before, after):
+        return None
+    few = len(pairs) < FEWEST_PAIRS or (not memory and ratio_interval(before, after)[1].low <= 1)
+    return sets[-1] if few else None
+
+
+def all_gain(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether there are pairs and each shows a gain."""
+    return bool(before) and all(a >= LEAST_GAIN * b for a, b in zip(before, after, strict=True))
