@@ -153,11 +153,11 @@ class Runner:
         )  # fmt: skip
         return Ran(done.returncode, done.stdout.decode())
 
-    def bare(self, *argv: str) -> Ran:
-        """Run a script without hotlap, once a session."""
-        if argv not in self.bares:
-            self.bares[argv] = self.fork(argv, self.new_folder() / "output.txt")
-        return self.bares[argv]
+    def bare(self, *argv: str, before: str = "") -> Ran:
+        """Run a script without hotlap, once a session. `before` is run first."""
+        if (argv, before) not in self.bares:
+            self.bares[argv, before] = self.fork(argv, self.new_folder() / "output.txt", before=before)
+        return self.bares[argv, before]
 
     def forked(self, *argv: str, fail_in: str | None = None, before: str = "", **settings: Any) -> Ran:
         """Run a script with the agent, woken in a fork. `before` is run first."""

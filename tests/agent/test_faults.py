@@ -16,9 +16,27 @@ for module in (
 ):
     importlib.import_module(f"hotlap.agent.{module}")
 HOOKS = list(guard.HOOKS)
+TRANSFERS = {"transfer_begin", "transfer_end"}
 SCALED = {"grad_scale", "grad_scaler_step"}
 SPARE = {name for name in HOOKS if name.startswith("profile_")}
 """Parts that hotlap goes on without; see test_profile.py."""
+
+
+A_DEVICE = """
+torch.version.cuda = "12.0"
+
+def pretended(original):
+    def move(self, *args, **kwargs):
+        target = kwargs.pop("device", args[0] if args else "cuda")
+        if str(target) == "cuda:99":
+            raise RuntimeError("invalid device ordinal")
+        target = target if isinstance(target, torch.dtype) else "cpu"
+        return original(self, target, *args[1:], **kwargs)
+    return move
+
+torch.Tensor.to = torch.Tensor.cuda = pretended(torch.Tensor.to)
+"""
+"""A build of torch with a device, which is the CPU."""
 
 
 def test_every_seam_has_hooks() -> None:
@@ -31,10 +49,9 @@ def test_every_seam_has_hooks() -> None:
 
 @pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE])
 def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
-    if hook.startswith("transfer"):
-        pytest.skip("needs a device: nothing moves to one here")
-    argv = ("scaler.py",) if hook in SCALED else ("loader.py", "map")
-    bare, ran = runner.bare(*argv), runner.forked(*argv, fail_in=hook)
+    argv = ("moves.py",) if hook in TRANSFERS else ("scaler.py",) if hook in SCALED else ("loader.py", "map")
+    before = A_DEVICE if hook in TRANSFERS else ""
+    bare, ran = runner.bare(*argv, before=before), runner.forked(*argv, before=before, fail_in=hook)
     check_same(ran, bare)
     assert [(problem.where, problem.what) for problem in ran.problems] == [
         (hook, f"RuntimeError: injected into {hook}")
@@ -42,6 +59,16 @@ def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
     assert "injected into" in ran.problems[0].trace
     check_lines(ran.folder)
     assert len(ran.steps) == {"exit": 12, "grad_scaler_step": 5}.get(hook, 0)
+
+
+def test_moves_without_an_error(runner: Runner) -> None:
+    """What the tests of transfers above rest on: the hooks run, and change nothing either."""
+    bare, ran = runner.bare("moves.py", before=A_DEVICE), runner.forked("moves.py", before=A_DEVICE)
+    check_same(ran, bare)
+    assert "invalid device ordinal" in bare.output
+    assert ran.problems == []
+    check_lines(ran.folder)
+    assert len(ran.steps) == 12 and all(step.phases.h2d for step in ran.steps)
 
 
 FULL_DISK = """

@@ -41,10 +41,10 @@ def child(request):
     os.chdir(request["cwd"])
     sys.argv = request["argv"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
+    exec(request["before"], {"torch": torch})
     if request["session"]:
         os.environ["HOTLAP_SESSION"] = request["session"]
         sys.path.append(request["inject"])
-        exec(request["before"], {"torch": torch})
         from _hotlap_entry import wake
 
         wake()

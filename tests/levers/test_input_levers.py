@@ -1,7 +1,11 @@
 """batch-fetch and sample-cache on real loaders: the same batches, bit for bit, or a reason and the script's own."""
 
+import errno
 import os
 import random
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,9 +15,11 @@ from contexts import CPU_ENVIRONMENT, LOADER, context
 from input_levers import Augmented, Counted, Curriculum, DataSeams, Growing, Private, Windows, bare, loader, same
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from hotlap.levers import all_levers, batch_fetch, sample_cache
+from agent.harness import Runner, check_same
+from hotlap.levers import _rows, all_levers, batch_fetch, sample_cache
 from hotlap.levers._base import Context
 from hotlap.records.run import HostFacts, LoaderFacts
+from hotlap.records.session import LeverUse
 
 pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="the proof forks a process")
 
@@ -29,10 +35,21 @@ def fetching() -> DataSeams:
     return seams
 
 
-def caching(mib: int = 64) -> DataSeams:
+def caching(mib: int = 64, **where: str) -> DataSeams:
     seams = DataSeams()
-    sample_cache.LEVER.install(seams, {"mib": mib})  # type: ignore[arg-type]
+    sample_cache.LEVER.install(seams, {"mib": mib, **where})  # type: ignore[arg-type]
     return seams
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where samples on disk are kept."""
+    monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if not path.is_dir()]
 
 
 def state() -> tuple[Any, Any]:
@@ -118,9 +135,10 @@ def test_what_can_not_be_gathered_is_left_as_it_is(source: Any, why: str) -> Non
 # sample-cache
 
 
+@pytest.mark.parametrize("where", ["memory", "disk"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_later_epochs_come_from_memory(workers: int) -> None:
-    seams, source = caching(), loader(Counted(), num_workers=workers)
+def test_later_epochs_come_from_what_is_kept(workers: int, where: str, disk: Path) -> None:
+    seams, source = caching(where=where), loader(Counted(), num_workers=workers)
     found = [seams.epoch(source) for _ in range(2)]
     type(source.dataset).__getitem__, own = (lambda self, index: pytest.fail("made again")), Counted.__getitem__
     try:
@@ -131,6 +149,7 @@ def test_later_epochs_come_from_memory(workers: int) -> None:
     assert same(found, bare(loader(Counted()), 3))
     assert seams.refused == [] and seams.filling == 5
     assert source.num_workers == 0
+    assert (disk / "samples").is_dir() == (where == "disk") and files(disk) == [], "a killed process would leave it"
 
 
 def test_persistent_workers_end_when_every_sample_is_kept() -> None:
@@ -141,8 +160,9 @@ def test_persistent_workers_end_when_every_sample_is_kept() -> None:
     assert source._iterator is None and not any(worker.is_alive() for worker in workers)
 
 
-def test_kept_samples_are_copies() -> None:
-    seams, source = caching(), loader(Counted())
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_kept_samples_are_copies(where: str, disk: Path) -> None:
+    seams, source = caching(where=where), loader(Counted())
     for _ in range(3):
         for x, y in seams.epoch(source):
             x.zero_()
@@ -174,8 +194,9 @@ def test_random_transforms_are_refused_and_draw_nothing_more(data: Any) -> None:
     assert same([found], bare(loader(data()), 1))
 
 
-def test_a_dataset_that_changes_ends_the_cache() -> None:
-    seams, source = caching(), loader(Curriculum(), shuffle=False)
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_dataset_that_changes_ends_the_cache(where: str, disk: Path) -> None:
+    seams, source = caching(where=where), loader(Curriculum(), shuffle=False)
     seams.epoch(source)
     source.dataset.epoch[0] = 7
     assert same([seams.epoch(source)], bare(source, 1))
@@ -190,14 +211,96 @@ def test_an_attribute_that_changes_ends_the_cache() -> None:
     assert seams.refused == ["the dataset's attribute 'strength' changes"]
 
 
-def test_a_cache_that_outgrows_its_bound_is_given_up() -> None:
-    class Large(Counted):
-        def __getitem__(self, index: int) -> Any:
-            return torch.zeros(16_384), index
+class Large(Counted):
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(16_384), index
 
-    seams, source = caching(mib=1), loader(Large())
-    assert same([seams.epoch(source)], bare(loader(Large()), 1))
-    assert seams.refused == ["the samples take 3 MiB"]
+
+def full(*_: Any) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+NO_SPACE = "the samples can't be kept on disk: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("call", "fails", "why"),
+    [
+        ("dup", full, NO_SPACE),
+        ("pwritev", full, NO_SPACE),
+        ("pwritev", lambda *_: 7, NO_SPACE),
+        ("preadv", lambda *_: 0, "the samples can't be kept on disk: Input/output error"),
+    ],
+)
+def test_a_disk_that_is_full_or_fails_ends_the_cache_only(
+    call: str, fails: Any, why: str, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seams, source = caching(where="disk"), loader(Counted())
+    monkeypatch.setattr(os, call, fails)
+    found = [seams.epoch(source)]
+    seams.looks = []  # without the audit, which would see it first
+    assert same([*found, *(seams.epoch(source) for _ in range(2))], bare(loader(Counted()), 3))
+    assert seams.refused == [why]
+
+
+def test_never_more_than_half_of_the_free_space(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where others fill the disk meanwhile. What the file holds would be free without it."""
+
+    def left(mib: float) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=int(mib * 2**20)))
+
+    seams, source = caching(where="disk"), loader(Large())
+    epochs = []
+    for mib in (6.0, 3.0, 2.0):
+        left(mib)
+        assert seams.refused == []
+        epochs.append(seams.epoch(source))
+    assert same(epochs, bare(loader(Large()), 3))
+    assert len(seams.refused) == 1 and "3 MiB are more than half of the 5 MiB free" in seams.refused[0]
+    left(5.0)
+    seams = caching(where="disk")
+    assert same([seams.epoch(loader(Large()))], epochs[:1])
+    assert seams.refused == ["3 MiB are more than half of the 5 MiB free on disk"]
+
+
+def test_a_folder_that_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "file"))
+    seams, source = caching(where="disk"), loader(Counted())
+    assert same([seams.epoch(source)], bare(loader(Counted()), 1))
+    assert seams.refused == [f"{tmp_path / 'file' / 'samples'} can't be written"]
+
+
+def test_a_handle_that_the_script_closed_is_not_written_to(disk: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    store = _rows.Disk(4, [torch.ones(2, 3)])
+    os.close(store.handle)
+    with own.open("wb") as file:
+        os.dup2(file.fileno(), store.handle)
+    with pytest.raises(ValueError, match="Bad file descriptor"):
+        store.write([0], [torch.ones(1, 3)])
+    assert own.read_bytes() == b""
+
+
+@pytest.mark.parametrize("keep", [_rows.Memory, _rows.Disk])
+def test_rows_of_any_kind_come_back_as_they_were(keep: Any, disk: Path) -> None:
+    draw = torch.Generator().manual_seed(1)
+    image = torch.randint(256, (6, 4, 3), dtype=torch.uint8, generator=draw).transpose(1, 2)
+    half, some = torch.rand(6, generator=draw).bfloat16(), torch.rand(6, 2, dtype=torch.complex64, generator=draw)
+    leaves = [image, half, some, torch.zeros(6, 0), half > 0.5]
+    kept = keep(9, leaves)
+    kept.write([8, 0, 3, 1, 2, 5], leaves)
+    back = kept.read([3, 8, 8, 5])
+    at = [2, 0, 0, 5]
+    assert [leaf.dtype for leaf in back] == [leaf.dtype for leaf in leaves]
+    assert all(torch.equal(leaf, own[at]) for leaf, own in zip(back, leaves, strict=True))
+
+
+def test_a_cache_that_outgrows_its_bound_is_given_up() -> None:
+    for where in ("memory", "disk"):
+        seams, source = caching(mib=1, where=where), loader(Large())
+        assert same([seams.epoch(source)], bare(loader(Large()), 1))
+        assert seams.refused == ["the samples take 3 MiB"]
 
 
 @pytest.mark.parametrize("put_in", [fetching, caching])
@@ -207,6 +310,31 @@ def test_a_dataset_that_grows_is_the_scripts_own_again(put_in: Any) -> None:
     source.dataset.found.windows = 40
     assert same([seams.epoch(source)], bare(source, 1))
     assert seams.refused == ["the dataset has grown"]
+
+
+# in a process
+
+ON_DISK = (LeverUse("sample-cache", {"mib": 4, "where": "disk"}),)
+FULL = "import os\ndef full(*_):\n    raise OSError(28, 'No space left on device')\nos.pwritev = full\n"
+
+
+@pytest.mark.parametrize("argv", [("--killed",), ("--workers", "2")], ids=["killed", "workers"])
+def test_a_training_from_disk_is_the_scripts_own(argv: tuple[str, ...], runner: Runner, tmp_path: Path) -> None:
+    before = f"import os; os.environ['HOTLAP_CACHE'] = {str(tmp_path)!r}"
+    bare_, ran = runner.bare("epochs.py", *argv), runner.forked("epochs.py", *argv, before=before, levers=ON_DISK)
+    check_same(ran, bare_)
+    assert ran.code == (-9 if argv == ("--killed",) else 0)
+    assert [problem.what for problem in ran.problems] == []
+    assert (ran.ranks[0] / "levers.jsonl").read_text() == '{"lever": "sample-cache"}\n'
+    assert (tmp_path / "samples").is_dir() and files(tmp_path) == []
+
+
+def test_a_full_disk_is_said_once_and_the_training_goes_on(runner: Runner, tmp_path: Path) -> None:
+    before = f"{FULL}os.environ['HOTLAP_CACHE'] = {str(tmp_path)!r}"
+    bare_, ran = runner.bare("epochs.py"), runner.forked("epochs.py", before=before, levers=ON_DISK)
+    check_same(ran, bare_)
+    assert [(problem.lever, problem.what) for problem in ran.problems] == [("sample-cache", f"Refused: {NO_SPACE}")]
+    assert len(ran.steps) == 12
 
 
 # when they apply
@@ -236,10 +364,25 @@ def test_what_was_seen_of_the_loader_decides(name: str) -> None:
 def test_a_cache_needs_an_epoch_that_a_trial_gets_through_and_memory() -> None:
     lever = all_levers()["sample-cache"]
     assert "which no trial reaches" in lever.applies(told(epoch_batches=100_000)).why
-    assert "GiB" in lever.applies(told(batch_bytes=2**30)).why
+    assert "GiB" in lever.applies(told(batch_bytes=2**40)).why
     assert lever.variants(told(batch_bytes=32 * 2**20))[0]["mib"] in range(2048, 2 * 2048)
     small = msgspec.structs.replace(told().environment, memory_gib=1.0)
     assert lever.fits(small, {"mib": 1024}) and not lever.fits(small, {"mib": 128})
+
+
+def test_samples_that_memory_has_no_room_for_go_to_a_disk_that_has(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lever, few, many = all_levers()["sample-cache"], told(), told(batch_bytes=2**30)
+    assert lever.variants(few) == [{"mib": lever.variants(few)[0]["mib"]}], "recipes of memory are as they were"
+    for free, yes in ((2**40, True), (2**36, False)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        settings = lever.variants(many)[0]
+        assert settings["where"] == "disk" and lever.check(settings) is None
+        assert lever.applies(many).yes == yes and ("on disk" in lever.applies(many).why)
+        assert (lever.fits(many.environment, settings) is None) == yes
+    assert lever.check({"mib": 5}) is None and all(
+        "where" in str(lever.check({"mib": 5, "where": where})) for where in ("tape", 1, [])
+    )
+    assert "memmap" in lever.source(settings)
 
 
 def test_views_need_a_tensor_to_be_views_of() -> None:

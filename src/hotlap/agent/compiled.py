@@ -5,6 +5,7 @@ of it is compiled as another function, whose name tells the line at which it goe
 A break that the compiler can't go on after (inside a loop) leaves the whole function to eager mode.
 """
 
+import json
 import os
 import re
 import sys
@@ -23,13 +24,17 @@ def compiled_functions() -> list[dict[str, Any]]:
     if metrics is None:
         return []
     rows: list[dict[str, Any]] = []
+    frames: dict[str, dict[str, Any]] = {}
     for one in metrics():
         file, name = str(getattr(one, "co_filename", None) or ""), str(getattr(one, "co_name", None) or "")
+        frame = str(getattr(one, "compile_id", None) or "").rpartition("/")[0]
+        if not name and frame in frames:
+            _refused(frames[frame], one)
         if not name or file.startswith(HOTLAP):
             continue
         resumed = RESUMED.match(name)
         at = int(resumed[2]) if resumed else getattr(one, "co_firstlineno", None) or 0
-        row = _row(rows, file, resumed[1] if resumed else name, at, bool(resumed))
+        row = frames[frame] = _row(rows, file, resumed[1] if resumed else name, at, bool(resumed))
         _count(row, one, at if resumed else None)
     return rows[:MOST]
 
@@ -52,9 +57,25 @@ def _count(row: dict[str, Any], one: Any, resumed_at: int | None) -> None:
     if getattr(one, "recompile_reason", None):
         row["recompiles"] += 1
         row["reason"] = str(one.recompile_reason)[:LONGEST]
+        row["limit"] = _limit(one)
     if getattr(one, "fail_type", None):
         reason = getattr(one, "fail_reason", None) or one.fail_type
         row["failed"] = str(reason).split("\n", 1)[0][:LONGEST]
         row["failed_at"] = getattr(one, "fail_user_frame_lineno", None)
     else:
         row["graphs"] += 1
+
+
+def _refused(row: dict[str, Any], one: Any) -> None:
+    """A compilation that was not begun: was it since the function has as many graphs as it may?"""
+    if "exceeding the recompile_limit" in str(getattr(one, "fail_reason", None)):
+        row["reached"] = True
+
+
+def _limit(one: Any) -> int:
+    """The limit of graphs that was in force in a compilation; 0 where its record does not hold it."""
+    try:
+        limit = json.loads(one.dynamo_config).get("recompile_limit")
+    except (AttributeError, TypeError, ValueError):
+        return 0
+    return limit if isinstance(limit, int) and limit > 0 else 0

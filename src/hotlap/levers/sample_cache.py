@@ -1,19 +1,25 @@
-"""Samples are kept in memory as they are first made; epochs after the first take them from there.
+"""Samples are kept in memory or on disk as they are first made; later epochs take them from there.
 
 Only where that changes nothing, which is proved in forked processes: some samples are made twice and must be equal bit
 for bit, while no random generator (the global ones, and those that the dataset holds) moves and no attribute of the
 dataset changes. Before each later epoch some are made anew and compared with what is kept; if one differs the cache is
 given up. What a batch is made of is copied, so the script may change it. Once every sample is kept, worker processes
-have nothing left to do and end. For map-style datasets with torch's own samplers and default_collate, in one process.
-The first epoch is not faster: the step time measured with this lever is that of later epochs, and it pays off only in
-a command that makes more than one.
+have nothing left to do and end.
+
+On disk (`where = "disk"`) where they do not fit in memory, in hotlap's cache (`$HOTLAP_CACHE`, else `~/.cache/hotlap`):
+a file without a name, which is gone when the process ends, however it ends. It takes at most half of the space that is
+free; a disk that is full or fails ends the cache and not the command.
+
+For map-style datasets with torch's own samplers and default_collate, in one process. The first epoch is not faster:
+the step time measured with this lever is that of later epochs, and it pays off only in a command that makes more than
+one.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _samples
+from . import _rows, _samples
 from ._base import Applies, Context, Lever, Settings, integer, unknown
 
 if TYPE_CHECKING:
@@ -32,7 +38,7 @@ FILLING_EPOCHS: Final = 2
 
 class SampleCache(Lever):
     name = "sample-cache"
-    meaning = "samples are kept in memory as they are first made; epochs after the first take them from there"
+    meaning = "samples are kept in memory or on disk as they are first made; later epochs take them from there"
     risk = "exact"
     excludes = ("batch-fetch",)
 
@@ -52,32 +58,49 @@ class SampleCache(Lever):
         epoch_s = (loader.epoch_batches or 0) * context.diagnosis.step_ms / 1000
         if epoch_s > MOST_EPOCH_S:
             return Applies(False, f"it helps after an epoch of about {epoch_s:.0f} s, which no trial reaches")
-        need = _mib(loader)
-        if need > SHARE_OF_MEMORY * 1024 * context.environment.memory_gib:
-            return Applies(False, f"its samples take {need} MiB of {context.environment.memory_gib:.0f} GiB")
-        return Applies(True, f"{share:.0%} of the step waits for data; an epoch of {epoch_s:.1f} s takes {need} MiB")
+        need, memory, on_disk = _mib(loader), context.environment.memory_gib, _on_disk(context)
+        if on_disk and (full := _rows.no_room(need * 2**20)):
+            return Applies(False, f"its samples take {need} MiB of {memory:.0f} GiB of memory; {full}")
+        takes = f"{need} MiB" + (" on disk" if on_disk else "")
+        return Applies(True, f"{share:.0%} of the step waits for data; an epoch of {epoch_s:.1f} s takes {takes}")
 
     def variants(self, context: Context) -> list[Settings]:
         loader = context.training_loader
-        return [] if loader is None else [{"mib": _mib(loader)}]
+        where = {"where": "disk"} if _on_disk(context) else {}
+        return [] if loader is None else [{"mib": _mib(loader), **where}]
 
     def share(self, context: Context) -> float:
         return context.share_of("data")
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("mib",)) or integer(settings, "mib", 1, 2**24)
+        where = settings.get("where", "memory")
+        if str(where) not in {"memory", "disk"}:
+            return f"where must be 'memory' or 'disk', not {where!r}"
+        return unknown(settings, ("mib", "where")) or integer(settings, "mib", 1, 2**24)
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        if settings.get("where") == "disk":
+            return _samples.no_fork(environment) or _rows.no_room(settings["mib"] * 2**20)
         if settings["mib"] > 0.5 * 1024 * environment.memory_gib:
             return f"{settings['mib']} MiB of samples in {environment.memory_gib:.1f} GiB of memory"
         return _samples.no_fork(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        cache = Cache(seams, settings["mib"] * 2**20)
+        cache = Cache(seams, settings["mib"] * 2**20, settings.get("where") == "disk")
         seams.on_loader(cache.look)
         seams.on_batch(cache.fetch)
 
     def source(self, settings: Settings) -> str:
+        if settings.get("where") == "disk":
+            return (
+                "# in the dataset, where making a sample draws no random numbers; it pays from the second epoch on:\n"
+                "self.made = numpy.memmap(path, numpy.float32, 'w+', shape=(len(self), *shape))  # in __init__\n"
+                "self.have = numpy.zeros(len(self), bool)\n\n"
+                "def __getitem__(self, index):\n"
+                "    if not self.have[index]:\n"
+                "        self.made[index], self.have[index] = self.make(index), True\n"
+                "    return torch.tensor(self.made[index])  # a copy; with num_workers=0"
+            )
         return (
             "# in the dataset, where making a sample draws no random numbers; it pays from the second epoch on:\n"
             "def __getitem__(self, index):\n"
@@ -87,8 +110,14 @@ class SampleCache(Lever):
         )
 
 
+def _on_disk(context: Context) -> bool:
+    """Whether the samples are too many for memory."""
+    loader = context.training_loader
+    return loader is not None and _mib(loader) > SHARE_OF_MEMORY * 1024 * context.environment.memory_gib
+
+
 def _mib(loader: "LoaderFacts") -> int:
-    """Memory that all samples take, a tenth more than batches show, MiB."""
+    """Space that all samples take, a tenth more than batches show, MiB."""
     each = loader.batch_bytes / max(1, loader.batch_size or 1)
     return max(1, int(1.1 * each * (loader.rows or 0) / 2**20) + 1)
 
@@ -96,8 +125,8 @@ def _mib(loader: "LoaderFacts") -> int:
 class Cache:
     """The in-process half: one dataset's samples."""
 
-    def __init__(self, seams: "Seams", most_bytes: int) -> None:
-        self.seams, self.most_bytes = seams, most_bytes
+    def __init__(self, seams: "Seams", most_bytes: int, on_disk: bool = False) -> None:
+        self.seams, self.most_bytes, self.on_disk = seams, most_bytes, on_disk
         self.store: Store | None = None
         self.looked = False
 
@@ -106,14 +135,14 @@ class Cache:
         if not self.looked:
             self.looked = True
             why = _samples.why_not(loader)
-            store = Store(loader.dataset, len(loader.dataset), self.most_bytes) if why is None else None
+            store = self._new(loader.dataset) if why is None else None
             why = why or self._ask(store.prove if store is not None else str)
             if why:
                 raise RuntimeError(why)
             self.store = store
         elif self._holds(loader.dataset) and self.store is not None and self.store.count:
             self.store.audits += 1
-            why = _samples.changed_since(self.store.attributes, loader.dataset) or self._ask(self.store.audit)
+            why = self.store.why_not() or self._ask(self.store.audit)
             if why:
                 self.give_up(why)
         if self.store is not None and self._holds(loader.dataset) and loader.num_workers:
@@ -121,6 +150,9 @@ class Cache:
                 _samples.to_main(loader)
             elif not isinstance(loader.batch_sampler, Told):
                 object.__setattr__(loader, "batch_sampler", Told(loader.batch_sampler))  # DataLoader forbids it
+
+    def _new(self, dataset: Any) -> "Store":
+        return Store(dataset, len(dataset), self.most_bytes, _rows.Disk if self.on_disk else _rows.Memory)
 
     def _holds(self, dataset: Any) -> bool:
         return self.store is not None and self.store.dataset is dataset
@@ -145,6 +177,14 @@ class Cache:
         if indices is not None:
             self.keep(indices, batch)
         return batch
+
+    def taken(self, indices: Any) -> Any:
+        """The batch from what is kept; None where it has to be made."""
+        try:
+            return self.store.take(indices) if self.store is not None else None
+        except ValueError as error:
+            self.give_up(str(error))
+            return None
 
     def keep(self, indices: Any, batch: Any) -> None:
         """A batch was made."""
@@ -174,7 +214,7 @@ class Fetcher:
         self.inner, self.cache = inner, cache
 
     def fetch(self, indices: Any) -> Any:
-        batch = self.cache.store.take(indices) if self.cache.store is not None else None
+        batch = self.cache.taken(indices)
         if batch is None:
             batch = self.inner.fetch(indices)
             self.cache.keep(indices, batch)
@@ -214,14 +254,17 @@ class Telling:
 
 
 class Store:
-    """Rows of batches by index. put raises ValueError with what is in the way."""
+    """Rows of batches by index. put and take raise ValueError with what is in the way."""
 
-    def __init__(self, dataset: Any, rows: int, most_bytes: int) -> None:
-        self.dataset, self.rows, self.most_bytes = dataset, rows, most_bytes
+    def __init__(
+        self, dataset: Any, rows: int, most_bytes: int, keep: type[_rows.Memory] | type[_rows.Disk] = _rows.Memory
+    ) -> None:
+        self.dataset, self.rows, self.most_bytes, self.keep = dataset, rows, most_bytes, keep
         self.have = bytearray(rows)
         self.count = self.seen = self.audits = 0
         self.form: Any = None
-        self.leaves: list[Any] = []
+        self.shapes: list[Any] = []
+        self.kept: _rows.Memory | _rows.Disk | None = None
         self.attributes = _samples.fingerprint(dataset)
 
     @property
@@ -231,46 +274,44 @@ class Store:
 
     def put(self, indices: Sequence[int], batch: Any) -> bool:
         """Keep a batch's rows. Returns whether there was anything new."""
-        import torch
-
         if max(indices) >= self.rows:
             raise ValueError("the dataset has grown")
         found: list[Any] = []
         form = _samples.flatten(batch, found)
         if any(leaf.dim() == 0 or leaf.shape[0] != len(indices) for leaf in found):
             raise ValueError("a batch is not one row a sample")
-        if not self.leaves:
-            self._make(form, found)
-        shapes = [(leaf.shape[1:], leaf.dtype) for leaf in found]
-        if shapes != [(leaf.shape[1:], leaf.dtype) for leaf in self.leaves]:
+        kept = self.kept or self._make(form, found)
+        if self.shapes != _shapes(found):
             raise ValueError("samples differ in shape")
-        new = [index for index in indices if not self.have[index]]
-        at = torch.tensor(indices)
-        for leaf, rows in zip(self.leaves, found, strict=True):
-            leaf[at] = rows
-        for index in new:
-            self.have[index] = 1
-        self.count += len(set(new))
-        return bool(new)
+        new = [place for place, index in enumerate(indices) if not self.have[index]]
+        if not new:
+            return False
+        kept.write(
+            [indices[place] for place in new], [leaf if len(new) == len(indices) else leaf[new] for leaf in found]
+        )
+        for place in new:
+            self.count += not self.have[indices[place]]
+            self.have[indices[place]] = 1
+        return True
 
-    def _make(self, form: Any, found: list[Any]) -> None:
-        import torch
-
-        need = self.rows * sum(leaf[:1].numel() * leaf.element_size() for leaf in found)
-        free = _free_bytes()
-        if need > self.most_bytes or (free is not None and need > free / 2):
+    def _make(self, form: Any, found: list[Any]) -> "_rows.Memory | _rows.Disk":
+        need = self.rows * _rows.row_bytes(found)
+        if need > self.most_bytes:
             raise ValueError(f"the samples take {need / 2**20:.0f} MiB")
-        self.form = form
-        self.leaves = [torch.empty((self.rows, *leaf.shape[1:]), dtype=leaf.dtype) for leaf in found]
+        self.form, self.shapes = form, _shapes(found)
+        self.kept = self.keep(self.rows, found)
+        return self.kept
 
     def take(self, indices: Sequence[int]) -> Any:
         """The batch, in memory of its own; None where a row is missing."""
-        import torch
-
-        if not self.leaves or max(indices) >= self.rows or not all(self.have[index] for index in indices):
+        if self.kept is None or max(indices) >= self.rows or not all(self.have[index] for index in indices):
             return None
-        at = torch.tensor(indices)
-        return _samples.rebuild(self.form, [torch.index_select(leaf, 0, at) for leaf in self.leaves])
+        return _samples.rebuild(self.form, self.kept.read(indices))
+
+    def why_not(self) -> str | None:
+        """Before an epoch: why samples may be kept no longer, as far as it shows without making any."""
+        full = self.kept.no_room() if self.kept is not None else None
+        return full or _samples.changed_since(self.attributes, self.dataset)
 
     def prove(self) -> str:
         """In a child: why samples may not be kept, empty where they may."""
@@ -291,8 +332,11 @@ class Store:
 
         changed = _samples.watched(self.dataset)
         kept = [index for index in self._some() if self.have[index]]
-        if kept and not _samples.alike(default_collate([self.dataset[index] for index in kept]), self.take(kept)):
-            return "a sample made anew is not the one that was kept"
+        try:
+            if kept and not _samples.alike(default_collate([self.dataset[index] for index in kept]), self.take(kept)):
+                return "a sample made anew is not the one that was kept"
+        except ValueError as error:
+            return str(error)
         return changed() or ""
 
     def _some(self) -> list[int]:
@@ -302,14 +346,8 @@ class Store:
         return sorted({(self.audits * 7919 + at) % self.rows for at in spread})
 
 
-def _free_bytes() -> int | None:
-    """Memory that is free to use without swapping; None where the system does not tell."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - pathlib costs the user an import
-            lines = [line for line in file if line.startswith("MemAvailable:")]
-        return int(lines[0].split()[1]) * 1024
-    except (OSError, IndexError, ValueError):
-        return None
+def _shapes(leaves: list[Any]) -> list[Any]:
+    return [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
 
 
 LEVER = SampleCache()
