@@ -162,7 +162,14 @@ def test_arithmetic_has_no_speed_up_as_if_it_could_go_away() -> None:
 
 @pytest.mark.parametrize(
     "answers",
-    [{"idle": 1.2}, {"idle": -0.1}, {"idle": float("nan")}, {"nope": 0.1}, {"idle": 0.1, "launch_bound": 0.2}],
+    [
+        {"idle": 1.2},
+        {"idle": -0.1},
+        {"idle": float("nan")},
+        {"nope": 0.1},
+        {"idle": 0.1, "launch_bound": 0.2},
+        {"idle": 0.3, "input": 0.2, "sync": 0.2},
+    ],
 )
 def test_answers_that_can_not_be_are_refused(answers: dict[str, float]) -> None:
     with pytest.raises(UsageError):
@@ -251,7 +258,31 @@ def test_memory_and_roofline_come_from_facts_and_traces() -> None:
 
 def test_answers_take_the_place_of_what_was_measured() -> None:
     found = diagnosis(finding("input", "input", 0.7), finding("compute", "compute", 0.3))
-    assert ids(advise(found, "run", answers={"input": 0.0, "idle": 0.0})) == ["compute"]
+    said = advise(found, "run", answers={"input": 0.0})
+    assert ids(said) == ["compute"], "idle follows its parts: no time without a cause is left over"
+    assert said.measures == {"idle": 0.0, "input": 0.0, "compute": 0.3}
+    assert said.given == ("input",) and said.measured == {"input": 0.7, "idle": 0.7}
+    assert advise(found, "run").given == () and advise(found, "run").measured == {}
+
+
+def test_an_answer_takes_the_place_of_what_the_run_says_within_it() -> None:
+    found = diagnosis(
+        finding("launch", "launch", 0.4, cost_ms=4.0), finding("sync", "sync", 0.2), finding("compute", "compute", 0.3)
+    )
+    said = advise(found, "run", answers={"idle": 0.5})
+    assert said.measures == {"idle": 0.5, "compute": 0.3} and said.measured.keys() == {"idle", "launch_bound", "sync"}
+    assert ids(said) == ["gaps", "compute"]
+    both = advise(found, "run", answers={"idle": 0.5, "sync": 0.1})
+    assert both.measures == {"idle": 0.5, "sync": 0.1, "compute": 0.3}
+    kernels = advise(found, "run", answers={"roofline_gap": 0.6})
+    assert "kernels" in ids(kernels) and "compute" not in kernels.measures
+
+
+def test_of_an_answer_nothing_is_told_that_the_run_found() -> None:
+    found = diagnosis(finding("launch", "launch", 0.9, evidence="9 ms", levers=("compile",)))
+    said = advise(found, "run", answers={"launch_bound": 0.5})
+    first = said.suggestions[0]
+    assert (first.id, first.evidence, first.at_most) == ("launch", "", 2.0) and not said.unknown
 
 
 # the page

@@ -2,11 +2,12 @@
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotlap.diagnose.balance import finding, straggler, without_the_wait
+from hotlap.diagnose.balance import finding, straggler, without_the_wait, without_waiting
 from hotlap.records.diagnosis import Bound, Finding
 from hotlap.records.run import Phases, Step
 
@@ -81,3 +82,21 @@ def test_what_the_straggler_explains_is_not_said_twice() -> None:
     said = finding(late, 1, None)
     assert (said.bound, said.cost_ms, said.share) == ("communication", pytest.approx(68.0), pytest.approx(0.68))
     assert "rank 1" in said.title and "data takes it 70.0 ms, the others 2.0 ms" in said.evidence
+
+
+def test_a_host_that_runs_ahead_of_its_waiting_device_is_in_step() -> None:
+    """NCCL: the host of the rank that waits issues its steps at once; on the device they are as long as the others'."""
+    ahead = [msgspec.structs.replace(one, wall_ms=2.0) for one in rank(gpu=True, **FAST)]
+    slow = rank(gpu=True, data=70.0, forward=8.0, backward=22.0)
+    found = straggler([ahead, slow])
+    assert found is not None and (found.index, found.phase) == (1, "data")
+    assert found.share == pytest.approx(0.68)
+
+
+def test_device_time_that_another_rank_does_not_need_is_waiting() -> None:
+    waits, works = Phases(forward=10.0, backward=80.0, optimizer=10.0), Phases(forward=10.0, backward=20.0, other=70.0)
+    found = without_waiting([one("input", 0.1), one("compute", 0.8)], [waits, works])
+    assert [(each.id, each.share) for each in found] == [("input", 0.1), ("compute", pytest.approx(0.24))]
+    assert found[1].evidence.endswith("up to 70.0 ms of it wait for other ranks: one of them needs 30.0 ms")
+    for device in ([works, waits], [waits, waits], [waits], [waits, None], []):
+        assert [each.share for each in without_waiting([one("compute", 0.8)], device)] == [0.8]

@@ -31,10 +31,18 @@ class Grows(nn.Module):
     def forward(self, x):
         return x.sum() * 2
 
+class Most(nn.Module):
+    def forward(self, x):
+        return x.sum() * 3
+
 torch._dynamo.config.recompile_limit = 100
 for model, most in ((Told(), 1), (Split(), 1), (Grows(), 6)):
     compiled = torch.compile(model, backend="eager", dynamic=False)
     for n in range(most):
+        compiled(torch.ones(n + 2))
+with torch._dynamo.config.patch(recompile_limit=5):
+    compiled = torch.compile(Most(), backend="eager", dynamic=False)
+    for n in range(7):
         compiled(torch.ones(n + 2))
 from hotlap.agent.compiled import compiled_functions
 print(json.dumps(compiled_functions()))
@@ -86,11 +94,22 @@ def test_a_break_splits_a_function(functions: list[CompiledFunction]) -> None:
 def test_recompilations_are_counted_and_explained(functions: list[CompiledFunction]) -> None:
     grows = next(one for one in functions if one.recompiles)
     assert (grows.recompiles, grows.graphs, grows.failed) == (5, 6, "")
+    assert (grows.limit, grows.reached) == (100, False)
     assert "size mismatch" in grows.reason
     found = with_compiled(verdict(LAUNCH), facts(grows)).findings[0]
     assert found.id == "recompiles"
     assert found.where is not None
     assert found.where.line == line_of("class Grows") + 1
+    assert "after 100 of one function" in found.why
+
+
+def test_the_limit_of_recompilations_is_the_one_in_force(functions: list[CompiledFunction]) -> None:
+    most = next(one for one in functions if one.limit == 5)
+    assert (most.graphs, most.recompiles, most.failed, most.reached) == (5, 4, "", True)
+    (found,) = with_compiled(verdict(), facts(most)).findings
+    assert "5 graphs of it are made: what fits none of them runs in eager mode" in found.why
+    (unknown,) = with_compiled(verdict(), facts(msgspec.structs.replace(most, limit=0, reached=False))).findings
+    assert "after some number of them (torch._dynamo.config.recompile_limit)" in unknown.why
 
 
 def test_nothing_is_said_where_all_was_compiled_or_torchs_own_code_recompiles() -> None:

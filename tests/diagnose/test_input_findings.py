@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import msgspec
 
-from hotlap.diagnose.findings import compute, host_code, launch, repeated_data, worker_copies
+from hotlap.diagnose.findings import compute, host_code, repeated_data, worker_copies
 from hotlap.diagnose.findings import input as waiting
 from hotlap.diagnose.findings._base import Measured
+from hotlap.diagnose.findings._settled import settled
+from hotlap.diagnose.profiled import _left
 from hotlap.records.run import Facts, LoaderFacts, OptimizerFacts, Phases, RootFacts
+from hotlap.records.trace import TraceReport
 
 LOADER = LoaderFacts(
     dataset="Stream", iterable=True, workers=4, batches=30, training=True, repeated_rows=16, file="train.py", line=7,
@@ -27,9 +30,11 @@ def changed(**changes: object) -> Measured:
 def test_repeated_data() -> None:
     found = repeated_data.find(measured(LOADER))
     assert found is not None and found.share == 0 and found.where is not None and found.where.line == 7
-    assert "16 rows" in found.evidence
+    assert "16 rows" in found.evidence and found.wrong
     for change in ({"repeated_rows": 0}, {"workers": 1}, {"iterable": False}):
         assert repeated_data.find(changed(**change)) is None
+    traced = msgspec.structs.replace(found, id="host-code", wrong=False)
+    assert _left(found, TraceReport(ranks=(), findings=(traced,)), 10.0) is found, "of the same bound: unknown"
 
 
 def test_a_loader_iterated_without_gradients_feeds_a_command_that_only_infers() -> None:
@@ -42,18 +47,21 @@ def test_a_loader_iterated_without_gradients_feeds_a_command_that_only_infers() 
     assert facts is not None and facts.feeding is None
 
 
-def test_launch_names_the_levers_that_what_was_seen_leaves_open() -> None:
+def test_findings_name_the_levers_that_what_was_seen_leaves_open() -> None:
     root = RootFacts(name="Net", parameters=1, modules=1, softmax=True)
     optimizer = OptimizerFacts(name="SGD", builtin=True, tensors=1)
-    phases, plain = Phases(forward=9.0), measured(LOADER)
+    plain = measured(LOADER).facts
+    assert plain is not None
+    issuing = ("compile", "attention", "fused-optimizer", "graph-optimizer")
     for changes, levers in [
         ({}, ("compile",)),
         ({"roots": (root,)}, ("compile", "attention")),
+        ({"roots": (msgspec.structs.replace(root, compiled=True),)}, ()),
         ({"optimizers": (optimizer,)}, ("compile", "fused-optimizer", "graph-optimizer")),
+        ({"optimizers": (msgspec.structs.replace(optimizer, fused=True),)}, ("compile", "graph-optimizer")),
     ]:
-        facts = msgspec.structs.replace(plain.facts, **changes)
-        found = launch.find(Measured(10.0, phases, phases, 0.0, facts))
-        assert found is not None and found.levers == levers
+        out = settled(msgspec.structs.replace(plain, device="cuda", **changes))
+        assert tuple(name for name in issuing if name not in out) == levers
 
 
 def test_phases_that_do_not_occur_are_left_out() -> None:

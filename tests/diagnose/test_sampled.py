@@ -51,6 +51,13 @@ def test_otherwise_the_finding_stays(said: Samples) -> None:
     assert with_samples(before, said) == before
 
 
+@pytest.mark.parametrize(("late", "line"), [("input", 3), ("python", 8), ("host", 1), (None, 1)])
+def test_a_straggler_is_at_the_line_of_what_makes_it_late(late: str | None, line: int) -> None:
+    said = samples(("data", 0, 3, "load", "", 50.0), ("other", 0, 8, "main", "", 70.0))
+    found = with_samples(verdict("straggler", "communication"), said, LOOP, late).findings[0]
+    assert found.where is not None and found.where.line == line
+
+
 def test_findings_about_the_device_are_left_alone() -> None:
     before = verdict("compute", "compute")
     assert with_samples(before, samples(("forward", 0, 3, "f", "", 50.0))) == before

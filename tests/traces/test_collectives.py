@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotlap.records.diagnosis import Place
 from hotlap.records.trace import Collective
 from hotlap.trace.analyses.breakdown import breakdown
-from hotlap.trace.analyses.collectives import bus_factor, clock_offset, collectives, match
+from hotlap.trace.analyses.collectives import bus_factor, clock_offset, collectives, match, talks_at
 from hotlap.trace.analyses.shares import collective_name, share_of
 from hotlap.trace.view import View
 
-from .build import kernel, make, view
+from .build import call, kernel, make, note, op, view
 
 US = 1000
 MS = 1000 * US
@@ -296,3 +297,29 @@ def test_shares_stand_for_views() -> None:
 def test_a_rank_that_is_not_said_is_its_place() -> None:
     views = [rank(None, [(10, 20)]), rank(None, [(10, 20)])]
     assert [lane.share.rank for lane in match(views).lanes] == [0, 1]
+
+
+def test_the_line_that_issues_most_of_the_exposed_communication() -> None:
+    """By hand after the backward, and from autograd's thread within it, where compute hides more."""
+    host = [
+        note("ProfilerStep#0", 0, 40 * MS),
+        op("c10d::allreduce_", 20 * MS, MS),
+        call("cudaLaunchKernelExC", 20 * MS + US, 10 * US, 2),
+        note("hotlap:backward", 5 * MS, 10 * MS),
+        op("c10d::allreduce_", 6 * MS, MS, tid=2),
+        call("cudaLaunchKernelExC", 6 * MS + US, 10 * US, 1, tid=2),
+    ]
+    device = [
+        kernel(RING, 7 * MS, 10 * MS, 1, stream=19, collective=0),
+        kernel("gemm", 7 * MS, 8 * MS),
+        kernel(RING, 21 * MS, 4 * MS, 2, stream=19, collective=0),
+        kernel(RING, 30 * MS, 9 * MS, stream=19, collective=0),  # launched before the recording
+    ]
+    trace = make(host, device, collectives=[said()], rank=0)
+    by_hand, backward = Place(file="t.py", line=40), Place(file="t.py", line=38)
+    rows = {name: i for i, name in enumerate(trace.host["name"].to_list()) if trace.host["tid"][i] == 1}
+    lines = {rows["c10d::allreduce_"]: by_hand, rows["hotlap:backward"]: backward}
+    whole = View(trace, view(trace).window, lines)
+    assert talks_at(whole) == by_hand
+    assert talks_at(View(trace, view(trace, end=20 * MS).window, lines)) == backward
+    assert talks_at(view(trace)) is None and talks_at(view(make())) is None

@@ -425,7 +425,7 @@ def test_a_recorded_trace_against_torchs_counter(tmp_path: Path) -> None:
     ("name", "bf16", "memory"),
     [
         ("NVIDIA H100 80GB HBM3", 989.4, 3350),
-        ("NVIDIA H100 PCIe", 756, 2000),
+        ("NVIDIA H100 PCIe", 756.5, 2000),
         ("NVIDIA H100 NVL", 835.5, 3900),
         ("NVIDIA H200", 989.4, 4800),
         ("NVIDIA A100-SXM4-40GB", 312, 1555),

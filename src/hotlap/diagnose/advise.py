@@ -7,7 +7,7 @@ come from the same numbers. The report page asks the same table with the same ru
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -46,6 +46,8 @@ MEASURE_OF_BOUND: Final[dict[Bound, str]] = {
     "unknown": "host_code",
 }
 """For findings that are not above; other bounds are measures by the same name."""
+ROUNDED: Final = 1e-9
+"""Sums of percentages are not exact."""
 ROWS: Final = {row.id: row for row in (*TABLE.rows, *TABLE.otherwise)}
 
 Values = Mapping[str, float]
@@ -121,8 +123,36 @@ def _verify(levers: Sequence[str], verify: str) -> str:
 
 def advise_answers(answers: Values) -> Advice:
     """Advice from answers alone. Raises UsageError."""
-    known = _checked(answers)
-    return Advice(measures=known, suggestions=suggest(TABLE, known))
+    return _advice({}, answers)
+
+
+def _advice(measured: Values, answers: Values | None, findings: Sequence[Finding] = (), **of: Any) -> Advice:
+    """Advice from what a run says with answers in its place; of a measure that is answered, the run's finding is not
+    told. of: the other fields of the advice. Raises UsageError."""
+    given = _checked(answers or {})
+    known = with_answers(measured, given)
+    return Advice(
+        measures=known,
+        given=tuple(given),
+        measured={name: value for name, value in measured.items() if known.get(name) != value},
+        suggestions=_with_findings(suggest(TABLE, known), _not_given(findings, given)),
+        **of,
+    )
+
+
+def with_answers(measured: Values, given: Values) -> dict[str, float]:
+    """What a run says with answers in its place: 0 is an answer, that it takes nothing. What the run says within a
+    measure that is answered no longer holds; a whole that adds up from its parts follows them."""
+    known = {one.name: measured[one.name] for one in MEASURES if one.name in measured and one.within not in given}
+    known.update(given)
+    for whole in MEASURES:
+        if whole.adds_up and whole.name in measured and whole.name not in given:
+            known[whole.name] = _sum_within(whole.name, known)
+    return {name: known[name] for name in NAMES if name in known}
+
+
+def _sum_within(whole: str, known: Values) -> float:
+    return min(1.0, sum(known[one.name] for one in MEASURES if one.within == whole and one.name in known))
 
 
 def _checked(answers: Values) -> dict[str, float]:
@@ -131,8 +161,10 @@ def _checked(answers: Values) -> dict[str, float]:
             raise UsageError(f"there is no measure {name!r}; there are {', '.join(NAMES)}")
         if not 0 <= value <= 1:
             raise UsageError(f"{name} is a percentage from 0 to 100, not {value * 100:g}")
-    if answers.get("launch_bound", 0.0) > answers.get("idle", 1.0):
-        raise UsageError("waiting for launches is part of the idle time; it can't be more than all of it")
+    parts, idle = [name for name in IDLE_PARTS if name in answers], answers.get("idle", 1.0)
+    total = sum(answers[name] for name in parts)
+    if total > idle + ROUNDED:
+        raise UsageError(f"the idle time is at most {idle:.0%}, but of it {', '.join(parts)} would be {total:.0%}")
     return {name: answers[name] for name in NAMES if name in answers}
 
 
@@ -181,15 +213,15 @@ def _of_traces(found: TraceReport, source: str, answers: Values | None = None) -
     """Advice from traces alone. Raises RecordError where they show no device, and so no waits."""
     if not any(rank.breakdown for rank in found.ranks):
         raise RecordError(f"{source} holds no device work; advice on a CPU needs a run: `hotlap run --profile COMMAND`")
-    known = _checked({**_measures(found.findings, len(found.ranks)), **_of_kernels(found.ranks), **(answers or {})})
     first = max(found.findings, key=lambda one: one.share, default=None)
-    return Advice(
+    return _advice(
+        {**_measures(found.findings, len(found.ranks)), **_of_kernels(found.ranks)},
+        answers,
+        found.findings,
         source=source,
         bound=first.bound if first else None,
         step_ms=found.ranks[0].step_ms,
         device=found.ranks[0].device_name,
-        measures=known,
-        suggestions=_with_findings(suggest(TABLE, known), found.findings),
     )
 
 
@@ -202,20 +234,15 @@ def advise(
     answers: Values | None = None,
 ) -> Advice:
     """Advice from a diagnosis. facts, machine: for memory; traces: for the roofline. Raises UsageError."""
-    known = {
-        **_measures(diagnosis.findings, diagnosis.ranks),
-        **_of_kernels(traces),
-        **_of_memory(facts, machine),
-    }
-    known = _checked({**known, **(answers or {})})
-    return Advice(
+    return _advice(
+        {**_measures(diagnosis.findings, diagnosis.ranks), **_of_kernels(traces), **_of_memory(facts, machine)},
+        answers,
+        diagnosis.findings,
         source=source,
         bound=diagnosis.bound,
         step_ms=diagnosis.step_ms,
         device=diagnosis.device_name or diagnosis.device,
-        measures=known,
-        suggestions=_with_findings(suggest(TABLE, known), diagnosis.findings),
-        unknown=(*diagnosis.unknown, *_unknown(diagnosis.findings)),
+        unknown=(*diagnosis.unknown, *_unknown(_not_given(diagnosis.findings, answers or {}))),
     )
 
 
@@ -233,6 +260,10 @@ def _of_page(page: Page) -> Advice:
     if page.traces is not None and any(rank.breakdown for rank in ranks):
         return _of_traces(page.traces, page.folder)
     return advise_answers({})
+
+
+def _not_given(findings: Sequence[Finding], given: Values) -> Sequence[Finding]:
+    return [one for one in findings if measure_of(one) not in given]
 
 
 def _unknown(findings: Sequence[Finding]) -> Iterator[str]:
@@ -261,8 +292,7 @@ def _measures(findings: Sequence[Finding], ranks: int) -> dict[str, float]:
         name, share = measure_of(finding), min(1.0, max(0.0, finding.share))
         adds = name == "sync" and ranks == 1
         known[name] = min(1.0, known.get(name, 0.0) + share) if adds else max(known.get(name, 0.0), share)
-    idle = [known[name] for name in IDLE_PARTS if name in known]
-    return {**known, "idle": min(1.0, sum(idle))} if idle else known
+    return {**known, "idle": _sum_within("idle", known)} if known.keys() & IDLE_PARTS else known
 
 
 def _of_kernels(ranks: Sequence[RankTrace]) -> dict[str, float]:

@@ -23,14 +23,14 @@ FULL: Final = 0.90
 BETWEEN: Final = "less work between kernels"
 BYTES: Final = "fewer bytes moved"
 CHIP: Final = "better use of the chip"
-IDLE_PARTS: Final = ("launch_bound", "input", "sync", "host_code", "allocator")
 KERNEL_PARTS: Final = ("compute", "no_tensor_cores", "bandwidth")
 
 MEASURES: Final = (
     Measure(
         name="idle",
         label="Device idle",
-        group="main",
+        main=True,
+        adds_up=True,
         question="How much of a step is the device idle, for whatever reason?",
         help="The device has nothing to run. 100% minus utilisation in a trace. Without a GPU: the time outside of the "
         "model.",
@@ -38,21 +38,22 @@ MEASURES: Final = (
     Measure(
         name="launch_bound",
         label="of it: waiting for launches",
-        group="main",
+        main=True,
+        within="idle",
         question="How much of a step does it wait for kernels to be launched (part of the idle time)?",
         help="Short gaps between many small kernels, while Python and the dispatcher are busy.",
     ),
     Measure(
         name="communication",
         label="Exposed communication",
-        group="main",
+        main=True,
         question="How much of a step is communication that no computation hides?",
-        help="Collectives alone on the device, and waits for other ranks.",
+        help="Collectives alone on the device, and waits for other ranks on the host.",
     ),
     Measure(
         name="roofline_gap",
         label="Kernels below their roofline",
-        group="main",
+        main=True,
         question="How far are the largest kernels below what the device could do?",
         help="0%: they run at the peak of arithmetic or of memory bandwidth. hotlap trace shows it for each op. Used "
         "where it is not known what the kernels do.",
@@ -60,81 +61,81 @@ MEASURES: Final = (
     Measure(
         name="memory_pressure",
         label="Device memory in use at the peak",
-        group="main",
+        main=True,
         question="How much of the device's memory is in use at the peak?",
         help="100% ends in out-of-memory errors, near it the allocator starts to give memory back and take it again.",
     ),
     Measure(
         name="input",
         label="waiting for batches",
-        group="idle",
+        within="idle",
         question="How much of a step waits for the next batch?",
         help="In next(DataLoader), while nothing else runs.",
     ),
     Measure(
         name="sync",
         label="after the host waited for a value",
-        group="idle",
+        within="idle",
         question="How much of a step is idle because the host waited for the device?",
         help=".item(), print(loss), .cpu(), a boolean mask, torch.cuda.synchronize(): the device runs dry afterwards.",
     ),
     Measure(
         name="host_code",
         label="Python of the loop",
-        group="idle",
+        within="idle",
         question="How much of a step goes into Python outside of data, model and optimizer?",
         help="Logging, metrics, checkpoints, batches made by hand.",
     ),
     Measure(
         name="allocator",
         label="memory from the driver",
-        group="idle",
+        within="idle",
         question="How much of a step goes into cudaMalloc and cudaFree?",
         help="In steady state neither should be called.",
     ),
     Measure(
         name="h2d",
         label="Exposed copies",
-        group="copies",
         question="How much of a step is copies that nothing overlaps?",
         help="Batches on their way to the device, while it computes nothing.",
     ),
     Measure(
         name="compute",
         label="arithmetic",
-        group="roofline_gap",
+        within="roofline_gap",
         question="How much of a step is arithmetic?",
         help="Matrix products, convolutions, attention. Without a trace: all of the model.",
     ),
     Measure(
         name="no_tensor_cores",
         label="arithmetic without tensor cores",
-        group="roofline_gap",
+        within="roofline_gap",
         question="How much of a step are products that leave the tensor cores unused?",
         help="float32 without TF32, or dimensions that do not fit.",
     ),
     Measure(
         name="bandwidth",
         label="kernels that move data",
-        group="roofline_gap",
+        within="roofline_gap",
         question="How much of a step are kernels that move data and compute next to nothing?",
         help="Elementwise operations, norms, softmax, copies, the optimizer.",
     ),
     Measure(
         name="optimizer",
         label="an optimizer of many kernels",
-        group="roofline_gap",
+        within="roofline_gap",
         question="How much of a step is an optimizer that goes over the parameters many times?",
         help="Part of the kernels that move data.",
     ),
     Measure(
         name="straggler",
         label="waiting for one slow rank",
-        group="communication",
+        within="communication",
         question="How much of a step do the ranks wait for the slowest?",
-        help="Part of the communication.",
+        help="Waits in collectives for the rank that comes last.",
     ),
 )
+IDLE_PARTS: Final = tuple(one.name for one in MEASURES if one.within == "idle")
 
 
 def above(measure: str, value: float) -> Condition:
@@ -336,7 +337,7 @@ ROWS: Final = (
         bound="compute",
         title="Bring the kernels to their roofline",
         conditions=(above("roofline_gap", BELOW_ROOF), above("share", WORTH), *unknown(*KERNEL_PARTS)),
-        share=ShareOf(of="step", less=("idle", "communication", "h2d"), times=("roofline_gap",)),
+        share=ShareOf(of="step", less=("idle", "communication", "straggler", "h2d"), times=("roofline_gap",)),
         kind=CHIP,
         because="The kernels run {roofline_gap} below what the device could do: {share} of the step.",
         do=(

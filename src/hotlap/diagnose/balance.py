@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import Bound, Finding, Place
-from hotlap.records.run import Step
+from hotlap.records.run import Phases, Step
 
 OWN: Final = ("data", "h2d", "forward")
 LEAST: Final = 0.1
@@ -24,6 +24,10 @@ ALIKE: Final = 0.1
 """Ranks whose steps differ by more do not step together."""
 WAITS: Final[tuple[Bound, ...]] = ("compute", "launch", "unknown")
 """Bounds in whose phases a rank waits for others, dearest first."""
+
+MODEL: Final = ("forward", "backward", "optimizer")
+WAITING: Final = 0.1
+"""Of a rank's device time in MODEL: by how much that of another has to be shorter to be told."""
 
 OF_PHASE: Final[dict[str, tuple[Bound, ...]]] = {"data": ("input",), "h2d": ("h2d",)}
 
@@ -41,7 +45,7 @@ class Late:
 
 def straggler(ranks: Sequence[Sequence[Step]]) -> Late | None:
     """The rank that the others wait for, of the steady steps of each; None where there is none."""
-    walls = [median(step.wall_ms for step in steps) for steps in ranks if steps]
+    walls = [_pace(steps) for steps in ranks if steps]
     if len(walls) < max(2, len(ranks)) or max(walls) > (1 + ALIKE) * min(walls):
         return None
     times = [{name: _median(steps, name) for name in OWN} for steps in ranks]
@@ -56,6 +60,13 @@ def straggler(ranks: Sequence[Sequence[Step]]) -> Late | None:
     phase = max(OWN, key=lambda name: times[index][name] - usual[name])
     said = f"{phase} takes it {times[index][phase]:.1f} ms, the others {usual[phase]:.1f} ms"
     return Late(index, ms, ms / step, phase, said)
+
+
+def _pace(steps: Sequence[Step]) -> float:
+    """Ms of a step: on the device's clock where that is longer, as the host of a rank whose device waits runs ahead
+    until its queue is full."""
+    device = [step.gpu_ms for step in steps if step.gpu_ms is not None]
+    return max(median(step.wall_ms for step in steps), median(device) if device else 0.0)
 
 
 def _median(steps: Sequence[Step], name: str) -> float:
@@ -85,3 +96,18 @@ def without_the_wait(findings: Sequence[Finding], late: Late, mine: bool) -> lis
     return [
         msgspec.structs.replace(one, share=max(0.0, one.share - late.share)) if one is held else one for one in findings
     ]
+
+
+def without_waiting(findings: Sequence[Finding], device: Sequence[Phases | None]) -> list[Finding]:
+    """The first rank's `compute` with no more of the device's time than the rank has that needs least: events around
+    collectives also time waiting for other ranks, and who comes last waits least. device: means of each rank, ms."""
+    models = [sum(getattr(one, name) or 0.0 for name in MODEL) for one in device if one is not None]
+    if len(models) < max(2, len(device)) or min(models) >= (1 - WAITING) * models[0]:
+        return list(findings)
+    least = min(models) / models[0]
+    said = f"up to {models[0] - min(models):.1f} ms of it wait for other ranks: one of them needs {min(models):.1f} ms"
+    return [_at_most(one, least, said) if one.id == "compute" else one for one in findings]
+
+
+def _at_most(finding: Finding, part: float, said: str) -> Finding:
+    return msgspec.structs.replace(finding, share=finding.share * part, evidence=f"{finding.evidence}; {said}")

@@ -74,9 +74,17 @@ def _recompiles(function: CompiledFunction) -> Finding:
         where=_place(function, function.line),
         evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
         f"{function.reason}",
-        why="each compilation takes seconds, and after 8 of one function torch.compile goes on in eager mode",
+        why=f"each compilation takes seconds, and {_at_the_limit(function)}",
         instead="pad to a few shapes, or torch.compile(dynamic=True); keep Python numbers that change out of the model",
     )
+
+
+def _at_the_limit(function: CompiledFunction) -> str:
+    """What comes, or came, of compiling a function too often."""
+    if function.reached:
+        return f"{function.limit or 'the most'} graphs of it are made: what fits none of them runs in eager mode"
+    most = f"after {function.limit} of one function" if function.limit else "after some number of them"
+    return f"{most} (torch._dynamo.config.recompile_limit) torch.compile goes on in eager mode"
 
 
 def _place(function: CompiledFunction, line: int | None) -> Place | None:

@@ -1,6 +1,6 @@
 """The verdict of a run, from its folder alone."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -12,16 +12,19 @@ from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_run, read_steps, read_words
 from hotlap.records.run import Facts, Phases, Step
 
-from .balance import Late, straggler, without_the_wait
+from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
 from .findings import all_findings
 from .findings._base import Measured
-from .steps import SteadySteps, mean_known, mean_phases, spread, steady_steps, step_time, throughput
+from .findings._settled import settled
+from .steps import SteadySteps, block_means, mean_known, mean_phases, spread, steady_steps, step_time, throughput
 
 LEAST_STEPS = 3
 LEAST_MS = 1e-6
 """The resolution of `wall_ms` on disk. A step of no time has no shares."""
 UNEVEN = 1.15
+BLOCKS_APART = 1.5
+"""The slowest block of steps over the fastest, from which one number does not say how long a step takes."""
 WHAT_COUNTS = (
     "A step is one optimizer step (or one forward with its backward where no torch.optim.Optimizer steps); "
     "in inference one forward of an nn.Module with parameters"
@@ -83,10 +86,14 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers)
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
     late = straggler([rank.steady.steps for rank in ranks])
-    if late is not None:
+    if late is None:
+        found = without_waiting(found, [mean_phases(rank.steady.steps, device=True) for rank in ranks])
+    else:
         found = [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
-    findings = [without(finding, levers) for finding in sorted(found, key=lambda finding: -finding.share)]
-    rates = [throughput(rank.steady) for rank in ranks]
+    findings = [
+        without(finding, settled(facts) | set(levers)) for finding in sorted(found, key=lambda finding: -finding.share)
+    ]
+    rates = [_rate(rank) for rank in ranks]
     return Diagnosis(
         mode="train" if mode == "train" else "inference",
         bound=_bound(findings),
@@ -107,7 +114,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         device=facts.device if facts else "cpu",
         device_name=facts.device_name if facts else None,
         unknown=tuple(_unknown(first, measured)),
-        next=_next(findings),
+        next=next_of(findings),
     )
 
 
@@ -119,7 +126,7 @@ def _straggler(late: Late, rank: Rank) -> Finding:
 
 
 def without(finding: Finding, levers: Collection[str]) -> Finding:
-    """The finding without levers that are in already."""
+    """The finding without levers that are in already, or ruled out."""
     return msgspec.structs.replace(finding, levers=tuple(name for name in finding.levers if name not in levers))
 
 
@@ -128,7 +135,8 @@ def _bound(findings: Sequence[Finding]) -> Bound:
     return findings[0].bound if findings else "unknown"
 
 
-def _next(findings: Sequence[Finding]) -> str:
+def next_of(findings: Sequence[Finding]) -> str:
+    """What to run next, with the levers of the dearest finding that has some."""
     helped = [finding for finding in findings if finding.levers]
     if not helped:
         return "nothing that hotlap can change was found; see the findings"
@@ -144,14 +152,26 @@ def _unknown(rank: Rank, measured: Measured) -> list[str]:
         said.append("samples/s: no batch with a first dimension was seen")
     if not rank.steady.settled:
         said.append("a steady state: the step time was still changing, so the numbers may not hold for a long run")
-    typical = step_time(rank.steady.times, rank.steady.period)
-    if not 1 / UNEVEN < measured.step_ms / typical < UNEVEN:
-        said.append(f"one pace: the mean step takes {measured.step_ms:.4g} ms, the typical one {typical:.4g} ms")
+    said += _uneven(rank.steady, measured.step_ms)
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
         said.append("device time: no CUDA events could be recorded in this loop")
     if any(read_problems(rank.folder)):
         said.append("what happened after hotlap's own problem (problems.jsonl)")
     return said
+
+
+def _rate(rank: Rank) -> float | None:
+    return throughput(rank.steady, from_loader=rank.facts is not None and rank.facts.samples_from == "loader")
+
+
+def _uneven(steady: SteadySteps, mean_ms: float) -> Iterator[str]:
+    """Whether one number says how long a step takes."""
+    blocks = block_means(steady.times, steady.period)
+    typical, low, high = median(blocks), min(blocks), max(blocks)
+    if not 1 / UNEVEN < mean_ms / typical < UNEVEN:
+        yield f"one pace: the mean step takes {mean_ms:.4g} ms, the typical one {typical:.4g} ms"
+    elif high > BLOCKS_APART * low:
+        yield f"one pace: some stretches of the steps take {low:.4g} ms a step and others {high:.4g} ms"
 
 
 def _nothing(folder: Path) -> str:

@@ -14,7 +14,7 @@ from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
 from hotlap.records.profile import Lines
-from hotlap.records.trace import TraceReport
+from hotlap.records.trace import RankTrace, TraceReport
 from hotlap.trace.answer import Asked, report
 from hotlap.trace.files import trace_files
 from hotlap.trace.lines import places_of
@@ -24,13 +24,15 @@ from .diagnose import diagnose
 
 TOP_OPS: Final = 3
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
-    "compute": frozenset({"bandwidth"}),
+    "compute": frozenset({"compute", "bandwidth"}),
     "launch": frozenset({"sync", "compute", "bandwidth", "memory", "communication"}),
 }
 """Findings of a run that only say where the time goes, and the bounds of a trace that say why."""
 IDLE: Final = ("host-code", "sync", "launch", "allocator", "communication")
 HOST_CODE: Final = 0.1
 """As in `findings/host_code.py`."""
+COMPUTE: Final = 0.1
+"""Share of the step below which the run's `compute` is not worth a line beside a trace."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -58,42 +60,59 @@ def _lines_in(folder: Path) -> Callable[[Trace], dict[int, Place]]:
     return lines
 
 
-def with_traces(diagnosis: Diagnosis, traces: TraceReport) -> Diagnosis:
+def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = None) -> Diagnosis:
     """The verdict with the traces' findings: one of a bound that the run shows too takes its place.
+
+    made: the place that makes the loop's batches, as far as the run knows it.
 
     Of a run on the CPU, where the trace shows the ops that the phases were timed around, only what they are is added.
     """
     if not any(rank.breakdown for rank in traces.ranks):
         named = tuple(_with_ops(finding, traces) for finding in diagnosis.findings)
         return msgspec.structs.replace(diagnosis, findings=named)
-    left = (_left(finding, traces.findings) for finding in diagnosis.findings)
+    left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
     kept = [finding for finding in left if finding is not None]
-    shown = [_with_batches(finding, diagnosis, traces) for finding in traces.findings]
+    made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
+    shown = [_with_batches(finding, made, traces) for finding in traces.findings]
     findings = sorted((*kept, *shown), key=lambda finding: -finding.share)
     bound = findings[0].bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=tuple(findings), bound=bound)
 
 
-def _left(finding: Finding, shown: tuple[Finding, ...]) -> Finding | None:
+def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | None:
     """A finding of the run beside those of its traces: None where they say it better, or say what it is instead.
 
-    Waits that come seldom may lie outside of the few steps of a trace. So of the loop's own code stays what the traces'
-    idle time does not explain, where that is still much.
+    Device events hold waiting in collectives too, so of the run's `compute` stays what the traces call computing. Waits
+    that come seldom may lie outside of the few steps of a trace. So of the loop's own code stays what the traces' idle
+    time does not explain, where that is still much.
     """
-    bounds = {one.bound for one in shown}
+    bounds = {one.bound for one in traces.findings}
+    if finding.wrong:  # no trace knows of it
+        return finding
+    if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
+        return None if any(one.id == "straggler" for one in traces.findings) else finding
     if finding.bound in bounds or bounds & INSTEAD.get(finding.id, frozenset()):
         return None
+    if finding.id == "compute":
+        share = min(finding.share, max(_computing_ms(rank) for rank in traces.ranks) / step_ms)
+        return msgspec.structs.replace(finding, share=share) if share >= COMPUTE else None
     if finding.id != "host-code":
         return finding
-    share = finding.share - sum(one.share for one in shown if one.id in IDLE)
+    share = finding.share - sum(one.share for one in traces.findings if one.id in IDLE)
     return msgspec.structs.replace(finding, share=share) if share >= HOST_CODE else None
 
 
-def _with_batches(finding: Finding, diagnosis: Diagnosis, traces: TraceReport) -> Finding:
+def _computing_ms(rank: RankTrace) -> float:
+    """Device time of kernels that are not communication, ms a step, as a mean over the rank's devices."""
+    total = sum(one.compute_ns for one in rank.breakdown)
+    return total / rank.window.count / max(1, len(rank.breakdown)) / 1e6
+
+
+def _with_batches(finding: Finding, made: Place | None, traces: TraceReport) -> Finding:
     """Where a trace shows only the loop that waits, the place that makes its batches, which the run knows."""
-    made = next((one.where for one in diagnosis.findings if one.id == "input"), None)
     loops = [row.where for rank in traces.ranks for row in rank.host if row.name.startswith(LOADERS)]
-    if finding.id != "input" or made is None or finding.where not in (None, *loops):
+    slow = finding.id == "straggler" and traces.balance is not None and traces.balance.cause == "input"
+    if made is None or not (finding.id == "input" or slow) or finding.where not in (None, *loops):
         return finding
     return msgspec.structs.replace(finding, where=made)
 

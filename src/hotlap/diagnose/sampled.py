@@ -10,6 +10,8 @@ from hotlap.records.profile import SampledLine, Samples
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
+OF_LATE: Final = {"input": "input", "python": "host-code"}
+"""Causes of a straggler's lateness, and the finding of one rank that they are."""
 LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
@@ -17,21 +19,23 @@ COLLECTIVES: Final = re.compile(r"^(all_reduce|all_gather|all_to_all|reduce_scat
 """Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 
 
-def with_samples(diagnosis: Diagnosis, samples: Samples, loop: Place | None = None) -> Diagnosis:
+def with_samples(
+    diagnosis: Diagnosis, samples: Samples, loop: Place | None = None, late: str | None = None
+) -> Diagnosis:
     """The verdict with the line that most of a finding's host time is at, where there is one.
 
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
-    that makes the batches.
+    that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
     """
     if samples.looks < LEAST_LOOKS:
         return diagnosis
-    findings = tuple(_explained(one, samples, loop) for one in diagnosis.findings)
+    findings = tuple(_explained(one, samples, loop, late) for one in diagnosis.findings)
     bound = findings[0].bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=findings, bound=bound)
 
 
-def _explained(finding: Finding, samples: Samples, loop: Place | None) -> Finding:
-    phase = PHASE_OF.get(finding.id)
+def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str | None) -> Finding:
+    phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
     own = [row for row in samples.lines if row[0] == phase]
     total = sum(row[5] for row in own)
     by_line: dict[tuple[int, int, str], list[SampledLine]] = {}
@@ -47,7 +51,7 @@ def _explained(finding: Finding, samples: Samples, loop: Place | None) -> Findin
     inside = max(rows, key=lambda row: row[5])[4]
     where = Place(file=samples.files[file], line=line, function=function)
     at_loop = loop is not None and (loop.file, loop.line) == (where.file, where.line)
-    if finding.id == "input" and finding.where is not None and at_loop:
+    if phase == "data" and finding.where is not None and at_loop:
         return finding
     said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
     found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")

@@ -14,6 +14,8 @@ from hotlap.records.steady import steady_start
 
 BLOCKS = 8
 LEAST_BLOCK = 8
+MOST_WITHOUT = 0.1
+"""Of the steps that take no batch of a loader that the loop reads ahead of."""
 KEEPS_UP = 0.9
 """Where the host's time is less than this of the device's over the same steps, the host runs ahead of the device."""
 
@@ -90,11 +92,13 @@ def step_time(walls: Sequence[float], period: int = 1) -> float:
     none, and some loops do heavy work every few steps), so a block is never shorter than `period` or LEAST_BLOCK where
     there are steps enough; a plain mean would let one hiccup of a shared machine decide.
     """
-    if not walls:
-        return math.nan
+    return median(block_means(walls, period)) if walls else math.nan
+
+
+def block_means(walls: Sequence[float], period: int = 1) -> list[float]:
+    """Ms a step in each block of consecutive steps."""
     length = max(1, len(walls) // BLOCKS, min(max(period, LEAST_BLOCK), len(walls) // 3))
-    blocks = [fmean(walls[at : at + length]) for at in range(0, len(walls) - length + 1, length)]
-    return median(blocks)
+    return [fmean(walls[at : at + length]) for at in range(0, len(walls) - length + 1, length)]
 
 
 def spread(walls: Sequence[float]) -> Spread:
@@ -118,8 +122,14 @@ def mean_known(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def throughput(steady: SteadySteps) -> float | None:
-    """Rows a second, None unless every step knows its rows."""
-    if not steady.steps or any(step.samples is None for step in steady.steps):
+def throughput(steady: SteadySteps, from_loader: bool = False) -> float | None:
+    """Rows a second, None unless every step knows its rows.
+
+    from_loader: rows are of the batches that a loader delivers. Then a step now and then may have none: a loop that
+    takes its batches ahead takes none in an epoch's last step and two in the next one's first.
+    """
+    rows = [step.samples for step in steady.steps]
+    missing = rows.count(None)
+    if not rows or missing > (MOST_WITHOUT * len(rows) if from_loader else 0):
         return None
-    return sum(step.samples or 0 for step in steady.steps) / (sum(steady.times) / 1000)
+    return sum(row or 0 for row in rows) / (sum(steady.times) / 1000)

@@ -8,10 +8,12 @@ from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import RecordError
 from hotlap.records.files import rank_folders, read_facts, read_record, read_run, read_source_lines
 from hotlap.records.profile import Samples
-from hotlap.records.trace import TraceReport
+from hotlap.records.trace import Ranks, TraceReport
 
 from .compiled import with_compiled
-from .diagnose import diagnose, without
+from .diagnose import diagnose, next_of, without
+from .findings._base import Measured
+from .findings._settled import settled
 from .sampled import with_samples
 
 
@@ -20,27 +22,45 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
 
     traces: the answers of the folder's traces, where they are known already. Raises NothingMeasured, RecordError.
     """
-    found = with_compiled(_profiled(folder, traces), next(map(read_facts, rank_folders(folder)), None))
-    levers = {lever.name for lever in read_run(folder).levers}  # a trace does not know what was in
-    return msgspec.structs.replace(found, findings=tuple(without(one, levers) for one in found.findings))
+    facts = next(map(read_facts, rank_folders(folder)), None)
+    found = with_compiled(_profiled(folder, traces), facts)
+    levers = settled(facts) | {lever.name for lever in read_run(folder).levers}  # a trace knows neither
+    findings = tuple(without(one, levers) for one in found.findings)
+    return msgspec.structs.replace(found, findings=findings, next=next_of(findings))
 
 
 def _profiled(folder: Path, traces: TraceReport | None) -> Diagnosis:
-    found = diagnose(folder)
+    found, rank = diagnose(folder), folder / "rank-0"
     try:
         if any(folder.glob("rank-*/trace.json.gz")):
             from .profiled import read_traces, with_traces  # polars takes a moment to import
 
-            found = with_traces(found, traces or read_traces(folder, found.step_ms))
-        sampled = folder / "rank-0" / "samples.json"
-        return with_samples(found, read_record(sampled, Samples), _loop(folder)) if sampled.is_file() else found
+            traces = traces or read_traces(folder, found.step_ms)
+            rank = _looked_at(folder, traces.balance)
+            found = with_traces(found, traces, _makes_batches(rank))
+        if not (rank / "samples.json").is_file():
+            return found
+        late = traces.balance.cause if traces and traces.balance else None
+        return with_samples(found, read_record(rank / "samples.json", Samples), _loop(rank), late)
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"what the profile shows: {error}"))
 
 
-def _loop(folder: Path) -> Place | None:
+def _looked_at(folder: Path, balance: Ranks | None) -> Path:
+    """The rank whose host is looked at: the one that the others wait for, else the first."""
+    late = folder / f"rank-{balance.straggler}" if balance and balance.straggler is not None else None
+    return late if late is not None and late.is_dir() else folder / "rank-0"
+
+
+def _makes_batches(rank: Path) -> Place | None:
+    """The place that makes the batches of a rank's loop."""
+    facts = read_facts(rank)
+    return Measured.place_of(facts.feeding) if facts is not None else None
+
+
+def _loop(rank: Path) -> Place | None:
     """Where the loop asks for its batches, as far as that is known."""
-    lines = read_source_lines(folder / "rank-0")
+    lines = read_source_lines(rank)
     at = lines.places.get("data") if lines is not None else None
     if lines is None or at is None or not 0 <= at[0] < len(lines.files):
         return None

@@ -13,13 +13,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Measure(Record, frozen=True, kw_only=True):
-    """Something to know of a run, a share from 0 to 1. group: `main`, or the measure that it says more exactly (another
-    answer there takes this one's place), or `copies`. question: as a person is asked; help: what counts, and where to
-    read it off."""
+    """Something to know of a run, a share from 0 to 1. main: asked first, of anyone. within: the measure that says the
+    same less exactly; another answer there takes this one's place. adds_up: those within it are all of it, in a run.
+    question: as a person is asked; help: what counts, and where to read it off."""
 
     name: str
     label: str
-    group: str
+    main: bool = False
+    within: str = ""
+    adds_up: bool = False
     question: str
     help: str
 
@@ -96,7 +98,8 @@ class Suggestion(Record, frozen=True, kw_only=True):
 
 class Advice(Record, frozen=True, kw_only=True):
     """`hotlap advise --json`. source: the run or trace that the measures are from, "" for answers alone. bound: of its
-    diagnosis. measures: what was known, by name. suggestions: what to try, the first first."""
+    diagnosis. measures: what the advice rests on, by name. given: those of them that a person gave. measured: what the
+    run says of measures that answers changed or took out. suggestions: what to try, the first first."""
 
     version: int = 1
     source: str = ""
@@ -104,6 +107,8 @@ class Advice(Record, frozen=True, kw_only=True):
     step_ms: float | None = None
     device: str = ""
     measures: dict[str, float] = {}
+    given: tuple[str, ...] = ()
+    measured: dict[str, float] = {}
     suggestions: tuple[Suggestion, ...] = ()
     unknown: tuple[str, ...] = ()
 

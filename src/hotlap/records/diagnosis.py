@@ -20,7 +20,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A cause. share: of the step (0 to 1) that it takes; cost_ms: what of it a step could win back, None unknown;
-    evidence: the numbers it rests on; levers: what helps."""
+    evidence: the numbers it rests on; levers: what helps. wrong: not slow, but learning something else than was
+    meant.
+    """
 
     id: str
     bound: Bound
@@ -32,6 +34,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     instead: str = ""
     levers: tuple[str, ...] = ()
+    wrong: bool = False
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

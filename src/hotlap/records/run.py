@@ -148,8 +148,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module whose forward was seen. parameters: their number. blocks: modules in it that are repeated
-    (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it (`agent/softmax.py`). shapes:
-    different shapes of its inputs in the first forwards.
+    (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it (`agent/softmax.py`). classes:
+    the most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
+    forwards.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
     """
@@ -165,6 +166,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     dropout: int = 0
     sparse: bool = False
     softmax: bool = False
+    classes: Count = 0
     compiled: bool = False
     autocast: str | None = None
     training: bool = True
@@ -194,7 +196,9 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
     """A function that torch.compile took, of the last 64 compilations. line: where it is defined. graphs: compiled of
     it; recompiles: those of them that were made because its guards failed, reason: of the last one. breaks: lines at
-    which a graph ended. failed: why it runs in eager mode instead, failed_at: the line that made it.
+    which a graph ended. failed: why it runs in eager mode instead, failed_at: the line that made it. limit: how many
+    graphs torch.compile made of it at most, by its configuration at the last recompilation (0: not known); reached: it
+    wanted more, and what fits none of them runs in eager mode.
     """
 
     file: str
@@ -206,6 +210,8 @@ class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
     breaks: tuple[int, ...] = ()
     failed: str = ""
     failed_at: int | None = None
+    limit: Count = 0
+    reached: bool = False
 
 
 class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -255,12 +255,14 @@ class RankLoad(Record, frozen=True):
 class Ranks(Record, frozen=True):
     """Who is slow, if anyone. imbalance: the slowest rank's compute over the mean, minus 1. straggler: the rank that
     the others wait for, None where nobody is late by more than noise; cost_ns: a step, what each other rank waits for
-    it; why: of the straggler, or why there is none; where: the user's line behind it."""
+    it; cause: `input`, `copies`, `compute`, `python` (outside of any op) or `host` (in one function), None where none
+    makes up half of it; why: that in words, or why there is no straggler; where: the user's line behind it."""
 
     loads: tuple[RankLoad, ...]
     imbalance: float
     straggler: int | None = None
     cost_ns: int = 0
+    cause: str | None = None
     why: str = ""
     where: Place | None = None
 
@@ -306,7 +308,9 @@ class Replay(Record, frozen=True):
 
 class RankTrace(Record, frozen=True):
     """The answers about one rank's trace. step_ms: in the trace; unprofiled_ms: without the profiler, None unknown.
-    idle_ns: idle time by cause, of all gaps; gaps: the dearest. model: host time in forward, backward and optimizer
+    idle_ns: idle time by cause, of all gaps; gaps: the dearest. waited_ns: exposed communication, summed over devices,
+    before the last rank had come, None where other ranks are unknown; talks_at: the line that issued most of what is
+    exposed. model: host time in forward, backward and optimizer
     only, where hotlap labelled them. peaks: what roofline compares with. timeline, memory_curves: for `hotlap report`
     only (docs/report.md)."""
 
@@ -320,6 +324,8 @@ class RankTrace(Record, frozen=True):
     breakdown: tuple[Breakdown, ...] = ()
     gaps: tuple[Gap, ...] = ()
     idle_ns: dict[str, int] = {}
+    waited_ns: int | None = None
+    talks_at: Place | None = None
     launches: Launches | None = None
     syncs: tuple[Sync, ...] = ()
     kernels: tuple[KernelTime, ...] = ()

@@ -226,10 +226,9 @@ def _ranks(report: TraceReport) -> RenderableType:
         cells = [ms(ns / 1e6) for ns in (load.step_ns, load.compute_ns, load.communication_ns, load.idle_ns)]
         mark = "bold yellow" if load.rank == balance.straggler else ""
         table.add_row(str(load.rank), *cells, late, style=mark)
-    said = "no rank is waited for"
-    if balance.straggler is not None:
-        said = f"the others wait for rank {balance.straggler}: {ms(balance.cost_ns / 1e6)} a step; {balance.why}"
-    return Group(Tabled(table), plain(said, "bold" if balance.straggler is not None else "dim"))
+    if balance.straggler is not None:  # the finding says what it costs and why
+        return Tabled(table)
+    return Group(Tabled(table), plain(balance.why or "no rank is waited for", "dim"))
 
 
 def _collectives(rows: Sequence[Collective], most: int) -> list[RenderableType]:

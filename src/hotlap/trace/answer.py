@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.diagnosis import Place
 from hotlap.records.errors import RecordError
 from hotlap.records.trace import Gap, RankTrace, TraceReport
 
 from .analyses.annotations import annotations
 from .analyses.breakdown import breakdown
-from .analyses.collectives import collectives, match
+from .analyses.collectives import collectives, match, talks_at
 from .analyses.compiled import compiled
 from .analyses.gaps import gaps
 from .analyses.host_time import host_time, model_time
@@ -26,7 +26,7 @@ from .analyses.kernels import kernels
 from .analyses.launches import launches
 from .analyses.memory import memory
 from .analyses.memory_curve import memory_curves
-from .analyses.ranks import ranks
+from .analyses.ranks import ranks, waited
 from .analyses.roofline import roofline
 from .analyses.shares import Share, share_of
 from .analyses.syncs import syncs
@@ -34,7 +34,7 @@ from .analyses.timeline import timeline
 from .analyses.trust import trust
 from .files import TraceFile
 from .findings import findings_of
-from .findings._ranks import straggler
+from .findings._ranks import of_all
 from .peaks import known_peaks
 from .replay import replay
 from .steps import find_windows
@@ -81,6 +81,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         breakdown=breakdown(view),
         gaps=idle,
         idle_ns=_by_cause(idle),
+        talks_at=talks_at(view),
         launches=launches(view) if view.devices else None,
         syncs=syncs(view),
         kernels=tuple(row for by in KERNEL_KEYS for row in kernels(view, by, asked.top)),
@@ -160,24 +161,21 @@ def report(
 
 def _together(kept: _Kept, asked: Asked) -> TraceReport:
     calls = match(kept.shares)
-    balance = ranks(kept.shares, calls)
+    balance, waits = ranks(kept.shares, calls), waited(calls)
+    answers = [_beside_others(found, waits.get(found.rank)) for found in kept.answers]
     replayed = (
         replay(kept.views, asked.unprofiled_ms) if asked.what_if and len(kept.views) == len(kept.answers) else None
     )
     return TraceReport(
-        ranks=tuple(_cut(found, asked.top) for found in kept.answers),
+        ranks=tuple(_cut(found, asked.top) for found in answers),
         collectives=collectives(kept.shares, calls)[: asked.top],
         balance=balance,
         replay=replayed,
-        findings=_of_all(kept.answers, straggler(balance)),
+        findings=of_all(answers, balance),
     )
 
 
-def _of_all(answers: Sequence[RankTrace], shared: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings of all ranks: the same cause at the same place once, from the rank where it costs most."""
-    best: dict[tuple[object, ...], Finding] = {}
-    for finding in (*shared, *(finding for found in answers for finding in found.findings)):
-        key = (finding.id, finding.title, finding.where)
-        if key not in best or (finding.cost_ms or 0.0) > (best[key].cost_ms or 0.0):
-            best[key] = finding
-    return tuple(sorted(best.values(), key=lambda finding: (-(finding.cost_ms or 0.0), -finding.share)))
+def _beside_others(found: RankTrace, waited_ns: int | None) -> RankTrace:
+    """The rank's answers, now that it is known how long it waited for the others."""
+    known = msgspec.structs.replace(found, waited_ns=waited_ns)
+    return msgspec.structs.replace(known, findings=findings_of(known))

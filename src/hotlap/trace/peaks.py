@@ -1,11 +1,29 @@
 """What devices can do at most, from NVIDIA's public data, for comparing with what was achieved.
 
-Dense rates with fp32 accumulation, as torch computes; none with sparsity. Boost clock, full power. They are those of
-the data sheets of H100 (SXM, NVL), H100 PCIe, H200, A100, L4, L40S, T4, V100 and A10G (as AWS sells it), of HGX
-B200's over 8, and of the whitepapers of GA102 (RTX 3090) and Ada (RTX 4090), taken down without the sheets at hand:
-other sources differ by some percent for B200. Where a sheet gives a rate only "with sparsity", half of it. fp64:
-without tensor cores; fp64_tensor: with. A measured record is nearer the truth: clocks under load, power limits and
-copies stay 10 to 20% below the sheets.
+Dense rates with fp32 accumulation, as torch computes; none with sparsity: where a sheet gives a rate only so, half of
+it. Boost clock, full power. fp64: without tensor cores; fp64_tensor: with. A measured record is nearer the truth:
+clocks under load, power limits and copies stay 10 to 20% below the sheets.
+
+Checked, 2026-11, against copies of the sheets, each number but those named below:
+
+* H100 SXM, PCIe: data sheet, at archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html. It rounds (67, 34, 1979 with
+  sparsity); the finer rates of the SXM are the Hopper whitepaper's, at glennklockwood.com/garden/processors/h100, of
+  the PCIe (51.2, 25.6) those of its clock, which the sheet rounds to 51 and 26.
+* H200 SXM: the H100's chip, other memory: itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html.
+* A100: data sheet, at glennklockwood.com/garden/processors/A100; memory of all four at
+  www.thundercompute.com/blog/nvidia-a100-specs-full-guide.
+* B200: Blackwell data sheet, HGX B200's column, at zdszero.github.io/Computer/Artificial_Intelligence/Hardware.html.
+  It says 2.2 PFLOPS of sparse TF32, which is 2.25 cut short (HGX: 18 PFLOPS over 8). The architecture brief, older, has
+  80 fp32, 40 fp64, 8000 GB/s (glennklockwood.com/garden/processors/B200): not these.
+* L4, L40S: data sheets, at store.sourcecode.com/en-us/bg-bucket-compare/125/9820 and
+  www.mullet.se/product.html?product_id=355414; their fp64 is 1/64 of fp32. From clock and cores L4 would have 3% more.
+* T4, V100: data sheets, as noted in Lightning's lightning/fabric/utilities/throughput.py; memory and fp64 of both at
+  sysrqmts.com/es/gpus/compare/nvidia-tesla-t4-vs-nvidia-tesla-v100-sxm3-32-gb (V100: 897 GB/s, 900 on the sheet).
+* RTX 4090: waredb.com/processor/nvidia-geforce-rtx-4090, after the Ada whitepaper.
+* RTX 3090: fp32 and memory at holynerdvana.blogspot.com (the 142 there accumulates in fp16; in fp32 it is half).
+
+Not seen on a page that names its source: the rates of H100 NVL, and so of H200 NVL; the tensor rates and fp64 of A10G,
+which are of AWS's own sheet (A10's 125 is another card's); bf16 and tf32 of RTX 3090, of the GA102 whitepaper.
 """
 
 import re
@@ -40,7 +58,15 @@ _H100: Final = Peaks(
     memory_gbs=3350,
 )
 _H100_PCIE: Final = Peaks(
-    name="H100 PCIe", bf16=756, fp16=756, tf32=378, fp32=51.2, fp64=25.6, fp64_tensor=51.2, fp8=1513, memory_gbs=2000
+    name="H100 PCIe",
+    bf16=756.5,
+    fp16=756.5,
+    tf32=378,
+    fp32=51.2,
+    fp64=25.6,
+    fp64_tensor=51.2,
+    fp8=1513,
+    memory_gbs=2000,
 )
 _H100_NVL: Final = Peaks(
     name="H100 NVL", bf16=835.5, fp16=835.5, tf32=417.5, fp32=60, fp64=30, fp64_tensor=60, fp8=1670.5, memory_gbs=3900

@@ -22,10 +22,6 @@ class Measured:
     facts: Facts | None
     levers: tuple[str, ...] = ()
 
-    def host_share(self, *names: str) -> float:
-        """Share of the step's wall time in phases."""
-        return sum(getattr(self.phases, name) or 0.0 for name in names) / self.step_ms
-
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
         times = self.gpu_phases or self.phases

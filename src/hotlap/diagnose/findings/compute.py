@@ -6,8 +6,17 @@ from hotlap.records.run import RootFacts
 from ._base import Measured
 
 MODEL = ("forward", "backward", "optimizer")
-FAULTS = 256
-"""Page faults a step from which host memory is said to go to the kernel and back."""
+LEVERS = (
+    "bf16-autocast",
+    "tf32",
+    "compile",
+    "attention",
+    "fused-optimizer",
+    "channels-last",
+    "cudnn-benchmark",
+    "cpu-threads",
+    "host-allocator",
+)
 
 
 def find(measured: Measured) -> Finding | None:
@@ -29,28 +38,8 @@ def find(measured: Measured) -> Finding | None:
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
         why="whether arithmetic or memory traffic limits it takes a trace to tell",
         instead="lower precision on the tensor cores, compiled and fused kernels, a better memory format",
-        levers=_levers(measured, root),
+        levers=LEVERS if root else (),
     )
-
-
-def _levers(measured: Measured, root: RootFacts | None) -> tuple[str, ...]:
-    """Those that what was seen of the script leaves open; each lever's own `applies` decides in the end."""
-    facts = measured.facts
-    if facts is None or root is None:
-        return ()
-    cuda = facts.device == "cuda"
-    possible = {
-        "bf16-autocast": (cuda or facts.cpu_bf16) and root.autocast is None,
-        "tf32": cuda and not facts.tf32_matmul,
-        "compile": not root.compiled,
-        "attention": root.softmax and not root.compiled,
-        "fused-optimizer": bool(facts.optimizers),
-        "channels-last": root.conv_input_4d and not root.channels_last,
-        "cudnn-benchmark": cuda and root.conv > 0 and not facts.cudnn_benchmark,
-        "cpu-threads": not cuda,
-        "host-allocator": not cuda and facts.host is not None and facts.host.faults >= FAULTS,
-    }
-    return tuple(name for name, open_ in possible.items() if open_)
 
 
 def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:

@@ -20,16 +20,5 @@ def find(measured: Measured) -> Finding | None:
         f"{measured.step_ms:.2f} ms",
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
         instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",
-        levers=_levers(measured),
-    )
-
-
-def _levers(measured: Measured) -> tuple[str, ...]:
-    """Those that issue fewer kernels, where what was seen of the script leaves them open."""
-    root, trains = measured.root, measured.facts is None or bool(measured.facts.optimizers)
-    attention = root is not None and root.softmax and not root.compiled
-    return (
-        "compile",
-        *(("attention",) if attention else ()),
-        *(("fused-optimizer", "graph-optimizer") if trains else ()),
+        levers=("compile", "attention", "fused-optimizer", "graph-optimizer"),
     )

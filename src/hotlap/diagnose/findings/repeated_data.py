@@ -25,5 +25,5 @@ def find(measured: Measured) -> Finding | None:
         why="each worker has a copy of an IterableDataset and iterates over all of it, unless the dataset itself takes "
         "its share",
         instead="in __iter__ take only every nth sample, from the worker's number: torch.utils.data.get_worker_info()",
-        levers=(),
+        wrong=True,
     )

@@ -22,6 +22,7 @@ gather and scatter, 1 for broadcast, reduce, send and recv. Bytes are those of t
 all_gather, the input of reduce_scatter. Time is from the last arrival to the end: waiting for a late rank is no part.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,9 +32,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from hotlap.records.diagnosis import Place
 from hotlap.records.trace import Collective
+from hotlap.trace.intervals import covered
 from hotlap.trace.view import View
 
+from .gaps import packed_places, unpacked
 from .shares import CALLS, DeviceShare, Share, shares
 
 Ints = npt.NDArray[np.int64]
@@ -161,6 +165,22 @@ def bus_factor(name: str, ranks: int) -> float:
 def item_bytes(dtype: str) -> int:
     """Bytes of an element."""
     return ITEM_BYTES.get(dtype.lower(), 1)
+
+
+def talks_at(view: View) -> Place | None:
+    """The line that issued most of the exposed communication, of what has a known one: where DistributedDataParallel
+    starts its buckets, that of the backward."""
+    spent: Counter[str] = Counter()
+    for device in view.devices:
+        mine = (pl.col("device") == device) & (pl.col("kind") == "communication") & (pl.col("launch") >= 0)
+        talks = view.work.filter(mine)
+        starts, ends = talks["from"].to_numpy(), talks["to"].to_numpy()
+        exposed = ends - starts - covered(view.busy(device, "compute"), starts, ends)
+        where = packed_places(view, talks["launch"].to_numpy().astype(np.int64)) if len(talks) else ()
+        for at, ns in zip(where, exposed.tolist(), strict=True):
+            spent[at] += ns if at else 0
+    known = [(ns, at) for at, ns in spent.items() if ns > 0]
+    return unpacked(max(known)[1]) if known else None
 
 
 # which kernels are one call

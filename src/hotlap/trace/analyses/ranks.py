@@ -63,6 +63,7 @@ class Why:
     excess_ns: int
     said: str
     where: Place | None = None
+    cause: str | None = None
 
 
 def ranks(views: Sequence[View | Share], calls: Calls | None = None) -> Ranks:
@@ -98,6 +99,7 @@ def _judged(calls: Calls, balance: Ranks) -> Ranks:
         imbalance=balance.imbalance,
         straggler=mine.rank,
         cost_ns=round(cost),
+        cause=reason.cause,
         why=reason.said,
         where=reason.where,
     )
@@ -152,6 +154,21 @@ def _waits(calls: Calls) -> Floats:
     return waits / calls.lanes[0].share.window.count
 
 
+def waited(calls: Calls) -> dict[int, int]:
+    """What each rank waits for later ones with nothing to compute: ns over its window, summed over its devices. Only
+    ranks that have a call in common with another are there."""
+    each = calls.parts.join(_counted(calls).select("call", "last"), on="call")
+    waits: dict[int, int] = {}
+    for (index,), rows in each.group_by("lane"):
+        lane = calls.lanes[int(str(index))]
+        starts, ends = (rows[column].to_numpy() - lane.clock_ns for column in ("start", "last"))
+        window = lane.share.window
+        spent = intervals.clip(intervals.union(starts, ends), window.start_ns, window.end_ns)
+        alone = intervals.difference(spent, lane.device.compute).total
+        waits[lane.share.rank] = waits.get(lane.share.rank, 0) + alone
+    return waits
+
+
 def _counted(calls: Calls) -> pl.DataFrame:
     return calls.complete.filter(pl.col("name").is_in(SYNCHRONISING))
 
@@ -190,12 +207,10 @@ def _imbalance(loads: Sequence[RankLoad]) -> float:
 
 
 def _why(late: Share, others: Sequence[Share], cost: int) -> Why:
-    causes = [cause(late, others) for cause in (_slow_input, _slow_copies, _slow_compute, _slow_host)]
-    worst = max(causes, key=lambda why: why.excess_ns)
-    lost = f"the others wait {_ms(cost)} a step for rank {late.rank}"
+    worst = max((cause(late, others) for cause in CAUSES), key=lambda why: why.excess_ns)
     if 2 * worst.excess_ns < cost:
-        return Why(0, f"{lost}; no single cause makes up half of it, the largest: {worst.said}")
-    return Why(worst.excess_ns, f"{lost}: {worst.said}", worst.where)
+        return Why(0, f"no single cause makes up half of it, the largest: {worst.said}")
+    return worst
 
 
 def _beside(mine: int, others: Sequence[int]) -> tuple[int, str]:
@@ -206,12 +221,12 @@ def _beside(mine: int, others: Sequence[int]) -> tuple[int, str]:
 def _slow_input(late: Share, others: Sequence[Share]) -> Why:
     excess, said = _beside(late.load.input_ns, [other.load.input_ns for other in others])
     loaders = (place for name, place in late.places.items() if re.search(totals.INPUT, name))
-    return Why(excess, f"its input takes {said}", next(loaders, None))
+    return Why(excess, f"its input takes {said}", next(loaders, None), "input")
 
 
 def _slow_copies(late: Share, others: Sequence[Share]) -> Why:
     excess, said = _beside(late.copies_ns, [other.copies_ns for other in others])
-    return Why(excess, f"its copies take {said}")
+    return Why(excess, f"its copies take {said}", cause="copies")
 
 
 def _slow_compute(late: Share, others: Sequence[Share]) -> Why:
@@ -219,9 +234,8 @@ def _slow_compute(late: Share, others: Sequence[Share]) -> Why:
     usual = float(np.median([other.kernels for other in others]))
     alike = abs(late.kernels - usual) <= ALIKE * usual
     larger = "with as many kernels: larger ones, or a slower device"
-    return Why(
-        excess, f"its compute takes {said}, {larger if alike else f'with {late.kernels:.0f} kernels, not {usual:.0f}'}"
-    )
+    counted = larger if alike else f"with {late.kernels:.0f} kernels, not {usual:.0f}"
+    return Why(excess, f"its compute takes {said}, {counted}", cause="compute")
 
 
 def _slow_host(late: Share, others: Sequence[Share]) -> Why:
@@ -231,4 +245,8 @@ def _slow_host(late: Share, others: Sequence[Share]) -> Why:
     by_name = {name: _beside(ns, [other.host.get(name, 0) for other in others]) for name, ns in late.host.items()}
     name = max(by_name, key=lambda key: (by_name[key][0], key))
     said = f"its host is in {totals.spoken(name)} for {by_name[name][1]}"
-    return Why(by_name[name][0], said, late.places.get(name))
+    cause = "python" if name == totals.STEP else "host"
+    return Why(by_name[name][0], said, late.places.get(name), cause)
+
+
+CAUSES: Final = (_slow_input, _slow_copies, _slow_compute, _slow_host)

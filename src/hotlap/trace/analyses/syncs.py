@@ -38,6 +38,7 @@ PRINT: Final = "`print(tensor)`"
 BOOL: Final = "`bool(tensor)`, as in `if` or `assert`"
 MASK: Final = "boolean mask"
 ITEM: Final = "`.item()`"
+PAGEABLE_IN: Final = "pageable host-to-device copy"
 ASKED: Final = 4
 """torch 2.13 asks 5 times for a scalar that is neither 0 nor infinite, more often for more values."""
 _RULES: Final = tuple(
@@ -62,7 +63,7 @@ _RULES: Final = tuple(
             "optimizer: step count or rate on the device",
         ),
         (r"^aten::(item|_local_scalar_dense)$", ITEM),
-        (r"^copy: pageable in$", "pageable host-to-device copy"),
+        (r"^copy: pageable in$", PAGEABLE_IN),
         (r"^copy: pinned in$", "host-to-device copy that waits (no non_blocking)"),
         (r"^copy: out$", "`.cpu()` or `.to('cpu')`"),
         (

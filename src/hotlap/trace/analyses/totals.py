@@ -16,6 +16,8 @@ INPUT: Final = r"^enumerate\(DataLoader\)#"
 """How torch names the time inside a loader's `next`."""
 SYNCS: Final = r"^(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize"
 LAUNCHES: Final = r"^(cuda|cu|hip)(Graph|Module|Ext)?Launch"
+STEP: Final = "ProfilerStep"
+"""The plain name of the profiler's mark of a step: what it owns is Python outside of any op."""
 CHANGING: Final = re.compile(r"(?<=^ProfilerStep)#\d+$|(?<=\.py)\(\d+\)(?=: )| at 0x[0-9a-f]+")
 """What differs from step to step, run to run or version to version in the name of one and the same thing."""
 
@@ -27,7 +29,7 @@ def plain(name: str) -> str:
 
 def spoken(name: str) -> str:
     """A plain name of host time, in words where it has some."""
-    return "Python outside of any op" if name == "ProfilerStep" else name
+    return "Python outside of any op" if name == STEP else name
 
 
 def kernels(view: View) -> Totals:

@@ -12,6 +12,8 @@ from functools import cache
 from hotlap.records.diagnosis import Finding
 from hotlap.records.trace import RankTrace
 
+from ._base import at_most_the_step
+
 Find = Callable[[RankTrace], list[Finding]]
 LEAST_SHARE = 0.005
 
@@ -25,6 +27,6 @@ def all_findings() -> dict[str, Find]:
 
 def findings_of(answers: RankTrace) -> tuple[Finding, ...]:
     """What one rank's time is lost to, dearest first."""
-    found = [finding for find in all_findings().values() for finding in find(answers)]
+    found = [at_most_the_step(answers, finding) for find in all_findings().values() for finding in find(answers)]
     kept = [finding for finding in found if finding.share >= LEAST_SHARE]
     return tuple(sorted(kept, key=lambda finding: (-(finding.cost_ms or 0.0), -finding.share)))

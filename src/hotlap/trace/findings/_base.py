@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from hotlap.records.diagnosis import Place
+import msgspec
+
+from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import Gap, RankTrace
 
 
@@ -23,17 +25,29 @@ def per_step_ms(answers: RankTrace, ns: float) -> float:
 
 
 def idle_ms(answers: RankTrace, ns: float) -> float:
-    """A total of idle time over the window as ms a step. The profiler makes the host slower and not the device, so idle
-    time is scaled to what the unprofiled step, where it is known, leaves beside busy time."""
-    profiled = per_step_ms(answers, sum(one.idle_ns for one in answers.breakdown))
-    busy = answers.step_ms - profiled
-    left = max(0.0, step_ms(answers) - busy)
-    return per_step_ms(answers, ns) * (min(1.0, left / profiled) if profiled > 0 else 1.0)
+    """A total of idle time over the window as ms a step, scaled to the unprofiled step."""
+    return per_step_ms(answers, ns) * idle_scale(answers)
+
+
+def idle_scale(answers: RankTrace) -> float:
+    """Idle time without the profiler over that under it, at most 1. The profiler makes hosts slower and not devices, so
+    what is left of it is what the unprofiled step, where it is known, has beside busy time. Waiting for a later rank
+    counts as idle: it is as long as that rank's host makes it."""
+    profiled = per_step_ms(answers, sum(one.idle_ns for one in answers.breakdown) + (answers.waited_ns or 0))
+    left = max(0.0, step_ms(answers) - (answers.step_ms - profiled))
+    return min(1.0, left / profiled) if profiled > 0 else 1.0
 
 
 def share(answers: RankTrace, ms: float) -> float:
     """ms of a step as a share of it, at most 1."""
     return min(1.0, ms / step_ms(answers)) if step_ms(answers) else 0.0
+
+
+def at_most_the_step(answers: RankTrace, finding: Finding) -> Finding:
+    """With a cost that is no more than the step."""
+    if finding.cost_ms is None or finding.cost_ms <= step_ms(answers):
+        return finding
+    return msgspec.structs.replace(finding, cost_ms=step_ms(answers))
 
 
 def total(gaps: Sequence[Gap]) -> int:
@@ -48,7 +62,7 @@ def place(gaps: Sequence[Gap]) -> Place | None:
 
 def doing(gaps: Sequence[Gap], most: int = 3) -> str:
     """What the host does under most of them."""
-    names = dict.fromkeys(gap.doing for gap in gaps if gap.doing)
+    names = dict.fromkeys(gap.doing.removeprefix("hotlap:") for gap in gaps if gap.doing)
     return ", ".join(list(names)[:most])
 
 

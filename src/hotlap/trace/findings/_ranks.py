@@ -1,24 +1,124 @@
-"""Causes that show only beside other ranks."""
+"""Causes that show only beside other ranks, and what all ranks have in common.
+
+The time that ranks wait in collectives for one that is late is the `straggler`'s. What makes that rank late is seen in
+its own trace too, as idle time: that is told with the straggler, with its levers, and taken off the finding that has
+it, as no two findings claim the same time.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+from typing import Final
+
+import msgspec
 
 from hotlap.records.diagnosis import Finding
-from hotlap.records.trace import Ranks
+from hotlap.records.trace import Ranks, RankTrace
+
+from . import LEAST_SHARE
+from ._base import idle_scale, per_step_ms, share, step_ms
+
+AT_LINES: Final = ("sync",)
+"""Findings of which a rank has one at each line; of all others it has one at most."""
+OWN: Final = {
+    "input": ("input",),
+    "copies": ("h2d",),
+    "python": ("host-code",),
+    "host": ("host-code", "launch", "sync", "allocator"),
+}
+"""Causes of lateness, and the findings of the late rank that are the same time."""
+WORTH: Final = 0.02
+"""Share of the step from which waiting for one another is told, as `analyses/ranks.py` has it for one rank."""
+WHY: Final = "a collective begins when the last rank has come: all ranks run at the pace of the slowest"
 
 
-def straggler(balance: Ranks) -> list[Finding]:
-    """The rank that the others wait for."""
-    if balance.straggler is None:
+def of_all(answers: Sequence[RankTrace], balance: Ranks) -> tuple[Finding, ...]:
+    """The findings of a job, dearest first: those of its ranks, one of each cause, and those between them."""
+    each = [finding for one in answers for finding in one.findings]
+    late = next((one for one in answers if one.rank == balance.straggler), None)
+    if late is None:
+        found = [*merged(each), *imbalance(answers)]
+    else:
+        named, own = straggler(answers, late, balance), _own(late, balance)
+        if own is not None:
+            named = msgspec.structs.replace(named, where=named.where or own.where, levers=own.levers)
+            each = [finding for finding in each if finding is not own] + _rest(own, named, late)
+        found = [*merged(each), named]
+    return tuple(sorted(found, key=lambda finding: (-(finding.cost_ms or 0.0), -finding.share)))
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """The same cause once, from the rank where it costs most, at the dearest place that is known of it."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for one in findings:
+        key = (one.id, one.title, one.where) if one.id in AT_LINES else (one.id,)
+        groups.setdefault(key, []).append(one)
+    return [_one(sorted(group, key=lambda one: (-(one.cost_ms or 0.0), -one.share))) for group in groups.values()]
+
+
+def _one(group: list[Finding]) -> Finding:
+    where = next((one.where for one in group if one.where is not None), None)
+    return msgspec.structs.replace(group[0], where=where)
+
+
+def straggler(answers: Sequence[RankTrace], late: RankTrace, balance: Ranks) -> Finding:
+    """The rank that the others wait for. Of its lateness what its device does not do more than theirs is host time, and
+    scaled as idle time is."""
+    profiled = balance.cost_ns / 1e6
+    device = min(profiled, max(0.0, _busy_ms(late) - median(_busy_ms(one) for one in answers if one is not late)))
+    cost = min(step_ms(late), device + (profiled - device) * idle_scale(late))
+    under = f" ({profiled:.2f} ms under the profiler)" if cost < 0.95 * profiled else ""
+    return Finding(
+        id="straggler",
+        bound="communication",
+        share=share(late, cost),
+        cost_ms=cost,
+        title=f"the other ranks wait for rank {late.rank}",
+        where=balance.where,
+        evidence=f"{cost:.2f} ms a step{under}; {balance.why}",
+        why=WHY,
+        instead="give every rank the same work; look at that rank's input, host and clocks",
+    )
+
+
+def _busy_ms(answers: RankTrace) -> float:
+    """Device time of work that waits for nobody, ms a step."""
+    return per_step_ms(answers, sum(one.compute_ns + one.exposed_copy_ns for one in answers.breakdown))
+
+
+def _own(late: RankTrace, balance: Ranks) -> Finding | None:
+    """The late rank's own finding about what makes it late."""
+    ids = OWN.get(balance.cause or "", ())
+    return max((one for one in late.findings if one.id in ids), key=lambda one: one.cost_ms or 0.0, default=None)
+
+
+def _rest(own: Finding, named: Finding, late: RankTrace) -> list[Finding]:
+    """What is left of it beside the straggler."""
+    cost = own.cost_ms or 0.0
+    taken = min(named.cost_ms or 0.0, cost)
+    said = f"{own.evidence}; {taken:.2f} ms of it are told with rank {late.rank}, which the others wait for"
+    left = max(0.0, own.share - share(late, taken))
+    rest = msgspec.structs.replace(own, cost_ms=cost - taken, share=left, evidence=said)
+    return [rest] if left >= LEAST_SHARE else []
+
+
+def imbalance(answers: Sequence[RankTrace]) -> list[Finding]:
+    """Ranks that wait for one another, none of them for one alone. Cost: what a rank waits, as a mean."""
+    waits = [(one, per_step_ms(one, one.waited_ns or 0) * idle_scale(one)) for one in answers]
+    cost = fmean(ms for _, ms in waits)
+    most, ms = max(waits, key=lambda pair: pair[1])
+    if share(most, cost) < WORTH:
         return []
-    step = max(load.step_ns for load in balance.loads)
     return [
         Finding(
-            id="straggler",
+            id="imbalance",
             bound="communication",
-            share=balance.cost_ns / step if step else 0.0,
-            cost_ms=balance.cost_ns / 1e6,
-            title=f"the other ranks wait for rank {balance.straggler}",
-            where=balance.where,
-            evidence=f"{balance.cost_ns / 1e6:.2f} ms a step; {balance.why}",
-            why="a collective begins when the last rank has come: all ranks run at the pace of the slowest",
-            instead="give every rank the same work; look at that rank's input, host and clocks",
+            share=share(most, cost),
+            cost_ms=cost,
+            title="the ranks wait for one another",
+            where=most.talks_at,
+            evidence=f"{cost:.2f} ms a step as a mean over the ranks, most on rank {most.rank} ({ms:.2f} ms); another "
+            "rank is last each time, or several are late together",
+            why=WHY,
+            instead="give every rank the same work in each step: batches of like length, like shards; see clocks",
         )
     ]

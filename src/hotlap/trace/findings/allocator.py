@@ -28,5 +28,6 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"{calls:.3g} driver allocations a step; idle {cost:.2f} ms under {doing(gaps)}",
             why="cudaMalloc and cudaFree wait for the device; in steady state the allocator should need neither",
             instead="take out empty_cache(); keep shapes alike; expandable_segments:True where blocks don't fit",
+            levers=("allocator",),
         )
     ]

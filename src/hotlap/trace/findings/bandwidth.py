@@ -1,30 +1,38 @@
-"""Kernels that only move data."""
+"""Kernels that memory traffic limits."""
+
+import re
+from typing import Final
 
 from hotlap.records.diagnosis import Finding
-from hotlap.records.trace import RankTrace
+from hotlap.records.trace import KernelTime, RankTrace
 
 from ._base import per_step_ms, share
 
+MOVES: Final = re.compile(
+    r"elementwise|multi_tensor|reduce|softmax|norm|copy|memset|memcpy|cat(array|_)|index|gather|scatter|embedding|fill"
+    r"|scan|sort|dropout|pool|transpose|nchw|nhwc|triton_",
+    re.IGNORECASE,
+)
+"""Kernels that move data and compute next to nothing, by their names."""
+
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Compute time on the device in ops that no arithmetic limits: elementwise, norms, softmax, the optimizer."""
+    """Time in ops that no arithmetic limits: elementwise, norms, softmax, the optimizer."""
     moving = [row for row in answers.roofline if row.limit in {"bandwidth", "launch"}]
     if not moving:
         return []
-    known = sum(row.ns for row in answers.roofline)
-    busy = sum(one.kernel_ns for one in answers.breakdown)
     ns = sum(row.ns for row in moving)
-    other = max(0, busy - known - sum(one.communication_ns for one in answers.breakdown))
+    ns = max(ns, min(ns + _unsized(answers), sum(row.ns for row in _named(answers))))
     first = max(moving, key=lambda row: row.ns)
     calls = sum(row.count for row in moving) / answers.window.count
     return [
         Finding(
             id="bandwidth",
             bound="bandwidth",
-            share=share(answers, per_step_ms(answers, ns + other)),
-            title="kernels that move data and compute next to nothing",
+            share=share(answers, per_step_ms(answers, ns)),
+            title="kernels that memory traffic limits",
             where=first.where,
-            evidence=f"{per_step_ms(answers, ns + other):.2f} ms a step; {calls:.0f} calls with known sizes, most in "
+            evidence=f"{per_step_ms(answers, ns):.2f} ms a step; {calls:.0f} calls with known sizes, most in "
             f"{first.op} {first.shape} {first.dtype}"
             + (f" at {first.of_peak:.0%} of memory bandwidth" if first.of_peak is not None else ""),
             why="each operation reads and writes whole tensors: the same data cross the memory bus again and again",
@@ -32,3 +40,13 @@ def find(answers: RankTrace) -> list[Finding]:
             levers=("compile", "fused-optimizer", "bf16-autocast", "channels-last"),
         )
     ]
+
+
+def _unsized(answers: RankTrace) -> int:
+    """Time of kernels whose ops do not tell their sizes: an optimizer's lists of tensors, but also cuDNN's RNNs."""
+    busy = sum(one.kernel_ns - one.communication_ns for one in answers.breakdown)
+    return max(0, busy - sum(row.ns for row in answers.roofline))
+
+
+def _named(answers: RankTrace) -> list[KernelTime]:
+    return [row for row in answers.kernels if row.by == "kernel" and MOVES.search(row.key)]

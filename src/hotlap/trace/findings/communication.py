@@ -5,14 +5,18 @@ from hotlap.records.trace import RankTrace
 
 from ._base import idle, idle_ms, per_step_ms, place, share, total
 
+ALONE = "; how much of it is waiting for a late rank takes the traces of all ranks to tell"
+
 
 def find(answers: RankTrace) -> list[Finding]:
-    """Exposed collectives, and idle time while the host waits for other ranks."""
+    """Exposed transfers, and idle time while the host waits for other ranks. What a rank waits in a collective for the
+    last one to come is no transfer: that is `straggler` or `imbalance` (`_ranks.py`)."""
     gaps = idle(answers, "communication")
     exposed = sum(one.exposed_communication_ns for one in answers.breakdown)
     whole = sum(one.communication_ns for one in answers.breakdown)
+    transfer = per_step_ms(answers, max(0, exposed - (answers.waited_ns or 0)))
     waited = idle_ms(answers, total(gaps))
-    cost = per_step_ms(answers, exposed) + waited
+    cost = transfer + waited
     if not cost:
         return []
     hidden = 1 - exposed / whole if whole else 0.0
@@ -23,9 +27,10 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, cost),
             cost_ms=cost,
             title="communication that no computation hides",
-            where=place(gaps),
-            evidence=f"{per_step_ms(answers, exposed):.2f} ms a step of collectives alone on the device "
-            f"({hidden:.0%} of all communication is hidden), {waited:.2f} ms waiting on the host",
+            where=answers.talks_at or place(gaps),
+            evidence=f"{transfer:.2f} ms a step of collectives alone on the device "
+            f"({hidden:.0%} of all communication is hidden), {waited:.2f} ms waiting on the host"
+            + (ALONE if exposed and answers.waited_ns is None else ""),
             why="the step can't end before the ranks have agreed, and there is nothing left to compute meanwhile",
             instead="start buckets while the backward still runs; larger buckets; less to send; see the ranks' arrival",
         )

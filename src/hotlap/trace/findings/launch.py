@@ -1,7 +1,7 @@
 """The device waits for kernels to be launched."""
 
 from hotlap.records.diagnosis import Finding
-from hotlap.records.trace import RankTrace
+from hotlap.records.trace import Launches, RankTrace
 
 from ._base import idle, idle_ms, place, share, total
 
@@ -28,14 +28,22 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=cost,
             title="the device waits for its kernels to be launched",
             where=place(gaps),
-            evidence=f"idle {cost:.2f} ms a step under dispatch; {calls:.0f} launches a step, "
-            f"{made.tiny / kernels:.0%} of kernels under {made.tiny_below_ns / 1e3:.0f} µs, "
+            evidence=f"idle {cost:.2f} ms a step under dispatch; {calls:.0f} launches a step{_graphs(answers, made)}, "
+            f"{min(1.0, made.tiny / kernels):.0%} of kernels under {made.tiny_below_ns / 1e3:.0f} µs, "
             f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep",
             why="each operation is small: issuing it takes the host longer than the device needs to run it",
             instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",
             levers=_levers(answers),
         )
     ]
+
+
+def _graphs(answers: RankTrace, made: Launches) -> str:
+    """How many of the launches are of graphs, and what these run."""
+    if not made.graph_launches:
+        return ""
+    count = answers.window.count
+    return f" ({made.graph_launches / count:.3g} of CUDA graphs, with {made.graph_kernels / count:.0f} kernels)"
 
 
 def _levers(answers: RankTrace) -> tuple[str, ...]:

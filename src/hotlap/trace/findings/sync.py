@@ -3,6 +3,7 @@
 from hotlap.records.diagnosis import Finding
 from hotlap.records.trace import RankTrace, Sync
 
+from ..analyses.syncs import PAGEABLE_IN
 from ._base import idle_ms, share
 
 INSTEAD = {
@@ -11,7 +12,6 @@ INSTEAD = {
     "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps",
     "boolean mask": "multiply by the mask or use torch.where: a boolean index has to count on the host",
     "`nonzero`": "use a mask, or torch.nonzero_static with a size",
-    "pageable host-to-device copy": "pin the batch (pin_memory=True) and copy with non_blocking=True",
     "`torch.cuda.synchronize()`": "take it out of the loop; time with CUDA events",
     "`.cpu()` or `.to('cpu')`": "copy every n steps, into pinned memory with non_blocking=True",
     "`clip_grad_norm_`": "pass error_if_nonfinite=False and do not read the norm on the host",
@@ -19,8 +19,9 @@ INSTEAD = {
 
 
 def find(answers: RankTrace) -> list[Finding]:
-    """One finding a line; share and cost: the idle time that follows from it."""
-    return [_finding(answers, sync) for sync in answers.syncs if sync.idle_ns > 0]
+    """One finding a line; share and cost: the idle time that follows from it. What follows from staging pageable copies
+    is in the finding of copies."""
+    return [_finding(answers, sync) for sync in answers.syncs if sync.idle_ns > 0 and sync.cause != PAGEABLE_IN]
 
 
 def _finding(answers: RankTrace, sync: Sync) -> Finding:

@@ -29,6 +29,7 @@ OF_BANDWIDTH: Final = 0.8
 """Of the data sheet's memory bandwidth, what kernels that only move data reach."""
 INPUT: Final = re.compile(r"^enumerate\(DataLoader\)|DataLoader.*__next__|train_dataloader_next|fetch_next")
 STEPPING: Final = re.compile(r"^Optimizer\.step#")
+BACKWARD: Final = r"^autograd::engine::|^hotlap:backward$"
 FUSED: Final = re.compile(r"fused.?(adam|sgd|adagrad|optimizer)", re.I)
 UPDATE_BYTES: Final = {"adam": 28, "": 20}
 """A parameter of an optimizer step in one pass, fp32: Adam reads it, its gradient and two moments and writes three of
@@ -231,7 +232,10 @@ def no_straggler(of: Facts, costs: Costs) -> Costs | None:
 
 
 def fused_optimizer(of: Facts, costs: Costs) -> Costs | None:
-    """The optimizer's step as one pass over the parameters."""
+    """The optimizer's step as one pass over the parameters. Not where it calls a closure that runs the backward (LBFGS,
+    Lightning's loops): its annotation then holds all of the step."""
+    if any(_in_closures(span.view) for span in of.graph.spans):
+        return None
     graph, work = of.graph, of.launched_within(STEPPING)
     dur, stepping = costs.dur.copy(), of.within(STEPPING)
     for rank, span in enumerate(graph.spans):
@@ -248,6 +252,14 @@ def fused_optimizer(of: Facts, costs: Costs) -> Costs | None:
 
 FOREACH_SHARE: Final = 0.3
 """A fused step's bytes in those of foreach AdamW (7 passes of about 22), for when the parameters are not known."""
+
+
+def _in_closures(view: View) -> bool:
+    """Whether a backward runs inside of an optimizer's step."""
+    starts, ends = annotated(view, STEPPING)
+    named = view.trace.host.filter(pl.col("name").str.contains(BACKWARD))["start"].to_numpy()
+    before = np.searchsorted(np.sort(named), starts), np.searchsorted(np.sort(named), ends)
+    return bool((before[1] > before[0]).any())
 
 
 def _one_pass_ns(view: View, peaks: Peaks | None) -> float:

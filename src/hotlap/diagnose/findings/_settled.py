@@ -1,0 +1,37 @@
+"""Not a finding: levers that what was seen of the script rules out, so that no finding names them."""
+
+from hotlap.records.run import Facts, OptimizerFacts
+
+FAULTS = 256
+"""Page faults a step from which host memory is said to go to the kernel and back."""
+
+
+def settled(facts: Facts | None) -> frozenset[str]:
+    """Names of levers whose change the script has made itself, or has nothing to make on. Each lever's own `applies`
+    decides in the end, and knows more reasons."""
+    if facts is None:
+        return frozenset()
+    root = max(facts.roots, key=lambda item: item.parameters, default=None)
+    cuda = facts.device == "cuda"
+    out = {
+        "loader-workers": not facts.loaders,
+        "device-prefetch": not facts.loaders or not cuda,
+        "tf32": not cuda or facts.tf32_matmul,
+        "cpu-threads": cuda,
+        "host-allocator": cuda or facts.host is None or facts.host.faults < FAULTS,
+        "fused-optimizer": all(map(_fused, facts.optimizers)),
+        "attention": root is None or root.compiled or not root.softmax,
+        "graph-optimizer": not cuda or all(one.capturable for one in facts.optimizers),
+    }
+    if root is not None:
+        out |= {
+            "bf16-autocast": root.autocast is not None or not (cuda or facts.cpu_bf16),
+            "compile": root.compiled,
+            "channels-last": root.channels_last or not root.conv_input_4d,
+            "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,
+        }
+    return frozenset(name for name, is_out in out.items() if is_out)
+
+
+def _fused(optimizer: OptimizerFacts) -> bool:
+    return bool(optimizer.fused) or not optimizer.builtin
