@@ -13,8 +13,7 @@ import pytest
 from hotlap.launch import environment as module
 from hotlap.launch.environment import (
     GIB,
-    available_memory_gib,
-    cgroup_memory,
+    cgroup_limits,
     cpu_model,
     environment,
     git_state,
@@ -47,12 +46,11 @@ def test_environment_is_of_this_machine(tmp_path: Path) -> None:
     assert msgspec.json.decode(msgspec.json.encode(found), type=Environment) == found
 
 
-def test_available_memory_is_less_than_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 0 < available_memory_gib() <= memory_gib()
-    monkeypatch.setattr(module, "cgroup_memory", lambda *_: [(2.0 * GIB, 0.5 * GIB), (8.0 * GIB, 7.75 * GIB)])
-    assert available_memory_gib() == 0.25 and memory_gib() == 2.0
-    monkeypatch.setattr(module, "cgroup_memory", lambda *_: [(1.0 * GIB, 3.0 * GIB)])
-    assert available_memory_gib() == 0.0
+def test_memory_is_at_most_the_lowest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cgroup_limits", lambda *_: [2.0 * GIB, 1e9 * GIB])
+    assert memory_gib() == 2.0
+    monkeypatch.setattr(module, "cgroup_limits", lambda *_: [])
+    assert memory_gib() == psutil.virtual_memory().total / GIB
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
@@ -76,27 +74,23 @@ def test_cgroup_version_2_takes_every_limit_above(tmp_path: Path) -> None:
     root = tmp_path / "fs"
     write(root / "job/task/memory.max", "max\n")
     write(root / "job/memory.max", "4000\n")
-    write(root / "job/memory.current", "3000\n")
-    write(root / "job/memory.stat", "anon 1\ninactive_file 1000\nactive_file 7\n")
     write(root / "memory.max", "9000\n")
-    assert cgroup_memory(membership, root) == [(4000.0, 2000.0), (9000.0, 0.0)]
+    assert cgroup_limits(membership, root) == [4000.0, 9000.0]
 
 
 def test_cgroup_version_1_without_a_limit_has_none(tmp_path: Path) -> None:
     membership = write(tmp_path / "cgroup", "5:cpu,cpuacct:/x\n4:memory:/a:b\n0::/\n")
     root = tmp_path / "fs"
     write(root / "memory/a:b/memory.limit_in_bytes", "5000\n")
-    write(root / "memory/a:b/memory.usage_in_bytes", "4500\n")
-    write(root / "memory/a:b/memory.stat", "inactive_file 1\ntotal_inactive_file 500\n")
     write(root / "memory/memory.limit_in_bytes", "9223372036854771712\n")
     write(root / "x/memory.max", "1\n")
-    assert cgroup_memory(membership, root) == [(5000.0, 4000.0)]
+    assert cgroup_limits(membership, root) == [5000.0]
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n", "0::/../../x\n", "0:\n"])
 def test_strange_cgroups_set_no_limit(tmp_path: Path, text: str) -> None:
-    assert cgroup_memory(write(tmp_path / "cgroup", text), tmp_path / "fs") == []
-    assert cgroup_memory(tmp_path / "absent", tmp_path) == []
+    assert cgroup_limits(write(tmp_path / "cgroup", text), tmp_path / "fs") == []
+    assert cgroup_limits(tmp_path / "absent", tmp_path) == []
 
 
 def test_variables_are_those_that_matter_and_no_secrets() -> None:

@@ -246,6 +246,18 @@ def test_at_most_three_findings_and_the_rest_counted() -> None:
     assert "cause 2" in text and "cause 3" not in text and "and 2 more" in text
 
 
+def test_a_finding_that_the_training_is_wrong_is_always_shown_and_first() -> None:
+    slow = tuple(msgspec.structs.replace(LOADER, title=f"cause {n}") for n in range(5))
+    wrong = msgspec.structs.replace(LOADER, id="repeated-data", share=0.0, title="the same samples", wrong=True)
+    text = run_text(msgspec.structs.replace(BEFORE, findings=(*slow, wrong)))
+    assert re.search(r"^wrong +the same samples *\n(.*\n)+? +61% +cause 0 *\n", text, re.MULTILINE)
+    assert "cause 1" in text and "cause 2" not in text and "and 3 more" in text
+    many = run_text(msgspec.structs.replace(BEFORE, findings=(*slow, *(wrong,) * 4)))
+    assert many.count("the same samples") == 4 and "cause 0" in many and "and 4 more" in many
+    tuned = tune_text(msgspec.structs.replace(TUNE, baseline=msgspec.structs.replace(BEFORE, findings=(LOADER, wrong))))
+    assert "wrong, with levers and without: the same samples; 131 ms" in tuned and "wrong" not in tune_text()
+
+
 def test_what_is_not_certain_is_said() -> None:
     text = joined(
         run_text(

@@ -90,7 +90,14 @@ def test_a_run_answers_by_itself_and_options_take_its_place(
     assert "input-bound" in screen and "80% of the step is waiting" in screen and "[red]D" in screen
     assert hotlap(monkeypatch, "advise", folder, "--input", "0", "--json") == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["bound"] == "input" and said["suggestions"][0]["id"] != "input"
+    assert said["bound"] == "input" and said["suggestions"][0]["id"] == "compute"
+    assert said["given"] == ["input"] and said["measured"]["input"] == pytest.approx(0.8)
+    assert hotlap(monkeypatch, "advise", folder, "--input", "0") == 0
+    screen = capsys.readouterr().out
+    assert "idle 0% (the run: 80%)" in screen.split("known")[1].split("given")[0]
+    assert "input 0% (the run: 80%)" in screen.split("given")[1] and "[red]D" not in screen
+    assert hotlap(monkeypatch, "advise", folder, "--idle", "50") == 0
+    assert "input 80%" in capsys.readouterr().out.split("left out")[1]
 
 
 def test_a_tune_answers_with_what_is_left(

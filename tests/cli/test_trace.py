@@ -31,7 +31,7 @@ def hotlap(*arguments: str, cwd: Path, code: int = 0, fresh: bool = False) -> su
 
 def test_ranks_of_a_folder_on_one_screen_and_as_a_document(tmp_path: Path) -> None:
     screen = hotlap("trace", str(RANKS), cwd=tmp_path, fresh=True).stdout
-    assert "rank 3 of 4" in screen and "the others wait for rank 3" in screen
+    assert "rank 3 of 4" in screen and "the other ranks wait for rank 3" in screen
     assert "the device waits for the next batch" in screen
     document = json.loads(hotlap("trace", "--json", "--no-what-if", str(RANKS), cwd=tmp_path).stdout)
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1, 2, 3]

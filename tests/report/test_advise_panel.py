@@ -58,8 +58,19 @@ def test_fields_change_the_list(page: Browser) -> None:
     assert shown(page) == said(idle=0.4, launch_bound=0.3)
     page.run(SET, "input", "5.5", "number")
     page.run(SET, "idle", "50", "range")
-    assert page.run(VALUE, "input") == "", "parts of the old answer are gone with it"
-    assert shown(page) == said(idle=0.5, launch_bound=0.3)
+    assert shown(page) == said(idle=0.5, launch_bound=0.3, input=0.055)
     page.run(CLICK, "measured")
     assert shown(page) == [one.id for one in measured.suggestions]
     assert page.log("browser") == []
+
+
+def test_an_answer_takes_the_place_of_the_run_s_parts_and_the_whole_follows_a_part(page: Browser) -> None:
+    measured = advise(DIAGNOSIS, "f").measures
+    part = next(one.name for one in TABLE.measures if one.within == "idle" and one.name in measured)
+    page.run(SET, part, "0", "number")
+    assert float(page.run(VALUE, "idle")) == round(100 * (measured["idle"] - measured[part]), 1)
+    assert shown(page) == [one.id for one in advise(DIAGNOSIS, "f", answers={part: 0.0}).suggestions]
+    page.run(CLICK, "measured")
+    page.run(SET, "idle", "50", "range")
+    assert page.run(VALUE, part) == ""
+    assert shown(page) == [one.id for one in advise(DIAGNOSIS, "f", answers={"idle": 0.5}).suggestions]

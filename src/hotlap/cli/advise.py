@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,8 +17,6 @@ from hotlap.report.console import stderr_console
 from ._common import print_json
 
 Percent = float | None
-ASKED: Final = "main"
-"""The group of measures that are asked for; the others are parts of these, which a run knows."""
 
 
 def advise(
@@ -40,7 +38,7 @@ def advise(
     """Say what to try first, what it could win at most, and how to verify it.
 
     From a run, or from what you know of one: percentages of the step. Without any, on a terminal, it asks. Options take
-    the place of what the run says.
+    the place of what the run says; 0 says that it takes nothing.
 
     Examples:
 
@@ -80,7 +78,7 @@ def _asked() -> dict[str, float]:
     stderr_console().print("In percent; Enter where you do not know. A trace or `hotlap run --profile` tells most.")
     answers: dict[str, float] = {}
     for measure in TABLE.measures:
-        if measure.group != ASKED:
+        if not measure.main:  # the others are parts of these, which a run knows
             continue
         said = typer.prompt(f"{measure.question} %", default="", show_default=False, err=True).strip().rstrip("%")
         if said:

@@ -16,7 +16,7 @@ from hotlap.launch.supervise import exit_like
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import HotlapError, NothingMeasured, RecordError, UsageError
 from hotlap.records.files import rank_folders, read_problems, write_record
-from hotlap.records.run import Lever, Problem, Run
+from hotlap.records.run import Environment, Lever, Problem, Run
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.profilers_screen import perf_screen
 from hotlap.report.run_screen import run_screen
@@ -73,19 +73,13 @@ def run(
     here = Path.cwd()
     find_program(words, here)
     machine = environment(here)
-    levers: tuple[Lever, ...] = ()
-    passed: list[str] = []
-    if recipe is not None:
-        levers, passed = levers_of(recipe, machine, lenient)
-    elif lenient:
-        raise UsageError("--lenient goes with --recipe")
+    levers, passed = _levers(recipe, machine, lenient)
     if not profile and (profile_steps or profile_memory or profile_stacks):
         raise UsageError("--profile-steps, --profile-memory and --profile-stacks go with --profile")
     perf = _perf(beside)
     folder = run_folder(out, words, "run")
-    console = stderr_console()
     for line in passed:
-        console.print(plain(f"hotlap: left out of the recipe: {line}", "yellow"))
+        stderr_console().print(plain(f"hotlap: left out of the recipe: {line}", "yellow"))
     request = Request(
         command=tuple(words),
         folder=folder,
@@ -102,15 +96,29 @@ def run(
         cwd=here,
     )
     record, ended = run_in_foreground(request)
+    _finish(folder, record, perf is not None, json)
+    return exit_like(ended)
+
+
+def _finish(folder: Path, record: Run, perf: bool, json: bool) -> None:
+    """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
         write_record(folder / "run.json", record)
         report(folder, record, json)
-        if perf is not None:
+        if perf:
             _show_perf(folder)
     except (HotlapError, OSError) as error:
-        with contextlib.suppress(OSError):  # the command's exit code stands, even if stderr is what failed
-            console.print(plain(f"hotlap: {error}", "red"))
-    return exit_like(ended)
+        with contextlib.suppress(OSError):  # stderr may be what failed
+            stderr_console().print(plain(f"hotlap: {error}", "red"))
+
+
+def _levers(recipe: Path | None, machine: Environment, lenient: bool) -> tuple[tuple[Lever, ...], list[str]]:
+    """The levers of a recipe, and why others are left out. Raises UsageError, RecordError."""
+    if recipe is not None:
+        return levers_of(recipe, machine, lenient)
+    if lenient:
+        raise UsageError("--lenient goes with --recipe")
+    return (), []
 
 
 def _perf(beside: str | None) -> str | None:

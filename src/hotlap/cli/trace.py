@@ -62,7 +62,12 @@ def trace(
     found = _with_profilers(path or [], _report(path or [], max(top, 10), what_if, unprofiled_ms), ncu, perf)
     if json:
         print_json(found)
-        return 0
+    else:
+        _show(found, top)
+    return 0
+
+
+def _show(found: "TraceReport", top: int) -> None:
     from hotlap.report.profilers_screen import ncu_screen, perf_screen
     from hotlap.report.trace_screen import trace_screen
 
@@ -73,7 +78,6 @@ def trace(
         console.print(ncu_screen(found.ncu, top))
     if found.perf is not None:
         console.print(perf_screen(found.perf))
-    return 0
 
 
 def _report(paths: list[Path], top: int, what_if: bool, unprofiled_ms: float | None) -> "TraceReport":

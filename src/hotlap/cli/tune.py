@@ -58,11 +58,7 @@ def tune(
       hotlap tune --resume hotlap-runs/1121-103000-tune-train
     """
     if resume is not None:
-        if command:
-            raise UsageError(f"--resume takes the command from {resume}; leave out {' '.join(command)[:80]!r}")
-        folder, request = resume, tuning.read_request(resume)
-        request = msgspec.structs.replace(request, budget_s=_seconds(budget))
-        tuning.check(request)
+        folder, request = resume, _resumed(resume, command or [], budget)
     else:
         request = TuneRequest(
             command=tuple(command or ()),
@@ -77,14 +73,29 @@ def tune(
             slowdown=slowdown,
             fresh=fresh,
         )
-        tuning.check(request)
-        folder = out or free_name(list(request.command), "tune")
-        tuning.begin(folder, request)
+        folder = _begun(out, request)
     with Progress(stderr_console(), request.budget_s) as progress:
         progress.start(f"tune  {folder}")
         result = tuning.tune(folder, request, progress, resume=resume is not None)
     Console().print(tune_screen(result, folder)) if not json else print_json(result)
     return 130 if result.why_incomplete.startswith("interrupted") else 0
+
+
+def _resumed(folder: Path, command: list[str], budget: str) -> TuneRequest:
+    """What an interrupted tune was asked for, with another budget. Raises UsageError, RecordError."""
+    if command:
+        raise UsageError(f"--resume takes the command from {folder}; leave out {' '.join(command)[:80]!r}")
+    request = msgspec.structs.replace(tuning.read_request(folder), budget_s=_seconds(budget))
+    tuning.check(request)
+    return request
+
+
+def _begun(out: Path | None, request: TuneRequest) -> Path:
+    """The folder of a new tune, with its request in it. Raises UsageError, RecordError."""
+    tuning.check(request)
+    folder = out or free_name(list(request.command), "tune")
+    tuning.begin(folder, request)
+    return folder
 
 
 def _seconds(text: str) -> float:

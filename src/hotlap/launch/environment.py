@@ -68,31 +68,20 @@ def cores() -> int:
 
 def memory_gib() -> float:
     """Memory that the command may use, GiB: the machine's, or the cgroup's limit where that is lower."""
-    limits = [limit for limit, _ in cgroup_memory(PROC / "self" / "cgroup", CGROUPS)]
-    return min([float(psutil.virtual_memory().total), *limits]) / GIB
+    return min([float(psutil.virtual_memory().total), *cgroup_limits(PROC / "self" / "cgroup", CGROUPS)]) / GIB
 
 
-def available_memory_gib() -> float:
-    """Memory that is free to use now without swapping, GiB, under the machine's and the cgroup's limits."""
-    room = [max(0.0, limit - used) for limit, used in cgroup_memory(PROC / "self" / "cgroup", CGROUPS)]
-    return min([float(psutil.virtual_memory().available), *room]) / GIB
-
-
-def cgroup_memory(membership: Path, root: Path) -> list[tuple[float, float]]:
-    """Limit and use, bytes, of every memory cgroup above the process that sets a limit. Page cache is not counted.
+def cgroup_limits(membership: Path, root: Path) -> list[float]:
+    """Bytes that the memory cgroup of the process, and those above it, set as a limit.
 
     membership: `/proc/self/cgroup`; root: where cgroups are mounted. Reads versions 1 and 2.
     """
-    found = []
-    for folder, limit_file, use_file in _cgroup_folders(membership, root):
-        limit = _number(folder / limit_file)
-        if limit is not None and limit < UNLIMITED_BYTES:
-            found.append((limit, max(0.0, (_number(folder / use_file) or 0.0) - _page_cache(folder))))
-    return found
+    found = (_number(file) for file in _limit_files(membership, root))
+    return [limit for limit in found if limit is not None and limit < UNLIMITED_BYTES]
 
 
-def _cgroup_folders(membership: Path, root: Path) -> Iterator[tuple[Path, str, str]]:
-    """The folders of the process's memory cgroup and of those above it, with the names of their files."""
+def _limit_files(membership: Path, root: Path) -> Iterator[Path]:
+    """Where the process's memory cgroup and those above it keep their limits."""
     try:
         lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -100,14 +89,14 @@ def _cgroup_folders(membership: Path, root: Path) -> Iterator[tuple[Path, str, s
     for line in lines:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
-            base, names = root, ("memory.max", "memory.current")
+            base, name = root, "memory.max"
         elif "memory" in controllers.split(","):
-            base, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            base, name = root / "memory", "memory.limit_in_bytes"
         else:
             continue
         inside = PurePosixPath(path.lstrip("/"))
         for part in (inside, *inside.parents):
-            yield base / part, *names
+            yield base / part / name
 
 
 def _number(path: Path) -> float | None:
@@ -116,18 +105,6 @@ def _number(path: Path) -> float | None:
         return float(int(path.read_text(encoding="ascii")))
     except (OSError, ValueError):
         return None
-
-
-def _page_cache(folder: Path) -> float:
-    """Bytes of file cache that the kernel gives back first when memory runs short."""
-    try:
-        text = (folder / "memory.stat").read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return 0.0
-    found = re.search(r"^total_inactive_file (\d+)$", text, re.MULTILINE) or re.search(
-        r"^inactive_file (\d+)$", text, re.MULTILINE
-    )
-    return float(found[1]) if found else 0.0
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:

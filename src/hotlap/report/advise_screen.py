@@ -50,9 +50,25 @@ def _lines(suggestion: Suggestion, cwd: str) -> Iterator[RenderableType]:
 def _notes(advice: Advice, most: int) -> Iterator[tuple[str, RenderableType]]:
     for later in advice.suggestions[most:]:
         yield "then", plain(f"{later.title} ({percent(later.share) if later.share is not None else 'share unknown'})")
-    if advice.measures:
-        yield "known", Parts([f"{name} {percent(value)}" for name, value in advice.measures.items()])
+    for label, names in _origins(advice):
+        yield label, Parts([_measure(name, advice) for name in names])
     for text in advice.unknown:
         yield "unknown", plain(text)
     if advice.source:
         yield "from", plain(advice.source)
+
+
+def _origins(advice: Advice) -> Iterator[tuple[str, list[str]]]:
+    """The measures by where they are from: the run; a person, in place of the run or without one; the run, but within
+    a measure that a person gave."""
+    known = [name for name in advice.measures if name not in advice.given]
+    left_out = [name for name in advice.measured if name not in advice.measures]
+    named = (("known", known), ("given", list(advice.given)), ("left out", left_out))
+    return ((label, names) for label, names in named if names)
+
+
+def _measure(name: str, advice: Advice) -> str:
+    now, before = percent(advice.measures.get(name)), percent(advice.measured.get(name))
+    if name not in advice.measures:
+        return f"{name} {before}"
+    return f"{name} {now} (the run: {before})" if name in advice.measured and before != now else f"{name} {now}"

@@ -94,18 +94,22 @@ def _cells(phase: str, row: dict[str, float | None]) -> tuple[RenderableType, ..
 
 
 def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[RenderableType]:
-    """The first findings, largest as the diagnosis has them; how many more there are."""
+    """What is wrong with the training, all of it; then the first findings, as the diagnosis has them; how many more."""
     if not findings:
         yield plain("no finding: nothing that hotlap knows of takes a notable share", "dim")
         return
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in findings[:MOST_FINDINGS]:
-        table.add_row(Text(percent(finding.share), "bold yellow"), Group(*finding_lines(finding, cwd)))
+    wrong = [finding for finding in findings if finding.wrong]
+    slow = [finding for finding in findings if not finding.wrong]
+    shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))]]
+    for finding in shown:
+        head = Text("wrong", "bold red") if finding.wrong else Text(percent(finding.share), "bold yellow")
+        table.add_row(head, Group(*finding_lines(finding, cwd)))
     yield table
-    if len(findings) > MOST_FINDINGS:
-        yield plain(f"and {len(findings) - MOST_FINDINGS} more in diagnosis.json", "dim")
+    if len(findings) > len(shown):
+        yield plain(f"and {len(findings) - len(shown)} more in diagnosis.json", "dim")
 
 
 def finding_lines(finding: Finding, cwd: str) -> Iterator[RenderableType]:

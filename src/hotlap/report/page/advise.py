@@ -9,7 +9,6 @@ from ...records.page import Page
 from .text import base, where
 
 TITLE: Final = "What should I try first?"
-MAIN: Final = "main"
 
 
 def data(page: Page) -> dict[str, Any] | None:
@@ -21,8 +20,8 @@ def data(page: Page) -> dict[str, Any] | None:
     own = {one.id: _own(one, base(page)) for one in advice.suggestions}
     return {
         "from_run": bool(advice.measures),
-        "main": [_field(one, advice.measures) for one in measures if one.group == MAIN],
-        "parts": [_field(one, advice.measures) for one in measures if one.group != MAIN],
+        "main": [_field(one, advice.measures) for one in measures if one.main],
+        "parts": [_field(one, advice.measures) for one in measures if not one.main],
         "suggestions": [{**plain(one), **own[one.id]} for one in advice.suggestions],
         "chart": {"table": plain(panel.table), "measures": advice.measures, "own": own},
     }

@@ -37,12 +37,13 @@ def _traced(page: Page) -> dict[str, Any] | None:
     if balance is None or not balance.loads or not on_device:
         return None
     said = balance.why or "no rank is waited for"
+    named = next((one.cost_ms for one in page.traces.findings if one.id == "straggler"), None) if page.traces else None
     return {
         "ranks": [load.rank for load in balance.loads],
         "columns": COLUMNS,
         "ms": [_row(load) for load in balance.loads],
         "straggler": balance.straggler,
-        "cost_ms": balance.cost_ns / 1e6 if balance.straggler is not None else None,
+        "cost_ms": named or (balance.cost_ns / 1e6 if balance.straggler is not None else None),
         "said": said,
         "where": where(balance.where, base(page)),
         "imbalance": balance.imbalance,

@@ -108,6 +108,15 @@ if (typeof hotlap !== "undefined") hotlap.panel("advise", (d, section) => {
     for (const input of inputs) if (input.type === "range") input.classList.toggle("unasked", values[input.dataset.measure] === undefined);
   }
 
+  function shownPercent(value) {
+    return String(Math.round(value * 1000) / 10);
+  }
+
+  /* Both fields of a measure, but the one that is being moved. */
+  function fields(name, text, but) {
+    for (const input of inputs) if (input !== but && input.dataset.measure === name) set(input, text);
+  }
+
   function set(input, text) {
     input.value = text || (input.type === "range" ? "0" : "");
   }
@@ -117,19 +126,23 @@ if (typeof hotlap !== "undefined") hotlap.panel("advise", (d, section) => {
     for (const input of inputs) {
       const value = measures[input.dataset.measure];
       if (value !== undefined) exact.set(input.dataset.measure, value);
-      set(input, value === undefined ? "" : String(Math.round(value * 1000) / 10));
+      set(input, value === undefined ? "" : shownPercent(value));
     }
     update();
   }
 
+  /* Another answer takes the place of the run's within it; a whole of the run follows its parts. As with_answers there. */
   section.addEventListener("input", (event) => {
     const name = event.target.dataset.measure;
     if (!name) return;
     exact.delete(name);
-    const parts = d.table.measures.filter((one) => one.group === name).map((one) => one.name);
-    for (const input of inputs) {
-      if (input !== event.target && input.dataset.measure === name) set(input, event.target.value);
-      if (parts.includes(input.dataset.measure)) { exact.delete(input.dataset.measure); set(input, ""); }   // they were of the old answer
+    fields(name, event.target.value, event.target);
+    for (const part of d.table.measures) if (part.within === name && exact.delete(part.name)) fields(part.name, "");
+    const values = known(), within = (whole) => d.table.measures.filter((one) => one.within === whole.name);
+    for (const whole of d.table.measures) {
+      if (!whole.adds_up || !exact.has(whole.name) || !within(whole).some((one) => one.name === name)) continue;
+      exact.set(whole.name, Math.min(1, within(whole).reduce((sum, one) => sum + (values[one.name] || 0), 0)));
+      fields(whole.name, shownPercent(exact.get(whole.name)));
     }
     update();
   });
