@@ -32,7 +32,7 @@ from hotlap.report.console import (
 )
 from hotlap.report.progress import Progress
 from hotlap.report.run_screen import run_screen
-from hotlap.report.tune_screen import size, tune_screen
+from hotlap.report.tune_screen import parity_parts, size, tune_screen
 
 HOSTILE = "[red]a\x1b[31m\x07\u202eb\rc\nd[/red]:boom:"
 TAMED = "[red]a[31mb c d[/red]:boom:"
@@ -299,6 +299,12 @@ def test_how_the_command_ended(changes: dict, text: str) -> None:
 def test_levers_of_the_run_are_named() -> None:
     run = msgspec.structs.replace(RUN, levers=(Lever(name="tf32"),), recipe="fast.toml")
     assert "recipe fast.toml · levers tf32" in joined(run_text(run=run))
+
+
+@pytest.mark.parametrize(("allowed", "weak"), [(0.757, True), (0.03, False), (None, False)])
+def test_a_test_that_can_hardly_fail_is_told(allowed: float | None, weak: bool) -> None:
+    parity = Parity(ok=True, level="numeric", why="", loss_gap=0.02, allowed=allowed, steps=25)
+    assert any("weak test" in part for part in parity_parts(parity)) is weak
 
 
 def test_own_problems_are_counted_and_the_first_is_shown() -> None:

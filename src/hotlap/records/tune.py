@@ -1,6 +1,6 @@
 """Records of a tune: `tune.json`, `recipe.toml`, and the journal that `--resume` reads."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -16,6 +16,10 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
     low: float
     high: float
+
+
+WEAK: Final = 0.1
+"""Loss gap that is allowed, from which on parity is said to be weak. The tolerances of levers are 0.03 at most."""
 
 
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +38,11 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     update_gap: float | None = None
     samples: str | None = None
     steps: int = 0
+
+    @property
+    def weak(self) -> bool:
+        """Whether runs that ought to be equal lie so far apart here that the losses could hide a fault."""
+        return self.allowed is not None and self.allowed > WEAK
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

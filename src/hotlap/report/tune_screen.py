@@ -287,6 +287,8 @@ def parity_parts(parity: Parity) -> Iterator[str]:
     if parity.loss_gap is not None:
         allowed = "no bound known" if parity.allowed is None else f"{parity.allowed:.3g} allowed"
         yield f"loss gap {parity.loss_gap:.3g}, {allowed}"
+    if parity.weak:
+        yield "a weak test: this training amplifies rounding so much that its losses can hide a fault"
     yield f"samples: {parity.samples}" if parity.samples else ""
 
 
