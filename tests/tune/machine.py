@@ -84,6 +84,8 @@ class Machine:
     wall_of: Callable[[str, Uses, int], float] | None = None
     """Seconds of a trial, from purpose, levers and its least steps; else all take `wall_s`."""
     steady_steps: int = 20
+    restless: float = 0.0
+    """Half of the spread of single steps, of a step."""
     earlier: list[Trial] = field(default_factory=list)
     confirmed: list[Trial] = field(default_factory=list)
     proved: bool = False
@@ -146,7 +148,8 @@ class Machine:
         step = trial.step_ms or math.nan
         return Diagnosis(
             mode="train", bound=self.bound(uses_of(trial.levers)), step_ms=step,
-            spread=Spread(p10=step, p50=step, p90=step), phases=Phases(forward=step), steady_steps=self.steady_steps,
+            spread=Spread(p10=step * (1 - self.restless), p50=step, p90=step * (1 + self.restless)),
+            phases=Phases(forward=step), steady_steps=self.steady_steps,
         )  # type: ignore[arg-type]  # fmt: skip
 
     def rank(self, trial: Trial) -> Any:

@@ -226,6 +226,14 @@ def test_on_a_machine_that_is_still_the_baseline_is_the_first_a(tune: Tune) -> N
     assert order == "BBA" and found.pairs == 2 and found.gain and "first A" in found.reused[0]
 
 
+def test_two_baselines_that_agree_by_chance_do_not_make_a_machine_still(tune: Tune) -> None:
+    """Steps of 70 to 130 ms: means of 20 of them are not known to 1%, so three pairs, and no baseline among them."""
+    found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5), restless=0.3)
+    order = "".join("B" if trial.levers else "A" for trial in machine.done if trial.purpose == "confirm")
+    assert order == "ABBAAB" and found.pairs == 3 and not found.reused
+    assert found.noise == 0.0  # what is told of the two runs is how far they differ
+
+
 def test_a_baseline_that_the_machine_has_drifted_from_is_no_a(tune: Tune) -> None:
     """Two quiet baselines, and 5% more ever after."""
     runs = iter([100.0, 100.0])
