@@ -4,20 +4,17 @@
     torchrun --standalone --nproc-per-node 2 ranks.py straggler overlap --compare    # a JSON line each, from rank 0
 """
 
-import argparse
 import json
 import os
 import time
 from collections.abc import Callable
-from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from train import TINY, Block, block_ms
+from train import TINY, Block, Step, arguments, compare
 
-Step = Callable[[], object]
 ONE_BUCKET = 100_000
 """MB of a bucket that takes all gradients, so that nothing is sent before the backward has ended."""
 
@@ -58,34 +55,17 @@ PAIRS: dict[str, tuple[Callable[[bool], Step], str]] = {
 }
 
 
-def compare(name: str, steps: int) -> None:
-    make, change = PAIRS[name]
-    before, after = make(False), make(True)
-    for step in (before, after):
-        block_ms(step, 10)
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for fixed in (False, True, True, False, False, True):
-        dist.barrier()
-        times[fixed].append(block_ms(after if fixed else before, steps))
-    found = {"pair": name, "change": change, "before_ms": median(times[False]), "after_ms": median(times[True])}
-    if dist.get_rank() == 0:
-        print(json.dumps({**found, "blocks_ms": [times[False], times[True]]}), flush=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pair", nargs="+", choices=PAIRS, help="one, or with --compare several")
-    parser.add_argument("--fixed", action="store_true")
-    parser.add_argument("--compare", action="store_true")
-    parser.add_argument("--steps", type=int, default=30)
-    args = parser.parse_args()
+    args = arguments(__doc__, PAIRS)
     if not TINY:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo" if TINY else "nccl")
-    if args.compare:
-        for name in args.pair:
-            compare(name, args.steps)
-    else:
+    for name in args.pair if args.compare else ():
+        make, change = PAIRS[name]
+        row = compare(name, change, make(False), make(True), args.steps)
+        if dist.get_rank() == 0:
+            print(json.dumps(row), flush=True)
+    if not args.compare:
         step = PAIRS[args.pair[0]][0](args.fixed)
         for _ in range(args.steps):
             step()

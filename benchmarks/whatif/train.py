@@ -11,7 +11,7 @@ a block of steps, the device synchronised at both ends of the block and nowhere 
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -196,28 +196,34 @@ def block_ms(step: Step, steps: int) -> float:
     return (time.perf_counter() - begun) * 1000 / steps
 
 
-def compare(name: str, steps: int) -> None:
-    make, sizes, change = PAIRS[name]
-    before, after = make(sizes, False), make(sizes, True)
+def compare(name: str, change: str, before: Step, after: Step, steps: int) -> dict[str, object]:
+    """A row: both steps in ABBA blocks. Ranks keep in step by their own collectives."""
     for step in (before, after):
         block_ms(step, 10)
     times: dict[bool, list[float]] = {False: [], True: []}
     for fixed in (False, True, True, False, False, True):
         times[fixed].append(block_ms(after if fixed else before, steps))
     found = {"pair": name, "change": change, "before_ms": median(times[False]), "after_ms": median(times[True])}
-    print(json.dumps({**found, "blocks_ms": [times[False], times[True]]}), flush=True)
+    return {**found, "blocks_ms": [times[False], times[True]]}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pair", nargs="+", choices=PAIRS, help="one, or with --compare several")
+def arguments(about: str | None, pairs: Iterable[str]) -> argparse.Namespace:
+    """Of the command line."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pair", nargs="+", choices=list(pairs), help="one, or with --compare several")
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--steps", type=int, default=30)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments(__doc__, PAIRS)
     if args.compare:
         for name in args.pair:
-            compare(name, args.steps)
+            make, sizes, change = PAIRS[name]
+            row = compare(name, change, make(sizes, False), make(sizes, True), args.steps)
+            print(json.dumps(row), flush=True)
         return
     make, sizes, _ = PAIRS[args.pair[0]]
     step = make(sizes, args.fixed)

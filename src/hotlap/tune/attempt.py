@@ -123,10 +123,10 @@ def try_uses(
     if trial.outcome != "measured" or trial.step_ms is None:
         _failed(state, single, title, f"{trial.outcome}: {trial.why}")
         return None, 0.0
-    ratio = incumbent.value / state.value(trial)
+    ratio, looks = incumbent.value / state.value(trial), ""
     if unsure(state, ratio) or (predicted and math.log(ratio) > BEYOND * math.log(max(predicted, 1.001))):
         try:
-            ratio = _agreed(ratio, again(state, incumbent, levers, purpose, trial))
+            ratio, looks = _agreed(ratio, again(state, incumbent, levers, purpose, trial)), " in two looks"
         except BudgetSpent:
             if ratio >= LEAST_GAIN:  # others may still be worth a trial, which is cheaper than a second look
                 _unsettled(state, single, title, ratio)
@@ -138,8 +138,19 @@ def try_uses(
         if ratio < LEAST_GAIN and not to_beat:
             if single is not None:
                 state.drop(single.name, _no_gain(state, ratio), ratio)
-            state.say(f"drop  {title}  {state.shown(trial)}  {ratio:.2f}×")
+            state.say(f"drop  {title}  {state.shown(trial)}  {ratio:.2f}×{looks}")
         return None, ratio
+    judged = _judged(state, levers, single, title, trial, ratio)
+    if judged is None:
+        return None, 0.0
+    state.budget.best_took(trial.wall_s, trial.warmup_s)
+    return Success(judged[0], ratio, tuple(uses), tuple(levers), judged[1]), ratio
+
+
+def _judged(
+    state: State, levers: Sequence[records.Lever], single: records.Lever | None, title: str, trial: Trial, ratio: float
+) -> tuple[Trial, Parity] | None:
+    """The trial with its parity; None, and noted, where learning changed. Raises BudgetSpent."""
     try:
         parity = state.proof.judge(levers, trial)
     except BudgetSpent:
@@ -148,9 +159,8 @@ def try_uses(
     trial = state.trials.amend(trial, ratio=ratio, parity=parity)
     if not parity.ok:
         _failed(state, single, title, f"parity: {parity.why}", ratio)
-        return None, 0.0
-    state.budget.best_took(trial.wall_s, trial.warmup_s)
-    return Success(trial, ratio, tuple(uses), tuple(levers), parity), ratio
+        return None
+    return trial, parity
 
 
 def _failed(state: State, single: records.Lever | None, title: str, why: str, ratio: float | None = None) -> None:
