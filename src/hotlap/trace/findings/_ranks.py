@@ -14,6 +14,7 @@ import msgspec
 from hotlap.records.diagnosis import Finding
 from hotlap.records.trace import Ranks, RankTrace
 
+from ..analyses.ranks import WORTH
 from . import LEAST_SHARE
 from ._base import idle_scale, per_step_ms, share, step_ms
 
@@ -26,8 +27,6 @@ OWN: Final = {
     "host": ("host-code", "launch", "sync", "allocator"),
 }
 """Causes of lateness, and the findings of the late rank that are the same time."""
-WORTH: Final = 0.02
-"""Share of the step from which waiting for one another is told, as `analyses/ranks.py` has it for one rank."""
 WHY: Final = "a collective begins when the last rank has come: all ranks run at the pace of the slowest"
 
 
