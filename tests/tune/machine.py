@@ -20,6 +20,7 @@ from hotlap.tune.objective import Objective
 from hotlap.tune.remember import Remembered
 from hotlap.tune.search import Search
 from hotlap.tune.state import Asked, Found
+from hotlap.tune.trials import is_trial
 
 LOSSES = tuple((2.0 - 0.01 * n,) for n in range(40))
 TRIAL_S = 10.0
@@ -114,7 +115,7 @@ class Machine:
         uses = uses_of(levers)
         self.specials.append(special)
         self.longs.append(self.long_s)
-        known = next((t for t in self.earlier if t.purpose == purpose and t.levers == tuple(levers)), None)
+        known = next((t for t in self.earlier if is_trial(t, purpose, levers)), None)
         if known is not None:
             self.earlier.remove(known)
             self.take(known)
@@ -136,7 +137,7 @@ class Machine:
         self.recalled |= {trial.id}
 
     def knows(self, purpose: str, levers: Any) -> bool:
-        return any(trial.purpose == purpose and trial.levers == tuple(levers) for trial in self.earlier)
+        return any(is_trial(trial, purpose, levers) for trial in self.earlier)
 
     def amend(self, trial: Trial, **changes: Any) -> Trial:
         return msgspec.structs.replace(trial, **changes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -174,6 +175,23 @@ def test_pairs_that_were_too_few_are_said_and_count_when_it_goes_on(tmp_path: Pa
     assert two.gain and kept(two) == ["a"] and not two.unproved
     assert "2 of the confirmation's pairs are of an earlier session on this machine" in two.reused
     assert "b" in two.not_done, "b was not tried to its end"
+
+
+def test_pairs_count_whatever_order_their_levers_are_named_in(tmp_path: Path) -> None:
+    """A resumed tune predicts anew, and what it predicts may order a group in another way."""
+
+    def session(folder: Path, ends: tuple[str, ...], gains: list[float], budget: float, **more: Any) -> Any:
+        levers = [FakeLever(name, share) for name, share in zip(ends, (0.6, 0.5), strict=True)]
+        return search(folder, levers, shaky(gains), budget=budget, **more)
+
+    one, before = session(tmp_path / "1", ("a", "c"), [2.67, 1.78, 2.62], 78.0)
+    assert not one.gain and one.pairs == 2
+    tried = next(trial for trial in before.done if len(trial.levers) == 2)
+    assert [lever.name for lever in tried.levers] == ["a", "c"]
+
+    two, after = session(tmp_path / "2", ("c", "a"), [2.2, 2.3, 2.1, 2.2, 2.3, 2.2], 100.0, **resumed(before))
+    made = [trial for trial in after.done if trial.id not in after.recalled]
+    assert {trial.purpose for trial in made} == {"confirm"} and two.gain and two.pairs == 2 + len(made) // 2
 
 
 def test_pairs_of_another_machine_do_not_count(tmp_path: Path) -> None:

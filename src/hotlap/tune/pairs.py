@@ -15,7 +15,7 @@ from hotlap.records.tune import Trial
 from .budget import FEWEST_PAIRS
 from .candidates import LEAST_GAIN
 from .statistics import ratio_interval
-from .trials import Trials
+from .trials import Trials, same_levers
 
 Pair = tuple[Trial, Trial]
 
@@ -25,19 +25,21 @@ def earlier_pairs(trials: Trials, bare: Sequence[Lever], levers: Sequence[Lever]
     usable = [trial for trial in trials.confirmed if trial.outcome == "measured" and _made_here(trials, trial)]
     found: list[Pair] = []
     for _, runs in groupby(usable, key=lambda trial: trial.session):
-        found += _paired(list(runs), tuple(bare), tuple(levers))
+        found += _paired(list(runs), bare, levers)
     return found
 
 
-def _paired(runs: Sequence[Trial], bare: tuple[Lever, ...], levers: tuple[Lever, ...]) -> list[Pair]:
+def _paired(runs: Sequence[Trial], bare: Sequence[Lever], levers: Sequence[Lever]) -> list[Pair]:
     """Neighbours, each in one pair at most, as ABBA has them."""
     found: list[Pair] = []
     at = 0
     while at + 1 < len(runs):
         one, two = runs[at], runs[at + 1]
-        if (one.levers, two.levers) in ((bare, levers), (levers, bare)):
-            found.append((one, two) if one.levers == bare else (two, one))
-            at += 1
+        for before, after in ((one, two), (two, one)):
+            if same_levers(before.levers, bare) and same_levers(after.levers, levers):
+                found.append((before, after))
+                at += 1
+                break
         at += 1
     return found
 
@@ -58,7 +60,7 @@ def left_unproved(
     value: what is to be small, of a trial. memory: that is memory, which needs no interval.
     """
     last = max((trial.session for trial in trials.confirmed), default=None)
-    sets = [trial.levers for trial in trials.confirmed if trial.session == last and trial.levers != tuple(bare)]
+    sets = [trial.levers for trial in trials.confirmed if trial.session == last and not same_levers(trial.levers, bare)]
     pairs = earlier_pairs(trials, bare, sets[-1]) if sets else []
     before, after = [value(one) for one, _ in pairs], [value(two) for _, two in pairs]
     if not all_gain(before, after):

@@ -32,7 +32,7 @@ from .group import try_together
 from .pairs import left_unproved
 from .remember import Remembered
 from .state import Asked, Found, Incumbent, State, use_text, value_text
-from .trials import Special, Trials, names
+from .trials import Special, Trials, names, same_levers
 
 PROFILE_SHARE: Final = 0.08
 PROFILED_S: Final = 8.0
@@ -66,7 +66,7 @@ class Search:
         self.baseline()
         self.go_on()
         self.hunt(self.remember)
-        if state.unproved is not None and tuple(state.best.levers) != state.unproved:  # the way there is another now
+        if state.unproved is not None and not same_levers(state.best.levers, state.unproved):  # the way is another now
             state.unproved = None
             self.hunt()
         self.look_again()
@@ -174,7 +174,8 @@ class Search:
             f"baseline  {value_text(fmean(values), state.objective)}  {diagnosis.bound}-bound; "
             f"two runs differ by {math.expm1(differ):.1%} in {what}, {in_loss} in loss"
         )
-        if self._worth_profiling(first):
+        recalled = second.id in state.trials.recalled  # then it may be profiled, whatever the budget is now
+        if self._worth_profiling(first) or (recalled and state.facts.device == "cuda"):
             self._read_trace(second)
 
     def _read_trace(self, trial: Trial) -> None:

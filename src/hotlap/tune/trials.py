@@ -29,7 +29,7 @@ from hotlap.records.files import (
     write_atomic,
 )
 from hotlap.records.run import Environment, Lever, Step
-from hotlap.records.tune import Outcome, Trial, Tune
+from hotlap.records.tune import LeverLine, Outcome, OutputError, Trial, Tune
 
 from .evidence import Evidence, read_evidence
 from .recipe import variables_of
@@ -187,11 +187,8 @@ class Trials:
         return read_ranks(self.plan.folder / trial.folder)[0]
 
     def _find(self, purpose: str, levers: Sequence[Lever]) -> Trial | None:
-        for trial in self.earlier:
-            same = trial.purpose == purpose and trial.levers == tuple(levers)
-            if same and (self.plan.folder / trial.folder).is_dir():
-                return trial
-        return None
+        there = (trial for trial in self.earlier if (self.plan.folder / trial.folder).is_dir())
+        return next((trial for trial in there if is_trial(trial, purpose, levers)), None)
 
     def _make(
         self, number: int, purpose: str, levers: tuple[Lever, ...], folder: Path, special: Special, timeout_s: float
@@ -318,14 +315,45 @@ def _measure(folder: Path) -> Reading:
         "peak_memory_bytes": max((one.peak_memory_bytes or 0 for one in facts), default=0) or None,
         "peak_rss_bytes": max((one.peak_rss_bytes or 0 for one in facts), default=0) or None,
         "rows": sum(one for one in rows if one) if all(rows) else None,
+        "output_errors": _output_errors(folder),
     }
     return "measured", "" if steady.settled else "no steady state was reached", measured
+
+
+def _output_errors(folder: Path) -> dict[str, OutputError]:
+    """What levers measured of the output's error, by lever, the largest of the ranks."""
+    found: dict[str, OutputError] = {}
+    for rank in rank_folders(folder):
+        for line in read_lines(rank / "levers.jsonl", LeverLine):
+            error, known = line.output_error, found.get(line.lever)
+            if error is not None and (known is None or error.largest > known.largest):
+                found[line.lever] = error
+    return found
 
 
 def _rows(steps: Sequence[Step]) -> float | None:
     """Mean rows of a step, None unless all are known."""
     known = [step.samples for step in steps if step.samples is not None]
     return fmean(known) if known and len(known) == len(steps) else None
+
+
+def same_levers(one: Sequence[Lever], other: Sequence[Lever]) -> bool:
+    """Whether both say the same: in which order levers are named says nothing, they are put in in one of their own."""
+    return sorted(one, key=_by_name) == sorted(other, key=_by_name)
+
+
+def is_trial(trial: Trial, purpose: str, levers: Sequence[Lever]) -> bool:
+    """Whether a trial was made for this purpose and with these levers."""
+    return _words(trial.purpose) == _words(purpose) and same_levers(trial.levers, levers)
+
+
+def _words(purpose: str) -> list[str]:
+    """A purpose names levers too, in any order."""
+    return sorted(purpose.split())
+
+
+def _by_name(lever: Lever) -> str:
+    return lever.name
 
 
 def names(levers: Sequence[Lever]) -> str:
