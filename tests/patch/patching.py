@@ -7,14 +7,25 @@ from hotlap.patch.project import Project
 from hotlap.records.patch import NotWritten, Written
 
 SETTINGS: dict[str, dict[str, Any]] = {
+    "activation-budget": {"budget": 0.5},
+    "activation-offload": {"least_mib": 1},
+    "allocator": {"conf": "expandable_segments:True"},
     "attention": {},
+    "batch-fetch": {},
+    "batch-size": {"times": 4},
     "bf16-autocast": {},
     "channels-last": {},
+    "checkpoint-blocks": {"every": 1},
     "compile": {"mode": "default"},
+    "compile-blocks": {"shapes": "automatic"},
     "cpu-threads": {"threads": 4},
     "cudnn-benchmark": {},
     "device-prefetch": {"leaves": "all"},
+    "fp16-scaling": {},
     "fused-optimizer": {},
+    "gc-pauses": {"threshold": 50000},
+    "host-allocator": {"allocator": "glibc"},
+    "inference-mode": {},
     "loader-workers": {"workers": 4, "prefetch": 2, "pin_memory": True, "persistent": True},
     "tf32": {},
 }

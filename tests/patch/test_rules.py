@@ -1,14 +1,17 @@
 """What each lever's rule writes, where it refuses, and that a patched file is left as it is."""
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 from patching import SETTINGS, Patcher
 
+from agent.harness import Runner
 from hotlap.levers import all_levers
 from hotlap.patch.patch import write
 from hotlap.patch.rules import all_rules
+from hotlap.patch.rules._unwritten import REASONS
 from hotlap.records.run import Facts, Lever, LoaderFacts, OptimizerFacts
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +31,11 @@ class Net(nn.Module):
     def forward(self, x):
         return self.conv(x)
 """
+WINDOW = """
+class Rows(torch.utils.data.Dataset):
+    def __getitem__(self, at):
+        return F.softmax(self.rows[at], 0)
+"""
 LOOP = """
 def main():
     loader = DataLoader(Images(), batch_size=8)
@@ -43,7 +51,8 @@ def main():
 main()
 """
 SCRIPT = HEAD + MODEL + LOOP
-RECIPE = [name for name in SETTINGS if name != "attention"]
+RECIPE = ["bf16-autocast", "channels-last", "compile", "cpu-threads", "cudnn-benchmark", "device-prefetch",
+          "fused-optimizer", "loader-workers", "tf32"]  # fmt: skip
 
 
 def loop(*lines: str, head: str = HEAD + MODEL) -> str:
@@ -53,9 +62,28 @@ def loop(*lines: str, head: str = HEAD + MODEL) -> str:
     return f"{head}{start}for x, y in loader:\n{body}\n    optimizer.step()\n"
 
 
-def test_every_rule_belongs_to_a_lever() -> None:
-    assert set(all_rules()) <= set(all_levers())
-    assert set(SETTINGS) <= set(all_rules())
+def test_every_lever_has_a_rule_or_a_reason() -> None:
+    assert set(all_rules()) | set(REASONS) == set(all_levers())
+    assert not set(all_rules()) & set(REASONS)
+    assert set(SETTINGS) == set(all_rules())
+
+
+def test_the_page_names_every_lever() -> None:
+    page = (ROOT / "docs/patch.md").read_text()
+    written, left = page.split("## What is not written")
+    for name in all_rules():
+        assert re.search(rf"^\| [^|]*\b{name}\b", written, re.MULTILINE), name
+    for name in REASONS:
+        assert re.search(rf"^\| {name} \|", left, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("name", sorted(REASONS))
+def test_what_is_not_written_says_why_and_where(name: str, patched: Patcher) -> None:
+    text = HEAD + WINDOW + MODEL + LOOP.replace("Images()", "Rows()")
+    refused = patched(text, name, how="int8-weight", parts=2).refused[name]
+    assert refused.why == REASONS[name].why
+    assert refused.look_at
+    assert refused.source
 
 
 def test_a_whole_recipe(patched: Patcher) -> None:
@@ -111,6 +139,8 @@ def test_patching_twice_changes_nothing(patched: Patcher) -> None:
         (["loss = model(x).view(-1).mean()", "loss.backward()"],
          ["loss = model(x).float().view(-1).mean()"]),
         (["out, extra = model(x)", "out.sum().backward()"], ["out, extra = model(x)", "out = out.float()"]),
+        (["out, self.loss = model(x)", "self.loss.backward()"],
+         ["out, self.loss = model(x)", "self.loss = self.loss.float()"]),
         (["outputs = model(x)", "outputs.loss.backward()"], ["outputs = model(x)", "outputs.loss.float().backward()"]),
     ],
 )  # fmt: skip
@@ -194,6 +224,52 @@ class Trainer:
     assert "        self.model = model.cuda()\n        self.model.compile()\n" in result.text("trainer.py")
 
 
+def test_a_model_that_is_read_back_after_training_is_compiled_before_it(patched: Patcher) -> None:
+    """PyTorch's word language model: `model = torch.load(best)` behind the loop, which is in a function."""
+    text = (
+        HEAD
+        + MODEL
+        + """
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(x):
+    model(x).sum().backward()
+for epoch in range(3):
+    train(x)
+model = torch.load("best")
+"""
+    )
+    assert "model = Net()\nmodel.compile()\noptimizer" in patched(text, "compile").text()
+
+
+def test_compile_with_dynamic_shapes(patched: Patcher) -> None:
+    assert "model.compile(dynamic=True)" in patched(loop("model(x).sum().backward()"), "compile", mode="dynamic").text()
+
+
+@pytest.mark.parametrize(
+    ("made", "head"),
+    [("nn.Sequential(nn.Linear(1, 1), nn.ReLU())", ""), ("Own()", "class Own(nn.Sequential):\n    pass\n")],
+)
+def test_compile_looks_past_models_of_torch_s_own(made: str, head: str, patched: Patcher) -> None:
+    text = loop("model(x).sum().backward()", head=HEAD + head).replace("Net()", made)
+    refused = patched(text, "compile").refused["compile"]
+    assert "looks past" in refused.why
+    assert refused.look_at
+
+
+def test_compile_does_nothing_to_a_layer_of_torch_s_own(runner: Runner, tmp_path: Path) -> None:
+    """What the refusal stands on: if a later torch compiles these, the rule can write them."""
+    (tmp_path / "own.py").write_text("""
+import torch
+from torch._dynamo.utils import counters
+model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ReLU())
+model.compile(backend="eager")
+model(torch.ones(1))
+print("frames", sum(counters["frames"].values()))
+""")
+    assert runner.bare(str(tmp_path / "own.py")).output.endswith("frames 0\n")
+
+
 @pytest.mark.parametrize("own", ["model = torch.compile(model)", "if fast:\n    model.compile()"])
 def test_compile_refuses_where_the_script_compiles(own: str, patched: Patcher) -> None:
     text = loop("model(x).sum().backward()").replace("model = Net()\n", f"model = Net()\n{own}\n")
@@ -227,9 +303,28 @@ class Layer(nn.Module):
     assert "was not found" in patched(text, "compile").refused["compile"].why
 
 
+def test_a_layer_of_the_user_s_is_a_module_too(patched: Patcher) -> None:
+    """PyTorch's forward-forward example: a class derived from nn.Linear calls its own parts."""
+    text = (
+        HEAD
+        + """
+class Layer(nn.Linear):
+    def __init__(self):
+        self.relu = nn.ReLU()
+        self.opt = torch.optim.Adam(self.parameters())
+    def train(self, x):
+        self.relu(x).sum().backward()
+"""
+    )
+    assert "was not found" in patched(text, "compile").refused["compile"].why
+
+
 def test_channels_last_takes_images_only_where_that_is_proven(patched: Patcher) -> None:
     result = patched(loop("model(x).sum().backward()"), "channels-last")
     assert "model(x.to(memory_format=torch.channels_last))" in result.text()
+    assert not result.written["channels-last"].notes
+    dropping = loop("model(x).sum().backward()").replace("return self.conv(x)", "return F.dropout(self.conv(x))")
+    assert "other random numbers" in patched(dropping, "channels-last").written["channels-last"].notes[0]
     wrapped = loop("model(x).sum().backward()").replace("Net()\n", "DDP(Net())\n").replace(
         "import torch\n", "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
     )  # fmt: skip
@@ -286,6 +381,11 @@ def test_loaders_that_can_t_be_told_apart_are_shown(patched: Patcher) -> None:
     assert [(line.file, line.line) for line in refused.look_at] == [("train.py", 5)]
 
 
+def test_a_loader_class_of_the_user_s_is_left_alone(patched: Patcher) -> None:
+    text = HEAD + "class Mine(DataLoader):\n    pass\nfor x in Mine(a):\n    net(x).backward()\n"
+    assert "class of your own" in patched(text, "loader-workers").refused["loader-workers"].why
+
+
 def test_iterable_datasets_get_no_workers(patched: Patcher) -> None:
     text = (
         HEAD
@@ -318,6 +418,13 @@ for x in DataLoader(Stream()):
 def test_fused_refuses(call: str, why: str, patched: Patcher) -> None:
     text = f"import torch\noptimizer = {call}\noptimizer.step()\n"
     assert why in patched(text, "fused-optimizer").refused["fused-optimizer"].why
+
+
+def test_a_schedule_is_no_optimizer(patched: Patcher) -> None:
+    text = (
+        "import torch\nfrom torch.optim.lr_scheduler import StepLR\nopt = torch.optim.Adadelta(p)\ns = StepLR(opt, 1)\n"
+    )
+    assert [line.line for line in patched(text, "fused-optimizer").refused["fused-optimizer"].look_at] == [3]
 
 
 def test_fused_takes_the_optimizer_that_the_run_used(patched: Patcher) -> None:

@@ -5,7 +5,8 @@ seen, attributes of `self` to any method of the class, and the results of the us
 understood is its own origin, so a caller that wants to be sure asks that every origin is of the kind it knows.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -316,14 +317,14 @@ def _own_method(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Attribute) and dotted(node.value) == "self"
 
 
-def subclasses(names: Names, kind: Scope, wanted: Sequence[str], depth: int = 8) -> bool:
-    """Whether a class of the user's derives from one whose full name ends in one of `wanted`."""
+def subclasses(names: Names, kind: Scope, wanted: re.Pattern[str], depth: int = 8) -> bool:
+    """Whether a class of the user's derives from one whose full name has `wanted` in it."""
     if depth == 0 or not isinstance(kind.node, cst.ClassDef):
         return False
     outside = kind.parent or kind
     for base in kind.node.bases:
         full = names.resolve(base.value, outside) or dotted(base.value) or ""
-        if full.endswith(tuple(wanted)):
+        if wanted.search(full):
             return True
         above = names.definition(base.value, outside)
         if above is not None and above is not kind and subclasses(names, above, wanted, depth - 1):

@@ -3,8 +3,8 @@
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Final
 
 from hotlap.levers import all_levers
 from hotlap.records.errors import RecordError, UsageError
@@ -20,10 +20,8 @@ from .places import Places
 from .project import Project, read_project
 from .rules import all_rules
 from .rules._base import CannotWrite, Edit, Settings, Touched
-from .source import Unreadable
-
-NO_RULE: Final = "no rule of this hotlap writes it"
-AT_LAUNCH: Final = "set in the environment, in the command to start below; nothing of it is in the source"
+from .rules._unwritten import unwritten
+from .source import LONGEST_LINE, Unreadable
 
 
 @dataclass(frozen=True)
@@ -70,12 +68,13 @@ def write(
         lever = Lever(name=name, settings=dict(recipe[name]))
         outcome = _apply(project, name, recipe, facts, cuda)
         if isinstance(outcome, CannotWrite):
-            refused.append(_refused(lever, outcome))
+            refused.append(_refused(lever, as_before(before, project, outcome.lines), outcome.why))
             continue
+        where = as_before(before, project, outcome.where)
         project = outcome.project
         touched |= outcome.touched
         written.append(Written(
-            lever=name, settings=lever.settings, where=outcome.where, already=outcome.already, partly=outcome.partly,
+            lever=name, settings=lever.settings, where=where, already=outcome.already, partly=outcome.partly,
             notes=outcome.notes,
         ))  # fmt: skip
     check(before, project, touched)
@@ -86,21 +85,39 @@ def _apply(
     project: Project, name: str, recipe: Mapping[str, Settings], facts: Facts | None, cuda: bool
 ) -> Edit | CannotWrite:
     rule = all_rules().get(name)
+    places = Places(project, facts, cuda)
     if rule is None:
-        lever = all_levers()[name]
-        environment = "install" not in vars(type(lever)) and lever.environment(dict(recipe[name]))
-        return Edit(project, notes=(AT_LAUNCH,)) if environment else CannotWrite(NO_RULE)
+        return unwritten(places, name)
     try:
-        return rule.edit(Places(project, facts, cuda), recipe[name], recipe)
+        return rule.edit(places, recipe[name], recipe)
     except Unreadable as error:
         return CannotWrite(f"what it would write is no Python: {error}")
 
 
-def _refused(lever: Lever, outcome: CannotWrite) -> NotWritten:
+def _refused(lever: Lever, lines: Sequence[Line], why: str) -> NotWritten:
     source = all_levers()[lever.name].source(lever.settings)
-    return NotWritten(
-        lever=lever.name, settings=lever.settings, why=outcome.why, look_at=_sorted(outcome.lines), source=source
-    )
+    return NotWritten(lever=lever.name, settings=lever.settings, why=why, look_at=_sorted(lines), source=source)
+
+
+def as_before(before: Project, now: Project, lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Lines of files that rules have changed already, as they are in the user's files."""
+    found = []
+    changed_files = {source.shown: (before.sources[path], source) for path, source in now.sources.items()}
+    for line in lines:
+        old, new = changed_files[line.file]
+        number = line.line if old.data == new.data else _line_before(old.lines, new.lines, line.line)
+        text = old.lines[number - 1].strip() if number <= len(old.lines) else ""
+        found.append(Line(file=line.file, line=number, text=text[:LONGEST_LINE]))
+    return tuple(found)
+
+
+def _line_before(old: Sequence[str], new: Sequence[str], number: int) -> int:
+    """The line that a line (from 1) of a later text was, or stands for."""
+    for kind, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if j1 < number <= j2:
+            shift = number - 1 - j1
+            return i1 + 1 + (shift if kind == "equal" else min(shift, max(0, i2 - i1 - 1)))
+    return number
 
 
 def _sorted(lines: Sequence[Line]) -> tuple[Line, ...]:

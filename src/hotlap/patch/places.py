@@ -17,9 +17,10 @@ from .scopes import Scope, Var, dotted
 from .source import Source
 from .tensors import LOSS, Tensors
 
-OPTIMIZER: Final = re.compile(r"torch\.optim(?:\.\w+)?\.([A-Z]\w*)")
+OPTIMIZER: Final = re.compile(r"torch\.optim(?:\.(?!lr_scheduler\.|swa_utils\.)\w+)?\.([A-Z]\w*)")
 LOADERS: Final = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
-MODULES: Final = ("nn.Module", "LightningModule", "Module")
+MODULES: Final = re.compile(r"(?:Module|\btorch\.nn\.(?:modules\.\w+\.)?[A-Z]\w*)$")
+DERIVED_LOADERS: Final = re.compile(r"torch\.utils\.data\.(?:dataloader\.)?DataLoader$")
 NO_GRAD: Final = ("no_grad", "inference_mode")
 
 
@@ -80,6 +81,20 @@ class Places:
         """The functions (or modules) that hold the backward, each once."""
         return list(dict.fromkeys(site.scope for site in self.backwards))
 
+    @cached_property
+    def inference(self) -> bool:
+        """Whether the command only infers, as it was seen, or as far as its source tells."""
+        if self.facts is not None and self.facts.mode != "none":
+            return self.facts.mode == "inference"
+        if self.backwards or self.optimizers:
+            return False
+        return any(name in source.walk.uses for source in self.project.sources.values() for name in NO_GRAD)
+
+    @cached_property
+    def _anchors(self) -> list[Site]:
+        """What the loop that the command is about goes around: the backward, or in inference the model's calls."""
+        return self.root_calls if self.inference else self.backwards
+
     # modules
 
     def module_class(self, at: At) -> str | None:
@@ -111,13 +126,16 @@ class Places:
         if given is not None and dotted(given):
             asked = [at.node for at in self.names.origins(given, site.scope)] or asked
         for node in asked:
-            for call in _calls_in(node):
+            for call in calls_in(node):
                 if isinstance(call.func, cst.Attribute) and call.func.attr.value in {"parameters", "named_parameters"}:
                     yield site.source, call.func.value
 
     @cached_property
     def root_calls(self) -> list[Site]:
-        """Calls of the trained models in the training loops (or in functions that these call), not under `no_grad`."""
+        """Calls of the trained models in the training loops (or in functions that these call), not under `no_grad`; of
+        every model where the command only infers."""
+        if self.inference:
+            return self._root_calls({scope for scope, _ in self.names.calls})
         found = self._root_calls(self.loops)
         if not found:
             found = self._root_calls(self._called_from(self.loops))
@@ -128,7 +146,9 @@ class Places:
         within = set(scopes)
         found = []
         for scope, call in self.names.calls:
-            if scope not in within or dotted(call.func) is None or self.without_gradients(scope, call):
+            if scope not in within or dotted(call.func) is None:
+                continue
+            if not self.inference and self.without_gradients(scope, call):
                 continue
             kind = self._model(call, scope)
             if kind is not None:
@@ -158,7 +178,9 @@ class Places:
         roots = self.facts.roots if self.facts is not None else ()
         if not kind or not roots or any(root.wrapper or root.name == "OptimizedModule" for root in roots):
             return True
-        return any(root.name.rpartition(".")[2] == kind.rpartition(".")[2] for root in roots if root.training)
+        return any(
+            root.name.rpartition(".")[2] == kind.rpartition(".")[2] for root in roots if root.training or self.inference
+        )
 
     def _called_from(self, scopes: Iterable[Scope]) -> list[Scope]:
         within = set(scopes)
@@ -195,14 +217,18 @@ class Places:
 
     @cached_property
     def loaders(self) -> list[Site]:
-        """Calls that make a DataLoader, of torch's class or one of the user's derived from it."""
+        """Calls that make a DataLoader; kind: "" where it is of a class of the user's derived from torch's."""
         found = []
         for scope, call in self.names.calls:
             full = self.names.resolve(call.func, scope) or ""
             kind = self.names.definition(call.func, scope)
-            mine = kind is not None and isinstance(kind.node, cst.ClassDef) and subclasses(self.names, kind, LOADERS)
+            mine = (
+                kind is not None
+                and isinstance(kind.node, cst.ClassDef)
+                and subclasses(self.names, kind, DERIVED_LOADERS)
+            )
             if full in LOADERS or mine:
-                found.append(Site(scope.source, scope, call, full.rpartition(".")[2]))
+                found.append(Site(scope.source, scope, call, "" if mine else "DataLoader"))
         return found
 
     def training_loader(self) -> Site | Reason:
@@ -225,7 +251,7 @@ class Places:
     def _feeding(self) -> list[Site]:
         """Loaders that reach the loop around a backward, or an `iter()` in its function."""
         nodes: set[cst.CSTNode] = set()
-        for site in self.backwards:
+        for site in self._anchors:
             for scope, iterated in self._iterated(site):
                 nodes |= {at.node for at in self._unwrapped(iterated, scope, 6)}
         return [site for site in self.loaders if site.call in nodes]
@@ -251,10 +277,11 @@ class Places:
 
     def _iterators(self, scope: Scope) -> Iterator[tuple[Scope, cst.BaseExpression]]:
         for other, call in self.names.calls:
-            if other is scope and dotted(call.func) in {"iter", "next"} and not self.without_gradients(scope, call):
-                value = argument(call, 0, "")
-                if value is not None:
-                    yield scope, value
+            if other is not scope or dotted(call.func) not in {"iter", "next"}:
+                continue
+            value = argument(call, 0, "")
+            if value is not None and (self.inference or not self.without_gradients(scope, call)):
+                yield scope, value
 
     def _unwrapped(self, node: cst.BaseExpression, scope: Scope, depth: int) -> Iterator[At]:
         """Origins of what is iterated, through `enumerate`, `tqdm` and the like, and the user's own generators."""
@@ -314,7 +341,8 @@ class _Calls(cst.CSTVisitor):
         self.found.append(node)
 
 
-def _calls_in(node: cst.CSTNode) -> list[cst.Call]:
+def calls_in(node: cst.CSTNode) -> list[cst.Call]:
+    """Every call in a node."""
     finder = _Calls()
     node.visit(finder)
     return finder.found

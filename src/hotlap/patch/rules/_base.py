@@ -10,7 +10,8 @@ import libcst as cst
 
 from hotlap.records.patch import Line
 
-from ..edits import Replacement, after, replace, spelled
+from ..edits import Replacement, after, before, replace, spelled
+from ..names import Names
 from ..places import Places
 from ..project import Project
 from ..scopes import Scope, dotted
@@ -100,9 +101,10 @@ def assigned(places: Places, *last: str) -> list[tuple[Source, cst.Assign]]:
     ]
 
 
-def at_the_top(places: Places, text: str) -> Outcome:
-    """A statement after the imports of the file that the command runs; `torch` in it is written as the file has it."""
-    source = places.project.main
+def at_the_top(places: Places, text: str, source: Source | None = None, *imports: str) -> Outcome:
+    """A statement after the imports of a file (that which the command runs); `torch` in it is written as the file has
+    it. imports: modules below torch that it needs."""
+    source = source or places.project.main
     scope = places.names.of(source).scopes[source.tree]
     last = _last_import(source)
     if last is None:
@@ -112,11 +114,52 @@ def at_the_top(places: Places, text: str) -> Outcome:
     if torch is None and any((binding.imported or "").partition(".")[0] != "torch" for binding in bound):
         return CannotWrite(f"`torch` is not the module torch in {source.shown}", (source.place(last),))
     texts = [text.replace("torch.", f"{torch or 'torch'}.", 1)]
-    if torch is None and not bound:
+    if torch not in {None, "torch"} and imports:
+        return CannotWrite(f"`torch` is imported under another name in {source.shown}", (source.place(last),))
+    texts[:0] = [f"import {name}" for name in imports]
+    if torch is None and not bound and not imports:
         texts.insert(0, "import torch")
     anchor = _after_flags(source, last)
     changes: dict[cst.CSTNode, Replacement] = {anchor: after(source, *texts, apart=anchor is last)}
     return Edit(places.project.with_sources(replace(source, changes)), (source.place(last),), touched(source, scope))
+
+
+def importing(source: Source, scope: Scope, name: str, names: Names) -> dict[cst.CSTNode, Replacement] | None:
+    """The change that makes a function able to write the dotted name of a module: nothing where it is imported, an
+    import at the top of the file where it is not; None where its first word means something else."""
+    root = name.partition(".")[0]
+    known = names.resolve(cst.Name(root), scope) == root
+    if not known and root in source.walk.uses:
+        return None
+    tops = [node for node in source.tree.body if isinstance(node, cst.BaseStatement)]
+    if known and any(name in _plain_imports(node) for node in tops):
+        return {}
+    beside = [node for node in tops if any(text.partition(".")[0] == root for text in _plain_imports(node))]
+    if known and beside:
+        return {beside[-1]: after(source, f"import {name}")}
+    return {_first(source): before(source, f"import {name}")}
+
+
+def _plain_imports(node: cst.BaseStatement) -> list[str]:
+    """The modules that `import a, b.c` names, without those that it gives other names."""
+    if not isinstance(node, cst.SimpleStatementLine):
+        return []
+    statements = [small for small in node.body if isinstance(small, cst.Import)]
+    return [dotted(alias.name) or "" for small in statements for alias in small.names if alias.asname is None]
+
+
+def _first(source: Source) -> cst.BaseStatement:
+    """The first statement that an import may stand before: behind the docstring and imports from `__future__`."""
+    for node in source.tree.body:
+        assert isinstance(node, cst.BaseStatement)
+        if not _is_docstring(node) and "__future__" not in _imports(node):
+            return node
+    raise AssertionError("a file that does something has such a statement")
+
+
+def _is_docstring(node: cst.BaseStatement) -> bool:
+    small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+    return isinstance(small, cst.Expr) and isinstance(small.value, cst.BaseString)
 
 
 def _last_import(source: Source) -> cst.BaseStatement | None:
@@ -174,5 +217,5 @@ def constant(node: cst.BaseExpression) -> bool | int | str | None:
 
 __all__ = (
     "NO_LOOP", "NO_TORCH", "CannotWrite", "Edit", "Outcome", "Rule", "Settings", "Touched", "already", "assigned",
-    "at_the_top", "calls_named", "constant", "touched", "with_torch",
+    "at_the_top", "calls_named", "constant", "importing", "touched", "with_torch",
 )  # fmt: skip

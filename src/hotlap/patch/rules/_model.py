@@ -12,6 +12,7 @@ from ..names import At
 from ..places import Places, Reason, Site
 from ..scopes import Scope, Var, dotted
 from ..source import Source
+from ..start import Start, training_start
 from ..tensors import TENSOR_METHODS, reads
 from ._base import NO_LOOP, CannotWrite
 
@@ -25,7 +26,9 @@ RECURRENT = ("LSTM", "GRU", "RNN", "MultiheadAttention")
 
 
 def trained_calls(places: Places) -> list[Site] | CannotWrite:
-    """The calls of the trained model."""
+    """The calls of the trained model; in commands that only infer, of the model."""
+    if places.inference:
+        return places.root_calls or CannotWrite("the call of the model was not found")
     if not places.backwards:
         steps = [
             scope.source.place(scope.node)
@@ -70,7 +73,7 @@ def spots(places: Places, sites: Iterable[Site]) -> list[Spot] | CannotWrite:
 
 def _spot(places: Places, variable: Var, site: Site) -> Spot | CannotWrite:
     source = variable.scope.source
-    nodes = [binding.statement for binding in variable.scope.names[variable.name]]
+    nodes = _before_training(places, variable)
     lines = tuple(source.place(node) for node in nodes)
     homes = {source.scope(node) for node in nodes}
     if len(homes) != 1 or not all(isinstance(node, cst.Assign | cst.AnnAssign) for node in nodes):
@@ -91,6 +94,16 @@ def _spot(places: Places, variable: Var, site: Site) -> Spot | CannotWrite:
     return Spot(source, home, body[at], variable.name)
 
 
+def _before_training(places: Places, variable: Var) -> list[cst.CSTNode]:
+    """The statements that assign a variable, but for those behind the training loop (`model = torch.load(best)`)."""
+    nodes = [binding.statement for binding in variable.scope.names[variable.name]]
+    start = training_start(places) if places.backwards else None
+    if isinstance(start, Start) and start.scope is variable.scope:
+        end = start.source.end(start.loop).line
+        return [node for node in nodes if start.source.line(node) <= end] or nodes
+    return nodes
+
+
 def _of_model(node: cst.BaseStatement, name: str) -> bool:
     """`model.to(device)` and the like, on a line of its own."""
     if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
@@ -100,7 +113,9 @@ def _of_model(node: cst.BaseStatement, name: str) -> bool:
         return False
     func = small.value.func
     return (
-        isinstance(func, cst.Attribute) and dotted(func.value) == name and func.attr.value in {"to", "cuda", "compile"}
+        isinstance(func, cst.Attribute)
+        and dotted(func.value) == name
+        and func.attr.value in {"to", "cuda", "cpu", "double", "half", "bfloat16", "float", "compile"}
     )
 
 
@@ -205,10 +220,10 @@ def _assigned(
 def _unpacked(
     places: Places, site: Site, line: cst.SimpleStatementLine, target: cst.Tuple | cst.List, method: str
 ) -> Converted | CannotWrite:
-    names = [element.value.value for element in target.elements if isinstance(element.value, cst.Name)]
-    if len(names) != len(target.elements) or any(isinstance(e, cst.StarredElement) for e in target.elements):
+    names = [dotted(element.value) for element in target.elements if isinstance(element, cst.Element)]
+    if len(names) != len(target.elements) or any(name is None or name.count(".") > 1 for name in names):
         return CannotWrite("the model's output is unpacked into more than names", (site.place,))
-    used = [name for name in names if reads(site.scope, name)]
+    used = [name for name in names if name and (reads(site.scope, name) or "." in name)]
     doubtful = [name for name in used if not places.tensors.is_tensor(name, site.scope)]
     if doubtful:
         return CannotWrite(f"`{doubtful[0]}` was not proven to be a tensor", (site.place,))

@@ -64,6 +64,8 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
         return already(places, own)
     seen = [(s, c) for s, c in calls_named(places, "softmax") if _in_module(places, places.names.scope(s, c))]
     where = tuple(source.place(call) for source, call in seen)
+    if not where:
+        return CannotWrite("no module of yours calls softmax")
     return CannotWrite("the attention has none of the forms that can be written safely", where)
 
 

@@ -1,10 +1,12 @@
 """`model.compile()` where the model has its final value."""
 
+import re
 from collections.abc import Mapping
 
 import libcst as cst
 
 from ..edits import Replacement, after, before, replace, statement
+from ..names import At, subclasses
 from ..places import Places, Site
 from ..project import Project
 from ..scopes import dotted
@@ -23,6 +25,11 @@ from ._base import (
 )
 from ._model import Spot, in_place, same_model, spots, trained_calls
 
+LAYER = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(?!Module$)[A-Z]\w*$")
+LOOKED_PAST = (
+    "the model is one of torch's own, which `.compile()` looks past without a word: `model = torch.compile(model)` "
+    "takes it, but puts `_orig_mod.` before the names in its state_dict"
+)
 LOSS = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
 
 
@@ -33,8 +40,11 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     if isinstance(sites, CannotWrite):
         return sites
     mode = settings["mode"]
-    argument = "" if mode == "default" else f'mode="{mode}"'
-    own = _compiled(places, sites)
+    argument = {"default": "", "dynamic": "dynamic=True"}.get(mode, f'mode="{mode}"')
+    passed = [site.place for site in sites if any(looked_past(places, at) for at in origins_of(places, site))]
+    if passed:
+        return CannotWrite(LOOKED_PAST, tuple(passed))
+    own = compiled_by_source(places, sites)
     found = spots(places, sites)
     if own:
         mine = not isinstance(found, CannotWrite) and _are_ours(own, found, argument)
@@ -49,6 +59,21 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
             return cloned
         project, changed = cloned
     return _write(places, project, found, argument, changed, sites)
+
+
+def origins_of(places: Places, site: Site) -> list[At]:
+    """What makes the model that a call runs."""
+    return places.names.origins(site.call.func, site.scope)
+
+
+def looked_past(places: Places, at: At) -> bool:
+    """Whether an expression makes a module whose forward is in torch's own files."""
+    kind = places.names.instance_of(at)
+    if kind is None:
+        scope = places.names.scope(at.source, at.node)
+        called = at.node.func if isinstance(at.node, cst.Call) else at.node
+        return LAYER.match(places.names.resolve(called, scope) or "") is not None
+    return "forward" not in kind.functions and subclasses(places.names, kind, LAYER)
 
 
 def _write(
@@ -116,7 +141,7 @@ class _Equal(cst.CSTVisitor):
         return super().on_visit(node)
 
 
-def _compiled(places: Places, sites: list[Site]) -> list[Site]:
+def compiled_by_source(places: Places, sites: list[Site]) -> list[Site]:
     """Where the source compiles one of the models."""
     found = []
     for source, call in calls_named(places, "compile"):

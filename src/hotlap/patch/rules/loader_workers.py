@@ -1,5 +1,6 @@
 """Worker processes in the arguments of the DataLoader that feeds the training loop."""
 
+import re
 from collections.abc import Mapping
 
 import libcst as cst
@@ -11,6 +12,7 @@ from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, constant
 
 POSITIONS = {"num_workers": 5, "pin_memory": 7}
 """Where DataLoader takes these without a keyword; the others it takes by keyword only."""
+ITERABLE = re.compile(r"IterableDataset$")
 LATER_EPOCHS = (
     "persistent workers draw no new seed at an epoch, so from the second epoch on shuffling and dropout draw other "
     "random numbers than before (the recipe makes up for that)"
@@ -43,7 +45,7 @@ def _why_not(places: Places, site: Site) -> str:
     given = next((arg.value for arg in site.call.args if not arg.star and _name(arg, 0) in {"dataset", "#0"}), None)
     for at in places.names.origins(given, site.scope) if given is not None else []:
         kind = places.names.instance_of(at)
-        if kind is not None and subclasses(places.names, kind, ("IterableDataset",)) and not loaders:
+        if kind is not None and subclasses(places.names, kind, ITERABLE) and not loaders:
             return "the dataset is iterable: several workers would repeat its data unless it shards itself"
     if not site.kind:
         return "the loader is of a class of your own, whose arguments are not known"

@@ -1,0 +1,245 @@
+"""What the rules about repeated blocks share: the lists of a model that hold them, as its classes make them."""
+
+import builtins
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from hotlap.records.patch import Line
+
+from ..edits import own_line
+from ..names import argument, subclasses
+from ..places import MODULES, Places, Site, calls_in
+from ..scopes import Scope, dotted
+from ..source import Source
+from ._base import CannotWrite
+
+LISTS = re.compile(r"torch\.nn\.(?:modules\.container\.)?(ModuleList|Sequential)$")
+DICT = re.compile(r"torch\.nn\.(?:modules\.container\.)?ModuleDict$")
+LAYER = re.compile(r"torch\.nn\.")
+DEEPEST = 4
+STATEFUL = re.compile(r"BatchNorm|SyncBN|InstanceNorm|spectral_norm|SpectralNorm|np\.random|numpy\.random|\brandom\.")
+"""In a block that must not be computed twice: running statistics, random numbers that torch does not restore."""
+NO_BLOCKS = "no list of repeated blocks was found in the classes of the model"
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A list of blocks. owner: the class that has it; name: its attribute (`self.transformer.h`); statement: the last
+    one that fills it; kind: the class of the blocks; sequence: a Sequential."""
+
+    owner: Scope
+    name: str
+    statement: cst.BaseStatement
+    kind: Scope
+    sequence: bool
+
+    @property
+    def source(self) -> Source:
+        """The file that it stands in."""
+        return self.owner.source
+
+    @property
+    def place(self) -> Line:
+        """As the user is told."""
+        return self.source.place(self.statement)
+
+
+def block_lists(places: Places, sites: Iterable[Site]) -> list[Blocks] | CannotWrite:
+    """The lists of repeated blocks in the models that are called, of classes of the user's."""
+    found: dict[cst.CSTNode, Blocks] = {}
+    for site in sites:
+        kinds = [places.names.instance_of(at) for at in places.names.origins(site.call.func, site.scope)]
+        known = [kind for kind in kinds if kind is not None]
+        if not known:
+            return CannotWrite("the class of the model is not one of yours", (site.place,))
+        for kind in known:
+            for blocks in _lists_of(places, kind, DEEPEST):
+                found.setdefault(blocks.statement, blocks)
+    inner = {kind for blocks in found.values() for kind in _classes_in(places, blocks.kind, DEEPEST)}
+    outer = [blocks for blocks in found.values() if blocks.owner not in inner and blocks.owner is not blocks.kind]
+    return outer or CannotWrite(NO_BLOCKS, tuple(dict.fromkeys(site.place for site in sites)))
+
+
+def _lists_of(places: Places, kind: Scope, depth: int) -> Iterator[Blocks]:
+    """The lists of a class, and of the classes of its parts."""
+    for name, value in _attributes(kind):
+        yield from _list(places, kind, name, value)
+        part = _class_of(places, value, kind)
+        if part is not None and depth:
+            yield from _lists_of(places, part, depth - 1)
+
+
+def _list(places: Places, owner: Scope, name: str, value: cst.BaseExpression) -> Iterator[Blocks]:
+    """The blocks of one attribute: a list, or lists in a ModuleDict."""
+    if not isinstance(value, cst.Call):
+        return
+    full = _resolved(places, value.func, owner)
+    if DICT.match(full):
+        for key, inner in _items(value):
+            yield from _list(places, owner, f"{name}.{key}", inner)
+        return
+    match = LISTS.match(full)
+    line = own_line(owner.source, value)
+    if match is None or line is None:
+        return
+    made = list(_members(owner, name, value))
+    kinds = {_class_of(places, node, owner) for node, _ in made}
+    kind = next(iter(kinds), None)
+    if len(kinds) == 1 and kind is not None and sum(count for _, count in made) > 1 and _has_parts(places, kind):
+        yield Blocks(owner, name, _filled(owner, name, line), kind, match[1] == "Sequential")
+
+
+def _members(owner: Scope, name: str, value: cst.Call) -> Iterator[tuple[cst.BaseExpression, int]]:
+    """What a list is filled with, and how often: 2 stands for several."""
+    for arg in value.args:
+        node = arg.value
+        if isinstance(node, cst.ListComp | cst.GeneratorExp):
+            yield node.elt, 2
+        elif isinstance(node, cst.List | cst.Tuple):
+            yield from ((element.value, 1) for element in node.elements)
+        elif arg.star != "**":
+            yield node, 1
+    for call in _appends(owner, name):
+        yield call.args[0].value, 2 if owner.source.around(call, cst.For, cst.While) else 1
+
+
+def _appends(owner: Scope, name: str) -> list[cst.Call]:
+    return [
+        call
+        for scope, call in owner.source.walk.calls
+        if scope.owner is owner and dotted(call.func) == f"{name}.append" and len(call.args) == 1
+    ]
+
+
+def _filled(owner: Scope, name: str, line: cst.BaseStatement) -> cst.BaseStatement:
+    """The statement behind which a list is full: beside its own, the last that appends to it, or its loop."""
+    block = owner.source.parent(line)
+    found = line
+    for call in _appends(owner, name):
+        node: cst.CSTNode | None = call
+        while node is not None and owner.source.parent(node) is not block:
+            node = owner.source.parent(node)
+        if isinstance(node, cst.BaseStatement):
+            found = node
+    return found
+
+
+def _items(call: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """The entries of `ModuleDict(dict(a=...))` and `ModuleDict({"a": ...})`."""
+    given = argument(call, 0, "modules")
+    if isinstance(given, cst.Call) and dotted(given.func) == "dict":
+        yield from ((arg.keyword.value, arg.value) for arg in given.args if arg.keyword is not None)
+    elif isinstance(given, cst.Dict):
+        for element in given.elements:
+            if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString):
+                yield str(element.key.evaluated_value), element.value
+
+
+def _attributes(kind: Scope) -> Iterator[tuple[str, cst.BaseExpression]]:
+    for name, bindings in kind.names.items():
+        if name.startswith("self."):
+            yield from ((name, b.value) for b in bindings if b.value is not None and b.whole and b.index is None)
+
+
+def _resolved(places: Places, node: cst.BaseExpression, owner: Scope) -> str:
+    return places.names.resolve(node, places.names.scope(owner.source, node)) or ""
+
+
+def _class_of(places: Places, node: cst.BaseExpression, owner: Scope) -> Scope | None:
+    """The class of the user's that an expression in a class's methods makes a module of."""
+    if not isinstance(node, cst.Call) or dotted(node.func) is None:
+        return None
+    kind = places.names.definition(node.func, places.names.scope(owner.source, node))
+    if kind is None or not isinstance(kind.node, cst.ClassDef) or not subclasses(places.names, kind, MODULES):
+        return None
+    return kind
+
+
+def _has_parts(places: Places, kind: Scope) -> bool:
+    """Whether a class has a forward of its own and is made of modules."""
+    if "forward" not in kind.functions:
+        return False
+    return any(
+        _class_of(places, value, kind)
+        or (isinstance(value, cst.Call) and LAYER.match(_resolved(places, value.func, kind)))
+        for _, value in _attributes(kind)
+    )
+
+
+def _classes_in(places: Places, kind: Scope, depth: int) -> set[Scope]:
+    """The classes that a class's modules are of, and theirs, with itself."""
+    found = {kind}
+    for _, value in _attributes(kind):
+        for call in calls_in(value):
+            part = _class_of(places, call, kind)
+            if part is not None and part not in found and depth:
+                found |= _classes_in(places, part, depth - 1)
+    return found
+
+
+# whether a block may be computed twice
+
+
+def unsound(places: Places, kind: Scope) -> tuple[str, Line] | None:
+    """Why a forward of this class may not be computed a second time in the backward, as far as the source tells."""
+    for part in _classes_in(places, kind, DEEPEST):
+        source = part.source
+        here = source.place(part.node)
+        text = STATEFUL.search(source.tree.code_for_node(part.node))
+        if text is not None:
+            return f"`{text[0]}` in {part.name}: computing it twice would not be the same", here
+        node = _changes_itself(part)
+        if node is not None:
+            return f"{part.name} changes its own state outside of its __init__", source.place(node)
+        node = next((call for call in _made(part) if not _known(places, part, call)), None)
+        if node is not None:
+            return f"what {part.name} is made of is not known", source.place(node)
+    return None
+
+
+def _made(kind: Scope) -> list[cst.Call]:
+    return [call for _, value in _attributes(kind) for call in calls_in(value)]
+
+
+def _known(places: Places, kind: Scope, call: cst.Call) -> bool:
+    """Whether a call in the making of a module makes one of torch's, one of the user's, or none at all."""
+    full = _resolved(places, call.func, kind)
+    first = (dotted(call.func) or "").partition(".")[0]
+    scope = places.names.scope(kind.source, call)
+    if full.partition(".")[0] in {"torch", *sys.stdlib_module_names}:
+        return True
+    if (
+        "." not in (dotted(call.func) or ".")
+        and hasattr(builtins, first)
+        and places.names.variable(first, scope) is None
+    ):
+        return True
+    return _class_of(places, call, kind) is not None
+
+
+def _changes_itself(kind: Scope) -> cst.CSTNode | None:
+    """A statement outside of `__init__` that changes an attribute."""
+    for name, bindings in kind.names.items():
+        for binding in bindings:
+            if name.startswith("self.") and _method(kind, binding.statement) not in {"__init__", ""}:
+                return binding.statement
+    for scope, call in kind.source.walk.calls:
+        name, last = dotted(call.func) or "", (dotted(call.func) or "").rpartition(".")[2]
+        mine = scope.owner is kind and scope.name != "__init__" and name.startswith("self.")
+        if mine and ((last.endswith("_") and not last.endswith("__")) or last in {"append", "update", "extend", "pop"}):
+            return call
+    return None
+
+
+def _method(kind: Scope, node: cst.CSTNode) -> str:
+    """The name of the method of a class that a node stands in."""
+    found: cst.CSTNode | None = node
+    while found is not None and kind.source.scope(found) is not kind.node:
+        found = kind.source.scope(found)
+        if isinstance(found, cst.Module):
+            return ""
+    return found.name.value if isinstance(found, cst.FunctionDef) else ""

@@ -1,0 +1,124 @@
+"""The levers that no rule writes: why not, and which lines to look at to write them by hand."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hotlap.records.patch import Line
+
+from ..places import Places, Reason
+from ..tensors import FUNCTIONAL
+from ._base import CannotWrite, calls_named
+
+ATTENTION = ("scaled_dot_product_attention", "softmax")
+NO_RULE = "no rule of this hotlap writes it"
+
+
+@dataclass(frozen=True)
+class Unwritten:
+    """Why a lever is left to the user. look_at: finds the lines."""
+
+    why: str
+    look_at: Callable[[Places], Iterable[Line]]
+
+
+def unwritten(places: Places, name: str) -> CannotWrite:
+    """What is said of a lever without a rule."""
+    found = REASONS.get(name)
+    return CannotWrite(NO_RULE) if found is None else CannotWrite(found.why, tuple(found.look_at(places)))
+
+
+def _update(places: Places) -> list[Line]:
+    """The backward, and what is done between it and the next."""
+    loops = {scope.source for scope in places.loops}
+    calls = [(s, c) for name in ("step", "zero_grad") for s, c in calls_named(places, name) if s in loops]
+    return [*(site.place for site in places.backwards), *(source.place(call) for source, call in calls)]
+
+
+def _batches(places: Places) -> list[Line]:
+    loader = places.training_loader()
+    return [*(loader.lines if isinstance(loader, Reason) else (loader.place,)), *_update(places)]
+
+
+def _optimizers(places: Places) -> list[Line]:
+    steps = [source.place(call) for source, call in calls_named(places, "step")[:3]]
+    return [site.place for site in places.optimizers] or steps
+
+
+def _losses(places: Places) -> list[Line]:
+    return [
+        scope.source.place(call)
+        for scope, call in places.names.calls
+        if places.tensors.is_loss(call, scope)
+        or (
+            FUNCTIONAL.fullmatch(full := places.names.resolve(call.func, scope) or "") is not None
+            and full.endswith(("cross_entropy", "_loss"))
+        )
+    ]
+
+
+def _attentions(places: Places) -> list[Line]:
+    return [source.place(call) for name in ATTENTION for source, call in calls_named(places, name)]
+
+
+def _models(places: Places) -> list[Line]:
+    return [site.place for site in places.root_calls]
+
+
+def _samples(places: Places) -> list[Line]:
+    """Where samples are made, and the loader that asks for them."""
+    made = [
+        scope.source.place(scope.node)
+        for source in places.project.sources.values()
+        for scope in places.names.of(source).scopes.values()
+        if scope.name in {"__getitem__", "__getitems__"}
+    ]
+    loader = places.training_loader()
+    return [*made, *(() if isinstance(loader, Reason) else (loader.place,))]
+
+
+REASONS: dict[str, Unwritten] = {
+    "accumulate": Unwritten(
+        "what a loop does once a batch (clipping, schedules, logs, means over the loader's length) would have to be "
+        "told from what it does once an update, and the source does not say which is which",
+        _batches,
+    ),
+    "graph-optimizer": Unwritten(
+        "a CUDA graph needs gradients that stay at their addresses, a learning rate on the device and steps before it "
+        "is captured: no small diff, and every way of clearing gradients or changing the rate has to be looked at",
+        _optimizers,
+    ),
+    "linear-cross-entropy": Unwritten(
+        "the lever's loss in chunks is some 80 lines of autograd; `F.linear_cross_entropy` is in torch 2.13 and later "
+        "only, adds up in the inputs' dtype, and needs a forward that returns what the head would get, not logits",
+        _losses,
+    ),
+    "flex-attention": Unwritten(
+        "a mask is known by its values, which the lever looks at in each run; the source tells only how it is made",
+        _attentions,
+    ),
+    "graph-forward": Unwritten(
+        "a CUDA graph needs buffers for its inputs, a recording for each shape and a watch for what a replay leaves "
+        "out: no small diff",
+        _models,
+    ),
+    "pad-vocabulary": Unwritten(
+        "it pads the head's weight anew in each forward, and logits come as a slice, on which `.view(-1)` raises: "
+        "every line that takes them has to be looked at",
+        _losses,
+    ),
+    "quantize-linear": Unwritten(
+        "outputs change by an error that the lever measures in each run, and weights that are used elsewhere keep "
+        "their precision, which is seen only there",
+        _models,
+    ),
+    "optimizer-offload": Unwritten(
+        "it takes two hooks of some 20 lines that keep what of the optimizer's state is where; checkpoints and "
+        "whatever else reads the state between steps have to be looked at",
+        _optimizers,
+    ),
+    "sample-cache": Unwritten(
+        "that samples are the same each time they are made is proved anew in every run (some are made twice and "
+        "compared, random generators watched); a cache in the source would stay when the dataset changes",
+        _samples,
+    ),
+}

@@ -1,0 +1,17 @@
+"""Settings of torch's allocator, in the environment of the command."""
+
+from collections.abc import Mapping
+
+from hotlap.levers.allocator import VARIABLES
+
+from ..places import Places
+from ._base import Outcome, Rule, Settings
+from ._launch import at_launch
+
+
+def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+    """Refuses where the source sets them."""
+    return at_launch(places, VARIABLES)
+
+
+RULE = Rule("allocator", edit)

@@ -1,0 +1,381 @@
+"""Rules about the loop, its loader and its update: what they write, and where they refuse."""
+
+import pytest
+from patching import Patcher
+
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def train(model, loader, optimizer):
+    for x, y in loader:
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def main():
+    data = TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
+    loader = DataLoader(data, batch_size=4, shuffle=True)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    # all epochs
+    for epoch in range(2):
+        train(model, loader, optimizer)
+
+
+main()
+"""
+STEP = """\
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def refused(patched: Patcher, text: str, lever: str, **settings: object) -> str:
+    """Why a lever is not written; checks that nothing is, and that lines are shown."""
+    result = patched(text, lever, **settings)
+    assert result.text() == text
+    assert result.refused[lever].look_at
+    return result.refused[lever].why
+
+
+# gc-pauses
+
+
+def test_the_collector_is_set_up_once_before_all_epochs(patched: Patcher) -> None:
+    result = patched(SCRIPT, "gc-pauses")
+    lines = ["gc.collect()", "gc.freeze()", "gc.set_threshold(50000, *gc.get_threshold()[1:])"]
+    block = "".join(f"    {line}\n" for line in lines)
+    assert result.text().startswith("import gc\nimport torch\n")
+    assert f"    # all epochs\n{block}    for epoch in range(2):\n" in result.text()
+    assert patched(result.text(), "gc-pauses").written["gc-pauses"].already
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "first"),
+    [
+        ("import torch\n", "import gc, torch\n", "import gc, torch\n"),
+        ("import torch\n", '"""Doc."""\nfrom __future__ import annotations\n\nimport torch\n',
+         '"""Doc."""\nfrom __future__ import annotations\n\nimport gc\nimport torch\n'),
+    ],
+)  # fmt: skip
+def test_where_gc_is_imported(old: str, new: str, first: str, patched: Patcher) -> None:
+    assert patched(SCRIPT.replace(old, new, 1), "gc-pauses").text().startswith(first)
+
+
+def test_a_closure_and_two_callers(patched: Patcher) -> None:
+    closure = STEP.replace("        loss.backward()\n", "        def closure():\n            loss.backward()\n")
+    result = patched(SCRIPT.replace(STEP, closure.replace("step()", "step(closure)")), "gc-pauses")
+    assert "for epoch in range(2)" in result.text().split("gc.set_threshold")[1]
+    twice = SCRIPT.replace("\n\nmain()", "\n    train(model, loader, optimizer)\n\n\nmain()")
+    assert "    for x, y in loader:" in patched(twice, "gc-pauses").text().split("gc.set_threshold")[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("import torch\n", "import gc\nimport torch\ngc.disable()\n", "sets the collector up itself"),
+        ("import torch\n", "import torch\ngc = 1\n", "`gc` means something else"),
+        ("    for x, y in loader:", "    if (x := 1) and (y := 2):", ""),
+    ],
+)
+def test_gc_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
+    text = SCRIPT.replace(old, new, 1)
+    if not why:  # no loop but that of the epochs is left, before which it goes
+        assert not patched(text, "gc-pauses").refused
+        text, why = text.replace("    for epoch in range(2):", "    if loader:"), "no loop was found"
+    assert why in refused(patched, text, "gc-pauses")
+
+
+# batch-size, batch-fetch
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("DataLoader(data, batch_size=4, shuffle=True)", "DataLoader(data, batch_size=4 * 4, shuffle=True)"),
+        ("DataLoader(data, args.batch, True)", "DataLoader(data, 4 * args.batch, True)"),
+        ("DataLoader(data, batch_size=a if b else c)", "DataLoader(data, batch_size=4 * (a if b else c))"),
+        ("DataLoader(data)", "DataLoader(data, batch_size=4)"),
+        ("DataLoader(data, **options)", 'DataLoader(data, **{**options, "batch_size": 4 * options["batch_size"]})'),
+        (
+            'DataLoader(data, **{**options, "num_workers": 2})',
+            'DataLoader(data, **{**options, "num_workers": 2, "batch_size": 4 * options["batch_size"]})',
+        ),
+    ],
+)
+def test_batch_size(call: str, expected: str, patched: Patcher) -> None:
+    text = SCRIPT.replace("DataLoader(data, batch_size=4, shuffle=True)", call)
+    text = text.replace("    data =", '    options = {"batch_size": 8}\n    data =')
+    result = patched(text, "batch-size")
+    assert f"loader = {expected}\n" in result.text()
+    assert "learning rate" in result.written["batch-size"].notes[0]
+    again = patched(result.text().replace("batch_size=4)", "batch_size=4 * 1)"), "batch-size").written["batch-size"]
+    assert again.already
+    assert "options" in call or "no earlier patch" in again.notes[0]
+
+
+@pytest.mark.parametrize("lever", ["batch-size", "batch-fetch"])
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("DataLoader(data, batch_sampler=batches)", "makes its batches itself"),
+        ("DataLoader(data, batch_size=None)", "makes its batches itself"),
+        ("DataLoader(data, **options)", "`**`"),
+        ("Mine(data, batch_size=4)", "class of your own"),
+        ("make(data)", "no DataLoader"),
+    ],
+)
+def test_loaders_that_are_left_alone(lever: str, call: str, why: str, patched: Patcher) -> None:
+    text = SCRIPT.replace("DataLoader(data, batch_size=4, shuffle=True)", call)
+    text = text.replace("def train", "class Mine(DataLoader):\n    pass\n\n\ndef train")
+    assert why in refused(patched, text, lever)
+
+
+BATCHES = "torch.utils.data.BatchSampler(torch.utils.data.{}, {}, {})"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sampler", "size", "drop", "rest"),
+    [
+        ("batch_size=4, shuffle=True", "RandomSampler(data)", "4", "False", ""),
+        ("4, False, num_workers=2, drop_last=True", "SequentialSampler(data)", "4", "True", ", num_workers=2"),
+        ("shuffle=True, generator=g", "RandomSampler(data, generator=g)", "1", "False", ", generator=g"),
+    ],
+)
+def test_whole_batches_of_tensors(
+    arguments: str, sampler: str, size: str, drop: str, rest: str, patched: Patcher
+) -> None:
+    result = patched(SCRIPT.replace("batch_size=4, shuffle=True", arguments), "batch-fetch")
+    batches = BATCHES.format(sampler, size, drop)
+    assert f"loader = DataLoader(data, sampler={batches}, batch_size=None{rest})\n" in result.text()
+    assert patched(result.text(), "batch-fetch").written["batch-fetch"].already
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("    model = Net()\n", "    model = Net()\n    print(loader.batch_size)\n", "batch_size is read"),
+        ("shuffle=True", "shuffle=args.shuffle", "is not written out"),
+        ("shuffle=True", "collate_fn=list", "makes its batches itself"),
+        ("data = TensorDataset", "data = Images", "not torch's TensorDataset"),
+        ("loader = DataLoader(data,", "loader = DataLoader(TensorDataset(torch.randn(4, 4)),", "line of its own"),
+    ],
+)
+def test_batch_fetch_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
+    assert why in refused(patched, SCRIPT.replace(old, new, 1), "batch-fetch")
+
+
+# fp16-scaling
+
+
+def test_a_scaler_around_backward_clipping_and_step(patched: Patcher) -> None:
+    clip = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    text = SCRIPT.replace(STEP, STEP.replace("        optimizer", f"        {clip}\n        optimizer"))
+    text = text.replace("(model(x) - y).square().mean()", "nn.functional.mse_loss(model(x), y)")
+    result = patched(text, "fp16-scaling")
+    assert result.lines()[1] == [
+        'scaler = torch.amp.GradScaler("cuda")',
+        'with torch.autocast("cuda", dtype=torch.float16):',
+        "output = model(x).float()",
+        "loss = nn.functional.mse_loss(output, y)",
+        "scaler.scale(loss).backward()",
+        "scaler.unscale_(optimizer)",
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    ]
+    again = patched(result.text(), "fp16-scaling")
+    assert again.written["fp16-scaling"].already
+    assert again.text() == result.text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("        optimizer.step()\n", "        optimizer.step()\n        loss.backward()\n", "one backward"),
+        ("loss.backward()", "loss.backward(retain_graph=True)", "not a plain one"),
+        ("loss.backward()", "loss.backward(); print(1)", "not a plain one"),
+        ("optimizer.step()", "optimizer.step(closure)", "without a closure"),
+        ("optimizer.step()", "other.step()", "without a closure"),
+        ("        optimizer.step()", "        keep(p.grad)\n        optimizer.step()", "gradients are read"),
+        ("def main", "def clip(p):\n    nn.utils.clip_grad_norm_(p, 1)\n\n\ndef main", "outside of the loop"),
+        ("    model = Net()\n", "    model = Net()\n    s = torch.amp.GradScaler()\n", "scales its loss itself"),
+        ("    model = Net()\n", "    model = Net()\n    model.double()\n", "float64"),
+    ],
+)
+def test_fp16_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
+    text = SCRIPT.replace("loss = (model(x) - y).square().mean()", "out = model(x)\n        loss = out.square().mean()")
+    assert why in refused(patched, text.replace(old, new, 1), "fp16-scaling")
+
+
+# activations
+
+
+def test_activations_are_offloaded_in_part(patched: Patcher) -> None:
+    text = SCRIPT.replace("import torch\n", "import torch as th\n").replace("torch.optim", "th.optim")
+    result = patched(text.replace("torch.randn", "th.randn"), "activation-offload")
+    assert result.lines()[1][0] == "with th.autograd.graph.save_on_cpu(pin_memory=True):"
+    assert "waits for each copy" in result.written["activation-offload"].partly
+    assert patched(result.text(), "activation-offload").written["activation-offload"].already
+    own = SCRIPT.replace(
+        "    model = Net()\n", "    model = Net()\n    h = torch.autograd.graph.saved_tensors_hooks(a, b)\n"
+    )
+    assert "hooks on saved tensors" in refused(patched, own, "activation-offload")
+    twice = SCRIPT.replace("loss = (", "a = 1; loss = (")
+    assert "line of its own" in refused(patched, twice, "activation-offload")
+
+
+def test_the_budget_needs_something_that_compiles(patched: Patcher) -> None:
+    assert "nothing in the patched source compiles" in refused(patched, SCRIPT, "activation-budget")
+    result = patched(SCRIPT, "activation-budget", "compile", budget=0.5)
+    line = "torch._functorch.config.activation_memory_budget = 0.5"
+    assert f"\n\nimport torch._functorch.config\n{line}\n" in result.text()
+    assert patched(result.text(), "activation-budget").written["activation-budget"].already
+    other = result.text().replace("= 0.5", "= 0.3")
+    assert "the recipe has 0.5" in refused(patched, other, "activation-budget")
+
+
+# the environment
+
+
+@pytest.mark.parametrize(
+    ("lever", "variable"), [("allocator", "PYTORCH_CUDA_ALLOC_CONF"), ("host-allocator", "MALLOC_MMAP_MAX_")]
+)
+def test_variables_are_told_unless_the_source_sets_them(lever: str, variable: str, patched: Patcher) -> None:
+    result = patched(SCRIPT, lever)
+    assert result.text() == SCRIPT
+    assert "in the command to start" in result.written[lever].notes[0]
+    own = f'import os\nos.environ["{variable}"] = "1"\n{SCRIPT}'
+    assert "sets this in its environment itself" in refused(patched, own, lever)
+
+
+# inference-mode
+
+INFERENCE = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def main():
+    model = Net().eval()
+    right = 0
+    for x, y in batches:
+        with torch.no_grad():
+            out = model(x)
+            right += (out.argmax(1) == y).sum()
+    print(right / len(batches))
+
+
+main()
+"""
+WITH = """\
+        with torch.no_grad():
+            out = model(x)
+            right += (out.argmax(1) == y).sum()
+"""
+
+
+def test_inference_mode(patched: Patcher) -> None:
+    result = patched(INFERENCE, "inference-mode")
+    assert result.text() == INFERENCE.replace("no_grad", "inference_mode")
+    assert patched(result.text(), "inference-mode").written["inference-mode"].already
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("@torch.no_grad()\ndef run(model, x):\n    return model(x).sum().item()\n", "@torch.inference_mode()\n"),
+        ("from torch import no_grad\n@no_grad()\ndef run(model, x):\n    model(x)\n",
+         "from torch import inference_mode\n@inference_mode()\n"),
+        ("@torch.no_grad\ndef run(model, x):\n    print(model(x))\n", "@torch.inference_mode()\n"),
+        ("@torch.no_grad()\ndef inner(model, x):\n    return model(x)\n@torch.no_grad()\ndef run(model, x):\n"
+         "    print(inner(model, x))\n", "@torch.inference_mode()\ndef inner"),
+    ],
+)  # fmt: skip
+def test_inference_mode_as_a_decorator(body: str, expected: str, patched: Patcher) -> None:
+    text = INFERENCE.replace(WITH, "        run(model, x)\n").replace("def main", f"{body}\n\ndef main")
+    result = patched(text, "inference-mode")
+    assert expected in result.text()
+    assert "no_grad" not in result.text()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "            kept.append(model(x))\n",
+        "            return model(x)\n",
+        "            yield model(x)\n",
+        "            state.out = model(x)\n",
+        "            outputs[0] = model(x)\n",
+        "            out = model(x)\n        out += 1\n",
+        "            out = model(x)\n        keep(out)\n",
+        "            out = model(x)\n        out.add_(1)\n",
+        "            a, out = 1, model(x)\n        kept = out[0]\n",
+    ],
+)
+def test_tensors_that_leave_the_block(body: str, patched: Patcher) -> None:
+    text = INFERENCE.replace(WITH, f"        with torch.no_grad():\n{body}")
+    assert "leaves the block" in refused(patched, text, "inference-mode")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("    right = 0\n", "    right = 0\n    model(x)\n", "outside of any block"),
+        ("    right = 0\n", "    torch.set_grad_enabled(False)\n", "whole process"),
+        ("print(right", "loss.backward()\n    print(right", "the command trains"),
+    ],
+)
+def test_inference_mode_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
+    assert why in refused(patched, INFERENCE.replace(old, new, 1), "inference-mode")
+
+
+def test_code_without_gradients_that_runs_no_model_is_left_alone(patched: Patcher) -> None:
+    initial = "        with torch.no_grad():\n            self.head.weight.copy_(start)\n"
+    text = INFERENCE.replace("nn.Linear(4, 2)\n", f"nn.Linear(4, 2)\n{initial}")
+    run = "def run(model, x):\n    return model(x).sum().item()\n\n\ndef main"
+    text = text.replace(WITH, WITH.replace("out = model(x)", "out = torch.ones(1) * run(model, x)"))
+    result = patched(text.replace("def main", run), "inference-mode")
+    assert result.lines()[1] == ["with torch.inference_mode():"]
+    assert initial in result.text()
+
+
+def test_the_model_of_a_command_that_only_infers_is_found(patched: Patcher) -> None:
+    result = patched(INFERENCE, "compile", "bf16-autocast", "inference-mode")
+    assert not result.refused
+    assert "model = Net().eval()\n    model.compile()\n" in result.text()
+    assert "dtype=torch.bfloat16):\n                out = model(x).float()\n" in result.text()
+    assert not result.written["bf16-autocast"].notes
+
+
+def test_lines_are_those_of_the_file_as_it_was(patched: Patcher) -> None:
+    text = SCRIPT.replace("    model = Net()\n", "    model = nn.DataParallel(Net())\n")
+    result = patched(
+        text, "gc-pauses", "bf16-autocast", "compile-blocks", "linear-cross-entropy", "accumulate", parts=2
+    )
+    lines = result.refused["accumulate"].look_at
+    assert [line.text for line in lines] == [text.splitlines()[line.line - 1].strip() for line in lines]
+    assert "optimizer.step()" in [line.text for line in lines]
+    assert result.written["gc-pauses"].where[0].text == "for epoch in range(2):"
