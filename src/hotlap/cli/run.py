@@ -10,19 +10,17 @@ import typer
 from hotlap.diagnose.verdict import verdict
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
-from hotlap.launch.perf import PERF_FILE, find_perf, why_not
 from hotlap.launch.run import Request, run_in_foreground
 from hotlap.launch.supervise import exit_like
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.errors import HotlapError, NothingMeasured, RecordError, UsageError
+from hotlap.records.errors import HotlapError, NothingMeasured, UsageError
 from hotlap.records.files import rank_folders, read_problems, write_record
 from hotlap.records.run import Environment, Lever, Problem, Run
 from hotlap.report.console import plain, stderr_console
-from hotlap.report.profilers_screen import perf_screen
 from hotlap.report.run_screen import run_screen
-from hotlap.trace.perf import read_perf
 from hotlap.tune.recipe import levers_of, variables_of
 
+from ._beside import Beside, screens
 from ._common import print_json, run_folder
 
 PROFILE_STEPS: Final = 3
@@ -45,10 +43,13 @@ def run(
     steps: Annotated[int | None, typer.Option(min=1, help="End the command after this many steady steps.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="Put in the levers of this recipe.")] = None,
     lenient: Annotated[bool, typer.Option(help="Leave out levers of the recipe that can't be used here.")] = False,
-    beside: Annotated[str | None, typer.Option("--with", help="Count with `perf` (perf stat) meanwhile.")] = None,
+    beside: Annotated[
+        str | None, typer.Option("--with", help="Also `perf` (counts), `nsys` (steady steps) or `ncu` (kernels).")
+    ] = None,
     profile: Annotated[bool, typer.Option(help="Record steady steps with torch.profiler.")] = False,
     profile_steps: Annotated[
-        int | None, typer.Option(min=1, max=MOST_PROFILED, help="How many (3). With --profile, as the next two.")
+        int | None,
+        typer.Option(min=1, max=MOST_PROFILED, help="How many (3; with --with ncu 1). The next two go with --profile."),
     ] = None,
     profile_memory: Annotated[bool, typer.Option(help="Record allocations too; slower.")] = False,
     profile_stacks: Annotated[bool, typer.Option(help="Record Python stacks too; slower.")] = False,
@@ -74,9 +75,10 @@ def run(
     find_program(words, here)
     machine = environment(here)
     levers, passed = _levers(recipe, machine, lenient)
-    if not profile and (profile_steps or profile_memory or profile_stacks):
+    other = Beside(beside) if beside is not None else None
+    capture = _capture_steps(other, profile, profile_steps)
+    if not profile and ((profile_steps and not capture) or profile_memory or profile_stacks):
         raise UsageError("--profile-steps, --profile-memory and --profile-stacks go with --profile")
-    perf = _perf(beside)
     folder = run_folder(out, words, "run")
     for line in passed:
         stderr_console().print(plain(f"hotlap: left out of the recipe: {line}", "yellow"))
@@ -92,21 +94,25 @@ def run(
         profile_memory=profile_memory,
         profile_stacks=profile_stacks,
         recipe=str(recipe) if recipe else None,
-        perf=perf,
+        perf=other.perf if other else None,
+        nsight=other.put_in_front(folder) if other else None,
+        capture_steps=capture,
         cwd=here,
     )
     record, ended = run_in_foreground(request)
-    _finish(folder, record, perf is not None, json)
+    if other is not None:
+        other.finish()
+    _finish(folder, record, beside or "", json)
     return exit_like(ended)
 
 
-def _finish(folder: Path, record: Run, perf: bool, json: bool) -> None:
+def _finish(folder: Path, record: Run, beside: str, json: bool) -> None:
     """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
         write_record(folder / "run.json", record)
         report(folder, record, json)
-        if perf:
-            _show_perf(folder)
+        if beside:
+            stderr_console().print(*screens(folder, beside), sep="")
     except (HotlapError, OSError) as error:
         with contextlib.suppress(OSError):  # stderr may be what failed
             stderr_console().print(plain(f"hotlap: {error}", "red"))
@@ -121,22 +127,15 @@ def _levers(recipe: Path | None, machine: Environment, lenient: bool) -> tuple[t
     return (), []
 
 
-def _perf(beside: str | None) -> str | None:
-    """The path of perf where it is asked for. Raises UsageError, CommandNotFound."""
-    if beside is None:
-        return None
-    if beside in ("nsys", "ncu"):
-        raise UsageError(f"{beside} goes in front: {beside} OPTIONS hotlap run CMD (docs/other-profilers.md)")
-    if beside != "perf":
-        raise UsageError(f"--with {beside}: only perf can be run beside a command")
-    return find_perf()
-
-
-def _show_perf(folder: Path) -> None:
-    try:
-        stderr_console().print(perf_screen(read_perf(folder / PERF_FILE)))
-    except RecordError:
-        stderr_console().print(plain(f"hotlap: perf counted nothing: {why_not(folder)}", "yellow"))
+def _capture_steps(beside: Beside | None, profile: bool, steps: int | None) -> int:
+    """Steps that a profiler in front of the command records. Raises UsageError."""
+    if beside is None or not beside.steps:
+        return 0
+    if profile:
+        raise UsageError(
+            f"--profile and --with {beside.name} are two runs: one at a time can have the device's counters"
+        )
+    return steps or beside.steps
 
 
 def report(folder: Path, record: Run, json: bool) -> None:

@@ -12,6 +12,7 @@ from hotlap.records.files import read_run, read_tune
 from hotlap.report.run_screen import run_screen
 from hotlap.report.tune_screen import tune_screen
 
+from ._beside import screens
 from ._common import print_json
 from .run import RunDocument, problems_of
 
@@ -41,5 +42,5 @@ def show(
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why))
     else:
-        Console().print(run_screen(record, diagnosis, problems_of(folder), folder, why))
+        Console().print(run_screen(record, diagnosis, problems_of(folder), folder, why), *screens(folder), sep="")
     return 0 if diagnosis is not None else NothingMeasured.exit_code

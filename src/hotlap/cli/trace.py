@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hotlap.launch.perf import PERF_FILE
 from hotlap.records.errors import UsageError
+from hotlap.records.profilers import NCU_FILE
 from hotlap.report.console import Screen, columns, plain, stderr_console
 
 from ._common import print_json, reading
@@ -34,7 +35,9 @@ def trace(
         float | None, typer.Option(min=0.001, help="The step without the profiler, in ms; a run knows it itself.")
     ] = None,
     what_if: Annotated[bool, typer.Option(help="Replay the steps and predict what removing a cause would win.")] = True,
-    ncu: Annotated[Path | None, typer.Option(help="Also what `ncu --csv --page raw` printed.")] = None,
+    ncu: Annotated[
+        Path | None, typer.Option(help="Also what `ncu --csv --page raw` printed; a run knows its own.")
+    ] = None,
     perf: Annotated[Path | None, typer.Option(help="Also what `perf stat -x,` wrote; a run knows its own.")] = None,
     json: Annotated[bool, typer.Option(help="Print the document (with --sql: a JSON line a row) instead.")] = False,
 ) -> int:
@@ -59,7 +62,9 @@ def trace(
         raise UsageError("no trace given. Example: hotlap trace trace.json.gz")
     if sql is not None:
         return _query(path or [], sql, json)
-    found = _with_profilers(path or [], _report(path or [], max(top, 10), what_if, unprofiled_ms), ncu, perf)
+    ncu, perf = _own(path or [], ncu, NCU_FILE), _own(path or [], perf, PERF_FILE)
+    rows = max(top, 50 if ncu is not None else 10)
+    found = _with_profilers(_report(path or [], rows, what_if, unprofiled_ms), ncu, perf)
     if json:
         print_json(found)
     else:
@@ -68,12 +73,14 @@ def trace(
 
 
 def _show(found: "TraceReport", top: int) -> None:
-    from hotlap.report.profilers_screen import ncu_screen, perf_screen
+    from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen
     from hotlap.report.trace_screen import trace_screen
 
     console = Console(highlight=False, markup=False, emoji=False)
     if found.ranks:
         console.print(trace_screen(found, top))
+    if any(rank.source.endswith(".sqlite") for rank in found.ranks):
+        console.print(nsys_screen(found, top))
     if found.ncu:
         console.print(ncu_screen(found.ncu, top))
     if found.perf is not None:
@@ -81,10 +88,10 @@ def _show(found: "TraceReport", top: int) -> None:
 
 
 def _report(paths: list[Path], top: int, what_if: bool, unprofiled_ms: float | None) -> "TraceReport":
-    """The answers about the traces; none without a path."""
+    """The answers about the traces; none without a path, or of a run that ncu or perf measured and nothing traced."""
     from hotlap.records.trace import TraceReport
 
-    if not paths:
+    if all(_only_counters(path) for path in paths):
         return TraceReport()
     from hotlap.diagnose.profiled import asked_of  # polars takes a moment to import; `hotlap run` does without it
     from hotlap.trace.answer import report
@@ -93,14 +100,26 @@ def _report(paths: list[Path], top: int, what_if: bool, unprofiled_ms: float | N
         return report(files, asked_of(paths[0], top, what_if, unprofiled_ms), told)
 
 
-def _with_profilers(paths: list[Path], found: "TraceReport", ncu: Path | None, perf: Path | None) -> "TraceReport":
-    from hotlap.trace.ncu import read_ncu
+def _only_counters(path: Path) -> bool:
+    from hotlap.trace.files import run_traces
+
+    return any((path / name).is_file() for name in (NCU_FILE, PERF_FILE)) and not run_traces(path)
+
+
+def _own(paths: list[Path], given: Path | None, name: str) -> Path | None:
+    """The file that is given, else the run's own."""
+    own = paths[0] / name if paths else None
+    return own if given is None and own is not None and own.is_file() else given
+
+
+def _with_profilers(found: "TraceReport", ncu: Path | None, perf: Path | None) -> "TraceReport":
+    from hotlap.trace.ncu import read_ncu, with_rooflines
     from hotlap.trace.perf import read_perf
 
-    own = paths[0] / PERF_FILE if paths else None
-    perf = own if perf is None and own is not None and own.is_file() else perf
     return msgspec.structs.replace(
-        found, ncu=read_ncu(ncu) if ncu is not None else (), perf=read_perf(perf) if perf is not None else None
+        found,
+        ncu=with_rooflines(read_ncu(ncu), found.ranks) if ncu is not None else (),
+        perf=read_perf(perf) if perf is not None else None,
     )
 
 

@@ -47,6 +47,16 @@ def find_program(command: Sequence[str], cwd: Path) -> str:
     raise CommandNotFound(f"{name}: command not found")
 
 
+def prepared(command: Sequence[str], session: Session, session_file: Path, cwd: Path) -> str:
+    """The path of the command's program, with the session written for its agent. Raises CommandError, RecordError."""
+    program = find_program(command, cwd)
+    try:
+        session.write(session_file)
+    except OSError as error:
+        raise RecordError(f"cannot write {session_file}: {error.strerror or error}") from error
+    return program
+
+
 def start(
     command: Sequence[str],
     session: Session,
@@ -60,11 +70,7 @@ def start(
     Raises CommandError, RecordError (the session file can't be written).
     """
     where = cwd or Path.cwd()
-    program = find_program(command, where)
-    try:
-        session.write(session_file)
-    except OSError as error:
-        raise RecordError(f"cannot write {session_file}: {error.strerror or error}") from error
+    program = prepared(command, session, session_file, where)
     apart = output is not None
     try:
         return subprocess.Popen(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -13,13 +13,15 @@ from hotlap.records.run import Environment, Lever, Run, Status
 from hotlap.records.session import LeverUse, Session
 
 from . import perf, supervise, telemetry
-from .command import PACKAGE, start
-from .supervise import Ended
+from .command import PACKAGE, environment_for, prepared, start
+from .nsight import Nsight
+from .supervise import Ended, Started
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run and how. Times in seconds. perf: its path, to count beside a command in the foreground. See
+    """What to run and how. Times in seconds. perf: its path, to count beside a command in the foreground; nsight: to
+    put in front of it, for `capture_steps`. See
     `records.session.Session` for the fields of the same name."""
 
     command: tuple[str, ...]
@@ -38,8 +40,10 @@ class Request:
     profile_steps: int = 0
     profile_memory: bool = False
     profile_stacks: bool = False
+    capture_steps: int = 0
     recipe: str | None = None
     perf: str | None = None
+    nsight: Nsight | None = None
     cwd: Path = field(default_factory=Path.cwd)
 
     def session(self) -> Session:
@@ -59,6 +63,8 @@ class Request:
             profile_steps=self.profile_steps,
             profile_memory=self.profile_memory,
             profile_stacks=self.profile_stacks,
+            capture=self.nsight.name if self.nsight else "",
+            capture_steps=self.capture_steps if self.nsight else 0,
         )
 
     def record(self) -> Run:
@@ -84,7 +90,7 @@ def run_in_foreground(request: Request) -> tuple[Run, Ended]:
     begun = time.monotonic()
     session_file = request.folder.resolve() / "session.json"
     try:
-        process = start(request.command, request.session(), session_file, request.variables, cwd=request.cwd)
+        process = _begun(request, session_file)
     except CommandError as error:
         ended = Ended(code=error.exit_code, signal=None)
         write_record(request.folder / "run.json", _closed(record, ended, "failed", begun))
@@ -98,6 +104,19 @@ def run_in_foreground(request: Request) -> tuple[Run, Ended]:
     if ended.interrupted:
         status = "interrupted"
     return _closed(record, ended, status, begun), ended
+
+
+def _begun(request: Request, session_file: Path) -> Started:
+    """The command, behind its profiler where that starts it. Raises CommandError, RecordError."""
+    session = request.session()
+    if request.nsight is not None:
+        program = prepared(request.command, session, session_file, request.cwd)
+        environment = environment_for(session_file, request.variables)
+        behind = request.nsight.start(request.command, program, request.cwd, environment)
+        if behind is not None:
+            return behind
+        session = replace(session, capture="", capture_steps=0)
+    return start(request.command, session, session_file, request.variables, cwd=request.cwd)
 
 
 def run_apart(

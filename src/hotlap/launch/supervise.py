@@ -8,14 +8,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import psutil
+
+from .aside import descendants
 
 KILL_AFTER_S: Final = 8.0
 POLL_S: Final = 0.05
 PR_SET_CHILD_SUBREAPER: Final = 36
 FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Started(Protocol):
+    """A command that runs: `subprocess.Popen` of our own, or `front.Relayed` behind a profiler."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def wait(self) -> int: ...
 
 
 class Ended(NamedTuple):
@@ -36,7 +49,7 @@ def adopt_orphans() -> None:
 
 
 @contextlib.contextmanager
-def passing_signals(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
+def passing_signals(process: Started) -> Iterator[list[int]]:
     """Pass signals on to the command. SIGINT is only noted: the terminal sends it to the command itself."""
     noted: list[int] = []
 
@@ -69,11 +82,11 @@ def _same_terminal(pid: int) -> bool:
         return False
 
 
-def wait_in_foreground(process: "subprocess.Popen[bytes]") -> Ended:
+def wait_in_foreground(process: Started) -> Ended:
     """Wait for a command that shares our terminal, and say how it ended."""
     with passing_signals(process) as noted:
-        process.wait()
-    return _ended(process.returncode, interrupted=bool(noted))
+        code = process.wait()
+    return _ended(code, interrupted=bool(noted))
 
 
 def wait_apart(
@@ -113,9 +126,11 @@ def wait_apart(
 
 
 def _note_family(pid: int, family: dict[int, psutil.Process]) -> None:
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(pid).children(recursive=True):
-            family[child.pid] = child
+    for child in descendants(pid):
+        known = family.get(child)
+        with contextlib.suppress(psutil.Error):
+            if known is None or not known.is_running():  # another may have its number by now
+                family[child] = psutil.Process(child)
 
 
 def end_family(process: "subprocess.Popen[bytes]", family: dict[int, psutil.Process]) -> None:

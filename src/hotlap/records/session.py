@@ -36,7 +36,8 @@ class Session:
     taken. nudge: relative size of a change made to the weights before the first step (the twin that shows how far
     rounding carries). redraw: reseed the random generators after the first batch (the twin that shows how far other
     random draws carry). profile_steps: steps to record with torch.profiler, 0 for no profile; profile_memory,
-    profile_stacks: with allocations, with Python stacks. fail_in: the hook in which a test wants an error.
+    profile_stacks: with allocations, with Python stacks. capture_steps: steps that the profiler in front of the command
+    is to record, which `capture` names (`nsys`, `ncu`), 0 for none. fail_in: the hook in which a test wants an error.
     """
 
     folder: str
@@ -53,7 +54,14 @@ class Session:
     profile_steps: int = 0
     profile_memory: bool = False
     profile_stacks: bool = False
+    capture: str = ""
+    capture_steps: int = 0
     fail_in: str | None = None
+
+    @property
+    def windows(self) -> bool:
+        """Whether steady steps are recorded, by whatever."""
+        return bool(self.profile_steps or self.capture_steps)
 
     def write(self, path: Path) -> None:
         """Write as JSON."""

@@ -193,7 +193,7 @@ class OpRoofline(Record, frozen=True):
     flops, bytes: of all calls, from shapes (bytes: every operand once). limit: `compute`, `bandwidth`, `launch` (too
     small to fill the device) or `unknown` (no peak known). of_peak: the least time its FLOPs and bytes allow over its
     time, 0 to 1; above 1 where data came from caches. None unknown. tensor_cores: used, None unknown; why_not: why they
-    are not.
+    are not. kernels: names of what ran.
     """
 
     op: str
@@ -208,6 +208,7 @@ class OpRoofline(Record, frozen=True):
     tensor_cores: bool | None = None
     why_not: str = ""
     where: Place | None = None
+    kernels: tuple[str, ...] = ()
 
 
 # several ranks

@@ -4,31 +4,74 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ..records.profilers import KernelCounters, PerfStat
-from .console import Screen, Tabled, columns, labelled, ms, plain
+from ..records.trace import RankTrace, TraceReport
+from .console import Screen, Tabled, columns, count, labelled, ms, percent, plain
+from .trace_screen import shown_rank
 
 NAME: Final = 60
+OF_PEAK: Final = (
+    "percent of the device's peak while the kernel runs; latency: neither is at 60%. ncu runs each kernel alone and "
+    "several times, so its times are not those of a step"
+)
+HOTLAPS: Final = ". hotlap: what the op reaches of its roofline in the trace, by the sizes of its tensors"
 EVENTS: Final = ("context-switches", "cpu-migrations", "page-faults", "branch-misses", "cache-misses")
 
 
 def ncu_screen(kernels: Sequence[KernelCounters], rows: int) -> RenderableType:
-    """Kernels by time, with what they reach of the device's peaks."""
-    table = columns(
-        "kernel, by ncu", "in all", "launches", "processors", "memory",
-        right=("in all", "launches", "processors", "memory"), wide=("kernel, by ncu",),
-    )  # fmt: skip
+    """Kernels by time, with what they reach of the device's peaks; beside it what hotlap has from a trace."""
+    traced = any(kernel.of_peak is not None for kernel in kernels)
+    right = ("in all", "launches", "compute", "memory", "dram")
+    beside = ("hotlap: of peak", "op") if traced else ()
+    table = columns("kernel, by ncu", *right, "limit", *beside, right=(*right, *beside[:1]), wide=("kernel, by ncu",))
     for kernel in kernels[:rows]:
         time = ms(kernel.ns / 1e6) if kernel.ns is not None else "unknown"
-        name = kernel.name if len(kernel.name) <= NAME else f"{kernel.name[: NAME - 1]}…"
-        table.add_row(plain(name), time, f"{kernel.calls:,}", _percent(kernel.sm), _percent(kernel.dram))
-    note = "percent of the peak while the kernel runs; ncu runs each kernel alone, so its times are not those of a step"
-    return Screen(Tabled(table), Text(note, "dim"))
+        peaks = [_percent(value) for value in (kernel.sm, kernel.memory, kernel.dram)]
+        mine = (percent(kernel.of_peak) if kernel.of_peak is not None else "-", plain(kernel.op)) if traced else ()
+        table.add_row(plain(_short(kernel.name)), time, f"{kernel.calls:,}", *peaks, kernel.limit or "unknown", *mine)
+    notes = [Text(f"{OF_PEAK}{HOTLAPS if traced else ''}", "dim")]
+    if len(kernels) > rows:
+        notes.insert(0, Text(f"and {len(kernels) - rows:,} more kernels; hotlap trace --top shows them", "dim"))
+    return Screen(Tabled(table), *notes)
+
+
+def _short(name: str) -> str:
+    name = name.removeprefix("void ")
+    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
 
 
 def _percent(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.0f}%"
+
+
+def nsys_screen(report: TraceReport, rows: int) -> RenderableType:
+    """What a trace of nsys has that the screen of a trace leaves out: kernels by name, and ranges on the device."""
+    rank = shown_rank(report)
+    if rank is None:
+        return Screen()
+    return Screen(*(Tabled(table) for table in (_by_name(rank, rows), _ranges(rank, rows)) if table.row_count))
+
+
+def _by_name(rank: RankTrace, rows: int) -> Table:
+    right = ("a step", "share", "calls", "longest")
+    table = columns("kernel", *right, right=right, wide=("kernel",))
+    for row in [row for row in rank.kernels if row.by == "name"][:rows]:
+        time = ms(row.ns / rank.window.count / 1e6)
+        table.add_row(plain(_short(row.key)), time, percent(row.share), count(row.count), ms(row.longest_ns / 1e6))
+    return table
+
+
+def _ranges(rank: RankTrace, rows: int) -> Table:
+    """As `nsys stats --report nvtx_gpu_proj_sum`, a step."""
+    right = ("host", "on the device", "busy", "kernels", "times")
+    table = columns("range", *right, right=right, wide=("range",))
+    for row in rank.annotations[:rows]:
+        times = [ms(ns / rank.window.count / 1e6) for ns in (row.host_ns, row.projected_ns, row.busy_ns)]
+        table.add_row(plain(_short(row.name)), *times, count(row.kernels), count(row.instances))
+    return table
 
 
 def perf_screen(stat: PerfStat) -> RenderableType:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hotlap.records.errors import RecordError
+from hotlap.records.profilers import NSYS_FILE
 
 from . import nsys
 from .cache import read_cached
@@ -56,12 +57,18 @@ def _is_tar(path: Path) -> bool:
 
 
 def _in_folder(path: Path) -> list[Path]:
-    ours = sorted(path.glob("rank-*/trace.json.gz"))
+    ours = run_traces(path)
     if ours:
         return ours
     found = [file for file in path.iterdir() if NAMES.search(file.name) and file.name not in NOT_TRACES]
     found = found or list(path.glob("*.sqlite"))
     return sorted(file for file in found if file.is_file())[:MOST]
+
+
+def run_traces(folder: Path) -> list[Path]:
+    """What a run's folder holds: its ranks' own, else what nsys recorded of all of them."""
+    report = folder / NSYS_FILE
+    return sorted(folder.glob("rank-*/trace.json.gz")) or ([report] if report.is_file() else [])
 
 
 def _rank(name: str) -> int | None:

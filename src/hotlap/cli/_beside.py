@@ -1,0 +1,96 @@
+"""What was recorded beside or in front of a command, as screens of a run's folder."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import RenderableType
+
+from hotlap.launch import nsight, perf
+from hotlap.records.errors import RecordError, UsageError
+from hotlap.records.profilers import NCU_FILE, NSYS_FILE
+from hotlap.report.console import plain, stderr_console
+from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen
+from hotlap.trace.ncu import read_ncu
+from hotlap.trace.perf import read_perf
+
+ROWS: Final = 10
+NAMES: Final = ("perf", "nsys", "ncu")
+
+
+class Beside:
+    """The profiler of `--with`, of one run."""
+
+    def __init__(self, name: str) -> None:
+        """Raises UsageError, CommandNotFound."""
+        if name not in NAMES:
+            raise UsageError(f"--with {name}: can be {', '.join(NAMES[:-1])} or {NAMES[-1]}")
+        self.name = name
+        self.perf = perf.find_perf() if name == "perf" else None
+        self.program = nsight.find(name) if name in nsight.STEPS else ""
+        self.nsight: nsight.Nsight | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps that it records by itself; 0: the whole command."""
+        return nsight.STEPS.get(self.name, 0)
+
+    def put_in_front(self, folder: Path) -> "nsight.Nsight | None":
+        """Of the run in a folder."""
+        if self.program:
+            self.nsight = nsight.Nsight(self.name, self.program, folder)
+        return self.nsight
+
+    def finish(self) -> None:
+        """Once the command has ended: what it recorded is written. Ctrl-C ends that."""
+        if self.nsight is None:
+            return
+        console = stderr_console()
+        waiting = console.status(f"{self.name} writes what it recorded") if console.is_terminal else None
+        with waiting or contextlib.nullcontext():
+            self.nsight.finish()
+
+
+def screens(folder: Path, asked: str = "") -> Iterator[RenderableType]:
+    """Of all that the folder holds. asked: of this a screen that says why there is none."""
+    for name, made in (("nsys", _nsys), ("ncu", _ncu), ("perf", _perf)):
+        try:
+            screen = made(folder)
+        except RecordError as error:
+            screen = plain(f"hotlap: {error}", "yellow")
+        if screen is not None:
+            yield screen
+        elif name == asked:
+            yield plain(f"hotlap: {name} {_why_not(folder, name)}", "yellow")
+
+
+def _why_not(folder: Path, name: str) -> str:
+    if name == "perf":
+        return f"counted nothing: {perf.why_not(folder)}"
+    return f"recorded nothing: {nsight.why_not(folder, name)}"
+
+
+def _nsys(folder: Path) -> RenderableType | None:
+    if not (folder / NSYS_FILE).is_file():
+        return None
+    from hotlap.trace.answer import Asked, report  # polars takes a moment to import
+    from hotlap.trace.files import trace_files
+
+    return nsys_screen(report(trace_files(folder / NSYS_FILE), Asked(top=ROWS, what_if=False)), ROWS)
+
+
+def _ncu(folder: Path) -> RenderableType | None:
+    """None where ncu printed no table."""
+    try:
+        found = read_ncu(folder / NCU_FILE)
+    except RecordError:
+        return None
+    return ncu_screen(found, ROWS) if found else None
+
+
+def _perf(folder: Path) -> RenderableType | None:
+    try:
+        return perf_screen(read_perf(folder / perf.PERF_FILE))
+    except RecordError:
+        return None
