@@ -6,21 +6,24 @@
 For each size of step: microseconds a step that hotlap adds (to the mean, and to the first decile of the steps, which
 a busy machine disturbs least), percent of the first decile, seconds that the whole process takes longer, and whether
 losses, weights, graph breaks, compiled frames, recompilations and synchronisations are those of the bare command.
-`inside_us` is from one process in which hotlap is switched off and on every 10 steps, block beside block: the only
-number that holds on a machine whose speed drifts from one process to the next. What hotlap's wrappers cost while it is
-off is not in it.
+`inside_us` is from one process in which hotlap's hooks are taken out and put back every 4 steps, block beside block, by
+the processor time of the loop's thread (`cpu`) and by the clock (`wall`): the only numbers that hold on a machine
+whose speed drifts from one process to the next. All that the hooks do is in them, the writing of records too.
 """
 
 import argparse
 import json
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
+
+from overhead_switch import summary
 
 SCRIPT = Path(__file__).with_name("overhead_script.py")
 SIZES = {
@@ -30,7 +33,7 @@ SIZES = {
         ("70ms", ["--width", "1024", "--batch", "256", "--steps", "80"]),
     ],
     "cuda": [
-        ("tiny", ["--width", "256", "--steps", "3000"]),
+        ("tiny", ["--width", "256", "--steps", "2000"]),
         ("5ms", ["--width", "256", "--layers", "24", "--steps", "800"]),
         ("20ms", ["--width", "8192", "--batch", "1024", "--layers", "6", "--steps", "150"]),
     ],
@@ -50,13 +53,18 @@ def run(arguments: list[str], hotlap: bool) -> dict[str, Any]:
     return {**json.loads(line), "wall_s": wall, "syncs": done.stderr.count("called a synchronizing CUDA operation")}
 
 
-def compare(arguments: list[str], pairs: int) -> dict[str, object]:
-    """ABBA pairs of one size."""
+def stdev(values: list[float]) -> float | None:
+    """Of one value there is none."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def compare(arguments: list[str], pairs: int, toggle: bool) -> dict[str, object]:
+    """ABBA pairs of one size. toggle: and a process in which the hooks come and go."""
     rows: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
     for letter in "".join("AB" if pair % 2 == 0 else "BA" for pair in range(pairs)):
         rows[letter].append(run(arguments, letter == "B"))
     bare, under = rows["A"], rows["B"]
-    inside = sorted(run([*arguments, "--toggle"], True)["inside_us"])
+    inside = run([*arguments, "--toggle"], True)["inside_us"] if toggle else {}
     added = [1000 * (float(b["ms"]) - float(a["ms"])) for a, b in zip(bare, under, strict=True)]
     decile = [1000 * (float(b["decile_ms"]) - float(a["decile_ms"])) for a, b in zip(bare, under, strict=True)]
     bare_decile = min(float(r["decile_ms"]) for r in bare)
@@ -72,11 +80,7 @@ def compare(arguments: list[str], pairs: int) -> dict[str, object]:
         "added_us": {"mean": fmean(added), "median": median(added), "stdev": stdev(added)},
         "added_decile_us": {"median": median(decile), "stdev": stdev(decile)},
         "added_decile_percent": 100 * (min(float(r["decile_ms"]) for r in under) / bare_decile - 1),
-        "inside_us": {
-            "median": median(inside),
-            "quartiles": [inside[len(inside) // 4], inside[3 * len(inside) // 4]],
-            "blocks": len(inside),
-        },
+        "inside_us": {clock: summary(added) for clock, added in inside.items()},
         "added_process_s": median(float(b["wall_s"]) - float(a["wall_s"]) for a, b in zip(bare, under, strict=True)),
         "same": same,
         "counts": {key: bare[0][key] for key in ("graph_breaks", "frames", "recompiles", "syncs")},
@@ -108,11 +112,12 @@ def main() -> None:
     for name, arguments in sizes:
         if name not in chosen:
             continue
-        found = compare(arguments, 2 if name in {"compiled", "syncs"} else args.pairs)
+        pairs = {"compiled": min(2, args.pairs), "syncs": 1}.get(name, args.pairs)  # counts need no repetition
+        found = compare(arguments, pairs, toggle=name != "syncs")
         result["sizes"][name] = found  # type: ignore[index]
         print(name, json.dumps(found), flush=True)
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

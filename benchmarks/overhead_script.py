@@ -8,14 +8,14 @@ import argparse
 import hashlib
 import itertools
 import json
-import statistics
-import sys
 import time
 
 import torch
+from overhead_switch import Switch
 from torch import nn
 
-BLOCK = 10
+TOGGLED_FROM = 96
+"""Steps, or half of them where there are fewer."""
 
 
 def main() -> None:  # noqa: PLR0915 - reads best as one script
@@ -26,7 +26,7 @@ def main() -> None:  # noqa: PLR0915 - reads best as one script
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--toggle", action="store_true", help="switch hotlap off and on again every 10 steps")
+    parser.add_argument("--toggle", action="store_true", help="take hotlap's hooks out and in every few steps")
     parser.add_argument("--syncs", action="store_true", help="warn at each synchronisation (CUDA)")
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -43,6 +43,7 @@ def main() -> None:  # noqa: PLR0915 - reads best as one script
     losses: list[torch.Tensor] = []
     step, begun, begun_cpu = 0, 0.0, 0.0
     ends: list[float] = []
+    switch: Switch | None = None
     if args.syncs:
         torch.cuda.set_sync_debug_mode("warn")
     while step < args.steps:
@@ -57,10 +58,12 @@ def main() -> None:  # noqa: PLR0915 - reads best as one script
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
-            if args.toggle and step % BLOCK == BLOCK - 1:
-                sys._hotlap_agent.guard.on = step // BLOCK % 2 == 1
+            if switch is not None:
+                switch.step()
             ends.append(time.perf_counter())
             step += 1
+            if args.toggle and step == min(TOGGLED_FROM, args.steps // 2):
+                switch = Switch(model)
             if step >= args.steps:
                 break
     if device.type == "cuda":
@@ -79,7 +82,7 @@ def main() -> None:  # noqa: PLR0915 - reads best as one script
             {
                 "ms": ms,
                 "decile_ms": walls[len(walls) // 10],
-                **({"inside_us": inside(ends)} if args.toggle else {}),
+                **({"inside_us": switch.added_us()} if switch is not None else {}),
                 "cpu_ms": cpu_ms,
                 "weights": digest.hexdigest()[:16],
                 "losses": hashlib.sha256(torch.stack(losses).cpu().numpy().tobytes()).hexdigest()[:16],
@@ -89,18 +92,6 @@ def main() -> None:  # noqa: PLR0915 - reads best as one script
             }
         )
     )
-
-
-def inside(ends: list[float]) -> list[float]:
-    """Microseconds a step that hotlap adds: median step of each block with it minus that of the block without before.
-
-    What its wrappers cost while it is off is not in it.
-    """
-    walls = [1e6 * (b - a) for a, b in itertools.pairwise(ends)]
-    # The first block is warm-up; in each, the first steps pay for the switch.
-    medians = [statistics.median(walls[at + 2 : at + BLOCK - 1]) for at in range(0, len(walls) - BLOCK + 1, BLOCK)]
-    off, on = medians[1::2], medians[2::2]
-    return [with_it - without for with_it, without in zip(on, off, strict=False)]
 
 
 class Batches(torch.utils.data.Sampler):

@@ -2,8 +2,11 @@
 
 import gc
 import random
+import threading
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -89,3 +92,36 @@ def test_pauses_and_faults_are_counted_from_the_warm_step_on() -> None:
     assert found is not None and found["steps"] == 4
     assert found["collections"] >= 1 and found["gc_ms"] > 0
     assert found["faults"] * 4 * 4096 >= 0.5 * len(kept) or found["faults"] > 1  # huge pages make fewer
+    assert found["major"] >= 0 and found["involuntary"] >= 0
+    assert found["waited_ms"] is None or 0 <= found["waited_ms"] <= found["threads_waited_ms"]
+
+
+def test_waits_for_a_core_are_counted_by_thread(tmp_path: Path) -> None:
+    """Threads that end meanwhile, and kernels that do not count, are passed over."""
+    for name, text in {
+        "7": "900 2500000000 3\n",
+        "8": "1 0 1\n",
+        "9": "",
+        "10": "x y z",
+        "12": "0 0 0\n",
+        "self": "1 1 1",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "schedstat").write_text(text)
+    (tmp_path / "11").mkdir()
+    assert host.waited(str(tmp_path)) == {7: 2.5, 8: 0.0}
+    assert host.waited(str(tmp_path / "none")) == {}
+
+
+def test_waits_of_threads_are_told_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the thread that trains, and of all that are there, those that began later from nothing."""
+    mine = threading.get_native_id()
+    told = [{mine: 1.0, 5: 2.0, 6: 9.0}, {mine: 1.1, 5: 2.5, 7: 0.4}, {}]
+    monkeypatch.setattr(host, "waited", lambda: told.pop(0))
+    counted = host.Host()
+    assert counted.facts(host.WARM_STEPS) is None
+    found = counted.facts(host.WARM_STEPS + 10)
+    assert found is not None
+    assert (found["waited_ms"], found["threads_waited_ms"]) == (pytest.approx(10.0), pytest.approx(100.0))
+    found = counted.facts(host.WARM_STEPS + 20)
+    assert found is not None and found["waited_ms"] is None and found["threads_waited_ms"] is None

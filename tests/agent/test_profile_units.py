@@ -192,8 +192,8 @@ def test_labels_for_nsight(monkeypatch: pytest.MonkeyPatch) -> None:
         timeline=Timeline(lambda: 0, lambda: None), guard=Guard(), recorder=SimpleNamespace(index=4)
     )
     profile = Profile(Session(folder="", package=""), agent)
-    monkeypatch.delenv("NVTX_INJECTION64_PATH", raising=False)
-    monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
+    for name in profile_module.NSIGHT:
+        monkeypatch.delenv(name, raising=False)
     profile.label_for_nsight()
     assert agent.timeline.watch is None
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 import torch
 
+from hotlap.agent.guard import Guard
 from hotlap.agent.hooks import transfer
+from hotlap.agent.steps import Steps
+from hotlap.agent.timeline import Timeline
 
 
 @pytest.fixture
 def wrapped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    agent: Any = SimpleNamespace(begun=False, steps=SimpleNamespace(), script=None)
+    steps = Steps(Timeline(lambda: 0, None), lambda segment, kind: None)
+    agent: Any = SimpleNamespace(begun=False, steps=steps, script=None, guard=Guard())
     move = transfer._wrap(agent, torch.Tensor.to, always=False)
     monkeypatch.setattr(torch.Tensor, "to", move)
     yield move

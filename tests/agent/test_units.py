@@ -78,7 +78,7 @@ def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: 
 
     timeline = Timeline(clock, mark)
     timeline.marking = marking
-    begun = timeline.last
+    begun = timeline.segment.begun_ns
     taken: list[Segment] = []
     for name, value in acts:
         if name == "enter":
@@ -92,6 +92,7 @@ def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: 
             taken.append(timeline.take())
         else:
             getattr(timeline, name)()
+        assert 0 <= timeline.phase < GAP
     timeline.unwind()
     taken.append(timeline.take())
     ends = [begun, *(segment.end_ns for segment in taken)]
@@ -115,7 +116,7 @@ def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: 
 def test_a_gap_is_forward_when_a_backward_follows_and_other_when_none_does() -> None:
     for follows, expected in ((BACKWARD, FORWARD), (OPTIMIZER, OTHER), (DATA, OTHER)):
         now = [0]
-        timeline = Timeline(lambda now=now: now[0], lambda: None)
+        timeline = Timeline(lambda now=now: now[0], None)
         timeline.enter(FORWARD)
         now[0] = 3
         timeline.leave(gap=True)
@@ -251,18 +252,19 @@ def test_steady_never_begins_in_a_disturbed_window(walls: list[float], data: st.
 def recorded(folder: Path, segments: list[Segment], marks: Any = None) -> tuple[Recorder, Path]:
     made = Folder(str(folder), 0)
     recorder = Recorder(lambda: made, marks or DeviceMarks(), LateLosses())
-    start = 0
     for segment in segments:
-        recorder.add(segment, "train", start, True)
+        recorder.add(segment)
         recorder.drain()
-        start = segment.end_ns
     return recorder, Path(made.path) / "steps.jsonl"
 
 
 def segment_of(ns: list[int], end: int, losses: list[float | None]) -> Segment:
-    segment = Segment()
-    segment.ns[: len(ns)] = ns
-    segment.end_ns, segment.losses = end, losses
+    segment = Segment(end - sum(ns))
+    at = segment.begun_ns
+    for phase, taken in enumerate(ns):
+        at += taken
+        segment.cuts.append((phase, at))
+    segment.end_ns, segment.losses, segment.full, segment.kind = end, losses, True, "train"
     return segment
 
 
@@ -330,7 +332,7 @@ def test_device_time_is_read_late_and_by_phase(tmp_path: Path) -> None:
     recorder.previous_event = Event(100.0, waiting)
     segment = segment_of([0, 0, 1_000_000, 2_000_000, 0, 0], 3_000_000, [])
     segment.marks = [[FORWARD, Event(104.0, waiting)], [BACKWARD, Event(111.5, waiting)]]
-    recorder.add(segment, "train", 0, True)
+    recorder.add(segment)
     recorder.drain()
     path = Path(made.path) / "steps.jsonl"
     assert not path.exists()  # the device is still at it, and nobody waits
@@ -349,7 +351,7 @@ def test_at_the_end_of_the_process_the_device_is_waited_for(tmp_path: Path) -> N
     recorder = Recorder(lambda: made, FakeMarks(waiting), LateLosses())
     segment = segment_of([1], 1, [])
     segment.marks = [[OTHER, Event(1.0, waiting)]]
-    recorder.add(segment, "train", 0, True)
+    recorder.add(segment)
     recorder.drain(wait=True)
     assert len((Path(made.path) / "steps.jsonl").read_bytes().splitlines()) == 1
 

@@ -49,7 +49,7 @@ class Agent:
         self._folder: Folder | None = None
         self.marks = DeviceMarks()
         self.losses = LateLosses()
-        self.timeline = Timeline(time.perf_counter_ns, self.marks.mark)
+        self.timeline = Timeline(time.perf_counter_ns, self.marks.mark if self.marks.alive else None)
         self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack)
         self.recorder = Recorder(self.folder, self.marks, self.losses)
         self.script = Script(session)
@@ -59,7 +59,7 @@ class Agent:
         self.stopper = Stopper(session, self)
         self.profile = Profile(session, self)
         self.guard.undo = self.profile.give_up
-        self.start_ns = 0
+        self.probed = session.probe_steps or -1
         self.compiled_frames = 0
         self.facts_at = 0
         self.rank = 0
@@ -94,53 +94,56 @@ class Agent:
     # who is observed
 
     def mine(self) -> bool:
-        """Whether this thread is the one that trains (the first that runs a loader or a model)."""
-        if not self.guard.on or self.done:
-            return False
-        here = threading.get_ident()
-        if self.thread is None:
+        """Whether this thread is the one that trains (the first that runs a loader or a model).
+
+        Hooks ask only where `guard.live` is not their thread already.
+        """
+        if self.guard.live is None:
             if torch.utils.data.get_worker_info() is not None:  # a spawned worker may run a model; it trains none
                 self.guard.on = False
                 return False
-            self.thread = here
-        return self.thread == here
+            self.guard.live = self.thread = threading.get_ident()
+        return self.guard.live == threading.get_ident()
 
     def trains(self) -> bool:
         """As `mine`, for a thread that runs a backward: the first took this one's place if it has run none."""
-        if self.thread not in {None, threading.get_ident()} and not (self.steps.backwards or self.steps.in_backward):
-            self.thread = threading.get_ident()
+        here, untrained = threading.get_ident(), not (self.steps.backwards or self.steps.in_backward)
+        if self.guard.on and self.thread not in {None, here} and untrained:
+            self.guard.live = self.thread = here
             self.steps.taken_over()
         return self.mine()
 
     def begin(self) -> None:
         """The first event of the loop: time starts here."""
-        if self.begun:
-            return
         self.begun = True
-        self.timeline.segment = Segment()
-        self.timeline.last = self.timeline.clock()
-        self.start_ns = self.timeline.last
+        self.timeline.begin()
         self.recorder.previous_event = self.marks.mark()
         self.seams.begun()
 
     # the end of a step
 
     def _finished(self, segment: Segment, kind: str) -> None:
+        recorder, timeline = self.recorder, self.timeline
         frames = _compiled_frames()
-        segment.compiles += frames - self.compiled_frames
-        self.compiled_frames = frames
+        if frames != self.compiled_frames:
+            segment.compiles += frames - self.compiled_frames
+            self.compiled_frames = frames
         # Evidence taken after an update costs the step that follows it, so that one is marked too.
-        probed = self.recorder.index <= self.session.probe_steps and self.session.probe_steps > 0
-        segment.probe |= probed or self.profile.on
-        wall_ms = self.recorder.add(segment, kind, self.start_ns, self.timeline.marking)
-        self.start_ns = segment.end_ns
-        index = self.recorder.index
-        self.stopper.step_done(wall_ms, bool(segment.compiles or segment.probe))
-        self.profile.due = self.timeline.watch is not None
-        self.timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
+        if self.profile.on or recorder.index <= self.probed:
+            segment.probe = True
+        segment.kind, segment.full = kind, timeline.marking
+        recorder.add(segment)
+        index, wall_ms = recorder.index, (segment.end_ns - segment.begun_ns) / 1e6
+        if self.stopper.wanted:
+            self.stopper.step_done(wall_ms, bool(segment.compiles or segment.probe))
+        self.profile.due = timeline.watch is not None
+        timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
         # Ranks must look at the same steps, since they stop together.
-        if not self.timeline.marking and index > ONE_BY_ONE and self.world == 1 and not self.profile.on:
-            return
+        if timeline.marking or index <= ONE_BY_ONE or self.world > 1 or self.profile.on:
+            self._look(index, kind)
+
+    def _look(self, index: int, kind: str) -> None:
+        """What need not be done in each of many short steps."""
         self.recorder.drain()
         self.probe.step_done(index)
         self.step_ended(index)
@@ -165,6 +168,7 @@ class Agent:
         if self.pid != os.getpid() or self.done:
             return
         self.done = True
+        self.guard.on = False
         self.steps.finish()
         self.profile.finish()
         if not self.recorder.index:
@@ -206,9 +210,8 @@ def _optimizer_steps_on_stack() -> int:
 def _compiled_frames() -> int:
     """Frames that torch.compile has compiled so far, without importing it."""
     utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return 0
-    return int(utils.counters.get("frames", {}).get("total", 0))  # `counters` makes what it is asked for
+    frames = utils.counters.get("frames") if utils is not None else None  # `counters` makes what it is asked for
+    return frames.get("total", 0) if frames else 0
 
 
 def register_exit(agent: Agent) -> None:

@@ -62,19 +62,16 @@ class DeviceMarks:
             self.free.append(event)
 
 
+_FLOAT, _DOUBLE = ctypes.c_float.from_address, ctypes.c_double.from_address
 READERS: dict[Any, Callable[[int], float]] = {
-    torch.float32: lambda at: ctypes.c_float.from_address(at).value,
-    torch.float64: lambda at: ctypes.c_double.from_address(at).value,
+    torch.float32: lambda at: _FLOAT(at).value,
+    torch.float64: lambda at: _DOUBLE(at).value,
     torch.float16: lambda at: float(struct.unpack("<e", ctypes.string_at(at, 2))[0]),
     torch.bfloat16: lambda at: float(struct.unpack("<f", b"\0\0" + ctypes.string_at(at, 2))[0]),
 }
-"""A number in host memory, by its address. A torch op would be in the user's traces, and costs more."""
-
-
-def _read(scalar: Any) -> float:
-    """A number on the host. Zeros that autograd makes lie nowhere, and negated views are not what lies there."""
-    at = scalar.data_ptr()
-    return READERS[scalar.dtype](at) if at and not scalar.is_neg() else float(scalar)
+"""A number in host memory, by its address. A torch op would be in the user's traces."""
+Handle = float | tuple[int, Callable[[int], float]] | None
+"""A loss that is known, one that will lie at an address, or none."""
 
 
 class LateLosses:
@@ -86,42 +83,38 @@ class LateLosses:
     SIZE = 4096
 
     def __init__(self) -> None:
-        self.slots: dict[Any, tuple[Any, dict[int, Any]]] = {}
+        self.slots: dict[Any, tuple[Any, dict[int, tuple[Any, Handle]]]] = {}
         self.next = 0
 
-    def take(self, loss: Any) -> Any:
+    def take(self, loss: Any) -> Handle:
         """A handle for `value`: a float for a host scalar, a slot for a device scalar, None for anything else."""
-        if type(loss) is torch.Tensor and loss.is_cpu:  # what follows costs several times as much
-            return _read(loss) if loss.numel() == 1 and loss.dtype in READERS else None
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-            return None  # a GradientEdge, or no scalar
-        if hasattr(loss, "to_local"):
-            return None  # reading a DTensor may communicate
+        plain = type(loss) is torch.Tensor
+        if not plain and (not isinstance(loss, torch.Tensor) or hasattr(loss, "to_local")):
+            return None  # a GradientEdge; reading a DTensor may communicate
+        read = READERS.get(loss.dtype)
+        if read is None or loss.numel() != 1:
+            return None
+        if loss.is_cpu:
+            at = loss.data_ptr() if plain else 0  # zeros that autograd makes lie nowhere; negated views not as they are
+            return read(at) if at and not loss.is_neg() else float(loss.detach())
+        if loss.device.type != "cuda" or torch._C._cuda_isCurrentStreamCapturing():
+            return None
+        slot, handle = self._slot(loss.dtype, read)
         loss = loss.detach()
-        if loss.device.type == "cpu":
-            return float(loss)
-        if loss.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-            return None
-        if loss.dtype not in READERS:
-            return None
-        slot = self._slot(loss.dtype)
         slot.copy_(loss if loss.dim() < 1 else loss.reshape(()), non_blocking=True)
-        return slot.data_ptr(), READERS[loss.dtype]
+        return handle
 
-    def _slot(self, dtype: torch.dtype) -> Any:
-        """The next scalar of pinned memory; each is made once."""
+    def _slot(self, dtype: torch.dtype, read: Callable[[int], float]) -> tuple[Any, Handle]:
+        """The next scalar of pinned memory, and where it lies; each is made once."""
         if dtype not in self.slots:
             self.slots[dtype] = torch.zeros(self.SIZE, dtype=dtype, pin_memory=True), {}
         buffer, made = self.slots[dtype]
         at, self.next = self.next, (self.next + 1) % self.SIZE
         if at not in made:
-            made[at] = buffer[at]
+            made[at] = buffer[at], (buffer[at].data_ptr(), read)
         return made[at]
 
     @staticmethod
-    def value(handle: Any) -> float | None:
+    def value(handle: Handle) -> float | None:
         """The loss, once the step's last event is done."""
-        if isinstance(handle, tuple):
-            address, read = handle
-            return float(read(address))
-        return None if handle is None else float(handle)
+        return handle[1](handle[0]) if isinstance(handle, tuple) else handle

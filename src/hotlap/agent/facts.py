@@ -37,7 +37,7 @@ class Script:
         self.optimizers: dict[int, dict[str, Any]] = {}
         self.making = Making()
         self.device = "cpu"
-        self._scaled: tuple[int, Any] | None = None
+        self.scaling: tuple[int, Any] | None = None
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
         self._warm: tuple[int, int] | None = None
@@ -46,6 +46,7 @@ class Script:
 
     def loader(self, loader: Any, training: bool) -> dict[str, Any]:
         """Describe a loader that is about to be iterated."""
+        self.making.followed = True
         workers = int(getattr(loader, "num_workers", 0) or 0)
         dataset = getattr(loader, "dataset", None)
         kind = type(dataset)
@@ -110,11 +111,11 @@ class Script:
 
     def scaled(self, scaled: Any, loss: Any) -> None:
         """Remember the loss behind a scaled one, until its backward."""
-        self._scaled = (id(scaled), loss.detach())
+        self.scaling = (id(scaled), loss.detach())
 
     def unscaled(self, tensor: Any) -> Any:
-        """The loss as the script computed it, before a GradScaler."""
-        known, self._scaled = self._scaled, None
+        """The loss as the script computed it, before a GradScaler. Worth asking where `scaling` is something."""
+        known, self.scaling = self.scaling, None
         return known[1] if known is not None and known[0] == id(tensor) else tensor
 
     # modules
@@ -155,6 +156,7 @@ class Script:
             "blocks": len(blocks),
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "shapes": 0,
+            "empty_blocks": 0.0,
             **_place(type(module), "forward"),
         }
 
@@ -164,6 +166,12 @@ class Script:
         seen.add(tuple(leaf.shape for leaf in leaves([*args, *kwargs.values()])))
         if id(module) in self.roots:
             self.roots[id(module)]["shapes"] = len(seen)
+
+    def empty_blocks(self, modules: list[Any], share: float) -> None:
+        """The lever `attention` saw a constant mask that leaves this share of its blocks empty."""
+        for module in modules:
+            if (facts := self.roots.get(id(module))) is not None:
+                facts["empty_blocks"] = max(facts["empty_blocks"], share)
 
     def inside_autocast(self, module: Any, device: str) -> None:
         """The autocast that is on where a module is called, by its dtype: `autocast(dtype=float32)` is none."""

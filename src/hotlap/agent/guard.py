@@ -1,5 +1,6 @@
 """The one guard around every hook: an internal error switches hotlap off in this process, and the job goes on."""
 
+import functools
 import time
 import traceback
 from collections.abc import Callable
@@ -12,17 +13,42 @@ class Stop(SystemExit):
 
 HOOKS: Final[list[str]] = []
 """Names of all hooks, in the order they were defined; tests inject an error into each."""
+OFF: Final = -1
+"""No thread's number."""
 
 
 class Guard:
     """Calls hooks; after the first error of hotlap's own no hook runs any more."""
 
     def __init__(self, fail_in: str | None = None) -> None:
-        self.on = True
+        self.live: int | None = None
+        """The one thread whose hooks run, by its ident: what every hook asks first. None before one is known."""
         self.fail_in = fail_in
         self.report: Callable[[str, str, str, str | None], None] | None = None
         self.undo: Callable[[], None] = lambda: None
         """Takes out what must not stay in when no hook runs any more."""
+
+    @property
+    def on(self) -> bool:
+        """Whether hooks run at all."""
+        return self.live != OFF
+
+    @on.setter
+    def on(self, on: bool) -> None:
+        self.live = None if on else OFF
+
+    def around(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """`hook` under the guard, as `call` runs it, for hooks that run in every step: this costs half as much."""
+        if self.fail_in == name:
+            return functools.partial(self.call, name, hook)
+
+        def guarded(*args: Any) -> Any:
+            try:
+                return hook(*args)
+            except Exception as error:  # noqa: BLE001 - as below
+                self._failed(name, error)
+
+        return guarded
 
     def call(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         """Run a hook. Returns its value, or None after an error (which switches hotlap off)."""
@@ -31,10 +57,13 @@ class Guard:
                 raise RuntimeError(f"injected into {name}")
             return hook(*args)
         except Exception as error:  # noqa: BLE001 - the agent's one guard: the user's job comes first
-            self.on = False
-            self.problem(name, error)
-            self._safely(name, self.undo)
+            self._failed(name, error)
             return None
+
+    def _failed(self, name: str, error: Exception) -> None:
+        self.on = False
+        self.problem(name, error)
+        self._safely(name, self.undo)
 
     def spare(self, name: str, undo: Callable[[], None], act: Callable[..., Any], *args: Any) -> Any:
         """Run a part that hotlap can do without: an error in it ends that part alone, by `undo`. None after one."""

@@ -87,6 +87,8 @@ class Making:
     """Follows how batches are made: random draws, processor time, rows that several workers deliver alike."""
 
     def __init__(self) -> None:
+        self.followed = False
+        """Whether the batches that come now are looked at: those that begin an iteration."""
         self._cpu = self._wall = 0
         self._states: Any = None
         self._first_rows: set[Any] = set()
@@ -100,12 +102,15 @@ class Making:
 
     def end(self, iterator: Any, facts: dict[str, Any], batch: Any) -> None:
         """It is there. Facts count the batches before it."""
+        seen = facts["batches"]
         if facts["workers"]:
             self._of_workers(iterator, facts, batch)
+            self.followed = seen <= 1
             return
-        if 0 < facts["batches"] <= LOOKED_AT:  # the first one begins the epoch: the sampler draws
+        self.followed = seen < LOOKED_AT
+        if 0 < seen <= LOOKED_AT:  # the first one begins the epoch: the sampler draws
             wall = max(1, time.perf_counter_ns() - self._wall)
-            share, seen = min(1.0, (time.thread_time_ns() - self._cpu) / wall), facts["batches"]
+            share = min(1.0, (time.thread_time_ns() - self._cpu) / wall)
             facts["making_cpu"] = ((facts["making_cpu"] or 0.0) * (seen - 1) + share) / seen
             if self._states is not None:
                 facts["draws"] = bool(facts["draws"]) or self._states != _states()

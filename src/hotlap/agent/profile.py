@@ -9,6 +9,8 @@ windows.
 A step ends inside `Optimizer.step`. What is switched there would cut through torch's own range of that name, so it is
 switched where the next phase begins: "ProfilerStep#k" lies over step k from its first phase to that of the next.
 
+With a profiler in front of the command there is one window instead, which that records (`capture.py`).
+
 An error in any of this ends the profile and nothing else.
 """
 
@@ -28,6 +30,7 @@ from torch.autograd import profiler as torch_profiler
 from hotlap.records.phases import PHASES
 from hotlap.records.session import Session
 
+from .capture import Capture, Ended, nvtx
 from .guard import hook
 from .lines import Lines, other_modes
 from .samples import Samples
@@ -42,8 +45,8 @@ WINDOW, SAMPLE, OP, LABEL, EXPORT = (
     hook("profile_label"),
     hook("profile_export"),
 )
-NSIGHT: Final = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
-"""Set in what nsys and ncu start. NVTX itself looks for the second."""
+NSIGHT: Final = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH", "NV_COMPUTE_PROFILER_PERFWORKS_DIR")
+"""Set in what nsys and ncu start (seen). NVTX itself looks for the second, which ncu sets with --nvtx only."""
 TRACE: Final = "trace.json.gz"
 SNAPSHOT: Final = "memory_snapshot.pickle"
 """As torch writes it and https://pytorch.org/memory_viz reads it; hotlap only names it."""
@@ -58,10 +61,6 @@ KINETO_SILENT: Final = "6"
 
 Windows = Generator[None, None, None]
 Begin = Callable[[str], Callable[[], None]]
-
-
-class Ended(Exception):
-    """Thrown into the windows where the run ends before they do."""
 
 
 class Labels:
@@ -107,12 +106,6 @@ def _recorded(name: str) -> Callable[[], None]:
     return lambda: record.__exit__(None, None, None)
 
 
-def _nvtx(name: str) -> Callable[[], None]:
-    """A range that Nsight sees."""
-    torch.cuda.nvtx.range_push(name)
-    return torch.cuda.nvtx.range_pop  # type: ignore[no-any-return]
-
-
 class Profile:
     """Takes the windows while `on`. As the timeline's watch it also labels phases.
 
@@ -125,10 +118,11 @@ class Profile:
         self.agent = agent
         self.labels = Labels()
         self.on = self.due = self.taken = self.failed = self.foreign = False
-        self.over = not session.profile_steps
+        self.over = not session.windows
         self.windows: Windows | None = None
         self.lines: Lines | None = None
         self.own: Any = None
+        self.capture = Capture(session, agent) if session.capture_steps else None
         self.record: dict[str, Any] = {
             "file": None,
             "first_step": None,
@@ -157,8 +151,8 @@ class Profile:
 
     def label_for_nsight(self) -> None:
         """Label every step from here on where Nsight records the process."""
-        if under_nsight() and torch.cuda.is_initialized():
-            self.labels.kinds.append(_nvtx)
+        if under_nsight() and torch.cuda.is_initialized() and self.capture is None:
+            self.labels.kinds.append(nvtx)
             self.agent.timeline.watch = self
 
     # between steps
@@ -180,6 +174,7 @@ class Profile:
         self.labels.end_step()
         if self.on and not self.taken:
             if self.windows is None:
+                self.agent.host.close(self.agent.recorder.index)
                 self.windows = self._windows()
             self._advance(self.windows.send, None)
         self.labels.begin_step(self.agent.recorder.index)
@@ -217,6 +212,9 @@ class Profile:
     def _windows(self) -> Windows:
         """Goes on once a step."""
         try:
+            if self.capture is not None:
+                yield from self.capture.window(self.labels)
+                return
             yield from self._sample_window()
             yield from self._line_windows()
             yield from self._trace_window()
@@ -226,13 +224,16 @@ class Profile:
         self._write_record()
 
     def _write_record(self) -> None:
+        if self.capture is not None:
+            self.capture.write(self.record["note"])
+            return
         self.agent.folder().replace("profile.json", self.record)
 
     def _sample_window(self) -> Windows:
         """Some steps in which another thread looks where this one is."""
         timeline = self.agent.timeline
         guarded = functools.partial(self.agent.guard.spare, SAMPLE, lambda: None)
-        samples = Samples(threading.get_ident(), lambda: PHASES[timeline.stack[-1]], guarded)
+        samples = Samples(threading.get_ident(), lambda: PHASES[timeline.phase], guarded)
         begun = time.perf_counter()
         try:
             with samples.watching():

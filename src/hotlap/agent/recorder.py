@@ -1,4 +1,4 @@
-"""Lines on disk, written as steps are done: one write call a line, so that a killed job loses at most its last."""
+"""Lines on disk, written as steps are done, whole lines at a time: a killed job loses at most those not yet written."""
 
 import json
 import math
@@ -6,24 +6,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from hotlap.records.phases import PHASES
 
 from .device import DeviceMarks, LateLosses
 from .timeline import Segment
-
-
-class Finished(NamedTuple):
-    """A step whose host side is known and whose device side may still run."""
-
-    number: int
-    kind: str
-    wall_ns: int
-    time: float
-    segment: Segment
-    start: Any
-    full: bool
 
 
 def _number(value: float | None) -> str:
@@ -55,12 +43,14 @@ class Folder:
         self._files: dict[str, int] = {}
 
     def append(self, name: str, line: str) -> None:
-        """Append one line with one write. Raises OSError."""
+        """Append lines, with one write where the disk takes them whole. Raises OSError."""
         handle = self._files.get(name)
         if handle is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
             handle = self._files[name] = os.open(f"{self.path}/{name}", flags, 0o644)
-        os.write(handle, line.encode("utf-8", "replace"))
+        raw = line.encode("utf-8", "replace")
+        while raw:
+            raw = raw[os.write(handle, raw) :]
 
     def replace(self, name: str, document: Any) -> None:
         """Write a JSON document so that readers see it whole."""
@@ -77,94 +67,97 @@ class Recorder:
         self.folder = folder
         self.marks = marks
         self.losses = losses
-        self.waiting: deque[Finished] = deque()
-        self.index = 0
+        self.waiting: deque[Segment] = deque()
+        """Steps whose host side is known and whose device side may still run."""
+        self.index = self.written = 0
         self.previous_event: Any = None
         self.host_anchor: int | None = None
         self.device_ms = 0.0
         self.least_lag = 0.0
 
-    def add(self, segment: Segment, kind: str, start_ns: int, full: bool) -> float:
-        """Take a finished step. Returns its wall time, ms."""
-        wall = segment.end_ns - start_ns
-        done = Finished(self.index, kind, wall, time.time(), segment, self.previous_event, full)
+    def add(self, segment: Segment) -> None:
+        """Take a finished step."""
         self.index += 1
-        self.previous_event = segment.marks[-1][1] if segment.marks else None
-        self.waiting.append(done)
-        return wall / 1e6
+        self.waiting.append(segment)
 
     def drain(self, wait: bool = False) -> None:
         """Write the steps the device has finished; with `wait` (at the end of the process) all of them."""
+        lines: list[str] = []
+        since = time.time() - time.perf_counter_ns() / 1e9
         while self.waiting:
             step = self.waiting[0]
-            last: Any = step.segment.marks[-1][1] if step.segment.marks else None
-            if not self.marks.done(last):
+            if step.marks and not self.marks.done(step.marks[-1][1]):
                 if not wait:
-                    return
-                last.synchronize()
+                    break
+                step.marks[-1][1].synchronize()
             self.waiting.popleft()
-            self.folder().append("steps.jsonl", self._line(step))
+            lines.append(self._line(step, since + step.end_ns / 1e9))
+        if lines:
+            self.folder().append("steps.jsonl", "".join(lines))
 
-    def _device(self, step: Finished) -> tuple[float | None, list[float] | None]:
+    def _device(self, step: Segment) -> tuple[float | None, list[float] | None]:
         """Device ms of the step, and by phase where every cut was marked."""
-        marks = step.segment.marks
-        if step.start is None or not marks:
+        marks, begun = step.marks, self.previous_event
+        self.previous_event = marks[-1][1] if marks else None
+        if begun is None or not marks:
             return None, None
-        total = self.marks.elapsed(step.start, marks[-1][1])
+        total = self.marks.elapsed(begun, marks[-1][1])
         phases = [0.0] * 6
-        previous = step.start
+        previous = begun
         if step.full and total is not None:
             for phase, event in marks:
                 phases[min(phase, 5)] += self.marks.elapsed(previous, event) or 0.0
                 previous = event
-        self.marks.give_back(step.start)
+        self.marks.give_back(begun)
         for _, event in marks[:-1]:
             self.marks.give_back(event)
         return total, phases if step.full and total is not None else None
 
-    def _backlog(self, step: Finished, gpu_ms: float | None) -> float | None:
+    def _backlog(self, step: Segment, gpu_ms: float | None) -> float | None:
         """Device ms still queued when the host reached the step's end: how far device time runs behind host time,
         above the least lag ever seen (at which the device was idle and began at once)."""
         if gpu_ms is None:
             self.host_anchor = None
             return None
         if self.host_anchor is None:
-            self.host_anchor, self.device_ms, self.least_lag = step.segment.end_ns - step.wall_ns, 0.0, 0.0
+            self.host_anchor, self.device_ms, self.least_lag = step.begun_ns, 0.0, 0.0
         self.device_ms += gpu_ms
-        lag = self.device_ms - (step.segment.end_ns - self.host_anchor) / 1e6
+        lag = self.device_ms - (step.end_ns - self.host_anchor) / 1e6
         self.least_lag = min(self.least_lag, lag)
         return lag - self.least_lag
 
-    def _line(self, step: Finished) -> str:
-        segment = step.segment
-        loss, values = self._loss(segment)
-        gpu_ms: float | None = None
-        rest = ""
-        if segment.marks:
+    def _line(self, step: Segment, ended: float) -> str:
+        """ended: seconds since the epoch."""
+        gpu, rest = "null", ""
+        if step.marks or self.previous_event is not None:
             gpu_ms, gpu_phases = self._device(step)
             backlog = self._backlog(step, gpu_ms)
+            gpu = _number(gpu_ms)
             if gpu_phases is not None:
                 rest += f',"gpu_phases":{PHASES_JSON % tuple(gpu_phases)}'
             if backlog is not None:
                 rest += f',"backlog_ms":{backlog:.4f}'
-        if len(segment.losses) > 1:
-            rest += f',"losses":[{",".join(_number(value) for value in values)}]'
+        losses = step.losses
+        if len(losses) == 1:
+            loss = self.losses.value(losses[0])
+        else:
+            loss, values = self._several(losses)
+            if values:
+                rest += f',"losses":[{",".join(_number(value) for value in values)}]'
         if loss is not None and not math.isfinite(loss):
             rest += ',"nonfinite":true'
-        if segment.evaluation or segment.skipped or segment.probe or segment.compiles:
-            rest += _flags(segment)
-        data, h2d, forward, backward, optimizer, other, _ = segment.ns
+        if step.evaluation or step.skipped or step.probe or step.compiles:
+            rest += _flags(step)
+        data, h2d, forward, backward, optimizer, other, _ = step.ns
+        self.written += 1
         return LINE % (
-            step.number, step.time, step.wall_ns / 1e6, _number(gpu_ms),
+            self.written - 1, ended, (step.end_ns - step.begun_ns) / 1e6, gpu,
             data / 1e6, h2d / 1e6, forward / 1e6, backward / 1e6, optimizer / 1e6, other / 1e6,
-            _number(loss), segment.samples or "null", rest, step.kind,
+            _number(loss), step.samples or "null", rest, step.kind,
         )  # fmt: skip
 
-    def _loss(self, segment: Segment) -> tuple[float | None, list[float | None]]:
-        """The step's loss (a sum, unless one backward's is not known) and each backward's."""
-        handles = segment.losses
-        if len(handles) == 1:
-            return self.losses.value(handles[0]), []
+    def _several(self, handles: list[Any]) -> tuple[float | None, list[float | None]]:
+        """The loss of a step with several backwards, or none: their sum, unless one is not known; and each."""
         values = [self.losses.value(handle) for handle in handles]
         known = [value for value in values if value is not None]
         return (sum(known) if known and len(known) == len(values) else None), values

@@ -8,6 +8,8 @@
 * No `Optimizer` in the process, or 64 backwards without one stepping: a forward and its backward make a step, which
   ends where the next data, transfer or forward begins (manual updates then belong to the step they finish).
 * No backward at all and no optimizer: inference; a step is one outermost forward.
+
+Most of this runs in every step: what is rare is asked for by a look at one attribute, and called only then.
 """
 
 import weakref
@@ -26,6 +28,31 @@ class Steps:
     on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer.
     """
 
+    __slots__ = (
+        "backwards",
+        "backwards_since_step",
+        "cycle",
+        "emit",
+        "forward_seen",
+        "forwards",
+        "functional",
+        "held",
+        "in_backward",
+        "in_data",
+        "in_forward",
+        "loader_rows",
+        "manual_open",
+        "on_stack",
+        "optimizer_steps",
+        "optimizers",
+        "optimizers_built",
+        "row_root",
+        "samples_from",
+        "step_depth",
+        "stepping",
+        "timeline",
+    )
+
     def __init__(
         self,
         timeline: Timeline,
@@ -39,7 +66,6 @@ class Steps:
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.forwards = self.backwards = self.optimizer_steps = 0
         self.backwards_since_step = 0
-        self.begun = False
         self.in_data = self.in_forward = self.in_backward = 0
         self.stepping: int | None = None
         self.step_depth = 0
@@ -63,8 +89,10 @@ class Steps:
         self.in_data += 1
         if self.in_data > 1:
             return
-        self._drop_failed_step()
-        self._manual_boundary()
+        if self.step_depth:
+            self._drop_failed_step()
+        if self.manual_open:
+            self._manual_boundary()
         self.timeline.enter(DATA)
 
     def data_end(self, rows: int | None, training: bool) -> None:
@@ -74,26 +102,31 @@ class Steps:
         self.timeline.leave()
         if rows is not None and training:
             self.timeline.segment.samples += rows
-            self.loader_rows = True
-            self.samples_from = "loader"
+            if not self.loader_rows:
+                self.loader_rows = True
+                self.samples_from = "loader"
         elif not training and (self.backwards or self.optimizers_built):
             self.timeline.segment.evaluation = True
-        self._functional_gap()
+        if self.functional:
+            self._functional_gap()
 
     def transfer_begin(self) -> None:
-        self._manual_boundary()
+        if self.manual_open:
+            self._manual_boundary()
         self.timeline.enter(H2D)
 
     def transfer_end(self) -> None:
         self.timeline.leave()
-        self._functional_gap()
+        if self.functional:
+            self._functional_gap()
 
     # forward and backward
 
     def forward_begin(self, root: int, training: bool, evaluating: bool, rows: int | None) -> None:
         self.forwards += 1
-        self._drop_failed_step()
-        if training:
+        if self.step_depth:
+            self._drop_failed_step()
+        if training and self.manual_open:
             self._manual_boundary()
         self.in_forward = 1
         if evaluating and (self.backwards or self.optimizers_built):
@@ -124,7 +157,8 @@ class Steps:
         self.in_backward += 1
         if self.in_backward > 1:
             return
-        self._drop_failed_step()
+        if self.step_depth:
+            self._drop_failed_step()
         if not self.forward_seen:
             self.functional = True
         self.timeline.enter(BACKWARD)
@@ -146,7 +180,8 @@ class Steps:
 
     def optimizer_begin(self, optimizer: int) -> bool:
         """Returns whether this is an outermost step."""
-        self._drop_failed_step(beginning=1)
+        if self.step_depth:
+            self._drop_failed_step(beginning=1)
         self.step_depth += 1
         if self.step_depth > 1:
             return False
@@ -156,13 +191,9 @@ class Steps:
 
     def optimizer_end(self, optimizer: int) -> bool:
         """Returns whether the outermost step ended."""
-        if self.stepping is None:
-            return False
-        if self.step_depth > 1 and self.stepping == optimizer:
-            self.step_depth -= 1
-            return False
-        if self.stepping != optimizer:
-            self.step_depth -= 1
+        if self.stepping != optimizer or self.step_depth > 1:
+            if self.stepping is not None:
+                self.step_depth -= 1
             return False
         self.step_depth, self.stepping = 0, None
         self.timeline.leave()
@@ -173,6 +204,9 @@ class Steps:
         """An optimizer's outermost step ended (or was skipped): close what is now known to be a step."""
         self.backwards_since_step = 0
         self.manual_open = False
+        if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.held:
+            self._close(self.timeline.take())
+            return
         self.held.append((optimizer, self.timeline.take()))
         order = [known for known, _ in self.held]
         if len(order) > 2 and optimizer == order[0] != order[-2]:
@@ -217,7 +251,7 @@ class Steps:
 
     def _drop_failed_step(self, beginning: int = 0) -> None:
         """An exception inside `Optimizer.step`, caught by the script, leaves no trace but an open step."""
-        if self.step_depth and self.on_stack() <= beginning:
+        if self.on_stack() <= beginning:
             self.step_depth, self.stepping = 0, None
             self.timeline.unwind()
 
@@ -235,11 +269,12 @@ class Steps:
         self.forward_seen = False
         self.row_root = None
         self.emit(segment, "train")
-        self._functional_gap()
+        if self.functional:
+            self._functional_gap()
 
     def _manual_boundary(self) -> None:
         """Close a step of a loop that no optimizer object ends."""
-        if not self.manual_open or self.in_backward or self.in_forward or not self._is_manual():
+        if self.in_backward or self.in_forward or not self._is_manual():
             return
         self.manual_open = False
         self.timeline.cut()
@@ -252,5 +287,5 @@ class Steps:
 
     def _functional_gap(self) -> None:
         """In a loop whose forward is plain functions, what follows may turn out to be the forward."""
-        if self.functional and not self.forward_seen and not self.in_forward and len(self.timeline.stack) == 1:
+        if not self.forward_seen and not self.in_forward and len(self.timeline.stack) == 1:
             self.timeline.open_gap()

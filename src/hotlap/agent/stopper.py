@@ -55,7 +55,7 @@ class Stopper:
     def __init__(self, session: Session, agent: "Agent") -> None:
         self.session = session
         self.agent = agent
-        self.wanted = session.steps is not None or bool(session.profile_steps)
+        self.wanted = session.steps is not None or session.windows
         self.walls: list[float] = []
         self.disturbed: list[bool] = []
         self.steady: Steady | None = None
@@ -76,7 +76,7 @@ class Stopper:
             return
         if self.steady is None:
             self.steady = steady_start(self.walls, self.disturbed, self.agent.script.in_flight(self.agent.steps.infers))
-        if self.session.profile_steps and not self._profiled(index):
+        if self.session.windows and not self._profiled(index):
             return
         if self.session.steps is None:
             self.wanted = False

@@ -1,4 +1,7 @@
-"""Cuts the time of a step into phases, on the host and, by marks, on the device."""
+"""Cuts the time of a step into phases, on the host and, by marks, on the device.
+
+In the loop a cut is two numbers in a list; what they come to is reckoned when the step is written.
+"""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -7,39 +10,59 @@ from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
 
 GAP = 6
 """Time after a forward whose phase is known only once a backward does or does not follow."""
+_AFTER_FORWARD = {FORWARD, BACKWARD}
 
 
 class Segment:
-    """What was accumulated since the last cut between steps."""
+    """What was accumulated since the last cut between steps.
+
+    cuts: the phase that a cut ends, and when, ns. A phase below zero is the complement of that to which the
+    time of GAP so far belongs. marks: phase and event of each cut. open_marks: those whose phase is not known yet.
+    full: whether every cut was marked.
+    """
 
     __slots__ = (
+        "begun_ns",
         "compiles",
+        "cuts",
         "end_ns",
         "evaluation",
+        "full",
+        "kind",
         "losses",
         "marks",
-        "ns",
         "open_marks",
         "probe",
         "samples",
         "skipped",
     )
 
-    def __init__(self) -> None:
-        self.ns = [0] * 7
+    def __init__(self, begun_ns: int) -> None:
+        self.begun_ns = self.end_ns = begun_ns
+        self.cuts: list[tuple[int, int]] = []
         self.marks: list[list[Any]] = []
         self.open_marks: list[list[Any]] = []
         self.losses: list[Any] = []
-        self.samples = 0
-        self.evaluation = False
-        self.skipped = False
-        self.probe = False
-        self.compiles = 0
-        self.end_ns = 0
+        self.samples = self.compiles = 0
+        self.evaluation = self.skipped = self.probe = self.full = False
+        self.kind = ""
+
+    @property
+    def ns(self) -> list[int]:
+        """Ns by phase, GAP included."""
+        ns, last = [0] * 7, self.begun_ns
+        for phase, at in self.cuts:
+            if phase >= 0:
+                ns[phase] += at - last
+                last = at
+            else:
+                ns[~phase] += ns[GAP]
+                ns[GAP] = 0
+        return ns
 
     def absorb(self, later: "Segment") -> None:
-        """Join a later segment to this one."""
-        self.ns = [a + b for a, b in zip(self.ns, later.ns, strict=True)]
+        """Join the next segment to this one."""
+        self.cuts += later.cuts
         self.marks += later.marks
         self.open_marks += later.open_marks
         self.losses += later.losses
@@ -49,15 +72,6 @@ class Segment:
         self.probe |= later.probe
         self.compiles += later.compiles
         self.end_ns = later.end_ns
-
-    def settle(self, phase: int) -> None:
-        """Charge the open gap to a phase."""
-        if self.ns[GAP]:
-            self.ns[phase] += self.ns[GAP]
-            self.ns[GAP] = 0
-        for mark in self.open_marks:
-            mark[0] = phase
-        self.open_marks.clear()
 
 
 class Watch(Protocol):
@@ -69,76 +83,102 @@ class Watch(Protocol):
 
 
 class Timeline:
-    """A stack of open phases over one running segment. Every nanosecond goes to exactly one phase."""
+    """A stack of open phases (and gaps) over one running segment. Every nanosecond goes to exactly one phase."""
 
-    def __init__(self, clock: Callable[[], int], mark: Callable[[], Any]) -> None:
+    __slots__ = ("clock", "cuts", "mark", "marking", "segment", "stack", "watch")
+
+    def __init__(self, clock: Callable[[], int], mark: Callable[[], Any] | None) -> None:
         self.clock = clock
         self.mark = mark
         self.marking = True
-        self.stack = [OTHER]
-        self.gap_depth = 0
-        self.segment = Segment()
-        self.last = clock()
         self.watch: Watch | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Time starts here."""
+        self.stack = [OTHER]
+        self.segment = Segment(self.clock())
+        self.cuts = self.segment.cuts
 
     def cut(self) -> None:
         """Charge the time since the last cut to the phase that was open."""
-        now = self.clock()
-        phase = GAP if self.gap_depth == len(self.stack) else self.stack[-1]
-        self.segment.ns[phase] += now - self.last
-        self.last = now
+        phase = self.stack[-1]
+        self.cuts.append((phase, self.clock()))
         if self.marking:
-            event = self.mark()
-            if event is not None:
-                self.segment.marks.append([phase, event])
-                if phase == GAP:
-                    self.segment.open_marks.append(self.segment.marks[-1])
+            self._mark(phase)
+
+    def _mark(self, phase: int) -> None:
+        event = self.mark() if self.mark is not None else None
+        if event is not None:
+            self.segment.marks.append([phase, event])
+            if phase == GAP:
+                self.segment.open_marks.append(self.segment.marks[-1])
+
+    # `enter` and `leave` hold what `cut` does: a call more costs as much as all the rest, eight times a step.
 
     def enter(self, phase: int) -> None:
         """Open a phase inside the one that is open."""
         if self.watch is not None:
             self.watch.enter(phase)
-        self.cut()
-        if self.gap_depth == len(self.stack) and phase != H2D:
-            self.settle(FORWARD if phase in (FORWARD, BACKWARD) else self.stack[-1])
-        self.stack.append(phase)
+        stack = self.stack
+        open_one = stack[-1]
+        self.cuts.append((open_one, self.clock()))
+        if self.marking:
+            self._mark(open_one)
+        if open_one == GAP and phase != H2D:
+            stack.pop()
+            self._settle(FORWARD if phase in _AFTER_FORWARD else stack[-1])
+        stack.append(phase)
 
     def leave(self, gap: bool = False) -> None:
         """Close the open phase; with `gap`, what follows waits for its phase."""
-        self.cut()
-        if self.gap_depth == len(self.stack):
-            self.settle(self.stack[-1])
-        if len(self.stack) > 1:
-            self.stack.pop()
+        stack = self.stack
+        open_one = stack.pop()
+        self.cuts.append((open_one, self.clock()))
+        if self.marking:
+            self._mark(open_one)
+        if open_one == GAP:
+            self._settle(stack.pop())
+        if not stack:
+            stack.append(OTHER)
         if gap:
-            self.gap_depth = len(self.stack)
+            self.open_gap()
         if self.watch is not None:
             self.watch.leave()
 
+    @property
+    def phase(self) -> int:
+        """The open phase, to whoever asks, in another thread too. A gap is part of what it lies in."""
+        return next((phase for phase in reversed(tuple(self.stack)) if phase != GAP), OTHER)
+
     def open_gap(self) -> None:
         """From here on the phase is known only once a backward follows."""
-        self.gap_depth = len(self.stack)
+        if self.stack[-1] != GAP:
+            self.stack.append(GAP)
 
-    def settle(self, phase: int) -> None:
-        """Charge the open gap to a phase and end it."""
-        self.segment.settle(phase)
-        self.gap_depth = 0
+    def _settle(self, phase: int) -> None:
+        """Charge the open gap to a phase."""
+        segment, cuts = self.segment, self.cuts
+        cuts.append((~phase, cuts[-1][1] if cuts else segment.begun_ns))
+        if segment.open_marks:
+            for mark in segment.open_marks:
+                mark[0] = phase
+            segment.open_marks.clear()
 
     def take(self) -> Segment:
         """Hand over the running segment as of the last cut."""
-        if self.gap_depth:
-            self.settle(self.stack[-1])
-        if not self.marking:
-            event = self.mark()
-            if event is not None:
-                self.segment.marks.append([OTHER, event])
-        done, self.segment = self.segment, Segment()
-        done.end_ns = self.last
+        stack = self.stack
+        if GAP in stack:
+            self.stack = stack = [phase for phase in stack if phase != GAP]
+            self._settle(stack[-1])
+        done = self.segment
+        if self.cuts:
+            done.end_ns = self.cuts[-1][1]
+        if self.mark is not None and not self.marking:
+            self._mark(OTHER)
+        self.segment = Segment(done.end_ns)
+        self.cuts = self.segment.cuts
         return done
-
-    def inside(self, phase: int) -> bool:
-        """Whether the phase is open."""
-        return phase in self.stack
 
     def unwind(self) -> None:
         """Forget phases that an exception left open."""
@@ -146,7 +186,7 @@ class Timeline:
             self.watch.unwind()
         self.cut()
         del self.stack[1:]
-        self.settle(OTHER)
+        self._settle(OTHER)
 
 
 __all__ = ["BACKWARD", "DATA", "FORWARD", "GAP", "H2D", "OPTIMIZER", "OTHER", "Segment", "Timeline"]

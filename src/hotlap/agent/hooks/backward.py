@@ -6,9 +6,11 @@ identity, and a wrapper in their place breaks the graph.
 
 import functools
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 
@@ -25,25 +27,29 @@ def install(agent: "Agent") -> None:
 
 
 def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    def begin(tensors: Any, with_loss: bool) -> None:
-        agent.begin()
-        steps = agent.steps
-        outermost = steps.in_backward == 0
+    guard, steps, script = agent.guard, agent.steps, agent.script
+
+    def begin(tensors: Any, with_loss: Any) -> None:
+        if not agent.begun:
+            agent.begin()
         steps.backward_begin()
-        if outermost and with_loss:
+        if with_loss and steps.in_backward == 1:
             for tensor in tensors[:8]:
-                agent.timeline.segment.losses.append(agent.losses.take(agent.script.unscaled(tensor)))
+                loss = tensor if script.scaling is None else script.unscaled(tensor)
+                agent.timeline.segment.losses.append(agent.losses.take(loss))
+
+    begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.backward_end)
 
     @functools.wraps(original)
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not agent.trains():
+        if is_dynamo_compiling() or not (get_ident() == guard.live or agent.trains()):
             return original(t_outputs, *args, **kwargs)
-        agent.guard.call(BEGIN, begin, t_outputs, bool(kwargs.get("accumulate_grad")))
+        begun(t_outputs, kwargs.get("accumulate_grad"))
         try:
             return original(t_outputs, *args, **kwargs)
         finally:
-            if agent.mine():
-                agent.guard.call(END, agent.steps.backward_end)
+            if get_ident() == guard.live:
+                ended()
 
     return run
 

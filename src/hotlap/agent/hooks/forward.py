@@ -10,9 +10,12 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import is_grad_enabled
+from torch._C import _get_tracing_state
 
 from ..guard import hook
 from ..probe import leaves, nudge, random_state, redraw
@@ -125,22 +128,23 @@ class Observed:
         self.root = root
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        root, steps = self.root, self.root.agent.steps
+        root = self.root
+        steps, guard = root.steps, root.guard
         caller = sys._getframe(1)
         if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not root.module():
             return owner._call_impl(*args, **kwargs)  # a copy that took over the whole `__dict__`, as DataParallel's do
         inside = steps.in_forward or steps.in_backward or steps.in_data
-        if inside or not root.agent.mine() or torch._C._get_tracing_state() is not None:
+        if inside or not (get_ident() == guard.live or root.agent.mine()) or _get_tracing_state() is not None:
             return root.forward(*args, **kwargs)
-        training = torch.is_grad_enabled()
-        root.agent.guard.call(BEGIN, root.begin, training, args, kwargs)
+        training = is_grad_enabled()
+        root.begun(training, args, kwargs)
         output = None
         try:
             output = root.forward(*args, **kwargs)
             return output
         finally:
-            if root.agent.mine():
-                root.agent.guard.call(END, root.end, training, args, kwargs, output)
+            if get_ident() == guard.live:
+                root.ended(training, args, kwargs, output)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
@@ -150,7 +154,8 @@ class Root:
     """The observer of one outermost module."""
 
     def __init__(self, agent: "Agent", module: Any) -> None:
-        self.agent = agent
+        self.agent, self.guard, self.steps = agent, agent.guard, agent.steps
+        self.begun, self.ended = agent.guard.around(BEGIN, self.begin), agent.guard.around(END, self.end)
         self.module: Callable[[], Any] = weakref.ref(module)
         self.key = id(module)
         self.compiled = False
@@ -178,9 +183,21 @@ class Root:
         self.module().__dict__["_compiled_call_impl"] = Observed(self)
 
     def begin(self, training: bool, args: Any, kwargs: Any) -> None:
-        module = self.module()
-        agent = self.agent
-        agent.begin()
+        steps = self.steps
+        evaluating = False
+        if self.described < DESCRIBED or not self.levers_in or not training:
+            evaluating = not training and not self.module().training
+            self._describe(training, args, kwargs)
+        if self.agent.probe.active and training and steps.backwards == 0:
+            self.random = random_state()
+        rows = None if steps.loader_rows or not training else _rows(args, kwargs)
+        steps.forward_begin(self.key, training, evaluating, rows)
+
+    def _describe(self, training: bool, args: Any, kwargs: Any) -> None:
+        """What need not be known of each forward."""
+        module, agent = self.module(), self.agent
+        if not agent.begun:
+            agent.begin()
         inference = not training and not agent.steps.optimizers_built
         if not self.levers_in and (training or inference):
             self._first(module, training)
@@ -190,10 +207,6 @@ class Root:
                 agent.script.inside_autocast(module, self.device)
             if training or inference:
                 agent.script.inputs(module, args, kwargs)
-        if agent.probe.active and training and agent.steps.backwards == 0:
-            self.random = random_state()
-        evaluating = not training and not module.training
-        agent.steps.forward_begin(self.key, training, evaluating, _rows(args, kwargs))
 
     def _first(self, module: Any, training: bool) -> None:
         self.levers_in = True
@@ -208,12 +221,13 @@ class Root:
         self.forward = self.agent.seams.root(module, self.forward)
 
     def end(self, training: bool, args: Any, kwargs: Any, output: Any) -> None:
-        if self.agent.probe.active and not training and not self.agent.steps.optimizers_built:
+        steps = self.steps
+        if self.agent.probe.active and not training and not steps.optimizers_built:
             self.agent.probe.output(output)
         if self.random is not None:
             self.agent.probe.random_draws(self.random, random_state())
             self.random = None
-        self.agent.steps.forward_end(training, _rows(args, kwargs) if not training else None)
+        steps.forward_end(training, None if training or steps.loader_rows else _rows(args, kwargs))
 
 
 def _rows(args: Any, kwargs: Any) -> int | None:

@@ -5,6 +5,7 @@ ones. `DataLoader._get_iterator` (workers start there) is charged to data as wel
 """
 
 import functools
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,39 +30,43 @@ def install(agent: "Agent") -> None:
 
 def _patch_next(agent: "Agent") -> None:
     original = module._BaseDataLoaderIter.__next__
+    guard, steps, script, probe, seams = agent.guard, agent.steps, agent.script, agent.probe, agent.seams
+    making, by_levers = script.making, seams.wants_batches
 
     def begin() -> None:
-        agent.begin()
-        agent.steps.data_begin()
-        agent.script.making.begin(agent.probe.active)
+        if not agent.begun:
+            agent.begin()
+        steps.data_begin()
+        if making.followed:
+            making.begin(probe.active)
 
     def end(iterator: Any, batch: Any) -> None:
         training = torch.is_grad_enabled()
-        looping = training or agent.steps.infers
         facts = getattr(iterator, "_hotlap_facts", None)
-        if facts is not None and batch is not None and looping:
-            agent.script.making.end(iterator, facts, batch)
-        agent.steps.data_end(_rows(batch, facts), training)
-        if facts is not None and batch is not None:
-            agent.script.batch(facts, batch)
-        if agent.probe.active and looping and batch is not None:
-            agent.probe.batch(batch, training)
+        if making.followed and facts is not None and batch is not None and (training or steps.infers):
+            making.end(iterator, facts, batch)
+        steps.data_end(_rows(batch, facts), training)
+        if batch is None:
+            return
+        if facts is not None:
+            script.batch(facts, batch)
+        if probe.active and (training or steps.infers):
+            probe.batch(batch, training)
+
+    begun, ended = guard.around(BEGIN, begin), guard.around(END, end)
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
-        if not agent.mine():
+        if get_ident() != guard.live and not agent.mine():
             return original(self)
-        agent.guard.call(BEGIN, begin)
+        begun()
         batch = None
         try:
-            if agent.seams.wants_batches:
-                batch = agent.seams.batch(self, functools.partial(original, self))
-            else:
-                batch = original(self)
+            batch = seams.batch(self, functools.partial(original, self)) if by_levers else original(self)
             return batch
         finally:
-            if agent.mine():
-                agent.guard.call(END, end, self, batch)
+            if get_ident() == guard.live:
+                ended(self, batch)
 
     module._BaseDataLoaderIter.__next__ = __next__
 
@@ -70,7 +75,8 @@ def _patch_start(agent: "Agent") -> None:
     original = torch.utils.data.DataLoader._get_iterator
 
     def begin() -> None:
-        agent.begin()
+        if not agent.begun:
+            agent.begin()
         agent.steps.data_begin()
 
     def end(loader: Any, iterator: Any) -> None:
@@ -111,11 +117,13 @@ def _rows(batch: Any, facts: dict[str, Any] | None) -> int | None:
     bound: the samples of such a loader are often batches)."""
     if batch is None:
         return None
-    first = batch[0] if type(batch) in {list, tuple} and batch else batch
+    kind = type(batch)
+    first = batch[0] if (kind is list or kind is tuple) and batch else batch
     if not isinstance(first, torch.Tensor):
         first = next(leaves(batch), None)
-    size = None if facts is None else facts["batch_size"]
-    if first is None or first.dim() == 0:
+    size: int | None = None if facts is None else facts["batch_size"]
+    shape = () if first is None else first.shape
+    if not shape:
         return size
-    rows = int(first.size(0))
+    rows: int = shape[0]
     return min(rows, size) if size and size > 1 else rows

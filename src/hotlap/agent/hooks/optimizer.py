@@ -2,9 +2,11 @@
 
 import functools
 import weakref
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as module
 
 from ..guard import hook
@@ -22,33 +24,41 @@ BEGIN, END, BUILT, SCALER = (
 
 def install(agent: "Agent") -> None:
     """Register the global hooks."""
-    seen: weakref.WeakSet[Any] = weakref.WeakSet()
+    guard, steps, probe = agent.guard, agent.steps, agent.probe
+    seen: dict[int, Any] = {}
 
     def begin(optimizer: Any) -> None:
-        agent.begin()
-        if optimizer not in seen:
-            seen.add(optimizer)
-            agent.script.optimizer(optimizer)
-            agent.seams.optimizer(optimizer)
-        if agent.steps.optimizer_begin(id(optimizer)) and agent.probe.active:
-            agent.probe.before_update(id(optimizer), optimizer)
+        key = id(optimizer)
+        known = seen.get(key)
+        if known is None or known() is not optimizer:
+            first(key, optimizer)
+        if steps.optimizer_begin(key) and probe.active:
+            probe.before_update(key, optimizer)
+
+    def first(key: int, optimizer: Any) -> None:
+        if not agent.begun:
+            agent.begin()
+        seen[key] = weakref.ref(optimizer)
+        agent.script.optimizer(optimizer)
+        agent.seams.optimizer(optimizer)
 
     def end(optimizer: Any) -> None:
         key = id(optimizer)
-        if not agent.steps.optimizer_end(key):
-            return
-        if agent.probe.active:
-            agent.probe.after_update(key, optimizer)
-        agent.steps.optimizer_boundary(key)
+        if steps.optimizer_end(key):
+            if probe.active:
+                probe.after_update(key, optimizer)
+            steps.optimizer_boundary(key)
 
-    # `is_compiling` comes first: a compiled step then drops the rest, which could not be traced.
+    begun, ended = guard.around(BEGIN, begin), guard.around(END, end)
+
+    # `is_dynamo_compiling` comes first: a compiled step then drops the rest, which could not be traced.
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling() and agent.mine():
-            agent.guard.call(BEGIN, begin, optimizer)
+        if not is_dynamo_compiling() and (get_ident() == guard.live or agent.mine()):
+            begun(optimizer)
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling() and agent.mine():
-            agent.guard.call(END, end, optimizer)
+        if not is_dynamo_compiling() and get_ident() == guard.live:
+            ended(optimizer)
 
     module.register_optimizer_step_pre_hook(pre)
     module.register_optimizer_step_post_hook(post)

@@ -7,9 +7,11 @@ original (an uninitialized parameter of a lazy module refuses all else), so they
 
 import functools
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 
@@ -37,7 +39,7 @@ def _to_device(args: Any, kwargs: Any) -> bool:
 
 
 def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callable[..., Any]:
-    steps = agent.steps
+    guard, steps = agent.guard, agent.steps
 
     def call(tensor: Any, args: Any, kwargs: Any) -> Any:
         kind = type(tensor)
@@ -51,10 +53,12 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
         agent.script.moved(tensor, bool(kwargs.get("non_blocking", False)))
         steps.transfer_begin()
 
+    begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.transfer_end)
+
     @functools.wraps(original)
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (
-            torch.compiler.is_compiling()
+            is_dynamo_compiling()
             or not agent.begun
             or steps.in_forward
             or steps.in_backward
@@ -62,14 +66,14 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
             or steps.step_depth
             or self.device.type != "cpu"
             or not (always or _to_device(args, kwargs))
-            or not agent.mine()
+            or not (get_ident() == guard.live or agent.mine())
         ):
             return call(self, args, kwargs)
-        agent.guard.call(BEGIN, begin, self, kwargs)
+        begun(self, kwargs)
         try:
             return call(self, args, kwargs)
         finally:
-            if agent.mine():
-                agent.guard.call(END, steps.transfer_end)
+            if get_ident() == guard.live:
+                ended()
 
     return move
