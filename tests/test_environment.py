@@ -69,28 +69,33 @@ def test_cpu_model(tmp_path: Path) -> None:
     assert cpu_model(tmp_path / "absent")
 
 
+def in_group(root: Path, membership: str, mount: str) -> Path:
+    """A machine's files; a process's groups and where they are mounted (`tests/test_cgroups.py` has more layouts)."""
+    write(root / "proc/self/cgroup", membership)
+    kind = "cgroup2 x rw" if mount == "/v2" else "cgroup x rw,memory"
+    write(root / "proc/self/mountinfo", f"36 25 0:31 / {mount} rw - {kind}\n")
+    return root
+
+
 def test_cgroup_version_2_takes_every_limit_above(tmp_path: Path) -> None:
-    membership = write(tmp_path / "cgroup", "0::/job/task\n")
-    root = tmp_path / "fs"
-    write(root / "job/task/memory.max", "max\n")
-    write(root / "job/memory.max", "4000\n")
-    write(root / "memory.max", "9000\n")
-    assert cgroup_limits(membership, root) == [4000.0, 9000.0]
+    root = in_group(tmp_path, "0::/job/task\n", "/v2")
+    write(root / "v2/job/task/memory.max", "max\n")
+    write(root / "v2/job/memory.max", "4000\n")
+    write(root / "v2/memory.max", "9000\n")
+    assert cgroup_limits(root) == [4000.0, 9000.0]
 
 
 def test_cgroup_version_1_without_a_limit_has_none(tmp_path: Path) -> None:
-    membership = write(tmp_path / "cgroup", "5:cpu,cpuacct:/x\n4:memory:/a:b\n0::/\n")
-    root = tmp_path / "fs"
+    root = in_group(tmp_path, "5:cpu,cpuacct:/x\n4:memory:/a:b\n0::/\n", "/memory")
     write(root / "memory/a:b/memory.limit_in_bytes", "5000\n")
     write(root / "memory/memory.limit_in_bytes", "9223372036854771712\n")
-    write(root / "x/memory.max", "1\n")
-    assert cgroup_limits(membership, root) == [5000.0]
+    assert cgroup_limits(root) == [5000.0]
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n", "0::/../../x\n", "0:\n"])
 def test_strange_cgroups_set_no_limit(tmp_path: Path, text: str) -> None:
-    assert cgroup_limits(write(tmp_path / "cgroup", text), tmp_path / "fs") == []
-    assert cgroup_limits(tmp_path / "absent", tmp_path) == []
+    assert cgroup_limits(in_group(tmp_path, text, "/v2")) == []
+    assert cgroup_limits(tmp_path / "absent") == []
 
 
 def test_variables_are_those_that_matter_and_no_secrets() -> None:

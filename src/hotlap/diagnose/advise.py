@@ -263,7 +263,7 @@ def _of_page(page: Page) -> Advice:
 
 
 def _not_given(findings: Sequence[Finding], given: Values) -> Sequence[Finding]:
-    return [one for one in findings if measure_of(one) not in given]
+    return [one for one in findings if measure_of(one) not in given and not one.beneath]
 
 
 def _unknown(findings: Sequence[Finding]) -> Iterator[str]:
@@ -289,6 +289,8 @@ def _measures(findings: Sequence[Finding], ranks: int) -> dict[str, float]:
     so may those of several ranks: of them the largest counts."""
     known: dict[str, float] = {}
     for finding in findings:
+        if finding.beneath:  # the time of other findings
+            continue
         name, share = measure_of(finding), min(1.0, max(0.0, finding.share))
         adds = name == "sync" and ranks == 1
         known[name] = min(1.0, known.get(name, 0.0) + share) if adds else max(known.get(name, 0.0), share)

@@ -92,7 +92,7 @@ def finding(late: Late, rank: int, where: Place | None) -> Finding:
 def without_the_wait(findings: Sequence[Finding], late: Late, mine: bool) -> list[Finding]:
     """Findings of one rank less what the straggler explains. mine: it is the straggler itself."""
     bounds = OF_PHASE.get(late.phase, WAITS) if mine else WAITS
-    held = next((one for bound in bounds for one in findings if one.bound == bound), None)
+    held = next((one for bound in bounds for one in findings if one.bound == bound and not one.beneath), None)
     return [
         msgspec.structs.replace(one, share=max(0.0, one.share - late.share)) if one is held else one for one in findings
     ]

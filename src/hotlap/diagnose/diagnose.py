@@ -9,13 +9,23 @@ import msgspec
 
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_run, read_steps, read_words
+from hotlap.records.files import (
+    rank_folders,
+    read_facts,
+    read_problems,
+    read_record,
+    read_run,
+    read_steps,
+    read_telemetry,
+    read_words,
+)
 from hotlap.records.run import Facts, Phases, Step
 
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
+from .cpu_use import cpu_use
 from .findings import all_findings
-from .findings._base import Measured
+from .findings._base import CpuUse, Measured
 from .findings._settled import settled
 from .steps import SteadySteps, block_means, mean_known, mean_phases, spread, steady_steps, step_time, throughput
 
@@ -68,7 +78,9 @@ def diagnose(folder: Path) -> Diagnosis:
             f"only {first.steady.seen} steps were seen before the command ended; at least {LEAST_STEPS} are needed, "
             "of which the first is warm-up"
         )
-    return _verdict(mode, first, together, tuple(lever.name for lever in read_run(folder).levers))
+    run = read_run(folder)
+    use = cpu_use(read_telemetry(folder), first.steady.steps, run.environment)
+    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use)
 
 
 def _apart(ranks: Sequence[Rank]) -> bool:
@@ -76,14 +88,14 @@ def _apart(ranks: Sequence[Rank]) -> bool:
     return len(ranks) > 1 and any(rank.facts is not None and rank.facts.world != len(ranks) for rank in ranks)
 
 
-def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, ...]) -> Diagnosis:
+def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, ...], use: CpuUse) -> Diagnosis:
     steady, facts = first.steady, first.facts
     host = mean_phases(steady.steps, device=False) or Phases()
     device = mean_phases(steady.steps, device=True)
     times = [step_time(rank.steady.times, rank.steady.period) for rank in ranks]
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall = fmean(steady.times)
-    measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers)
+    measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers, use)
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
     late = straggler([rank.steady.steps for rank in ranks])
     if late is None:

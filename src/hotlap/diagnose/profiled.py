@@ -87,7 +87,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
     time does not explain, where that is still much.
     """
     bounds = {one.bound for one in traces.findings}
-    if finding.wrong:  # no trace knows of it
+    if finding.wrong or finding.beneath:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding

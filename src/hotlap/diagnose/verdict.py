@@ -8,6 +8,7 @@ from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import RecordError
 from hotlap.records.files import rank_folders, read_facts, read_record, read_run, read_source_lines
 from hotlap.records.profile import Samples
+from hotlap.records.profilers import NSYS_FILE
 from hotlap.records.trace import Ranks, TraceReport
 
 from .compiled import with_compiled
@@ -32,7 +33,7 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
 def _profiled(folder: Path, traces: TraceReport | None) -> Diagnosis:
     found, rank = diagnose(folder), folder / "rank-0"
     try:
-        if any(folder.glob("rank-*/trace.json.gz")):
+        if any(folder.glob("rank-*/trace.json.gz")) or (folder / NSYS_FILE).is_file():
             from .profiled import read_traces, with_traces  # polars takes a moment to import
 
             traces = traces or read_traces(folder, found.step_ms)

@@ -6,14 +6,15 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
 from .. import __version__
 from ..records.run import Environment, Gpu
+from . import cgroups
 
 GIB: Final = 2**30
 GIT_TIMEOUT_S: Final = 2.0
@@ -27,7 +28,6 @@ LOGIN: Final = re.compile(r"://[^/\s]*@")
 """A value such as `redis://user:password@host`."""
 
 PROC: Final = Path("/proc")
-CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def environment(cwd: Path) -> Environment:
@@ -40,6 +40,7 @@ def environment(cwd: Path) -> Environment:
         os=platform.platform(),
         cpu=cpu_model(PROC / "cpuinfo"),
         cores=cores(),
+        cpu_quota=cpu_quota(),
         memory_gib=round(memory_gib(), 2),
         driver=driver,
         gpus=gpus,
@@ -66,37 +67,25 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_quota() -> float | None:
+    """Cores' worth of time that this process's cgroup, and so the command's, may use; None without a limit."""
+    found = cgroups.cpu_quota()
+    return max(0.001, round(found.cores, 3)) if found is not None and found.cores < cores() else None
+
+
 def memory_gib() -> float:
     """Memory that the command may use, GiB: the machine's, or the cgroup's limit where that is lower."""
-    return min([float(psutil.virtual_memory().total), *cgroup_limits(PROC / "self" / "cgroup", CGROUPS)]) / GIB
+    return min([float(psutil.virtual_memory().total), *cgroup_limits()]) / GIB
 
 
-def cgroup_limits(membership: Path, root: Path) -> list[float]:
-    """Bytes that the memory cgroup of the process, and those above it, set as a limit.
+def cgroup_limits(root: Path = Path("/")) -> list[float]:
+    """Bytes that the memory cgroup of this process, and those above it, set as a limit, in version 1 or 2.
 
-    membership: `/proc/self/cgroup`; root: where cgroups are mounted. Reads versions 1 and 2.
+    root: where the machine's files are.
     """
-    found = (_number(file) for file in _limit_files(membership, root))
+    groups = cgroups.folders("memory", root=root)
+    found = (_number(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes"))
     return [limit for limit in found if limit is not None and limit < UNLIMITED_BYTES]
-
-
-def _limit_files(membership: Path, root: Path) -> Iterator[Path]:
-    """Where the process's memory cgroup and those above it keep their limits."""
-    try:
-        lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":
-            base, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        inside = PurePosixPath(path.lstrip("/"))
-        for part in (inside, *inside.parents):
-            yield base / part / name
 
 
 def _number(path: Path) -> float | None:

@@ -12,6 +12,9 @@ import psutil
 from hotlap.records.files import to_json
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 
+from .aside import descendants, give_way
+from .starvation import Starvation
+
 EVERY_S: Final = 0.5
 HALVE_AFTER: Final = 10_000
 """Samples after which they come half as often: a week has 7 times as many as the first 83 minutes."""
@@ -47,15 +50,17 @@ def sampling(pid: int, path: Path, every_s: float = EVERY_S) -> Iterator[None]:
 
 def _sample(pid: int, path: Path, every_s: float, over: threading.Event) -> None:
     """The thread. A full disk ends the samples, and nothing else."""
+    give_way()
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         file = stack.enter_context(path.open("ab", buffering=0))
-        family, gpus = Family(pid), stack.enter_context(open_gpus())
+        family, starvation, gpus = Family(pid), Starvation(pid), stack.enter_context(open_gpus())
         taken = 0
         due = time.monotonic()
         while not over.wait(max(0.0, due - time.monotonic())):
-            file.write(to_json(take(family, gpus)) + b"\n")
+            file.write(to_json(take(family, starvation, gpus)) + b"\n")
             taken += 1
-            due = max(due, time.monotonic() - every_s) + pause(taken, every_s)
+            every = pause(taken, every_s)
+            due = max(due + every, time.monotonic() + every / 2)  # two at once, after a late one, have no time between
 
 
 def pause(taken: int, every_s: float = EVERY_S) -> float:
@@ -63,7 +68,7 @@ def pause(taken: int, every_s: float = EVERY_S) -> float:
     return float(every_s * 2 ** (taken // HALVE_AFTER))
 
 
-def take(family: "Family", gpus: Callable[[], tuple[GpuSample, ...]]) -> TelemetrySample:
+def take(family: "Family", starvation: Starvation, gpus: Callable[[], tuple[GpuSample, ...]]) -> TelemetrySample:
     """One sample."""
     cpu, rss, count = family.look()
     return TelemetrySample(
@@ -72,6 +77,7 @@ def take(family: "Family", gpus: Callable[[], tuple[GpuSample, ...]]) -> Telemet
         machine_cpu_percent=psutil.cpu_percent(None),
         rss_bytes=rss,
         processes=count,
+        cpu=starvation.sample(family.known),
         gpus=gpus(),
     )
 
@@ -94,7 +100,7 @@ class Family:
         if self.looks % FAMILY_EVERY == 0:
             self._find()
         self.looks += 1
-        now = time.monotonic()
+        now = time.monotonic()  # just before the processes are read
         before, self.spent = self.spent, {}
         seconds, rss, first = 0.0, 0, self.looks == 1
         for pid, process in list(self.known.items()):
@@ -112,9 +118,10 @@ class Family:
         return cpu, rss if self.spent else None, len(self.spent)
 
     def _find(self) -> None:
-        with contextlib.suppress(psutil.Error, AttributeError):
-            for child in self.root.children(recursive=True):
-                self.known.setdefault(child.pid, child)
+        for pid in descendants(self.root.pid) if self.root is not None else ():
+            with contextlib.suppress(psutil.Error):
+                if pid not in self.known:
+                    self.known[pid] = psutil.Process(pid)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,8 @@ class HostAllocator(Lever):
         if host.faults < LEAST_FAULTS:
             return Applies(False, f"only {host.faults:.0f} page faults a step")
         if share < LEAST_SHARE:
-            return Applies(False, f"the kernel takes only {host.system_ms:.2f} ms of a step")
+            hidden = ", and the device hides it" if context.cuda else ""
+            return Applies(False, f"the kernel takes only {host.system_ms:.2f} ms of a step{hidden}")
         return Applies(
             True, f"{host.faults:.0f} page faults a step; the kernel takes {host.system_ms:.1f} ms of it, {share:.0%}"
         )
@@ -52,11 +53,14 @@ class HostAllocator(Lever):
         return [{"allocator": name} for name in ALLOCATORS if name == "glibc" or library(name) is not None]
 
     def share(self, context: Context) -> float:
-        """Time in the kernel, of all threads: they fault beside each other, so at most that much of the step."""
+        """Time in the kernel, of all threads: they fault beside each other, so at most that much of the step; where the
+        model is on a device, at most what that waits for the host."""
         host = context.facts.host
         if host is None or host.faults < LEAST_FAULTS:
             return 0.0
-        return min(0.9, host.system_ms / max(1e-3, context.diagnosis.step_ms))
+        hidden = context.cuda and context.diagnosis.bound != "launch"
+        waits = context.share_of("data", "h2d", "other") if hidden else 1.0
+        return min(0.9, waits, host.system_ms / max(1e-3, context.diagnosis.step_ms))
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         chosen = settings.get("allocator")

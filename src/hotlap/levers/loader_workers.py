@@ -40,7 +40,7 @@ class LoaderWorkers(Lever):
         if share < LEAST_SHARE:
             return Applies(False, f"data and h2d take only {share:.1%} of the step")
         if not self.variants(context):
-            return Applies(False, f"{loader.workers} workers already, on {context.environment.cores} cores")
+            return Applies(False, f"{loader.workers} workers already, on {context.environment.usable_cores} cores")
         return Applies(True, f"{share:.0%} of the step waits for data with {loader.workers} workers")
 
     def variants(self, context: Context) -> list[Settings]:
@@ -82,8 +82,8 @@ class LoaderWorkers(Lever):
         return "free_input"
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        if settings["workers"] > WAITING_WORKERS * environment.cores:
-            return f"{settings['workers']} workers on {environment.cores} cores"
+        if settings["workers"] > WAITING_WORKERS * environment.usable_cores:
+            return f"{settings['workers']} workers on {environment.usable_cores} cores"
         return None
 
     def install(self, seams: "Seams", settings: Settings) -> None:
@@ -116,8 +116,8 @@ class LoaderWorkers(Lever):
 
 
 def _most(context: Context, making_cpu: float | None) -> int:
-    """Worker processes that the cores can keep busy: more than cores where making a batch mostly waits."""
-    cores = max(1, context.environment.cores // context.facts.world)
+    """Worker processes that the cores, or the quota of them, can keep busy: more where making a batch mostly waits."""
+    cores = max(1, context.environment.usable_cores // context.facts.world)
     if making_cpu is None or making_cpu > WAITS:
         return cores
     return math.ceil(cores / max(making_cpu, 1 / WAITING_WORKERS))

@@ -21,7 +21,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A cause. share: of the step (0 to 1) that it takes; cost_ms: what of it a step could win back, None unknown;
     evidence: the numbers it rests on; levers: what helps. wrong: not slow, but learning something else than was
-    meant.
+    meant. beneath: a lack of the machine's that makes other findings longer, so its share is 0, and cost_ms an upper
+    bound.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     instead: str = ""
     levers: tuple[str, ...] = ()
     wrong: bool = False
+    beneath: bool = False
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """Records of one run: `run.json`, `rank-K/steps.jsonl`, `rank-K/facts.json`, `rank-K/problems.jsonl`."""
 
+import math
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -20,19 +21,26 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and the source tree of a run (A7), as the parent sees them."""
+    """The machine and the source tree of a run (A7), as the parent sees them. cores: that the command may run on;
+    cpu_quota: how many of them its cgroup lets it use in the mean, None without a limit."""
 
     hotlap: str
     python: str
     os: str
     cpu: str
     cores: int
+    cpu_quota: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
     memory_gib: float
     driver: str | None = None
     gpus: tuple[Gpu, ...] = ()
     variables: dict[str, str] = {}
     git_commit: str | None = None
     git_dirty: bool | None = None
+
+    @property
+    def usable_cores(self) -> int:
+        """Cores that the command can keep busy: those it may run on, or its quota (rounded up) where that is less."""
+        return max(1, self.cores if self.cpu_quota is None else min(self.cores, math.ceil(self.cpu_quota)))
 
 
 class Lever(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +158,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module whose forward was seen. parameters: their number. blocks: modules in it that are repeated
     (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it (`agent/softmax.py`). classes:
     the most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
-    forwards.
+    forwards. empty_blocks: where the lever `attention` is in, the largest share of blocks (128 by 128) that a constant
+    mask leaves empty: of those within the lower triangle where it lies in that, else of all.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
     """
@@ -174,6 +183,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Count = 0
     block: str = ""
     shapes: Count = 0
+    empty_blocks: float = 0.0
     file: str | None = None
     line: int | None = None
     function: str | None = None
@@ -233,12 +243,19 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the loop cost the host, means over `steps` steps. faults: pages that the kernel had to map, mostly memory
-    that was given back and is asked for again; system_ms: processor time in the kernel, of all threads; gc_ms,
-    collections: Python's cyclic garbage collector."""
+    that was given back and is asked for again; major: those of them that were read from a disk; system_ms: processor
+    time in the kernel, of all threads; involuntary: times that a thread was taken off a core and would have gone on;
+    waited_ms: time that the thread that trains was ready to run and had no core; threads_waited_ms: the same of all
+    threads of the process, summed (None: the system does not tell); gc_ms, collections: Python's cyclic garbage
+    collector."""
 
     steps: Count
     faults: float = 0.0
+    major: float = 0.0
     system_ms: float = 0.0
+    involuntary: float = 0.0
+    waited_ms: float | None = None
+    threads_waited_ms: float | None = None
     gc_ms: float = 0.0
     collections: Count = 0
 

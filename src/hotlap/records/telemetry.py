@@ -25,6 +25,32 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     throttle: tuple[str, ...] | None = None
 
 
+class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the command got the processor time that it wanted. All but `running` are counters from some beginning:
+    differences count. What the system does not tell is None.
+
+    periods: of the cgroup's CPU quota, in which it ran; throttled: those in which the quota ran out; throttled_ms: time
+    that its threads were held then, summed over cores. busy_ms, steal_ms: of the cores that the command may run on: at
+    work for anyone, and wanted by this machine while the hypervisor ran another. running: threads of the machine that
+    have or want a core at this moment. pressure_ms: in which some thread of the machine waited for a core. Of the
+    command's processes since each was first seen: waited_ms: in which their main threads were ready and had no core;
+    involuntary: switches away from a main thread that would have gone on; minor_faults, major_faults: pages mapped, and
+    of those read from a disk, by all their threads.
+    """
+
+    periods: Count | None = None
+    throttled: Count | None = None
+    throttled_ms: float | None = None
+    busy_ms: float | None = None
+    steal_ms: float | None = None
+    running: Count | None = None
+    pressure_ms: float | None = None
+    waited_ms: float | None = None
+    involuntary: Count | None = None
+    minor_faults: Count | None = None
+    major_faults: Count | None = None
+
+
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `telemetry.jsonl`. time: seconds since the epoch.
 
@@ -38,4 +64,5 @@ class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
     machine_cpu_percent: float | None = None
     rss_bytes: Count | None = None
     processes: Count = 0
+    cpu: CpuSample | None = None
     gpus: tuple[GpuSample, ...] = ()

@@ -45,10 +45,28 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
         return self.allowed is not None and self.allowed > WEAK
 
 
+class OutputError(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a lever changes what the model returns: norm of the difference over the norm, of the output's worst
+    tensor. relative: mean over `forwards`, the first ones; largest: of them; layers: that it changed."""
+
+    relative: float
+    largest: float
+    forwards: int
+    layers: int
+
+
+class LeverLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of `rank-K/levers.jsonl`: a lever took hold, or has measured the error of the output."""
+
+    lever: str
+    output_error: OutputError | None = None
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A short run with some levers. ratio: what the objective measures of the incumbent over this one's (above 1 is
     better); rows: a step has, over all ranks, None unknown; peak_rss_bytes: the largest of a rank's process. lever: the
-    one that could not be put in. session: 0, or how often the tune had been resumed."""
+    one that could not be put in. session: 0, or how often the tune had been resumed. output_errors: by lever, of those
+    that change outputs; the largest of a rank."""
 
     id: int
     purpose: str
@@ -66,6 +84,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     rows: float | None = None
     lever: str | None = None
     session: int = 0
+    output_errors: dict[str, OutputError] = {}
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +107,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     leave_one_out: float | None = None
     parity: Parity
     source: str = ""
+    output_error: OutputError | None = None
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,12 +180,13 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `[[lever]]` of a recipe."""
+    """A `[[lever]]` of a recipe. output_error: relative, where it changes what the model returns."""
 
     name: str
     settings: dict[str, Any] = {}
     risk: Risk = "exact"
     measured: float | None = None
+    output_error: float | None = None
 
 
 class RecipeEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -94,7 +94,8 @@ def _cells(phase: str, row: dict[str, float | None]) -> tuple[RenderableType, ..
 
 
 def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[RenderableType]:
-    """What is wrong with the training, all of it; then the first findings, as the diagnosis has them; how many more."""
+    """What is wrong with the training, all of it; then the first findings, as the diagnosis has them; what lies beneath
+    them, all of it; how many more."""
     if not findings:
         yield plain("no finding: nothing that hotlap knows of takes a notable share", "dim")
         return
@@ -102,14 +103,23 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
     wrong = [finding for finding in findings if finding.wrong]
-    slow = [finding for finding in findings if not finding.wrong]
-    shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))]]
+    slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
+    beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
+    shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
     for finding in shown:
-        head = Text("wrong", "bold red") if finding.wrong else Text(percent(finding.share), "bold yellow")
-        table.add_row(head, Group(*finding_lines(finding, cwd)))
+        table.add_row(finding_head(finding), Group(*finding_lines(finding, cwd)))
     yield table
     if len(findings) > len(shown):
         yield plain(f"and {len(findings) - len(shown)} more in diagnosis.json", "dim")
+
+
+def finding_head(finding: Finding) -> Text:
+    """Its share of the step; of what lies beneath other findings the most that it costs of them."""
+    if finding.wrong:
+        return Text("wrong", "bold red")
+    if finding.beneath:
+        return Text("beneath" if finding.cost_ms is None else f"≤ {ms(finding.cost_ms)}", "bold yellow")
+    return Text(percent(finding.share), "bold yellow")
 
 
 def finding_lines(finding: Finding, cwd: str) -> Iterator[RenderableType]:

@@ -10,10 +10,38 @@ DRAINED_MS = 0.5
 DRAINED_SHARE = 0.05
 
 
+STARVED_SHARE = 0.05
+"""Of the step outside of the model, below which nothing is lost where the host has work ahead for the device."""
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """What the command could use of the processor over its steady steps. usable: cores that it can keep busy; cores:
+    that it may run on; quota: of its cgroup, in cores.
+
+    The rest is None where it is not known. seconds: that it rests on. throttled: share of the quota's periods in which
+    it ran out. ms a second: throttled_ms: that threads were held then, summed over cores; busy_ms, steal_ms: of all its
+    cores, at work and taken by the hypervisor; waited_ms: that main threads of its processes were ready and had no
+    core. running: threads of the machine that had or wanted a
+    core, median.
+    """
+
+    usable: int
+    cores: int
+    quota: float | None = None
+    seconds: float = 0.0
+    throttled: float | None = None
+    throttled_ms: float | None = None
+    busy_ms: float | None = None
+    steal_ms: float | None = None
+    waited_ms: float | None = None
+    running: float | None = None
+
+
 @dataclass(frozen=True)
 class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step.
-    levers: the names of those that were in."""
+    levers: the names of those that were in. cpu: what the machine gave it of the processor."""
 
     step_ms: float
     phases: Phases
@@ -21,6 +49,7 @@ class Measured:
     backlog_ms: float | None
     facts: Facts | None
     levers: tuple[str, ...] = ()
+    cpu: CpuUse | None = None
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
@@ -47,6 +76,11 @@ class Measured:
         """Whether the device never had work queued: it waits for the host."""
         lead = self.lead_ms
         return lead is not None and lead < max(DRAINED_MS, DRAINED_SHARE * self.step_ms)
+
+    @property
+    def host_matters(self) -> bool:
+        """Whether a slower host makes the step slower: not where the device always has work queued."""
+        return not self.cuda or self.drained or self.share("data", "h2d", "other") >= STARVED_SHARE
 
     @property
     def loader(self) -> LoaderFacts | None:

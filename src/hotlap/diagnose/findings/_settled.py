@@ -4,6 +4,11 @@ from hotlap.records.run import Facts, OptimizerFacts
 
 FAULTS = 256
 """Page faults a step from which host memory is said to go to the kernel and back."""
+VOCABULARY, ALIGNED = 4096, 8
+"""Outputs of a linear layer from which it is taken for the head over a vocabulary, and what tensor cores want them to
+be a multiple of."""
+EMPTY_BLOCKS = 0.4
+"""Share of a mask's blocks from which skipping the empty ones pays."""
 
 
 def settled(facts: Facts | None) -> frozenset[str]:
@@ -17,8 +22,8 @@ def settled(facts: Facts | None) -> frozenset[str]:
         "loader-workers": not facts.loaders,
         "device-prefetch": not facts.loaders or not cuda,
         "tf32": not cuda or facts.tf32_matmul,
-        "cpu-threads": cuda,
-        "host-allocator": cuda or facts.host is None or facts.host.faults < FAULTS,
+        "cpu-threads": cuda and not makes_batches(facts),
+        "host-allocator": facts.host is None or facts.host.faults < FAULTS,
         "fused-optimizer": all(map(_fused, facts.optimizers)),
         "attention": root is None or root.compiled or not root.softmax,
         "graph-optimizer": not cuda or all(one.capturable for one in facts.optimizers),
@@ -29,8 +34,15 @@ def settled(facts: Facts | None) -> frozenset[str]:
             "compile": root.compiled,
             "channels-last": root.channels_last or not root.conv_input_4d,
             "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,
+            "pad-vocabulary": not cuda or root.classes < VOCABULARY or root.classes % ALIGNED == 0,
+            "flex-attention": not cuda or root.empty_blocks < EMPTY_BLOCKS,
         }
     return frozenset(name for name, is_out in out.items() if is_out)
+
+
+def makes_batches(facts: Facts) -> bool:
+    """Whether the process that trains makes its batches itself, with several threads."""
+    return facts.feeding is not None and not facts.feeding.workers and facts.threads > 1
 
 
 def _fused(optimizer: OptimizerFacts) -> bool:

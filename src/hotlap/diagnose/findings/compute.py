@@ -12,11 +12,12 @@ LEVERS = (
     "compile",
     "attention",
     "fused-optimizer",
+    "pad-vocabulary",
+    "flex-attention",
     "channels-last",
     "cudnn-benchmark",
-    "cpu-threads",
-    "host-allocator",
 )
+ON_CPU = ("cpu-threads", "host-allocator")
 
 
 def find(measured: Measured) -> Finding | None:
@@ -26,6 +27,7 @@ def find(measured: Measured) -> Finding | None:
         return None
     root = measured.root
     times = measured.gpu_phases or measured.phases
+    on_device = measured.facts is not None and measured.facts.device == "cuda"
     parts = ", ".join(f"{name} {ms:.1f} ms" for name in MODEL if (ms := getattr(times, name) or 0.0) > 0)
     ahead = f"; the host is {measured.lead_ms:.1f} ms ahead" if measured.lead_ms is not None else ""
     return Finding(
@@ -38,7 +40,7 @@ def find(measured: Measured) -> Finding | None:
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
         why="whether arithmetic or memory traffic limits it takes a trace to tell",
         instead="lower precision on the tensor cores, compiled and fused kernels, a better memory format",
-        levers=LEVERS if root else (),
+        levers=(*LEVERS, *(() if on_device else ON_CPU)) if root else (),
     )
 
 

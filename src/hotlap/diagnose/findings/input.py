@@ -28,7 +28,12 @@ def find(measured: Measured) -> Finding | None:
         if not loader.workers
         else "the workers make batches more slowly than the model uses them up",
         instead=f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper",
-        levers=("loader-workers", *(("device-prefetch",) if measured.cuda else ()), *_made_once(measured, loader)),
+        levers=(
+            "loader-workers",
+            *(("device-prefetch",) if measured.cuda else ()),
+            *_made_once(measured, loader),
+            *(("cpu-threads",) if measured.facts and measured.facts.device == "cuda" else ()),
+        ),
     )
 
 

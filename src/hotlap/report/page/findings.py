@@ -30,8 +30,14 @@ def data(page: Page) -> dict[str, Any] | None:
         return None
     lines = {_key(one.where): one for one in page.snippets}
     shown = [(name, [_shown(one, lines, base(page)) for one in found[:MOST]]) for name, found in groups if found]
-    parts = [(name, found[:OPEN], found[OPEN:]) for name, found in shown]
+    parts = [(name, *_parted(found)) for name, found in shown]
     return {"groups": parts, "what_if": _what_if(page), "step_ms": None if page.tune else _step_ms(page)}
+
+
+def _parted(found: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Those that are shown at once, and those that are opened."""
+    at_once = [one for at, one in enumerate(found) if at < OPEN or one["finding"].beneath]
+    return at_once, [one for one in found if one not in at_once]
 
 
 def _key(place: Place) -> tuple[object, ...]:

@@ -1,0 +1,52 @@
+"""What the machine gave the command of the processor over its steady steps, from the run's telemetry."""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Final
+
+from hotlap.records.run import Environment, Step
+from hotlap.records.telemetry import CpuSample, TelemetrySample
+
+from .findings._base import CpuUse
+
+LEAST_S: Final = 0.9
+"""Between the first and the last sample: nine periods of a quota, which are mostly of 100 ms. In less, a sample whose
+thread lost its core between the clock and the counters would say too much."""
+
+
+def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: Environment) -> CpuUse:
+    """Rates between the first and the last sample inside of the steps' time; unknown where there are no two."""
+    inside = [one for one in _within(samples, steps) if one.cpu is not None]
+    use = CpuUse(usable=machine.usable_cores, cores=machine.cores, quota=machine.cpu_quota)
+    seconds = inside[-1].time - inside[0].time if inside else 0.0
+    if seconds < LEAST_S:
+        return use
+    seen = [one.cpu for one in inside if one.cpu is not None]
+    first, last = seen[0], seen[-1]
+
+    def rate(of: Callable[[CpuSample], float | None]) -> float | None:
+        """Of a counter that grows, a second; None where it is not known, or began anew."""
+        before, after = of(first), of(last)
+        return None if before is None or after is None or after < before else (after - before) / seconds
+
+    periods, throttled = rate(lambda one: one.periods), rate(lambda one: one.throttled)
+    running = [one.running for one in seen if one.running is not None]
+    return CpuUse(
+        usable=use.usable,
+        cores=use.cores,
+        quota=use.quota,
+        seconds=seconds,
+        throttled=min(1.0, throttled / periods) if periods and throttled is not None else None,
+        throttled_ms=rate(lambda one: one.throttled_ms),
+        busy_ms=rate(lambda one: one.busy_ms),
+        steal_ms=rate(lambda one: one.steal_ms),
+        waited_ms=rate(lambda one: one.waited_ms),
+        running=median(running) if running else None,
+    )
+
+
+def _within(samples: Sequence[TelemetrySample], steps: Sequence[Step]) -> list[TelemetrySample]:
+    if not steps:
+        return []
+    begin, end = steps[0].time - steps[0].wall_ms / 1000, steps[-1].time
+    return [one for one in samples if begin <= one.time <= end]

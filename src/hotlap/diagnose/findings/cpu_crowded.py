@@ -1,0 +1,72 @@
+"""More threads want to run than there are cores."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.run import Facts, HostFacts
+
+from ._base import CpuUse, Measured
+
+LEAST_OWN = 0.05
+LEAST_ALL = 0.10
+"""Of the step: waits of the thread that trains, and of all threads together, from which they are told."""
+LEAST_WORKERS = 0.10
+"""Of their time: waits of loader workers."""
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share 0: the phases hold this time. At most: threads may wait beside each other, and for nobody's sake."""
+    facts, host = measured.facts, measured.facts.host if measured.facts else None
+    if facts is None or host is None or host.threads_waited_ms is None or not measured.host_matters:
+        return None
+    own, every, step = host.waited_ms or 0.0, host.threads_waited_ms, measured.step_ms
+    workers = (measured.phases.data or 0.0) if _workers_wait(measured) else 0.0
+    if own < LEAST_OWN * step and every < LEAST_ALL * step and workers < LEAST_OWN * step:
+        return None
+    together = facts.threads > 1
+    return Finding(
+        id="cpu-crowded",
+        bound="unknown",
+        share=0.0,
+        cost_ms=min(step, max(own, every) + workers),
+        title="threads wait for a core",
+        evidence="; ".join([_waits(host), *_wanted(measured, facts, measured.cpu)]),
+        why="an operation that threads share ends with the last of them: while one has no core the others wait for it, "
+        "at the end of every such operation"
+        if together
+        else "more threads want to run than there are cores, so that they take turns",
+        instead="fewer intra-op threads (OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device), "
+        "fewer workers, or other processes on other cores (taskset)"
+        if together
+        else "fewer workers, or other processes on other cores (taskset)",
+        levers=("cpu-threads",) if together else (),
+        beneath=True,
+    )
+
+
+def _waits(host: HostFacts) -> str:
+    own = "" if host.waited_ms is None else f"the thread that trains {host.waited_ms:.1f} ms a step, "
+    return (
+        f"ready to run and without a core: {own}all of its process together {host.threads_waited_ms or 0:.1f} ms; "
+        f"{host.involuntary:.0f} involuntary switches a step"
+    )
+
+
+def _workers_wait(measured: Measured) -> bool:
+    """Whether the loader's workers, whose waits are among those of the command's processes, do so notably."""
+    loader, use, host = measured.loader, measured.cpu, measured.facts.host if measured.facts else None
+    if loader is None or not loader.workers or use is None or use.waited_ms is None or host is None:
+        return False
+    own = 1000 * (host.waited_ms or 0.0) / measured.step_ms if measured.step_ms else 0.0
+    return use.waited_ms - own >= LEAST_WORKERS * 1000 * loader.workers
+
+
+def _wanted(measured: Measured, facts: Facts, use: CpuUse | None) -> list[str]:
+    """What of the command wants cores, and what of the machine does."""
+    workers = measured.loader.workers if measured.loader else 0
+    ranks = f", in each of {facts.world} ranks" if facts.world > 1 else ""
+    cores = f", {use.usable} {'core' if use.usable == 1 else 'cores'}" if use else ""
+    said = [f"{facts.threads} intra-op threads and {workers} workers{ranks}{cores}"]
+    if workers and use is not None and use.waited_ms is not None:
+        said.append(f"main threads of the command's processes waited for {use.waited_ms:.0f} ms a second")
+    if use is not None and use.running is not None:
+        said.append(f"in the median {use.running:.0f} threads of the machine had or wanted a core")
+    return said

@@ -1,0 +1,31 @@
+"""The hypervisor runs others on cores that this machine wanted."""
+
+from hotlap.records.diagnosis import Finding
+
+from ._base import Measured
+
+LEAST = 0.05
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share 0: the phases hold this time. At most: what was stolen of all cores together."""
+    use = measured.cpu
+    if use is None or use.steal_ms is None or use.busy_ms is None or not measured.host_matters:
+        return None
+    wanted = use.steal_ms + use.busy_ms
+    if not wanted or use.steal_ms / wanted < LEAST:
+        return None
+    return Finding(
+        id="cpu-steal",
+        bound="unknown",
+        share=0.0,
+        cost_ms=min(1.0, use.steal_ms / 1000) * measured.step_ms,
+        title="the hypervisor takes cores away",
+        evidence=f"{use.steal_ms / wanted:.0%} of the time in which a core had work it was given to another machine "
+        f"({use.steal_ms:.0f} ms a second over {use.cores} cores, in {use.seconds:.1f} s of steady steps)",
+        why="this is a virtual machine whose host has more to run than cores; an operation that threads share waits "
+        "for the one whose core is gone",
+        instead="nothing in the script helps: use a machine with dedicated cores; fewer intra-op threads lose less",
+        levers=("cpu-threads",),
+        beneath=True,
+    )

@@ -1,0 +1,34 @@
+"""The step's memory comes from the kernel anew, page by page."""
+
+from hotlap.records.diagnosis import Finding
+
+from ._base import Measured
+from ._settled import FAULTS
+
+LEAST = 0.05
+FROM_DISK = 1.0
+"""Faults a step that read from a disk."""
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share 0: the phases hold this time. At most: time in the kernel is of all threads, and not of faults alone."""
+    host = measured.facts.host if measured.facts else None
+    if host is None or not measured.host_matters:
+        return None
+    if host.faults < FAULTS or host.system_ms < LEAST * measured.step_ms:
+        return None
+    disk = f", {host.major:.0f} of them read from a disk" if host.major >= FROM_DISK else ""
+    return Finding(
+        id="page-faults",
+        bound="unknown",
+        share=0.0,
+        cost_ms=min(measured.step_ms, host.system_ms),
+        title="the kernel maps the step's memory page by page",
+        evidence=f"{host.faults:.0f} page faults a step{disk}; the kernel takes {host.system_ms:.1f} ms a step of all "
+        "threads",
+        why="memory that a step frees goes back to the kernel, which clears each page of 4 KiB again when it is next "
+        "touched",
+        instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",
+        levers=("host-allocator",),
+        beneath=True,
+    )

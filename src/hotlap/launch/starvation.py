@@ -1,0 +1,111 @@
+"""Counters that tell whether a command got the processor time that it wanted, read once a sample from outside."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from hotlap.records.telemetry import CpuSample
+
+from .cgroups import cpu_quota, read, throttling
+
+BUSY: Final = (0, 1, 2, 5, 6)
+"""Columns of a core in /proc/stat, `proc(5)`: user, nice, system, irq, softirq. Guests are in user and nice already."""
+STEAL: Final = 7
+PER_PROCESS: Final = ("waited_ms", "involuntary", "minor_faults", "major_faults")
+
+
+class Starvation:
+    """Reads the counters of a command's group, cores and processes. What the system does not tell is None.
+
+    root: where the machine's files are.
+    """
+
+    def __init__(self, pid: int, root: Path = Path("/")) -> None:
+        self.root = root
+        self.quota = cpu_quota(pid, root)
+        self.cores = _affinity(pid)
+        self.tick_ms = 1000 / _ticks_a_second()
+        self.before: dict[int, tuple[float, float, float, float]] = {}
+        self.totals = [0.0] * len(PER_PROCESS)
+
+    def sample(self, processes: Iterable[int] = ()) -> CpuSample:
+        """The counters now. processes: of the command; each counts from where it was first seen."""
+        held = throttling(self.quota.folder) if self.quota else None
+        stat = read(self.root / "proc" / "stat")
+        busy, steal = self._cores(stat)
+        self._count(processes)
+        running = re.search(r"^procs_running (\d{1,9})$", stat, re.MULTILINE)
+        waited, *counts = self.totals
+        return CpuSample(
+            periods=held.periods if held else None,
+            throttled=held.throttled if held else None,
+            throttled_ms=held.ms if held else None,
+            busy_ms=busy,
+            steal_ms=steal,
+            running=max(0, int(running[1]) - 1) if running else None,  # this thread is one of them
+            pressure_ms=pressure_ms(read(self.root / "proc" / "pressure" / "cpu")),
+            waited_ms=waited,
+            **dict(zip(PER_PROCESS[1:], map(int, counts), strict=True)),
+        )
+
+    def _cores(self, stat: str) -> tuple[float | None, float | None]:
+        """Time at work and time stolen, ms, summed over the cores that the command may run on."""
+        rows = [row for row in per_core(stat) if self.cores is None or row[0] in self.cores]
+        if not rows:
+            return None, None
+        busy = sum(times[at] for _, times in rows for at in BUSY)
+        stolen = [times[STEAL] for _, times in rows if len(times) > STEAL]
+        return busy * self.tick_ms, sum(stolen) * self.tick_ms if stolen else None
+
+    def _count(self, processes: Iterable[int]) -> None:
+        proc = self.root / "proc"
+        now = {pid: found for pid in processes if (found := of_process(f"{proc}/{pid}")) is not None}
+        for pid, counters in now.items():
+            for at, (old, new) in enumerate(zip(self.before.get(pid, counters), counters, strict=True)):
+                self.totals[at] += max(0.0, new - old)  # less: another process by the same number
+        self.before = now
+
+
+def per_core(stat: str) -> list[tuple[int, list[int]]]:
+    """Number and times, in ticks, of each core of a /proc/stat; cores without all of BUSY are left out."""
+    rows = re.findall(r"^cpu(\d{1,5}) ([\d ]{1,400})$", stat, re.MULTILINE)
+    found = [(int(number), [int(word) for word in times.split()]) for number, times in rows]
+    return [(number, times) for number, times in found if len(times) > max(BUSY)]
+
+
+def pressure_ms(text: str) -> float | None:
+    """Time in which some thread waited for a core, ms: `some avg10=0.00 avg60=0.00 avg300=0.00 total=US`."""
+    found = re.search(r"^some .*\btotal=(\d{1,18})$", text, re.MULTILINE)
+    return int(found[1]) / 1e3 if found else None
+
+
+def of_process(folder: Path | str) -> tuple[float, float, float, float] | None:
+    """PER_PROCESS of one process, from its folder in /proc; None where it is gone.
+
+    Its main thread's wait for a core (`schedstat`: ns run, ns waited, turns) and involuntary switches; page faults of
+    all its threads (`stat`, fields 10 and 12 of `proc(5)`; the name before may hold anything).
+    """
+    fields = read(f"{folder}/stat").rpartition(")")[2].split()
+    waited = read(f"{folder}/schedstat").split()
+    switches = re.search(r"^nonvoluntary_ctxt_switches:\s+(\d{1,18})$", read(f"{folder}/status"), re.MULTILINE)
+    try:
+        minor, major = float(fields[7]), float(fields[9])
+        return (float(waited[1]) / 1e6 if len(waited) > 1 else 0.0), float(switches[1] if switches else 0), minor, major
+    except (IndexError, ValueError):
+        return None
+
+
+def _affinity(pid: int) -> frozenset[int] | None:
+    """Cores that a process may run on; None where the system does not say."""
+    with contextlib.suppress(AttributeError, OSError):
+        return frozenset(os.sched_getaffinity(pid))
+    return None
+
+
+def _ticks_a_second() -> int:
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return max(1, os.sysconf("SC_CLK_TCK"))
+    return 100

@@ -1,0 +1,237 @@
+"""Jobs that do not get the processor time that they want: rates over the steady steps, and what is found in them."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from test_diagnose import CUDA, DRAINED, ENVIRONMENT, FACTS, LOADER, QUEUED, folder_of, phases, steps
+
+from hotlap.diagnose.advise import advise
+from hotlap.diagnose.cpu_use import cpu_use
+from hotlap.diagnose.diagnose import diagnose
+from hotlap.diagnose.findings import all_findings
+from hotlap.diagnose.findings._base import CpuUse, Measured
+from hotlap.diagnose.findings._settled import settled
+from hotlap.diagnose.verdict import verdict
+from hotlap.records.diagnosis import Finding
+from hotlap.records.files import read_run, to_json
+from hotlap.records.run import Facts, HostFacts, Step
+from hotlap.records.telemetry import CpuSample, TelemetrySample
+from hotlap.report.run_screen import run_screen
+
+LIMITED = msgspec.structs.replace(ENVIRONMENT, cores=16, cpu_quota=3.5)
+USE = CpuUse(usable=4, cores=16, quota=4.0, seconds=8.0)
+
+
+def sample(at: float, **counters: Any) -> TelemetrySample:
+    return TelemetrySample(time=at, cpu=CpuSample(**counters))
+
+
+def over(begin: float, end: float) -> list[Step]:
+    """Steps of 0.5 s each."""
+    return [
+        Step(step=index, time=begin + 0.5 * (index + 1), wall_ms=500.0, phases=phases(data=500.0))
+        for index in range(int((end - begin) / 0.5))
+    ]
+
+
+# rates
+
+
+def test_rates_are_of_the_steady_steps_alone() -> None:
+    """What was counted while the job warmed up, and after it, is not in them."""
+    counted = [
+        sample(100.0, periods=0, throttled=0, throttled_ms=0.0, steal_ms=0.0, busy_ms=0.0, waited_ms=0.0, running=99),
+        sample(110.0, periods=90, throttled=90, throttled_ms=9e4, steal_ms=5e3, busy_ms=1e5, waited_ms=9e3, running=4),
+        sample(111.0, periods=100, throttled=94, throttled_ms=9.01e4, steal_ms=5.1e3, busy_ms=1.02e5, waited_ms=9e3,
+               running=9),
+        sample(112.0, periods=110, throttled=96, throttled_ms=9.04e4, steal_ms=5.2e3, busy_ms=1.04e5, waited_ms=9.5e3,
+               running=5),
+        sample(120.0, periods=900, throttled=900, throttled_ms=9e5, steal_ms=9e9, busy_ms=9e9, waited_ms=9e9),
+    ]  # fmt: skip
+    use = cpu_use(counted, over(109.5, 112.5), LIMITED)
+    assert (use.usable, use.cores, use.quota, use.seconds) == (4, 16, 3.5, 2.0)
+    assert (use.throttled, use.throttled_ms) == (pytest.approx(0.3), pytest.approx(200.0))
+    assert (use.steal_ms, use.busy_ms, use.waited_ms, use.running) == (100.0, 2000.0, 250.0, 5)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [],
+        [sample(110.0, steal_ms=1.0)],
+        [sample(110.0, steal_ms=1.0), sample(110.3, steal_ms=2.0)],  # too short a time
+        [sample(100.0, steal_ms=1.0), sample(130.0, steal_ms=2.0)],  # around the steps
+        [TelemetrySample(time=110.0), TelemetrySample(time=111.0)],  # of an older hotlap
+    ],
+)
+def test_too_few_samples_tell_nothing(samples: list[TelemetrySample]) -> None:
+    assert cpu_use(samples, over(109.5, 112.5), LIMITED) == CpuUse(usable=4, cores=16, quota=3.5)
+    assert cpu_use(samples, [], LIMITED).seconds == 0
+
+
+def test_a_counter_that_begins_anew_is_not_known() -> None:
+    counted = [
+        sample(110.0, periods=50, throttled=9, steal_ms=7.0),
+        sample(111.0, periods=3, throttled=1, steal_ms=8.0),
+    ]
+    use = cpu_use(counted, over(109.5, 112.5), LIMITED)
+    assert (use.throttled, use.steal_ms, use.busy_ms) == (None, 1.0, None)
+    idle = [sample(110.0, periods=5, throttled=1), sample(111.0, periods=5, throttled=1)]
+    assert cpu_use(idle, over(109.5, 112.5), LIMITED).throttled is None
+
+
+# findings
+
+
+def host(**counted: Any) -> Facts:
+    return msgspec.structs.replace(FACTS, threads=16, host=HostFacts(steps=50, **counted))
+
+
+def found(name: str, use: dict[str, Any] | None = None, facts: Facts | None = FACTS, **more: Any) -> Finding | None:
+    """What the finding says of a step of 100 ms."""
+    told = {"step_ms": 100.0, "phases": phases(data=60.0, forward=40.0), "gpu_phases": None, "backlog_ms": None} | more
+    return all_findings()[name](Measured(**told, facts=facts, cpu=_use(use)))
+
+
+def _use(more: dict[str, Any] | None) -> CpuUse | None:
+    return None if more is None else replace(USE, **more)
+
+
+def beneath(finding: Finding | None) -> Finding:
+    assert finding is not None and finding.beneath and finding.share == 0 and finding.bound == "unknown"
+    assert finding.title and finding.evidence and finding.why and finding.instead
+    return finding
+
+
+def test_quota() -> None:
+    one = beneath(found("cpu_quota", {"throttled": 0.31, "throttled_ms": 120.0}, host()))
+    assert (one.cost_ms, one.levers) == (pytest.approx(12.0), ("cpu-threads", "loader-workers"))
+    assert "4 cores" in one.title and "31%" in one.evidence and "120 ms a second" in one.evidence
+    assert "16 intra-op threads and 0 workers see 16 cores" in one.evidence
+    summed = beneath(found("cpu_quota", {"throttled": 0.31, "throttled_ms": 4000.0}))  # over the cores
+    assert summed.cost_ms == pytest.approx(31.0)
+    for use in (
+        {"throttled": 0.04, "throttled_ms": 120.0},
+        {"throttled": 0.31, "throttled_ms": 9.0},
+        {"throttled": 0.31, "throttled_ms": 120.0, "quota": None},
+        {"throttled": None, "throttled_ms": None},
+        None,
+    ):
+        assert found("cpu_quota", use) is None
+
+
+def test_steal() -> None:
+    one = beneath(found("cpu_steal", {"steal_ms": 60.0, "busy_ms": 940.0}))
+    assert one.cost_ms == pytest.approx(6.0) and "6% of the time" in one.evidence
+    assert beneath(found("cpu_steal", {"steal_ms": 1600.0, "busy_ms": 9000.0})).cost_ms == 100.0
+    for use in ({"steal_ms": 40.0, "busy_ms": 960.0}, {"steal_ms": None}, {"steal_ms": 0.0, "busy_ms": 0.0}, None):
+        assert found("cpu_steal", use) is None
+
+
+def test_crowded() -> None:
+    one = beneath(
+        found("cpu_crowded", {"running": 33.0}, host(waited_ms=1.0, threads_waited_ms=900.0, involuntary=2087.0))
+    )
+    assert (one.cost_ms, one.levers) == (100.0, ("cpu-threads",))
+    assert "2087 involuntary" in one.evidence and "16 intra-op threads and 0 workers, 4 cores" in one.evidence
+    assert "33 threads of the machine" in one.evidence
+    own = beneath(found("cpu_crowded", None, host(waited_ms=5.0, threads_waited_ms=6.0)))
+    assert own.cost_ms == 6.0
+    alone = msgspec.structs.replace(host(waited_ms=5.0, threads_waited_ms=6.0), threads=1)
+    assert beneath(found("cpu_crowded", None, alone)).levers == ()
+    assert found("cpu_crowded", None, host(waited_ms=4.9, threads_waited_ms=9.9)) is None
+    assert found("cpu_crowded", None, host()) is None and found("cpu_crowded", None, None) is None
+
+
+def test_workers_that_wait() -> None:
+    """800 ms a second of 4 workers are 20% of their time, less what is the training thread's own."""
+    facts = msgspec.structs.replace(
+        host(waited_ms=1.0, threads_waited_ms=2.0), loaders=(msgspec.structs.replace(LOADER, workers=4),)
+    )
+    one = beneath(found("cpu_crowded", {"waited_ms": 800.0}, facts))
+    assert one.cost_ms == pytest.approx(62.0) and "waited for 800 ms a second" in one.evidence
+    assert found("cpu_crowded", {"waited_ms": 405.0}, facts) is None
+    assert found("cpu_crowded", {"waited_ms": None}, facts) is None
+    assert found("cpu_crowded", {"waited_ms": 800.0}, host(waited_ms=1.0, threads_waited_ms=2.0)) is None
+
+
+def test_page_faults() -> None:
+    one = beneath(found("page_faults", None, host(faults=9000.0, system_ms=8.0)))
+    assert (one.cost_ms, one.levers) == (8.0, ("host-allocator",)) and "disk" not in one.evidence
+    assert (
+        "3 of them read from a disk"
+        in beneath(found("page_faults", None, host(faults=9e3, system_ms=8, major=3))).evidence
+    )
+    assert found("page_faults", None, host(faults=255.0, system_ms=8.0)) is None
+    assert found("page_faults", None, host(faults=9000.0, system_ms=4.9)) is None
+    assert found("page_faults", None, FACTS) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "backlog", "told"),
+    [
+        ({"forward": 100.0}, QUEUED * 10, False),  # the device always has work
+        ({"forward": 90.0, "data": 10.0}, QUEUED * 10, True),
+        ({"forward": 100.0}, DRAINED, True),
+    ],
+)
+def test_nothing_is_lost_while_the_device_has_work(device: dict[str, float], backlog: float, told: bool) -> None:
+    on_device = phases(**device)
+    more = {"phases": on_device, "gpu_phases": on_device, "backlog_ms": backlog}
+    facts = msgspec.structs.replace(
+        CUDA, host=HostFacts(steps=9, faults=9e3, system_ms=9, waited_ms=9, threads_waited_ms=9)
+    )
+    use = {"throttled": 0.31, "throttled_ms": 120.0, "steal_ms": 60.0, "busy_ms": 940.0}
+    for name in ("cpu_quota", "cpu_steal", "cpu_crowded", "page_faults"):
+        assert (found(name, use, facts, **more) is not None) == told, name
+
+
+def test_levers_of_the_host_on_a_device() -> None:
+    """Threads matter there where the process makes its batches itself; memory where it comes from the kernel anew."""
+    faulting = msgspec.structs.replace(CUDA, threads=16, host=HostFacts(steps=9, faults=9e3))
+    assert not {"cpu-threads", "host-allocator"} & settled(faulting)
+    busy = msgspec.structs.replace(LOADER, workers=4)
+    for other in ({"loaders": (busy,)}, {"loaders": ()}, {"threads": 1}):
+        assert "cpu-threads" in settled(msgspec.structs.replace(faulting, **other))
+    assert "host-allocator" in settled(CUDA) and "cpu-threads" not in settled(FACTS)
+
+
+# a run
+
+
+def starved(tmp_path: Path) -> Path:
+    """A run whose telemetry says that its quota ran out."""
+    lines = steps(host=phases(data=3.0, forward=5.0, other=2.0), wall_ms=500.0)
+    folder = folder_of(tmp_path, (lines, FACTS))
+    run = msgspec.structs.replace(read_run(folder), environment=msgspec.structs.replace(ENVIRONMENT, cpu_quota=4.0))
+    (folder / "run.json").write_bytes(to_json(run))
+    begin, end = lines[5].time, lines[-1].time
+    told = [sample(begin + part * (end - begin), periods=100 * part, throttled=31 * part, throttled_ms=5000.0 * part)
+            for part in (0, 1)]  # fmt: skip
+    (folder / "telemetry.jsonl").write_bytes(b"".join(to_json(one) + b"\n" for one in told))
+    return folder
+
+
+def test_a_run_says_it_beneath_its_findings(tmp_path: Path) -> None:
+    folder = starved(tmp_path)
+    told = verdict(folder)
+    (quota,) = [one for one in told.findings if one.beneath]
+    assert quota.id == "cpu-quota" and told.findings[0] is not quota
+    assert told.bound == told.findings[0].bound == "compute"
+    file = io.StringIO()
+    Console(file=file, width=100).print(run_screen(read_run(folder), told, [], folder))
+    text = " ".join(file.getvalue().split())
+    assert "≤ " in text and "the CPU quota of 4 cores runs out" in text and "31% of the cgroup's periods" in text
+    assert text.index("the CPU quota") > text.index("computing Net")
+
+
+def test_no_advice_counts_its_time_twice(tmp_path: Path) -> None:
+    told = diagnose(starved(tmp_path))
+    without = msgspec.structs.replace(told, findings=tuple(one for one in told.findings if not one.beneath))
+    assert len(without.findings) < len(told.findings)
+    assert advise(told, "run") == advise(without, "run")
