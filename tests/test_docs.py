@@ -11,7 +11,7 @@ import typer
 
 from hotlap.cli.app import app
 from hotlap.levers import all_levers
-from hotlap.records import advice, diagnosis, patch, profile, run, telemetry, tune
+from hotlap.records import advice, diagnosis, patch, profile, profilers, run, telemetry, tune
 from hotlap.records.errors import EXIT_CODES
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +28,7 @@ FILES: dict[str, tuple[Any, ...]] = {
     ),
     "rank-K/problems.jsonl": (run.Problem,),
     "rank-K/profile.json": (profile.Profile,),
+    "rank-K/capture.json": (profilers.Capture,),
     "rank-K/lines.json": (profile.Lines,),
     "rank-K/samples.json": (profile.Samples,),
     "telemetry.jsonl": (telemetry.TelemetrySample, telemetry.GpuSample),

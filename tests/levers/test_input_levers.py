@@ -409,5 +409,7 @@ def test_levers_of_the_host_follow_what_was_counted(monkeypatch: pytest.MonkeyPa
     assert allocator.applies(hosted(faults=9000.0, system_ms=4.0)).yes
     assert allocator.share(hosted(faults=9000.0, system_ms=4.0)) == pytest.approx(0.4)
     assert "page faults" in allocator.applies(hosted(faults=12.0, system_ms=4.0)).why
+    on_device = context(True, host=HostFacts(steps=50, faults=9000.0, system_ms=8.0))
+    assert allocator.share(on_device) == pytest.approx(0.45)  # data, h2d and other: the rest the device hides
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     assert "MALLOC_ARENA_MAX" in allocator.applies(hosted(faults=9000.0, system_ms=4.0)).why

@@ -61,6 +61,8 @@ from hotlap.records.tune import (
     Fitted,
     Interval,
     Kept,
+    LeverLine,
+    OutputError,
     Parity,
     Recipe,
     RecipeEvidence,
@@ -95,6 +97,7 @@ DIAGNOSIS = Diagnosis(
     unknown=("samples/s",),
 )  # fmt: skip
 PARITY = Parity(ok=True, level="numeric", why="losses agree", loss_gap=1e-5, gradient_gap=0.0, samples="same", steps=40)
+LINE = LeverLine(lever="quantize-linear", output_error=OutputError(relative=0.014, largest=0.02, forwards=4, layers=6))
 TRIAL = Trial(id=3, purpose="try", levers=(LEVER,), folder="trials/003", outcome="measured", ratio=1.3, parity=PARITY)
 TUNE = Tune(
     command=("python", "t.py"), speedup=1.3, interval=Interval(low=1.2, high=1.4), pairs=3, gain=True,
@@ -108,7 +111,7 @@ RUN = Run(
     started=1.0, wall_s=2.0, seed=4, levers=(LEVER,), recipe="r.toml",
 )  # fmt: skip
 PROBLEM = Problem(where="loader", what="boom", trace="Traceback\n  …", lever="compile", time=3.0)
-RECORDS: list[Any] = [RUN, STEP, FACTS, PROBLEM, DIAGNOSIS, TRIAL, TUNE]
+RECORDS: list[Any] = [RUN, STEP, FACTS, PROBLEM, DIAGNOSIS, LINE, TRIAL, TUNE]
 RECIPE = Recipe(
     format=1, hotlap="0.1.0", command=("python", 'a "quoted"\nname'), evidence=RecipeEvidence(speedup=1.3, pairs=3),
     lever=(RecipeLever(name="loader-workers", settings={"workers": 2, "pin_memory": False}, risk="numeric"),),

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from hotlap.records.errors import RecordError
-from hotlap.trace.ncu import read_ncu
+from hotlap.records.profilers import KernelCounters
+from hotlap.records.trace import OpRoofline, RankTrace, Window
+from hotlap.trace.ncu import read_ncu, same_name, with_rooflines
 from hotlap.trace.perf import read_perf
 
 HEADER = '"ID","Process ID","Kernel Name","Device","CC"'
@@ -71,6 +73,60 @@ def test_older_names_and_no_times(tmp_path: Path) -> None:
 def test_what_is_not_ncus_raw_page_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"counters\.csv"):
         read_ncu(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("sm", "memory", "limit"),
+    [("80", "30", "compute"), ("30", "80", "memory"), ("59", "50", "latency"), ("80", "n/a", "")],
+)
+def test_what_limits_a_kernel(sm: str, memory: str, limit: str, tmp_path: Path) -> None:
+    names = f'"sm__throughput{PEAK}","gpu__compute_memory_throughput{PEAK}"'
+    (kernel,) = read_ncu(
+        write(tmp_path, f'{HEADER},{names}\n"","","","","","%","%"\n"0","1","k","0","9.0","{sm}","{memory}"\n')
+    )
+    assert (kernel.limit, kernel.memory) == (limit, None if memory == "n/a" else float(memory))
+
+
+ELEMENTWISE = "vectorized_elementwise_kernel<4,FillFunctor<float>,array<char*,1>>"
+
+
+@pytest.mark.parametrize(
+    ("ncus", "cuptis", "both"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, "
+            "std::array<char *, (unsigned long)1>>(int, T2, T3)",
+            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >"
+            "(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)",
+            ELEMENTWISE,
+        ),
+        (
+            "void (anonymous namespace)::k<(bool)1>(T1)",
+            "void (anonymous namespace)::k<1>(int)",
+            "k<1>",
+        ),
+        ("triton_poi_fused_0", "triton_poi_fused_0", "triton_poi_fused_0"),
+        ("f<int (*)(int)>(int)", "f<int (*)(int)>(int)", "f<int(*)(int)>"),
+    ],
+)
+def test_one_kernel_under_both_spellings(ncus: str, cuptis: str, both: str) -> None:
+    assert same_name(ncus) == same_name(cuptis) == both
+
+
+def test_rooflines_of_the_ops_beside_ncus_counters() -> None:
+    def op(name: str, ns: int, of_peak: float | None, *kernels: str) -> OpRoofline:
+        numbers = {"ns": ns, "count": 1, "flops": 1, "bytes": 1}
+        return OpRoofline(op=name, shape="", dtype="", limit="bandwidth", of_peak=of_peak, kernels=kernels, **numbers)
+
+    rows = (op("mul", 300, 0.5, "k<4>(int)"), op("add", 100, 0.1, "k<4>(int)"), op("mm", 9, None, "gemm"))
+    rank = RankTrace(
+        source="", rank=0, device_name="", events=0, step_ms=1.0, roofline=rows,
+        window=Window(start_ns=0, end_ns=1, found_by="none"),
+    )  # fmt: skip
+    kernels = [KernelCounters(name=name, calls=1) for name in ("void k<(int)4>(T1)", "gemm")]
+    k, gemm = with_rooflines(kernels, [rank])
+    assert (k.op, k.of_peak) == ("mul", pytest.approx(0.4))
+    assert (gemm.op, gemm.of_peak) == ("", None)
 
 
 def test_perf_counters(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Phases
-from hotlap.records.tune import Fitted, Interval, Kept, Parity, Tune
+from hotlap.records.tune import Fitted, Interval, Kept, OutputError, Parity, Tune
 from hotlap.report.tune_screen import tune_headline, tune_screen
 
 PARITY = Parity(ok=True, level="bitwise", why="equal")
@@ -70,3 +70,14 @@ def test_predictions_say_whose_they_are() -> None:
 def test_what_was_taken_over_and_the_compilers_cache_are_said() -> None:
     shown = text(reused=("the set that the tune of 2026-11-21 kept was tried first",), compile_cache="cold")
     assert "reused" in shown and "tune of 2026-11-21" in shown and "compile cache cold at the start" in shown
+
+
+def test_levers_that_change_outputs_say_by_how_much() -> None:
+    error = OutputError(relative=0.0123, largest=0.0156, forwards=4, layers=12)
+    kept = Kept(
+        lever="quantize-linear", settings={"how": "int8-weight"}, risk="semantic", meaning="m", parity=PARITY,
+        measured=1.3, output_error=error,
+    )  # fmt: skip
+    shown = text(kept=(kept,))
+    assert "quantize-linear changes outputs by 1.23% (relative, mean of 4 forwards; largest 1.56%)" in shown
+    assert "changes outputs" not in text()

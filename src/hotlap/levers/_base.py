@@ -66,14 +66,15 @@ class Context:
 class Lever:
     """One change that may help. Subclass, set the class variables, and bind one instance to `LEVER` in the module.
 
-    name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise,
-    or within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
+    name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise, or
+    within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training or outputs).
     redraws: random transforms of the data may draw other numbers, though the samples stay the same. tolerance: for
     `numeric`, how far (relative) losses and first gradients may lie from the baseline's. compare_variants: the settings
     are a number to search; else later variants are tried only where the first fails. saves_memory: it lowers the peak
     of device memory, mostly at the cost of time, so it is for `--objective memory` and for commands that run out of
     memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
     number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.
+    measures_output: it changes what the model returns, and says by how much (`Seams.measured`).
     """
 
     name: ClassVar[str]
@@ -85,6 +86,7 @@ class Lever:
     compare_variants: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
     resizes_step: ClassVar[bool] = False
+    measures_output: ClassVar[bool] = False
 
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""
@@ -93,6 +95,10 @@ class Lever:
     def variants(self, context: Context) -> list[Settings]:
         """Settings worth trying, the most promising first; the first is the default."""
         return [{}]
+
+    def searched(self, context: Context) -> bool:
+        """Whether its settings are a number to search here, which takes trials of its own."""
+        return self.compare_variants
 
     def share(self, context: Context) -> float:
         """The largest share of the step (0 to 1) that it can win here."""

@@ -5,6 +5,7 @@ every option of the loss means what it means there. Gradients are taken in the f
 hand, of the plain sum, and multiplied by what comes from above in the backward.
 (`F.linear_cross_entropy` of torch 2.13 does the same. It is not used: with bfloat16 inputs its loss is bfloat16 and
 added up in it, under autocast it raises on weights in float32, and label smoothing makes it compute the whole.)
+An odd number of classes is padded for the products, as the lever `pad-vocabulary` does; nobody sees these logits.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any, Final
 
 import torch
 from torch.nn import functional
+
+from ._padded_head import extra_classes, with_zeros
 
 CHUNK_ELEMENTS: Final = 1 << 26
 LEAST_CHUNKS: Final = 8
@@ -92,39 +95,43 @@ def _in_chunks(
     """The summed loss, and its gradients as far as they are needed, those of half precision in float32."""
     half, wide = loss.half, _wide(hidden.dtype)
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
-        head, shift = weight.to(half), None if bias is None else bias.to(half)
+        extra = extra_classes(weight, half)
+        head, shift = with_zeros(weight, bias, half, extra)
         sums: list[Any] = [
             torch.empty_like(hidden, dtype=wide) if needs[0] else None,
             torch.zeros_like(weight, dtype=_wide(weight.dtype)) if needs[1] else None,
             torch.zeros_like(bias, dtype=_wide(bias.dtype)) if needs[2] else None,
         ]
         total = torch.zeros((), dtype=wide, device=hidden.device)
-        rows = chunk_rows(len(hidden), len(weight))
+        rows = chunk_rows(len(hidden), len(head))
         for at in range(0, len(hidden), rows):
             into = [None if sums[0] is None else sums[0][at : at + rows], *sums[1:]]
-            total += _add_chunk(hidden[at : at + rows].to(half), head, shift, target[at : at + rows], loss, into)
+            total += _add_chunk(
+                hidden[at : at + rows].to(half), head, shift, len(weight), target[at : at + rows], loss, into
+            )
     return total, (sums[0], sums[1], sums[2])
 
 
-def _add_chunk(part: Any, head: Any, shift: Any, target: Any, loss: Loss, into: list[Any]) -> Any:
-    """The summed loss of some rows. into: gradients by these rows, weight and bias, as far as they are needed."""
+def _add_chunk(part: Any, head: Any, shift: Any, classes: int, target: Any, loss: Loss, into: list[Any]) -> Any:
+    """The summed loss of some rows. head, shift: weight and bias, with zeros behind the classes; into: gradients by
+    these rows, weight and bias, as far as they are needed."""
     needed = any(sums is not None for sums in into)
-    one, gradient = _one_chunk(functional.linear(part, head, shift), target, loss, needed)
+    one, gradient = _one_chunk(functional.linear(part, head, shift), classes, target, loss, needed)
     if into[0] is not None:
         into[0].copy_(gradient @ head)
     if into[1] is not None:
         _add_product(into[1], gradient, part)
     if into[2] is not None:
-        into[2] += gradient.sum(0, dtype=into[2].dtype)
+        into[2] += gradient.sum(0, dtype=into[2].dtype)[:classes]
     return one
 
 
-def _one_chunk(logits: Any, target: Any, loss: Loss, needed: bool) -> tuple[Any, Any]:
-    """The summed loss of some rows, and its gradient by their logits."""
+def _one_chunk(logits: Any, classes: int, target: Any, loss: Loss, needed: bool) -> tuple[Any, Any]:
+    """The summed loss of some rows, and its gradient by their logits, of which the first are the classes'."""
     logits.requires_grad_(needed)
     with torch.set_grad_enabled(needed):
         one = functional.cross_entropy(
-            logits.to(_wide(logits.dtype)),
+            logits[:, :classes].to(_wide(logits.dtype)),
             target,
             None if loss.weight is None else loss.weight.to(_wide(logits.dtype)),
             ignore_index=loss.ignore_index,
@@ -136,9 +143,9 @@ def _one_chunk(logits: Any, target: Any, loss: Loss, needed: bool) -> tuple[Any,
 
 def _add_product(total: torch.Tensor, gradient: torch.Tensor, part: torch.Tensor) -> None:
     if total.dtype == part.dtype:
-        total.addmm_(gradient.t(), part)
+        total.addmm_(gradient[:, : len(total)].t(), part)
     else:
-        total += gradient.t() @ part
+        total += (gradient.t() @ part)[: len(total)]
 
 
 def _differentiable(

@@ -87,7 +87,7 @@ class Fused:
         self.constant_masks = True
         self.forwards = self.found = 0
         self.left: list[str] = []
-        self.off = False
+        self.off = self.alone = False
 
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
         """Around an outermost forward: check what masks rely on, and capture graphs where `compile` does not."""
@@ -97,6 +97,7 @@ class Fused:
         plain, compiled = forward, getattr(forward, "compiled", forward)
         if not isinstance(compiled, Compiled):
             forward = compiled = Compiled(traceable(module, forward), None)
+            self.alone = True
         self.roots.append(weakref.ref(module))
         self.compiled.append(compiled)
 
@@ -126,13 +127,15 @@ class Fused:
 
         roots = [root for reference in self.roots if (root := reference()) is not None]
         try:
-            report = rewrite(graph_module, inputs, roots, self.guard, self.constant_masks, self.same_random)
-            self.note(report)
+            report = rewrite(graph_module, inputs, roots, self.guard, self.constant_masks, self.same_random, self.alone)
+            self.note(report, roots)
         except ERRORS as error:
             self.seams.refuse(LEVER.name, f"{type(error).__name__}: {error}")
 
-    def note(self, report: "Report") -> None:
+    def note(self, report: "Report", roots: list[Any]) -> None:
         """Write down what became of a graph that has a softmax."""
+        if report.empty:
+            self.seams.agent.script.empty_blocks(roots, report.empty)
         if report.rewritten or report.left:
             self.found += report.rewritten
             self.left += report.left

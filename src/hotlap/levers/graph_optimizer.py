@@ -142,8 +142,9 @@ def room(size: int, device: Any) -> bool:
     return bool(torch.cuda.max_memory_allocated(device) + size < FULL * free)
 
 
-def capture(work: Callable[[], None], device: Any) -> Callable[[], None]:
-    """What `work` issues, as a CUDA graph that is launched on the stream that is current then.
+def capture(work: Callable[[], None], device: Any, pool: Any = None) -> Callable[[], None]:
+    """What `work` issues, as a CUDA graph that is launched on the stream that is current then. pool: of memory that it
+    shares with other graphs.
 
     Not `torch.cuda.graph`, which empties the cache of the allocator, nor in its mode, in which calls of other threads
     (batches that are copied ahead) end the capture.
@@ -160,7 +161,7 @@ def capture(work: Callable[[], None], device: Any) -> Callable[[], None]:
     gc.disable()  # what it would free may call the driver, which ends the capture
     try:
         with torch.cuda.stream(aside):
-            recorded.capture_begin(capture_error_mode="thread_local")
+            recorded.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 work()
             finally:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings
+from ._effects import has_hooks, strange, tensors
 from ._nested import each_tensor
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ SHARE: Final = 0.15
 """Of the forward of a small attention, whose ops are mostly views: 1.13 to 1.19 times as fast with torch 2.13 on a CPU
 (6 layers, width 32). A stack of linear layers and layer norms gained nothing (0.98 to 1.03 times)."""
 WATCHED: Final = 4
-DEEPEST: Final = 6
-MOST: Final = 100_000
 
 
 class InferenceMode(Lever):
@@ -80,58 +79,14 @@ def in_inference_mode(refuse: Callable[[str], None]) -> "Callable[[Any, Forward]
 
 def _watched(module: Any, forward: "Forward", args: Any, kwargs: Any) -> tuple[Any, str]:
     """The output of a forward as it is, and why later ones must not run in inference mode, "" if they may."""
-    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
     before = tensors((module, args, kwargs))
     output = forward(*args, **kwargs)
-    if hooked:
+    if has_hooks(module):
         return output, "hooks on modules get tensors that are made inside of the forward"
     if tensors((module, args, kwargs)).keys() - before.keys():
         return output, "the forward leaves new tensors in the model or in its arguments"
-    strange = _strange(output)
-    return output, f"the forward returns an object of class {strange}" if strange else ""
-
-
-def tensors(value: Any) -> dict[int, Any]:
-    """Tensors that can be reached from a value, by identity: DEEPEST objects deep, among the first MOST objects."""
-    import torch
-
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-    level = [value]
-    for _ in range(DEEPEST):
-        inside: list[Any] = []
-        for item in level:
-            if isinstance(item, torch.Tensor):
-                found[id(item)] = item
-            elif id(item) not in seen and len(seen) < MOST:
-                seen.add(id(item))
-                inside += _inside(item)
-        level = inside
-    return found
-
-
-def _inside(value: Any) -> list[Any]:
-    """What an object holds: items, attributes, and of a module those of all its parts."""
-    import torch
-
-    if isinstance(value, torch.nn.Module):
-        return [item for part in value.modules() for name, item in vars(part).items() if name != "_modules"]
-    if isinstance(value, (list, tuple, set)):
-        return list(value)
-    if isinstance(value, (type, str)):
-        return []
-    return list((value if isinstance(value, dict) else getattr(value, "__dict__", {})).values())
-
-
-def _strange(value: Any) -> str:
-    """The class of something in an output that `each_tensor` does not look into and that may hold tensors, if any."""
-    import torch
-
-    if isinstance(value, (list, tuple, dict)):
-        items = value.values() if isinstance(value, dict) else value
-        return next((found for item in items if (found := _strange(item))), "")
-    known = value is None or isinstance(value, (torch.Tensor, int, float, complex, str))
-    return "" if known else type(value).__qualname__
+    other = strange(output)
+    return output, f"the forward returns an object of class {other}" if other else ""
 
 
 def _own(tensor: Any) -> Any:

@@ -12,7 +12,8 @@ from rich.text import Text
 from .console import Screen, clean, minutes, ms, plain
 
 FRAMES: Final = "|/-\\"
-FRAMES_PER_S: Final = 4.0
+FRAMES_PER_S: Final = 1.0
+"""Drawing takes some milliseconds of a core from the command that is timed."""
 
 
 class Progress:

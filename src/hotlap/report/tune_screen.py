@@ -15,7 +15,7 @@ from rich.text import Text
 from ..records.diagnosis import Diagnosis
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases
-from ..records.tune import Dropped, Fitted, Kept, Parity, Tune
+from ..records.tune import Dropped, Fitted, Kept, OutputError, Parity, Tune
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, ms, number, plain, ratio
 from .run_screen import bound_text, place_text
 
@@ -190,6 +190,15 @@ def _kept(kept: tuple[Kept, ...]) -> Iterator[RenderableType]:
         return
     yield Text()
     yield ByWidth(WIDE_ENOUGH, _kept_table(kept), _kept_list(kept))
+    for lever in kept:
+        if lever.output_error is not None:
+            yield plain(f"{lever.lever} {output_error_text(lever.output_error)}", "bold yellow")
+
+
+def output_error_text(error: OutputError) -> str:
+    """By how much a lever changes what the model returns."""
+    seen = f"relative, mean of {number(error.forwards, 'forward')}; largest {error.largest:.2%}"
+    return f"changes outputs by {error.relative:.2%} ({seen})"
 
 
 def _kept_table(kept: tuple[Kept, ...]) -> Table:

@@ -43,7 +43,7 @@ def attempt(state: State, candidate: Candidate) -> bool:
     best: Success | None = None
     measured: dict[int, float] = {}
     failures = 0
-    search = candidate.lever.compare_variants or state.objective.memory
+    search = candidate.lever.searched(state.context(incumbent)) or state.objective.memory
     while (at := next_variant(candidate.variants, measured, search)) is not None:
         try:
             success, ratio = try_uses(
@@ -242,6 +242,7 @@ def keep(state: State, incumbent: Incumbent, success: Success, candidates: Seque
                 together=names if len(names) > 1 else (),
                 parity=success.parity,
                 source=candidate.lever.source(use.settings),
+                output_error=success.trial.output_errors.get(use.name),
             )
         )
     state.found.parity = success.parity
@@ -251,8 +252,14 @@ def keep(state: State, incumbent: Incumbent, success: Success, candidates: Seque
     title = " + ".join(use_text(use) for use in success.uses)
     state.say(
         f"keep  {title}  {value_text(value, state.objective)}  {success.ratio:.2f}×{_predicted(candidates)}  "
-        f"{success.parity.level}; now {state.best.diagnosis.bound}-bound"
+        f"{success.parity.level}{_changed_outputs(success)}; now {state.best.diagnosis.bound}-bound"
     )
+
+
+def _changed_outputs(success: Success) -> str:
+    """By how much the levers of a success change what the model returns, if they do."""
+    errors = (success.trial.output_errors.get(use.name) for use in success.uses)
+    return "".join(f", outputs change by {error.relative:.2%}" for error in errors if error is not None)
 
 
 def _predicted(candidates: Sequence[Candidate]) -> str:

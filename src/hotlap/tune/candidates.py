@@ -126,7 +126,7 @@ def together(state: State, ordered: Sequence[Candidate]) -> list[Candidate]:
     searched, or that changes training, is not among them. Nor is one that needs the trial's own bound to be known:
     where waiting for data is what counts, the rest is looked at afterwards.
     """
-    if state.objective.memory or not ordered or not _groupable(ordered[0].lever):
+    if state.objective.memory or not ordered or not _groupable(ordered[0].lever, state.context(state.best)):
         return list(ordered[:1])
     return list(_compatible(state, ordered))
 
@@ -135,7 +135,7 @@ def _compatible(state: State, ordered: Sequence[Candidate]) -> Iterator[Candidat
     active = dict(state.context(state.best).active)
     for candidate in ordered:
         context = state.context(state.best, active)
-        if not _groupable(candidate.lever) or excluded(state, candidate.lever, context) is not None:
+        if not _groupable(candidate.lever, context) or excluded(state, candidate.lever, context) is not None:
             continue
         beside = predict(state, candidate.lever, context)
         if _too_little(state, beside, candidate.lever, context) is None:
@@ -143,5 +143,5 @@ def _compatible(state: State, ordered: Sequence[Candidate]) -> Iterator[Candidat
             yield beside
 
 
-def _groupable(lever: Lever) -> bool:
-    return not lever.compare_variants and lever.risk != "semantic"
+def _groupable(lever: Lever, context: Context) -> bool:
+    return not lever.searched(context) and lever.risk != "semantic"

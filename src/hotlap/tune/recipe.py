@@ -21,7 +21,13 @@ def recipe_of(tune: Tune) -> Recipe:
         lever=(
             *(RecipeLever(name=one.lever, settings=one.settings, risk=one.risk) for one in tune.fitted),
             *(
-                RecipeLever(name=kept.lever, settings=kept.settings, risk=kept.risk, measured=kept.measured)
+                RecipeLever(
+                    name=kept.lever,
+                    settings=kept.settings,
+                    risk=kept.risk,
+                    measured=kept.measured,
+                    output_error=kept.output_error.relative if kept.output_error else None,
+                )
                 for kept in tune.kept
             ),
         ),

@@ -75,7 +75,7 @@ def key_of(command: Sequence[str], cwd: Path, facts: Facts, environment: Environ
     parts: list[Any] = [
         1, __version__, _own_code(), list(command), str(cwd), sorted(options),
         facts.torch, facts.cuda, facts.python, facts.world, facts.device_name, facts.capability,
-        environment.cpu, environment.cores, round(environment.memory_gib), environment.driver,
+        environment.cpu, environment.usable_cores, round(environment.memory_gib), environment.driver,
         [gpu.name for gpu in environment.gpus], environment.variables,
         {path: _digest(Path(path)) for path in sorted({*facts.sources, *_arguments(command, cwd)})},
     ]  # fmt: skip

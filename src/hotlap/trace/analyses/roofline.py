@@ -42,6 +42,7 @@ from .grouping import Ints, host_of, places
 from .kernels import shown
 
 SMALL_NS: Final = 2_000
+MOST_NAMES: Final = 16
 TRITON: Final = "triton_"
 WITH_HOST: Final = "HtoD|DtoH"
 """Copies between host and device, which neither arithmetic nor the device's memory limits."""
@@ -430,7 +431,8 @@ def _record(
     count, ns = sum(group["count"] for group, _, _ in parts), sum(group["ns"] for group, _, _ in parts)
     flops = sum(group["count"] * need[0] for group, _, need in parts)
     moved = sum(group["count"] * need[1] for group, _, need in parts)
-    used = tensor_cores([name for group, _, _ in parts for name in kernels[group["row"]]]) if flops else None
+    names = [name for group, _, _ in parts for name in kernels[group["row"]]]
+    used = tensor_cores(names) if flops else None
     limit, of_peak = bound(peaks, key[2], flops, moved, ns, count, bool(used))
     return OpRoofline(
         op=key[0],
@@ -444,6 +446,7 @@ def _record(
         of_peak=of_peak,
         tensor_cores=used,
         why_not=why_not(key[2], parts[0][2][2]) if used is False else "",
+        kernels=tuple(dict.fromkeys(names))[:MOST_NAMES],
     )
 
 

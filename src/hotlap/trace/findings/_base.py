@@ -1,12 +1,18 @@
 """What findings share."""
 
 import math
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from hotlap.records.diagnosis import Finding, Place
-from hotlap.records.trace import Gap, RankTrace
+from hotlap.records.trace import Gap, OpRoofline, RankTrace
+
+PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul")
+VOCABULARY, ALIGNED = 4096, 8
+"""A dimension from which a product is taken for that of a head over a vocabulary, and what it had better divide by."""
 
 
 def idle(answers: RankTrace, *causes: str) -> list[Gap]:
@@ -64,6 +70,13 @@ def doing(gaps: Sequence[Gap], most: int = 3) -> str:
     """What the host does under most of them."""
     names = dict.fromkeys(gap.doing.removeprefix("hotlap:") for gap in gaps if gap.doing)
     return ", ".join(list(names)[:most])
+
+
+def odd_vocabulary(row: OpRoofline) -> int | None:
+    """The dimension of a product over a vocabulary that fast kernels do not take; None where there is none."""
+    if row.op not in PRODUCTS or row.dtype not in {"bf16", "fp16", "tf32"}:
+        return None
+    return next((n for n in map(int, re.findall(r"\d+", row.shape)) if n >= VOCABULARY and n % ALIGNED), None)
 
 
 def predicted_ms(answers: RankTrace, change: str) -> float | None:

@@ -3,7 +3,7 @@
 from hotlap.records.diagnosis import Finding
 from hotlap.records.trace import RankTrace
 
-from ._base import per_step_ms, share
+from ._base import ALIGNED, odd_vocabulary, per_step_ms, share
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -13,6 +13,7 @@ def find(answers: RankTrace) -> list[Finding]:
         return []
     first = max(rows, key=lambda row: row.ns)
     ns = sum(row.ns for row in rows)
+    odd = odd_vocabulary(first)
     reached = f", {first.of_peak:.0%} of the {first.dtype} peak" if first.of_peak is not None else ""
     return [
         Finding(
@@ -21,9 +22,10 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, per_step_ms(answers, ns)),
             title=f"arithmetic: {first.op} and the like",
             where=first.where,
-            evidence=f"{per_step_ms(answers, ns):.2f} ms a step; most in {first.op} {first.shape}{reached}",
+            evidence=f"{per_step_ms(answers, ns):.2f} ms a step; most in {first.op} {first.shape}{reached}"
+            + (f"; {odd} is not a multiple of {ALIGNED}" if odd else ""),
             why="the device multiplies as fast as the type of its operands lets it, or its dimensions do not fit well",
             instead="lower precision, fused attention, dimensions that fill whole tiles, less to compute",
-            levers=("compile", "bf16-autocast"),
+            levers=(*(("pad-vocabulary",) if odd else ()), "compile", "bf16-autocast"),
         )
     ]

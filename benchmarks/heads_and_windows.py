@@ -1,0 +1,252 @@
+"""Correctness against fp64 and side-by-side times of pad-vocabulary and flex-attention, on a GPU.
+
+python benchmarks/heads_and_windows.py head
+python benchmarks/heads_and_windows.py attention
+"""
+
+import functools
+import sys
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hotlap.levers import _attention_flex as flex
+from hotlap.levers import _graph
+from hotlap.levers import _padded_head as padded
+from hotlap.levers._chunked_loss import Loss, chunked_cross_entropy
+from hotlap.levers._losses import compile_losses
+from hotlap.levers.attention import Fused
+
+script = SimpleNamespace(empty_blocks=lambda roots, share: print("empty blocks", share))
+agent = SimpleNamespace(append=lambda name, text: print(name, text.strip()), script=script)
+SEAMS = SimpleNamespace(agent=agent, refuse=lambda *why: print("REFUSED", *why))
+
+
+def timed(cases, rounds=9, inner=3):
+    """Median ms of a forward and backward of each, in turns ABBA, and peak MiB of each alone."""
+    times, peaks = {name: [] for name in cases}, {}
+    for name, case in cases.items():
+        for _ in range(3):
+            case()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        base = torch.cuda.memory_allocated()
+        case()
+        torch.cuda.synchronize()
+        peaks[name] = (torch.cuda.max_memory_allocated() - base) / 2**20
+    for turn in range(rounds):
+        for name in list(cases)[:: 1 if turn % 2 else -1]:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(inner):
+                cases[name]()
+            end.record()
+            torch.cuda.synchronize()
+            times[name].append(start.elapsed_time(end) / inner)
+    for name, ms in times.items():
+        ms.sort()
+        print(
+            f"  {name:34} {ms[len(ms) // 2]:8.3f} ms  ({ms[0]:.3f} to {ms[-1]:.3f})  peak +{peaks[name]:.0f} MiB",
+            flush=True,
+        )
+
+
+def taken(head):
+    heads = padded.PaddedHeads(lambda why: print("REFUSED", why))
+    heads.take(head)
+    return head
+
+
+class Head(nn.Module):
+    def __init__(self, classes=50257, width=768, bias=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(width, classes, bias=bias, device="cuda")
+        nn.init.normal_(self.head.weight, std=0.02)
+
+    def forward(self, hidden):
+        return self.head(hidden)
+
+
+def own_loss(logits, labels):
+    """Looked up when it is called: compile_losses puts another in its place."""
+    return F.cross_entropy(logits, labels)
+
+
+def in_chunks(hidden, weight, labels, half, devices):
+    padded.DEVICES = devices
+    chunked_cross_entropy(hidden, weight, None, labels, half).backward()
+
+
+def head():
+    errors()
+    x = torch.randn(12, 1024, 768, device="cuda", requires_grad=True)
+    y = torch.randint(0, 50257, (12, 1024), device="cuda")
+
+    def case(model, half=True, loss=F.cross_entropy):
+        def run():
+            model.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                logits = model(x)
+                value = loss(logits.view(-1, logits.size(-1)), y.view(-1))
+            value.backward()
+
+        return run
+
+    print("head 50257x768, 12x1024 rows, bf16 autocast, with cross-entropy: eager", flush=True)
+    timed({"bare": case(Head()), "padded": case(taken(Head())), "bare, 50304 classes": case(Head(50304))})
+    torch.set_float32_matmul_precision("high")
+    print("the same in float32 with TF32")
+    timed({"bare": case(Head(), False), "padded": case(taken(Head()), False)}, 5)
+    torch.set_float32_matmul_precision("highest")
+    print("in chunks (linear-cross-entropy), bf16, against fp64")
+    chunks = {}
+    exact = None
+    for name, devices in (("fp64", ()), ("chunks", ()), ("chunks padded", ("cuda",))):
+        padded.DEVICES = devices
+        h, w = (
+            t.detach().clone().to(torch.float64 if name == "fp64" else torch.float32).requires_grad_()
+            for t in (x[0], Head().head.weight)
+        )
+        if name == "fp64":
+            F.cross_entropy(F.linear(h, w), y[0]).backward()
+            exact = h.grad, w.grad
+            continue
+        half = Loss(None, -100, "mean", 0.0, torch.bfloat16, torch.float32)
+        value = chunked_cross_entropy(h, w, None, y[0], half)
+        value.backward()
+        print(
+            "  ",
+            name,
+            repr(value.item()),
+            [float((a.double() - b).norm() / b.norm()) for a, b in zip((h.grad, w.grad), exact, strict=True)],
+        )
+
+        chunks[name] = functools.partial(
+            in_chunks, x.detach().flatten(0, 1).requires_grad_(), w, y.flatten(), half, devices
+        )
+    timed(chunks, 5)
+    padded.DEVICES = ("cuda",)
+    del exact, h, w
+    print("the products alone, bf16 (gradient given)")
+    g = torch.randn(12 * 1024, 50257, device="cuda", dtype=torch.bfloat16)
+    w, h = (torch.randn(n, 768, device="cuda", dtype=torch.bfloat16) for n in (50257, 12 * 1024))
+    gp, wp = F.pad(g, (0, 47)), F.pad(w, (0, 0, 0, 47))
+    timed({
+        "forward": lambda: h @ w.t(), "forward padded": lambda: h @ wp.t(),
+        "dgrad": lambda: g @ w, "dgrad padded": lambda: gp @ wp,
+        "wgrad": lambda: g.t() @ h, "wgrad padded": lambda: gp.t() @ h,
+        "copy of the gradient": lambda: F.pad(g, (0, 47)),
+    })  # fmt: skip
+    compile_losses()
+    compiled = {}
+    for name, model in (("bare", Head()), ("padded", taken(Head()))):
+        model.compile()
+        compiled[f"{name}, compiled with the loss"] = case(model, loss=own_loss)
+    print("compiled, as the lever compile does")
+    timed(compiled)
+
+
+def errors():
+    """Loss and gradients in bf16, of the bare and the padded head, against fp64: relative errors."""
+    x, y = torch.randn(2048, 768, device="cuda"), torch.randint(0, 50257, (2048,), device="cuda")
+    found = {}
+    for name, model in (
+        ("fp64", Head(bias=True).double()),
+        ("bare", Head(bias=True)),
+        ("padded", taken(Head(bias=True))),
+    ):
+        hidden = x.detach().clone().to(model.head.weight.dtype).requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=name != "fp64"):
+            logits = model(hidden)
+            loss = F.cross_entropy(logits, y)
+        loss.backward()
+        found[name] = [loss.detach(), logits.detach(), hidden.grad, model.head.weight.grad, model.head.bias.grad]
+        print(name, tuple(logits.shape), logits.stride(), logits.dtype, repr(loss.item()))
+    exact = found.pop("fp64")
+    for name, got in found.items():
+        apart = [float((a.double() - b).norm() / b.norm()) for a, b in zip(got, exact, strict=True)]
+        print(
+            f"  {name:8} relative errors: "
+            + ", ".join(f"{n} {e:.2e}" for n, e in zip(("loss", "logits", "dx", "dW", "db"), apart, strict=True))
+        )
+
+
+class Window(nn.Module):
+    def __init__(self, length=4096, window=256, heads=12, width=64):
+        super().__init__()
+        torch.manual_seed(0)
+        self.heads = heads
+        self.qkv = nn.Linear(heads * width, 3 * heads * width, device="cuda")
+        at = torch.arange(length, device="cuda")
+        self.register_buffer("mask", (at[:, None] >= at) & (at[:, None] - at < window))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (t.view(B, T, self.heads, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        att = (q @ k.transpose(-2, -1)) * q.size(-1) ** -0.5
+        att = att.masked_fill(~self.mask, float("-inf"))
+        return (F.softmax(att, dim=-1) @ v).transpose(1, 2).reshape(B, T, C)
+
+
+def rewritten(model, mode, sparse):
+    """The model with the lever attention, and flex-attention, under `compile` (mode) or without (None)."""
+    flex.REQUESTS[:] = [flex.Request()] if sparse else []
+    _graph.PASSES.clear()
+    fused = Fused(SEAMS, False)
+    _graph.PASSES.append(fused.rewrite)
+    return fused.wrap(model, _graph.Compiled(model.forward, mode) if mode else model.forward)
+
+
+def attention():
+    def step(forward, model, x):
+        with torch.autocast("cuda", torch.bfloat16):
+            out = forward(x)
+        (out.float() * torch.linspace(-1, 1, out.shape[-1], device="cuda")).sum().backward()
+        return out
+
+    forms = {
+        "naive": ("", False),
+        "attention": (None, False),
+        "attention, flex-attention": (None, True),
+        "compile, attention": ("default", False),
+        "compile, attention, flex-attention": ("default", True),
+    }
+    x = torch.randn(4, 4096, 768, device="cuda", requires_grad=True)
+    model = Window().double()
+    exact = [[], []]
+    for one in x.detach().double().split(1):  # apart, to fit
+        one.requires_grad_()
+        out = model(one)
+        (out * torch.linspace(-1, 1, 768, device="cuda")).sum().backward()
+        exact[0].append(out.detach())
+        exact[1].append(one.grad)
+        del out
+    exact = [torch.cat(exact[0]), torch.cat(exact[1]), model.qkv.weight.grad]
+    del model
+    for name, (mode, sparse) in forms.items():
+        torch._dynamo.reset()
+        model = Window()
+        forward = model if mode == "" else rewritten(model, mode, sparse)
+        got_x = x.detach().clone().requires_grad_()
+        out = step(forward, model, got_x)
+        apart = [
+            float((a.double() - b).norm() / b.norm())
+            for a, b in zip((out.detach(), got_x.grad, model.qkv.weight.grad), exact, strict=True)
+        ]
+        print(f"{name}: relative errors out {apart[0]:.2e} dx {apart[1]:.2e} dW {apart[2]:.2e}", flush=True)
+        # One form at a time: a form's graphs are captured by what is asked for then.
+        print("sliding window of 256, 4x4096 tokens, 12 heads of 64, bf16 autocast")
+        timed({name: functools.partial(step, forward, model, x)}, 7)
+    fewer = step(forward, model, x[:3])  # captured anew, for any batch
+    print(
+        "3 of the batch, by the last form: error",
+        float((fewer.detach().double() - exact[0][:3]).norm() / exact[0][:3].norm()),
+    )
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    {"head": head, "attention": attention}[sys.argv[1]]()

@@ -1,0 +1,191 @@
+"""Not a lever: what a forward does beside returning something, seen while it runs once.
+
+A dispatch mode sees every op of torch's: which tensors from outside are read and written, and where the host waits for
+a value. What is no op of torch's (kernels of other libraries that are called directly, files, Python objects outside of
+the model) is not seen.
+"""
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+DEEPEST: Final = 6
+MOST: Final = 100_000
+WAITS: Final = ("item", "is_nonzero", "equal", "allclose")
+"""Ops whose result is a Python value, by their own name; torch tags those that they consist of."""
+PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass
+class Effects:
+    """Of one forward. read: tensors that were not made inside of it, one for each storage; written: storages of them
+    that were written to; waits: the op for which the host waited, "" none; draws: it drew random numbers; leaves: it
+    left new tensors, or other numbers and words, in the model or in its arguments; hooked: modules have hooks."""
+
+    read: dict[int, Any] = field(default_factory=dict)
+    written: set[int] = field(default_factory=set)
+    waits: str = ""
+    draws: bool = False
+    leaves: bool = False
+    hooked: bool = False
+
+    @property
+    def state(self) -> str:
+        """Why a second run of the forward with the same inputs would not be the first one again, "" if it would."""
+        if self.draws:
+            return "the forward draws random numbers"
+        if self.hooked:
+            return "hooks on modules are called with what the forward makes"
+        return "the forward changes the model or its arguments" if self.leaves or self.written else ""
+
+
+def watched(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Effects]:
+    """The output of a forward, run eagerly also where something in it is compiled, and what else it did."""
+    import torch
+
+    from hotlap.agent.probe import random_state
+
+    effects, python = Effects(hooked=has_hooks(module)), random.getstate()
+    before, words, drawn = tensors((module, args, kwargs)), values(plain_values(module)), random_state()
+    with eagerly(), _watch(effects):
+        output = forward(*args, **kwargs)
+    effects.draws = any(not torch.equal(a, b) for a, b in zip(drawn, random_state(), strict=True) if a is not None)
+    effects.draws |= random.getstate() != python
+    after = tensors((module, args, kwargs))
+    effects.leaves = bool(after.keys() - before.keys()) or words != values(plain_values(module))
+    return output, effects
+
+
+def eagerly() -> contextlib.AbstractContextManager[None]:
+    """What is compiled runs as it was written. Where nothing is, the compiler is not even imported."""
+    import torch
+
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+
+
+def _watch(effects: Effects) -> Any:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    values_of = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.made: set[int] = set()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            given = [(storage(t), t) for t in _leaves((args, kwargs))]
+            if func._schema.name.startswith("aten::lift_fresh"):  # what `torch.tensor` made of Python's values
+                self.made |= {key for key, _ in given}
+            for key, tensor in given:
+                if key not in self.made:
+                    effects.read.setdefault(key, tensor)
+            if values_of & set(func.tags) or func._schema.name.removeprefix("aten::") in WAITS:
+                effects.waits = effects.waits or str(func._schema.name)
+            effects.written |= {key for key in map(storage, _changed(func, args, kwargs)) if key not in self.made}
+            output = func(*args, **kwargs)
+            known = {key for key, _ in given}
+            for tensor in _leaves(output):
+                if storage(tensor) not in known:
+                    self.made.add(storage(tensor))
+                if any(t.device != tensor.device and t.dim() for _, t in given):
+                    effects.waits = effects.waits or f"{func._schema.name} from one device to another"
+            return output
+
+    return Watch()
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """The arguments of an op that it writes to."""
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _leaves(args[at] if at < len(args) else kwargs.get(argument.name))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, dict):
+        yield from _leaves(list(value.values()))
+
+
+def storage(tensor: Any) -> int:
+    """Tells storages apart, while they live."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def has_hooks(module: Any) -> bool:
+    """Whether a forward of the module calls hooks."""
+    from torch.nn.modules import module as everywhere
+
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        return True
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+Places = list[tuple[dict[str, Any], str]]
+
+
+def plain_values(module: Any) -> Places:
+    """Where the numbers, words and flags are that a model and its parts hold."""
+    return [(vars(part), name) for part in module.modules() for name, item in vars(part).items() if type(item) in PLAIN]
+
+
+def values(places: Places) -> list[Any]:
+    """What stands there now."""
+    return [of.get(name) for of, name in places]
+
+
+def tensors(value: Any) -> dict[int, Any]:
+    """Tensors that can be reached from a value, by identity: DEEPEST objects deep, among the first MOST objects."""
+    import torch
+
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    level = [value]
+    for _ in range(DEEPEST):
+        inside: list[Any] = []
+        for item in level:
+            if isinstance(item, torch.Tensor):
+                found[id(item)] = item
+            elif id(item) not in seen and len(seen) < MOST:
+                seen.add(id(item))
+                inside += _inside(item)
+        level = inside
+    return found
+
+
+def _inside(value: Any) -> list[Any]:
+    """What an object holds: items, attributes, and of a module those of all its parts."""
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        return [item for part in value.modules() for name, item in vars(part).items() if name != "_modules"]
+    if isinstance(value, (list, tuple, set)):
+        return list(value)
+    if isinstance(value, (type, str)):
+        return []
+    return list((value if isinstance(value, dict) else getattr(value, "__dict__", {})).values())
+
+
+def strange(value: Any) -> str:
+    """The class of something in an output that `each_tensor` does not look into and that may hold tensors, if any."""
+    import torch
+
+    if isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return next((found for item in items if (found := strange(item))), "")
+    known = value is None or isinstance(value, (torch.Tensor, int, float, complex, str))
+    return "" if known else type(value).__qualname__

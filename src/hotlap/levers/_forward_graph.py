@@ -1,0 +1,362 @@
+"""Forwards without gradients, recorded once for each shape of their inputs and replayed: what they issue, without the
+Python that issues it.
+
+A shape is run three times by the script's own calls before it is replayed: once watched (`_effects`), once as it is,
+and once recorded. The record is replayed at once beside an ordinary run with the same inputs, and has to give the same.
+From then on inputs are copied to where the record reads them, and the script gets copies of what it returned. Tensors
+of the model are used where they lie; so are arguments that the forward writes to, such as a cache of keys and values.
+All records share one pool of memory: what one of them leaves there is not needed by the next.
+
+A replay does what was recorded with the same addresses, so each call looks whether the model is as it was: its parts'
+parameters, buffers, other tensors, numbers and flags. Where it is not, all is recorded anew.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from ._effects import Effects, storage, strange, watched
+from ._model_state import Model
+
+MOST_SHAPES: Final = 8
+MOST_CHANGES: Final = 4
+PATIENCE: Final = 64
+"""Calls after which most of them have to be replays, once there are more shapes than are recorded."""
+TOLERANCE: Final = 0.001
+"""Relative (of norms) difference that a replay may show: captured kernels may be other ones, for want of workspace."""
+
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+"""Records what a function issues, without doing it; what it returns does it."""
+Key = tuple[Any, ...]
+
+
+class Unfit(Exception):
+    """This forward, or this call of it, can't be recorded."""
+
+
+class Inputs(NamedTuple):
+    """Arguments of a call. form: all but the tensors' values, by which calls are told apart."""
+
+    form: Key
+    tensors: list[Any]
+
+
+def read(args: Any, kwargs: Any) -> Inputs:
+    """Take arguments apart. Raises Unfit for what is neither a tensor, a number, a word nor a nest of these."""
+    found: list[Any] = []
+    return Inputs((_form(args, found), _form(kwargs, found)), found)
+
+
+def _form(value: Any, found: list[Any]) -> Any:
+    import torch
+
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            raise Unfit(f"its inputs have a tensor of layout {value.layout}")
+        found.append(value)
+        return kind, tuple(value.shape), value.stride(), value.dtype, value.device
+    if kind in {tuple, list}:
+        return (kind, *[_form(item, found) for item in value])
+    if kind is dict:
+        return (kind, *[(name, _form(item, found)) for name, item in value.items()])
+    if value is None or kind in {bool, int, float, str} or kind in {torch.dtype, torch.device}:
+        return kind, value
+    raise Unfit(f"its inputs have an object of class {kind.__qualname__}")
+
+
+def put(value: Any, tensors: Iterator[Any]) -> Any:
+    """The same arguments with other tensors, in the order in which `read` found them."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if type(value) in {tuple, list}:
+        return type(value)(put(item, tensors) for item in value)
+    if type(value) is dict:
+        return {name: put(item, tensors) for name, item in value.items()}
+    return value
+
+
+class Slot(NamedTuple):
+    """A leaf of what a record returns: a tensor of its own, an argument by its index, or something plain."""
+
+    tensor: Any = None
+    argument: int | None = None
+    plain: Any = None
+
+
+@dataclass
+class Bucket:
+    """Calls of one form. calls: so far; held: arguments that the forward writes to, by index, which are used in place,
+    at these addresses; written: storages that it writes to, of the model and of the arguments; inputs: where the
+    record reads, None for those that are held; slots, spec: what it returns."""
+
+    calls: int = 0
+    held: tuple[int, ...] = ()
+    written: set[int] = field(default_factory=set)
+    inputs: list[Any] = field(default_factory=list)
+    addresses: list[int] = field(default_factory=list)
+    replay: Callable[[], None] | None = None
+    slots: list[Slot] = field(default_factory=list)
+    spec: Any = None
+
+    def bring(self, inputs: Inputs) -> None:
+        """Copy a call's arguments to where the record reads them."""
+        for own, tensor in zip(self.inputs, inputs.tensors, strict=True):
+            if own is not None:
+                own.copy_(tensor)
+
+    def output(self, inputs: Inputs) -> Any:
+        """What the last replay returned, as the caller's own."""
+        from torch.utils import _pytree
+
+        leaves = [
+            slot.tensor.clone()
+            if slot.tensor is not None
+            else (slot.plain if slot.argument is None else inputs.tensors[slot.argument])
+            for slot in self.slots
+        ]
+        return _pytree.tree_unflatten(leaves, self.spec)
+
+    def keep(self, output: Any) -> None:
+        """Remember what recording returned."""
+        import torch
+        from torch.utils import _pytree
+
+        leaves, self.spec = _pytree.tree_flatten(output)
+        given = {id(tensor): at for at, tensor in enumerate(self.inputs)}
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor):
+                self.slots.append(Slot(plain=leaf))
+            elif id(leaf) in given:
+                self.slots.append(Slot(argument=given[id(leaf)]))
+            else:
+                self.slots.append(Slot(tensor=leaf))
+        self.inputs = [None if at in self.held else tensor for at, tensor in enumerate(self.inputs)]
+
+    def own(self, output: Any) -> list[Any]:
+        """Of a forward's output the tensors that are the record's own."""
+        from torch.utils import _pytree
+
+        leaves = _pytree.tree_flatten(output)[0]
+        return [leaf for leaf, slot in zip(leaves, self.slots, strict=True) if slot.tensor is not None]
+
+
+class GraphedForward:
+    """In place of a forward of `module`.
+
+    capture: see there. where: what else a record depends on, such as the current stream; None where nothing can be
+    recorded now. unsteady: called in calls that take longer for it; gave_up: called with the reason, once.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        forward: Callable[..., Any],
+        capture: Capture,
+        *,
+        where: Callable[[], Any],
+        unsteady: Callable[[], None],
+        gave_up: Callable[[str], None],
+    ) -> None:
+        self.calls = self.replays = self.changes = 0
+        self.buckets: dict[Key, Bucket] = {}
+        self.given_up = False
+        self._module, self._forward = weakref.ref(module), forward
+        self._capture, self._where = capture, where
+        self._unsteady, self._gave_up = unsteady, gave_up
+        self._model: Model | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if self.given_up or torch.is_grad_enabled():
+            return self._forward(*args, **kwargs)
+        where = self._where()
+        if where is None:
+            return self._forward(*args, **kwargs)
+        self.calls += 1
+        try:
+            inputs = read(args, kwargs)
+            bucket = self._bucket((where, inputs.form), inputs)
+        except Unfit as why:
+            self._give_up(str(why))
+            bucket = None
+        if bucket is None:
+            return self._forward(*args, **kwargs)
+        if bucket.replay is None:
+            return self._towards(bucket, inputs, args, kwargs)
+        self.replays += 1
+        bucket.bring(inputs)
+        bucket.replay()
+        return bucket.output(inputs)
+
+    def _bucket(self, key: Key, inputs: Inputs) -> Bucket | None:
+        """The bucket of a call, None where there are too many. Raises Unfit where hardly any call is replayed."""
+        bucket = self.buckets.get(key)
+        if bucket is not None and bucket.replay is not None and not self._same(bucket, inputs):
+            self.buckets, self._model, bucket = {}, None, None
+            self.changes += 1
+        if bucket is None and len(self.buckets) < MOST_SHAPES:
+            bucket = self.buckets[key] = Bucket()
+        if bucket is None and self.calls > PATIENCE and self.replays < self.calls / 2:
+            raise Unfit(f"its inputs come in more than {MOST_SHAPES} forms (shapes, and numbers that are no tensors)")
+        return bucket
+
+    def _same(self, bucket: Bucket, inputs: Inputs) -> bool:
+        """Whether a record is of this model and these arguments."""
+        addresses = [inputs.tensors[at].data_ptr() for at in bucket.held]
+        return addresses == bucket.addresses and self._model is not None and self._model.same()
+
+    def _towards(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
+        bucket.calls += 1
+        self._unsteady()
+        if self.changes > MOST_CHANGES:
+            self._give_up(f"the model, or an argument that it writes to, changed {self.changes} times")
+        elif bucket.calls == 1:
+            return self._look(bucket, inputs, args, kwargs)
+        elif bucket.calls > 2:  # between looking and recording, a call that loads and makes what an ordinary one needs
+            return self._record(bucket, inputs, args, kwargs)
+        return self._forward(*args, **kwargs)
+
+    def _look(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
+        """An ordinary call that is watched."""
+        module = self._module()
+        with _without_cached_casts():
+            output, effects = watched(module, self._forward, args, kwargs)
+        why = unfit(effects, [*Model(module).tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
+        if why:
+            self._give_up(why)
+        bucket.written = effects.written
+        bucket.held = tuple(at for at, tensor in enumerate(inputs.tensors) if storage(tensor) in effects.written)
+        return output
+
+    def _record(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
+        """Record a call, and compare a replay of it with an ordinary one, whose output the script gets."""
+        self._model = self._model or Model(self._module())
+        state = [t for t in [*self._model.tensors, *inputs.tensors] if storage(t) in bucket.written]
+        saved = [t.clone() for t in state]
+        got, why = self._try(bucket, inputs, args, kwargs, lambda: _restore(state, saved))
+        _restore(state, saved)
+        output = self._forward(*args, **kwargs)
+        why = why or apart(got, [*bucket.own(output), *state])
+        if why:
+            self._give_up(why)
+        return output
+
+    def _try(
+        self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any, restore: Callable[[], None]
+    ) -> tuple[list[Any], str]:
+        """Record a call and replay it: what it returned and wrote; or why it could not be captured."""
+        assert self._model is not None, "it was looked at"
+        try:
+            replay = self._recorded(bucket, inputs, args, kwargs, restore)
+            bucket.bring(inputs)
+            replay()
+        except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+            return [], f"its forward could not be captured: {(str(error) or repr(error)).splitlines()[0][:200]}"
+        bucket.replay = replay
+        written = [t for t in [*self._model.tensors, *inputs.tensors] if storage(t) in bucket.written]
+        return [t.clone() for t in [*(slot.tensor for slot in bucket.slots if slot.tensor is not None), *written]], ""
+
+    def _recorded(
+        self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any, restore: Callable[[], None]
+    ) -> Callable[[], None]:
+        bucket.inputs = [t if at in bucket.held else t.clone() for at, t in enumerate(inputs.tensors)]
+        bucket.addresses = [inputs.tensors[at].data_ptr() for at in bucket.held]
+        own_args, own_kwargs = put((args, kwargs), iter(bucket.inputs))
+        outputs: list[Any] = []
+
+        def work() -> None:
+            outputs[:] = [self._forward(*own_args, **own_kwargs)]
+
+        with _without_cached_casts():
+            work()  # what the inputs' own copies need, such as kernels for other alignments, is made now
+            restore()
+            outputs.clear()
+            replay = self._capture(work)
+        restore()
+        bucket.keep(outputs[0])
+        return replay
+
+    def _give_up(self, why: str) -> None:
+        """From here on, every call is an ordinary one."""
+        if not self.given_up:
+            self.given_up = True
+            self.buckets, self._model = {}, None
+            self._gave_up(why)
+
+
+def unfit(effects: Effects, known: Sequence[Any]) -> str:
+    """Why a forward with these effects can't be recorded, "" if it can. known: tensors that are looked after."""
+    if effects.waits:
+        return f"the host waits for the device in it ({effects.waits})"
+    if effects.draws:
+        return "it draws random numbers"
+    if effects.hooked:
+        return "its modules have hooks, which a replay does not call"
+    if effects.leaves:
+        return "it leaves new tensors, or changed numbers, in the model or in its arguments"
+    if effects.read.keys() - {storage(tensor) for tensor in known}:
+        return "it reads tensors that are neither the model's nor its arguments"
+    if len({tensor.device for tensor in effects.read.values()}) > 1:
+        return "it reads tensors of more than one device"
+    return ""
+
+
+def _unfit_output(output: Any, effects: Effects, inputs: Inputs) -> str:
+    other = strange(output)
+    if other:
+        return f"it returns an object of class {other}"
+    from torch.utils import _pytree
+
+    given = {id(tensor) for tensor in inputs.tensors}
+    for leaf in _pytree.tree_flatten(output)[0]:
+        if hasattr(leaf, "untyped_storage") and storage(leaf) in effects.read and id(leaf) not in given:
+            return "it returns a part of the model or of an argument"
+    return ""
+
+
+def apart(got: Sequence[Any], expected: Sequence[Any]) -> str:
+    """Why tensors of a replay are not those of an ordinary call, "" if they are, but for rounding."""
+    import torch
+
+    for one, other in zip(got, expected, strict=True):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return "its replay returns other shapes"
+        if torch.equal(one, other):
+            continue
+        gap = relative_error(one, other)
+        if not gap <= TOLERANCE:
+            return f"its replay differs by {gap:.2%} from an ordinary call"
+    return ""
+
+
+def relative_error(value: Any, exact: Any) -> float:
+    """Norm of the difference over the norm. NaN where one has them; infinities and NaN at the same places are equal."""
+    a, b = value.detach().double(), exact.detach().double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = (a - b).masked_fill(same, 0.0).norm()
+    scale = b.masked_fill(~b.isfinite(), 0.0).norm()
+    return float(gap / scale) if float(scale) else float(gap)
+
+
+def _restore(tensors: Sequence[Any], saved: Sequence[Any]) -> None:
+    for tensor, was in zip(tensors, saved, strict=True):
+        tensor.copy_(was)
+
+
+@contextlib.contextmanager
+def _without_cached_casts() -> Iterator[None]:
+    """Autocast then casts weights where they are used: the script's cache of casts may be gone at a replay."""
+    import torch
+
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)

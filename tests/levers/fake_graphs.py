@@ -1,0 +1,93 @@
+"""A CUDA graph on the CPU, faked truthfully: what is recorded are torch's own ops on the memory that they got, nothing
+counts that they compute while they are recorded, and what a recording leaves behind is no number until it is replayed.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from hotlap.levers._forward_graph import GraphedForward
+
+BEFORE = 3
+"""Calls of a shape that are ordinary ones."""
+
+
+class Recorder(TorchDispatchMode):
+    """Notes every op with its memory; what ops make is made, and spoilt at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: list[tuple[Any, Any, Any, Any]] = []
+        self.made: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.data_dependent_output in func.tags:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        output = func(*args, **(kwargs or {}))
+        self.launches.append((func, args, kwargs or {}, output))
+        given = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)}
+        for tensor in tree_iter(output):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in given:
+                self.made[tensor.untyped_storage()._cdata] = tensor
+        return output
+
+    def spoil(self) -> None:
+        for tensor in self.made.values():
+            if tensor.is_floating_point():
+                tensor.fill_(math.nan)
+
+    def replay(self) -> None:
+        for func, args, kwargs, output in self.launches:
+            again = func(*args, **kwargs)
+            for old, new in zip(tree_iter(output), tree_iter(again), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class Run:
+    """A model whose forward is graphed. ordinary: the same model without."""
+
+    def __init__(self, model: nn.Module, forward: Callable[..., Any] | None = None) -> None:
+        self.model = model.eval()
+        self.whys: list[str] = []
+        self.slow = self.captures = 0
+        self.place: Any = "a stream"
+        self.graphed = GraphedForward(
+            model, forward or model._call_impl, self._capture, where=lambda: self.place,
+            unsteady=self._unsteady, gave_up=self.whys.append,
+        )  # fmt: skip
+
+    def _unsteady(self) -> None:
+        self.slow += 1
+
+    def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.captures += 1
+        recorder = Recorder()
+        with recorder:
+            work()
+        recorder.spoil()
+        return recorder.replay
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return self.graphed(*args, **kwargs)
+
+    def same(self, *args: Any) -> None:
+        """The next call gives what the model gives."""
+        with torch.no_grad():
+            expected = self.model(*args)
+        got = self(*args)
+        for one, other in zip(tree_iter(got), tree_iter(expected), strict=True):
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+    def refused(self, *inputs: Any, calls: int = BEFORE + 2) -> str:
+        """Every call gives what the model gives; the reason."""
+        for _ in range(calls):
+            self.same(*inputs)
+        assert self.graphed.replays == 0 and len(self.whys) == 1, self.whys
+        return self.whys[0]
