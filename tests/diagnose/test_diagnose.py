@@ -201,6 +201,7 @@ def fires(name: str, *given_: Any, **more: Any) -> Finding | None:
 def test_every_finding_is_tested_here() -> None:
     elsewhere = {"repeated_data", "worker_copies"}  # test_input_findings.py
     elsewhere |= {"cpu_crowded", "cpu_quota", "cpu_steal", "page_faults"}  # test_starved.py
+    elsewhere |= {"late_mallocs"}  # test_late_mallocs.py
     assert set(all_findings()) - elsewhere == {"compute", "h2d", "host_code", "input", "launch"}
 
 

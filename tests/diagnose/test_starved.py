@@ -128,6 +128,8 @@ def test_quota() -> None:
 def test_steal() -> None:
     one = beneath(found("cpu_steal", {"steal_ms": 60.0, "busy_ms": 940.0}))
     assert one.cost_ms == pytest.approx(6.0) and "6% of the time" in one.evidence
+    assert one.levers == ()  # one thread: fewer there can't be
+    assert beneath(found("cpu_steal", {"steal_ms": 60.0, "busy_ms": 940.0}, host())).levers == ("cpu-threads",)
     assert beneath(found("cpu_steal", {"steal_ms": 1600.0, "busy_ms": 9000.0})).cost_ms == 100.0
     for use in ({"steal_ms": 40.0, "busy_ms": 960.0}, {"steal_ms": None}, {"steal_ms": 0.0, "busy_ms": 0.0}, None):
         assert found("cpu_steal", use) is None
@@ -144,6 +146,10 @@ def test_crowded() -> None:
     assert own.cost_ms == 6.0
     alone = msgspec.structs.replace(host(waited_ms=5.0, threads_waited_ms=6.0), threads=1)
     assert beneath(found("cpu_crowded", None, alone)).levers == ()
+    short = msgspec.structs.replace(host(waited_ms=0.035, threads_waited_ms=0.035, involuntary=0.03), threads=1)
+    said = beneath(found("cpu_crowded", None, short, step_ms=0.5)).evidence
+    assert "0.04 ms a step" in said and "0.03 involuntary" in said and "1 intra-op thread and" in said
+    assert "over 50 steps" in said  # the thread's waits are of those, the quoted time of all steady steps
     assert found("cpu_crowded", None, host(waited_ms=4.9, threads_waited_ms=9.9)) is None
     assert found("cpu_crowded", None, host()) is None and found("cpu_crowded", None, None) is None
 
@@ -195,6 +201,8 @@ def test_levers_of_the_host_on_a_device() -> None:
     """Threads matter there where the process makes its batches itself; memory where it comes from the kernel anew."""
     faulting = msgspec.structs.replace(CUDA, threads=16, host=HostFacts(steps=9, faults=9e3))
     assert not {"cpu-threads", "host-allocator"} & settled(faulting)
+    assert "cpu-threads" in settled(msgspec.structs.replace(FACTS, threads=2, world=2))  # its launcher sets them
+    assert "cpu-threads" not in settled(msgspec.structs.replace(FACTS, threads=2))
     busy = msgspec.structs.replace(LOADER, workers=4)
     for other in ({"loaders": (busy,)}, {"loaders": ()}, {"threads": 1}):
         assert "cpu-threads" in settled(msgspec.structs.replace(faulting, **other))

@@ -51,6 +51,11 @@ def answers(**more: object) -> RankTrace:
     return msgspec.structs.replace(plain, **more)
 
 
+def labelled(phase: str) -> Annotation:
+    """A phase as hotlap labels it."""
+    return Annotation(name=f"hotlap:{phase}", instances=2, host_ns=MS, projected_ns=MS, busy_ns=MS, kernels=9)
+
+
 def gap(cause: str, ms: float, where: Place | None = HERE) -> Gap:
     return Gap(cause=cause, idle_ns=int(ms * MS), count=2, longest_ns=int(ms * MS), doing="something", where=where)
 
@@ -120,6 +125,8 @@ def test_launch_names_the_levers_whose_work_is_in_the_trace() -> None:
     for more, levers in [
         ({}, ("compile",)),
         ({"annotations": (note,)}, ("compile", "fused-optimizer", "graph-optimizer")),
+        ({"annotations": (labelled("forward"),)}, ("graph-forward", "compile")),
+        ({"annotations": (labelled("forward"), labelled("backward"))}, ("compile",)),
         ({"kernels": (softmax,)}, ("compile", "attention")),
     ]:
         found = findings_of(answers(gaps=(gap("launch", 12),), launches=LAUNCHES, **more))

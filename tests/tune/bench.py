@@ -358,5 +358,15 @@ LIMITS = [
     _fraud("stops learning after ten steps (loss still)", STILL, NUMERIC, "idle-steps", after=10),
 ]
 """Frauds that no evidence of a trial shows: the loss does not move, and updates are compared in the first steps."""
+MAPS = digits("--cnn", "--dropout", "0.3", "--early")
+"""Dropout of feature maps, whose masks are drawn in the order in which these lie in memory."""
+DRAWS = [
+    _honest("channels-last (dropout)", MAPS, rule_of(LAST), LAST),
+    _honest("channels-last + bf16-autocast (dropout)", MAPS, rule_of(LAST, BF16), LAST, BF16),
+    Case("dropout off, and channels-last", MAPS, (LAST, planted("no-dropout")), rule_of(LAST), honest=False),
+    Case(
+        "half the dropout, and channels-last", MAPS, (LAST, planted("no-dropout", by=0.5)), rule_of(LAST), honest=False
+    ),
+]
 COMPILED = [_honest("compile", CNN, rule_of(COMPILE), COMPILE)]
 """Takes half a minute."""

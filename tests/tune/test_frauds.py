@@ -11,6 +11,8 @@ import pytest
 from bench import Bench, Case
 
 from agent.harness import Runner
+from hotlap.tune.parity import Twins, judge
+from hotlap.tune.proof import NUDGE
 
 CAUGHT = {
     "skips every other step (SGD)": "backward calls a step",
@@ -22,6 +24,8 @@ CAUGHT = {
     "every other step without gradients (Adam)": "weight update differs",
     "dropout off": "dropout is gone",
     "drops a tenth of the batches, from the tenth, and workers": "with the random draws of each sample pinned",
+    "dropout off, and channels-last": "dropout is gone",
+    "half the dropout, and channels-last": "allowed",
     "a GAN whose logits are coarse": "what a nudge of the weights by one bfloat16 rounding does",
 }
 PASSED = {
@@ -31,12 +35,14 @@ PASSED = {
     "cpu-threads": "numeric",
     "fused-optimizer (SGD)": "numeric",
     "channels-last": "numeric",
+    "channels-last (dropout)": "numeric",
+    "channels-last + bf16-autocast (dropout)": "numeric",
     "bf16-autocast (dropout)": "numeric",
     "bf16-autocast (GAN)": "numeric",
     "float32 rounding": "numeric",
     "compile": "numeric",
 }
-CASES = {case.name: case for case in [*bench.FRAUDS, *bench.HONEST, *bench.COMPILED]}
+CASES = {case.name: case for case in [*bench.FRAUDS, *bench.HONEST, *bench.DRAWS, *bench.COMPILED]}
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +73,20 @@ def test_an_honest_lever_passes(name: str, runs: Bench) -> None:
     parity = runs.judge(case(name), seed=0)
     assert parity.ok, parity
     assert parity.level in {PASSED[name], "bitwise"}
+
+
+def test_channels_last_draws_other_masks_and_is_judged_by_a_run_that_does_not(runs: Bench) -> None:
+    """Without that run the honest lever would be refused."""
+    one = case("channels-last (dropout)")
+    base, again = (runs.evidence(one.script, 0, copy=copy) for copy in (0, 1))
+    other, same = (
+        runs.evidence(one.script, 0, (bench.real("channels-last", **how),)) for how in ({}, {"same_random": True})
+    )
+    assert base is not None and again is not None and other is not None and same is not None
+    twins = Twins([lambda: runs.evidence(one.script, 0, nudge=NUDGE)], [])
+    without, within = (judge(one.rule, base, again, trial, twins) for trial in (other, same))
+    assert not without.ok and without.level == "numeric" and (without.loss_gap or 0) > 0.05
+    assert within.ok and (within.update_gap or 0) < 1e-3 and (within.loss_gap or 0) < 1e-3
 
 
 def test_planted_levers_are_put_in_by_a_dotted_name_and_no_other_way(runs: Bench) -> None:

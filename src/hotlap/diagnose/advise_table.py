@@ -221,10 +221,11 @@ ROWS: Final = (
         because="{launch_bound} of the step the device waits for the host to launch its next kernel.",
         do=(
             "torch.compile the model; with static shapes mode='reduce-overhead', which replays CUDA graphs.",
+            "Where nothing but forwards runs: a CUDA graph of it for each shape of its inputs.",
             "fused=True for the optimizer.",
             "A larger batch, where training allows it: the same launches do more work.",
         ),
-        levers=("compile", "fused-optimizer"),
+        levers=("compile", "fused-optimizer", "graph-optimizer", "graph-forward"),
         verify="Mixed precision alone can make such a step slower.",
     ),
     share_of(

@@ -181,9 +181,13 @@ def _uneven(steady: SteadySteps, mean_ms: float) -> Iterator[str]:
     blocks = block_means(steady.times, steady.period)
     typical, low, high = median(blocks), min(blocks), max(blocks)
     if not 1 / UNEVEN < mean_ms / typical < UNEVEN:
-        yield f"one pace: the mean step takes {mean_ms:.4g} ms, the typical one {typical:.4g} ms"
+        yield f"one pace: the mean step takes {_exact(mean_ms)} ms, the typical one {_exact(typical)} ms"
     elif high > BLOCKS_APART * low:
-        yield f"one pace: some stretches of the steps take {low:.4g} ms a step and others {high:.4g} ms"
+        yield f"one pace: some stretches of the steps take {_exact(low)} ms a step and others {_exact(high)} ms"
+
+
+def _exact(ms: float) -> str:
+    return f"{ms:.4g}" if ms < 9999.5 else f"{ms:.0f}"
 
 
 def _nothing(folder: Path) -> str:

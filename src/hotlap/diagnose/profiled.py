@@ -33,6 +33,8 @@ HOST_CODE: Final = 0.1
 """As in `findings/host_code.py`."""
 COMPUTE: Final = 0.1
 """Share of the step below which the run's `compute` is not worth a line beside a trace."""
+LATE_MALLOCS: Final = "late-mallocs"
+"""Counted by the run; a trace shows what such calls cost, as `allocator`."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -87,6 +89,8 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
     time does not explain, where that is still much.
     """
     bounds = {one.bound for one in traces.findings}
+    if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
+        return None
     if finding.wrong or finding.beneath:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace

@@ -1,9 +1,11 @@
 """bfloat16 autocast around the outermost forward; the caller gets float32 back."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from . import _same_random
 from ._autocast import HALF, ORDER, autocasting
-from ._base import Applies, Context, Lever, Settings
+from ._base import Applies, Context, Lever, Settings, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -39,9 +41,17 @@ class Bf16Autocast(Lever):
     def scenario(self, settings: Settings) -> str | None:
         return "bf16_matmuls"
 
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        return _same_random.wrong(settings) or unknown(settings, (_same_random.SETTING,))
+
+    def for_parity(self, settings: Settings) -> Settings | None:
+        return {**settings, _same_random.SETTING: True}
+
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch
 
+        if settings.get(_same_random.SETTING):
+            _same_random.draw_as_without(self.name)
         seams.wrap_forward(autocasting(torch.bfloat16), ORDER)
 
     def source(self, settings: Settings) -> str:

@@ -1,8 +1,10 @@
 """channels_last memory format for 2-d convolutional models."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._base import Applies, Context, Lever, Settings
+from . import _same_random
+from ._base import Applies, Context, Lever, Settings, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -30,7 +32,15 @@ class ChannelsLast(Lever):
     def share(self, context: Context) -> float:
         return 0.3 * context.share_of("forward", "backward")
 
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        return _same_random.wrong(settings) or unknown(settings, (_same_random.SETTING,))
+
+    def for_parity(self, settings: Settings) -> Settings | None:
+        return {**settings, _same_random.SETTING: True}
+
     def install(self, seams: "Seams", settings: Settings) -> None:
+        if settings.get(_same_random.SETTING):
+            _same_random.draw_as_without(self.name)
         seams.on_root(_weights)
         seams.wrap_forward(_inputs, ORDER)
 

@@ -5,10 +5,12 @@ unscaled before they are clipped or used, and an update whose gradients overflow
 halved.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from . import _same_random
 from ._autocast import HALF, ORDER, autocasting
-from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._base import Applies, Context, Lever, Settings, no_gpu, unknown
 from ._update import Update, parameters_of
 
 if TYPE_CHECKING:
@@ -49,12 +51,20 @@ class Fp16Scaling(Lever):
     def share(self, context: Context) -> float:
         return (0.1 if context.diagnosis.bound == "launch" else 0.75) * context.share_of("forward", "backward")
 
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        return _same_random.wrong(settings) or unknown(settings, (_same_random.SETTING,))
+
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)
+
+    def for_parity(self, settings: Settings) -> Settings | None:
+        return {**settings, _same_random.SETTING: True}
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch
 
+        if settings.get(_same_random.SETTING):
+            _same_random.draw_as_without(self.name)
         scaler = Scaler(seams, self.name)
         scaler.install()
         seams.wrap_forward(autocasting(torch.float16, lambda: scaler.on), ORDER)

@@ -135,8 +135,9 @@ class _Verification:
         ours = [lever for lever in levers if lever.name != _pinned_draws.NAME]
         if not ours:
             return self._made(purpose, hidden, special)
-        if any(lever.settings.get("same_random") for lever in ours):
-            hidden.append(Lever(name=_same_random.NAME))
+        other_draws = [lever.name for lever in ours if lever.settings.get(_same_random.SETTING)]
+        if other_draws:
+            hidden.append(Lever(name=_same_random.NAME, settings={"levers": other_draws}))
         trial = self._patched(f"patched: {purpose}", hidden, special)
         self.bare.done.append(trial)
         return trial

@@ -37,9 +37,10 @@ def make_model(args):
             nn.ReLU(),
             nn.Conv2d(16, 16, 3, padding=1),
             nn.ReLU(),
+            dropout if args.early else nn.Identity(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            dropout,
+            nn.Identity() if args.early else dropout,
             nn.Linear(256, 10),
         )
     return nn.Sequential(
@@ -52,6 +53,7 @@ def main():
     parser.add_argument("data")
     parser.add_argument("--cnn", action="store_true")
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--early", action="store_true", help="dropout of feature maps")
     parser.add_argument("--transform", action="store_true")
     parser.add_argument("--adam", action="store_true")
     parser.add_argument("--rows", type=int, default=2000)

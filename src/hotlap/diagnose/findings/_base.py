@@ -14,6 +14,11 @@ STARVED_SHARE = 0.05
 """Of the step outside of the model, below which nothing is lost where the host has work ahead for the device."""
 
 
+def counted(amount: int, thing: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{amount} {thing}{'' if amount == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class CpuUse:
     """What the command could use of the processor over its steady steps. usable: cores that it can keep busy; cores:

@@ -7,6 +7,8 @@ FAULTS = 256
 VOCABULARY, ALIGNED = 4096, 8
 """Outputs of a linear layer from which it is taken for the head over a vocabulary, and what tensor cores want them to
 be a multiple of."""
+MOST_SHAPES = 8
+"""Shapes of a forward's inputs up to which each gets a CUDA graph of its own."""
 EMPTY_BLOCKS = 0.4
 """Share of a mask's blocks from which skipping the empty ones pays."""
 
@@ -22,10 +24,12 @@ def settled(facts: Facts | None) -> frozenset[str]:
         "loader-workers": not facts.loaders,
         "device-prefetch": not facts.loaders or not cuda,
         "tf32": not cuda or facts.tf32_matmul,
-        "cpu-threads": cuda and not makes_batches(facts),
+        "cpu-threads": facts.world > 1 or (cuda and not makes_batches(facts)),
         "host-allocator": facts.host is None or facts.host.faults < FAULTS,
         "fused-optimizer": all(map(_fused, facts.optimizers)),
         "attention": root is None or root.compiled or not root.softmax,
+        "allocator": not cuda,
+        "graph-forward": not cuda or not _graphable(facts),
         "graph-optimizer": not cuda or all(one.capturable for one in facts.optimizers),
     }
     if root is not None:
@@ -43,6 +47,13 @@ def settled(facts: Facts | None) -> frozenset[str]:
 def makes_batches(facts: Facts) -> bool:
     """Whether the process that trains makes its batches itself, with several threads."""
     return facts.feeding is not None and not facts.feeding.workers and facts.threads > 1
+
+
+def _graphable(facts: Facts) -> bool:
+    """Whether all that the command does is forwards without gradients, in few shapes, and not compiled."""
+    inferring = facts.mode == "inference" and not any(root.training for root in facts.roots)
+    few = all(root.shapes <= MOST_SHAPES for root in facts.roots)
+    return inferring and few and not all(root.compiled for root in facts.roots)
 
 
 def _fused(optimizer: OptimizerFacts) -> bool:

@@ -17,6 +17,8 @@ LEVERS = (
     "channels-last",
     "cudnn-benchmark",
 )
+QUANTIZED = "; where the output may change: weights in int8 or float8 (--allow semantic --only quantize-linear)"
+INT8 = (8, 0)
 ON_CPU = ("cpu-threads", "host-allocator")
 
 
@@ -39,9 +41,18 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
         why="whether arithmetic or memory traffic limits it takes a trace to tell",
-        instead="lower precision on the tensor cores, compiled and fused kernels, a better memory format",
+        instead="lower precision on the tensor cores, compiled and fused kernels, a better memory format"
+        + (QUANTIZED if on_device and _only_infers(measured) else ""),
         levers=(*LEVERS, *(() if on_device else ON_CPU)) if root else (),
     )
+
+
+def _only_infers(measured: Measured) -> bool:
+    """Whether the model has a device with int8 tensor cores and no gradients."""
+    facts = measured.facts
+    if facts is None or facts.mode != "inference" or any(root.training for root in facts.roots):
+        return False
+    return facts.capability is not None and facts.capability >= INT8
 
 
 def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:

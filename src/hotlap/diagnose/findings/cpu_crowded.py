@@ -3,7 +3,7 @@
 from hotlap.records.diagnosis import Finding
 from hotlap.records.run import Facts, HostFacts
 
-from ._base import CpuUse, Measured
+from ._base import CpuUse, Measured, counted
 
 LEAST_OWN = 0.05
 LEAST_ALL = 0.10
@@ -43,11 +43,16 @@ def find(measured: Measured) -> Finding | None:
 
 
 def _waits(host: HostFacts) -> str:
-    own = "" if host.waited_ms is None else f"the thread that trains {host.waited_ms:.1f} ms a step, "
+    own = "" if host.waited_ms is None else f"the thread that trains {_ms(host.waited_ms)} a step, "
+    switches = f"{host.involuntary:.0f}" if host.involuntary >= 10 else f"{host.involuntary:.2g}"
     return (
-        f"ready to run and without a core: {own}all of its process together {host.threads_waited_ms or 0:.1f} ms; "
-        f"{host.involuntary:.0f} involuntary switches a step"
+        f"ready to run and without a core, over {counted(host.steps, 'step')}: {own}"
+        f"all of its process together {_ms(host.threads_waited_ms or 0.0)}; {switches} involuntary switches a step"
     )
+
+
+def _ms(value: float) -> str:
+    return f"{value:.1f} ms" if value >= 1 else f"{value:.2f} ms"
 
 
 def _workers_wait(measured: Measured) -> bool:
@@ -63,8 +68,8 @@ def _wanted(measured: Measured, facts: Facts, use: CpuUse | None) -> list[str]:
     """What of the command wants cores, and what of the machine does."""
     workers = measured.loader.workers if measured.loader else 0
     ranks = f", in each of {facts.world} ranks" if facts.world > 1 else ""
-    cores = f", {use.usable} {'core' if use.usable == 1 else 'cores'}" if use else ""
-    said = [f"{facts.threads} intra-op threads and {workers} workers{ranks}{cores}"]
+    cores = f", {counted(use.usable, 'core')}" if use else ""
+    said = [f"{counted(facts.threads, 'intra-op thread')} and {counted(workers, 'worker')}{ranks}{cores}"]
     if workers and use is not None and use.waited_ms is not None:
         said.append(f"main threads of the command's processes waited for {use.waited_ms:.0f} ms a second")
     if use is not None and use.running is not None:

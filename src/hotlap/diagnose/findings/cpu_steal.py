@@ -15,6 +15,7 @@ def find(measured: Measured) -> Finding | None:
     wanted = use.steal_ms + use.busy_ms
     if not wanted or use.steal_ms / wanted < LEAST:
         return None
+    together = measured.facts is None or measured.facts.threads > 1
     return Finding(
         id="cpu-steal",
         bound="unknown",
@@ -23,9 +24,10 @@ def find(measured: Measured) -> Finding | None:
         title="the hypervisor takes cores away",
         evidence=f"{use.steal_ms / wanted:.0%} of the time in which a core had work it was given to another machine "
         f"({use.steal_ms:.0f} ms a second over {use.cores} cores, in {use.seconds:.1f} s of steady steps)",
-        why="this is a virtual machine whose host has more to run than cores; an operation that threads share waits "
-        "for the one whose core is gone",
-        instead="nothing in the script helps: use a machine with dedicated cores; fewer intra-op threads lose less",
-        levers=("cpu-threads",),
+        why="this is a virtual machine whose host has more to run than cores"
+        + ("; an operation that threads share waits for the one whose core is gone" if together else ""),
+        instead="nothing in the script helps: use a machine with dedicated cores"
+        + ("; fewer intra-op threads lose less" if together else ""),
+        levers=("cpu-threads",) if together else (),
         beneath=True,
     )

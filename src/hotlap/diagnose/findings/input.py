@@ -3,7 +3,7 @@
 from hotlap.records.diagnosis import Finding
 from hotlap.records.run import LoaderFacts
 
-from ._base import Measured
+from ._base import Measured, counted
 
 LEAST = 0.05
 
@@ -23,7 +23,7 @@ def find(measured: Measured) -> Finding | None:
         share=share,
         title=f"waiting for batches of {loader.dataset}",
         where=measured.place_of(loader),
-        evidence=f"{evidence}; {loader.workers} workers",
+        evidence=f"{evidence}; {counted(loader.workers, 'worker')}",
         why="batches are made in the training process, one after another, while the model stands still"
         if not loader.workers
         else "the workers make batches more slowly than the model uses them up",

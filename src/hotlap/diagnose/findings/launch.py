@@ -4,12 +4,17 @@ from hotlap.records.diagnosis import Finding
 
 from ._base import Measured
 
+LEVERS = ("compile", "attention", "fused-optimizer", "graph-optimizer")
+TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
+INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
+
 
 def find(measured: Measured) -> Finding | None:
     """Share: forward, backward and optimizer, when the device has nothing queued at the step's end."""
     if not measured.cuda or not measured.drained:
         return None
     share = measured.share("forward", "backward", "optimizer")
+    infers = measured.facts is not None and measured.facts.mode == "inference"
     return Finding(
         id="launch",
         bound="launch",
@@ -19,6 +24,6 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"the host is at most {measured.lead_ms:.2f} ms ahead of the device in a step of "
         f"{measured.step_ms:.2f} ms",
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
-        instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",
-        levers=("compile", "attention", "fused-optimizer", "graph-optimizer"),
+        instead=INFERS if infers else TRAINS,
+        levers=("graph-forward", "compile", "attention") if infers else LEVERS,
     )

@@ -2,7 +2,7 @@
 
 from hotlap.records.diagnosis import Finding
 
-from ._base import Measured
+from ._base import Measured, counted
 from ._settled import FAULTS
 
 LEAST = 0.05
@@ -24,8 +24,8 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         cost_ms=min(measured.step_ms, host.system_ms),
         title="the kernel maps the step's memory page by page",
-        evidence=f"{host.faults:.0f} page faults a step{disk}; the kernel takes {host.system_ms:.1f} ms a step of all "
-        "threads",
+        evidence=f"over {counted(host.steps, 'step')} {host.faults:.0f} page faults each{disk}; the kernel takes "
+        f"{host.system_ms:.1f} ms a step of all threads",
         why="memory that a step frees goes back to the kernel, which clears each page of 4 KiB again when it is next "
         "touched",
         instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",

@@ -50,7 +50,10 @@ def _levers(answers: RankTrace) -> tuple[str, ...]:
     """Those that issue fewer kernels, where what they replace is in the trace."""
     softmax = any(row.by == "op" and row.key in SOFTMAX for row in answers.kernels)
     steps = any(note.name.startswith("Optimizer.step") for note in answers.annotations)
+    phases = {note.name for note in answers.annotations}
+    infers = "hotlap:forward" in phases and "hotlap:backward" not in phases
     return (
+        *(("graph-forward",) if infers else ()),
         "compile",
         *(("attention",) if softmax else ()),
         *(("fused-optimizer", "graph-optimizer") if steps else ()),

@@ -1,0 +1,165 @@
+"""Memory that the driver is asked for in steady steps, and levers of commands that only infer, from facts alone."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from test_diagnose import CUDA, DRAINED, ENVIRONMENT, FACTS, QUEUED, ROOT, folder_of, phases, steps
+
+from hotlap.diagnose.advise import advise
+from hotlap.diagnose.diagnose import diagnose
+from hotlap.diagnose.findings import all_findings
+from hotlap.diagnose.findings._base import Measured
+from hotlap.diagnose.findings._settled import MOST_SHAPES, settled
+from hotlap.diagnose.profiled import LATE_MALLOCS, _left
+from hotlap.levers import all_levers
+from hotlap.levers._base import Context
+from hotlap.levers._forward_graph import MOST_SHAPES as GRAPHED_SHAPES
+from hotlap.records.diagnosis import Diagnosis, Finding, Spread
+from hotlap.records.files import read_run
+from hotlap.records.run import Facts, Lever, MemoryFacts, Phases
+from hotlap.records.trace import TraceReport
+from hotlap.report.run_screen import run_screen
+
+GIB = 2**30
+DECODING = MemoryFacts(
+    peak_bytes=int(2.2e9), peak_reserved_bytes=int(80e9), total_bytes=85 * 10**9, late_mallocs=136, since=10, step=156
+)
+"""As a decode loop on an H100 was: 160 lengths of its input, one after another."""
+INFERS = msgspec.structs.replace(
+    CUDA, mode="inference", optimizers=(), roots=(msgspec.structs.replace(ROOT, training=False, shapes=4),)
+)
+MODEL = phases(forward=9.0, other=1.0)
+
+
+def of(memory: MemoryFacts | None, facts: Facts = INFERS) -> Finding | None:
+    facts = msgspec.structs.replace(facts, memory=memory)
+    return all_findings()["late_mallocs"](Measured(10.0, MODEL, MODEL, DRAINED, facts))
+
+
+def memory(**changes: Any) -> MemoryFacts:
+    return msgspec.structs.replace(DECODING, **changes)
+
+
+def test_a_decode_loop_that_grows_its_input() -> None:
+    roots = (msgspec.structs.replace(ROOT, training=False, shapes=160),)
+    found = of(DECODING, msgspec.structs.replace(INFERS, roots=roots))
+    assert found is not None and found.id == LATE_MALLOCS
+    assert (found.bound, found.share, found.cost_ms, found.beneath) == ("memory", 0.0, None, True)
+    assert found.levers == ("allocator",)
+    assert found.evidence == (
+        "136 calls of cudaMalloc in 146 steps after the first 10; 74.5 of 79.2 GiB reserved, for at most 2.0 GiB in "
+        "use; the model's inputs came in 160 shapes in its first forwards"
+    )
+    assert found.where is not None and found.where.function == "Net.forward"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"late_mallocs": 15, "step": 160}, True),
+        ({"late_mallocs": 14, "step": 160}, False),  # of 150 steps
+        ({"late_mallocs": 5, "step": 20}, True),
+        ({"late_mallocs": 4, "step": 20}, False),  # too few to tell
+        ({"late_mallocs": 0}, False),
+    ],
+)
+def test_both_sides_of_the_threshold(changes: dict[str, Any], told: bool) -> None:
+    assert (of(memory(**changes)) is not None) == told
+
+
+def test_only_what_was_seen_is_said() -> None:
+    alike = of(memory(peak_reserved_bytes=3 * GIB, peak_bytes=2 * GIB, retries=2))
+    assert alike is not None
+    assert alike.evidence == (
+        "136 calls of cudaMalloc in 146 steps after the first 10, and 2 times the cache had to be freed first; "
+        "the model's inputs came in 4 shapes in its first forwards"
+    )
+    fixed = (msgspec.structs.replace(ROOT, shapes=2),)
+    one = of(memory(peak_bytes=0, total_bytes=0), msgspec.structs.replace(INFERS, roots=fixed))
+    assert one is not None and "reserved" not in one.evidence and "shapes" not in one.evidence
+    assert of(None) is None and of(None, FACTS) is None
+    assert all_findings()["late_mallocs"](Measured(1.0, MODEL, None, None, None)) is None
+
+
+def test_the_lever_that_is_named_applies(tmp_path: Path) -> None:
+    facts = msgspec.structs.replace(INFERS, memory=DECODING)
+    run = folder_of(tmp_path, (steps(host=MODEL, device=MODEL, backlog_ms=DRAINED), facts))
+    found = diagnose(run)
+    context = Context(found, facts, read_run(run).environment, {})
+    assert all_levers()["allocator"].applies(context).yes
+    (late,) = [one for one in found.findings if one.id == LATE_MALLOCS]
+    assert late.levers == ("allocator",) and found.bound == "launch"
+    used = (Lever(name="allocator", settings={"conf": "expandable_segments:True"}),)
+    using = diagnose(folder_of(tmp_path / "with", (steps(), facts), levers=used))
+    assert [one.levers for one in using.findings if one.id == LATE_MALLOCS] == [()]
+
+
+def test_the_screen_and_the_advice(tmp_path: Path) -> None:
+    """No time is claimed for it, and no percentage of the step."""
+    facts = msgspec.structs.replace(INFERS, memory=DECODING)
+    run = folder_of(tmp_path, (steps(host=MODEL, device=MODEL, backlog_ms=QUEUED), facts))
+    found = diagnose(run)
+    screen = Console(file=io.StringIO(), width=100)
+    screen.print(run_screen(read_run(run), found, (), run))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "beneath memory is taken from the driver in steady steps" in text and "allocator" in text
+    assert "allocator" not in advise(found, "run", facts).measures
+
+
+def test_a_trace_that_shows_what_such_calls_cost_takes_its_place() -> None:
+    found = of(DECODING)
+    assert found is not None
+    shown = Finding(id="allocator", bound="memory", share=0.3, cost_ms=3.0, levers=("allocator",))
+    assert _left(found, TraceReport(findings=(shown,)), 10.0) is None
+    assert _left(found, TraceReport(), 10.0) is found, "calls that come seldom may lie outside of the traced steps"
+
+
+# levers of commands that only infer
+
+
+def test_a_launch_bound_forward_is_offered_graphs_where_they_apply() -> None:
+    assert MOST_SHAPES == GRAPHED_SHAPES
+    lever, root = all_levers()["graph-forward"], INFERS.roots[0]
+    spread = Spread(p10=9.0, p50=10.0, p90=11.0)
+    diagnosis = Diagnosis(mode="inference", bound="launch", step_ms=10.0, spread=spread, phases=Phases())
+    changed: list[dict[str, Any]] = [
+        {},
+        {"mode": "train"},
+        {"device": "cpu"},
+        {"roots": (msgspec.structs.replace(root, training=True),)},
+        {"roots": (msgspec.structs.replace(root, compiled=True),)},
+        {"roots": (msgspec.structs.replace(root, shapes=MOST_SHAPES),)},
+        {"roots": (msgspec.structs.replace(root, shapes=MOST_SHAPES + 1),)},
+    ]
+    for changes in changed:
+        facts = msgspec.structs.replace(INFERS, **changes)
+        found = all_findings()["launch"](Measured(10.0, MODEL, MODEL, DRAINED, facts))
+        assert found is not None
+        offered = "graph-forward" in set(found.levers) - settled(facts)
+        applies = lever.applies(Context(diagnosis, facts, ENVIRONMENT, {}))
+        assert offered == applies.yes, (changes, applies.why)
+
+
+def test_what_trains_is_not_offered_graphs_of_forwards() -> None:
+    found = all_findings()["launch"](Measured(10.0, MODEL, MODEL, DRAINED, CUDA))
+    assert found is not None and "graph-forward" not in found.levers and "optimizer" in found.instead
+    infers = all_findings()["launch"](Measured(10.0, MODEL, MODEL, DRAINED, INFERS))
+    assert infers is not None and infers.levers[0] == "graph-forward" and "optimizer" not in infers.instead
+
+
+def test_quantized_weights_are_said_and_not_tried_unasked() -> None:
+    """It changes outputs, so no finding names it among its levers, and only inference is told of it."""
+    for facts, told in (
+        (INFERS, True),
+        (CUDA, False),
+        (msgspec.structs.replace(INFERS, capability=(7, 5)), False),
+        (msgspec.structs.replace(INFERS, capability=None), False),
+        (msgspec.structs.replace(INFERS, device="cpu"), False),
+    ):
+        found = all_findings()["compute"](Measured(10.0, MODEL, MODEL, QUEUED, facts))
+        assert found is not None and ("quantize-linear" in found.instead) == told
+        assert "quantize-linear" not in found.levers
