@@ -116,3 +116,16 @@ def test_why_there_is_nothing(tmp_path: Path) -> None:
     assert nsight.why_not(tmp_path, "ncu").startswith("the command used no GPU; ")
     (tmp_path / "ncu.txt").write_text("==ERROR== ERR_NVGPUCTRPERM - no\n")
     assert nsight.why_not(tmp_path, "ncu") == nsight.ALLOW
+
+
+def test_a_stdin_that_is_closed_is_not_one_of_our_files(tmp_path: Path) -> None:
+    """Python gives the lowest number that is free to the next file that it opens."""
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom hotlap.launch.front import Front\n"
+        "os.close(0)\nsecret = open('secret', 'w+')\nassert secret.fileno() == 0\n"
+        "command = Front(['/bin/sh', '-c', '\"$@\"', 'sh']).start(\n"
+        "    ['/bin/sh', '-c', 'readlink /proc/self/fd/0 >found'], '/bin/sh', Path.cwd(), os.environ, None, None)\n"
+        "sys.exit(command.wait())"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "found").read_text() == "/dev/null\n"

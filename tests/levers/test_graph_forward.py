@@ -2,17 +2,20 @@
 
 import math
 import random
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy
 import pytest
 import torch
 from contexts import ROOT, context
 from fake_graphs import BEFORE, Run
 from torch import nn
 
-from hotlap.levers import all_levers
+from hotlap.levers import all_levers, graph_forward, graph_optimizer
 from hotlap.levers._effects import watched
 from hotlap.levers._forward_graph import MOST_CHANGES, MOST_SHAPES, PATIENCE, relative_error
 
@@ -183,6 +186,8 @@ class Odd(nn.Module):
             y = y + ELSEWHERE
         if self.what == "random":
             y = y * random.random()
+        if self.what == "numpy":
+            y = y if numpy.random.rand() < 2 else -y
         if self.what == "count":
             self.calls += 1
         if self.what == "kept":
@@ -208,7 +213,7 @@ class Box:
     ("what", "why"),
     [
         ("item", "the host waits"), ("bool", "the host waits"), ("nonzero", "the host waits"),
-        ("random", "draws random numbers"),
+        ("random", "draws random numbers"), ("numpy", "draws random numbers"),
         ("elsewhere", "neither the model's nor its arguments"), ("count", "changed numbers"), ("kept", "new tensors"),
         ("object", "class Box"), ("weight", "a part of the model"), ("view", "a part of the model"),
     ],
@@ -331,3 +336,122 @@ def test_where_it_applies() -> None:
     ahead = where()
     diagnosis = msgspec.structs.replace(ahead.diagnosis, clock="device")
     assert not LEVER.applies(type(ahead)(diagnosis, ahead.facts, ahead.environment, {})).yes
+
+
+class Tunable(nn.Module):
+    """What a script may change between calls without touching a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.act, self.steps, self.config = nn.Linear(4, 3), torch.relu, [1.0], Settings()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.act(self.layer(x)) * self.config.scale * self.steps[0] * getattr(self, "more", 1.0)
+
+
+class Settings:
+    scale = 1.0
+
+    def __init__(self) -> None:
+        self.name = "none"
+
+
+BESIDE: dict[str, Callable[[Any], Any]] = {
+    "function": lambda model: setattr(model, "act", torch.sigmoid),
+    "forward": lambda model: setattr(model.layer, "forward", torch.exp),
+    "new number": lambda model: setattr(model, "more", 3.0),
+    "list": lambda model: model.steps.__setitem__(0, 5.0),
+    "config": lambda model: setattr(model.config, "scale", 2.0),
+}
+
+
+@pytest.mark.parametrize("change", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize("calls", [1, BEFORE + 1], ids=["watched", "recorded"])
+def test_what_a_model_holds_beside_tensors_is_looked_at(change: Callable[[Any], Any], calls: int) -> None:
+    run = Run(Tunable())
+    for seed in range(calls):
+        run.same(batch(2, seed))
+    change(run.model)
+    for seed in range(BEFORE + 2):
+        run.same(batch(2, seed))
+    assert run.graphed.replays == calls // BEFORE + 2 and not run.whys
+
+
+def test_hooks_that_come_after_the_watch_are_called() -> None:
+    model, seen = mlp(), []
+    run = Run(model)
+    run(batch(2))
+    model[0].register_forward_hook(lambda *args: seen.append(args))  # type: ignore[index,union-attr]
+    for _ in range(BEFORE + 2):
+        run(batch(2))
+    assert len(seen) == BEFORE + 2 and "hooks" in run.whys[0]
+
+
+class Output(dict):  # type: ignore[type-arg]
+    """No nest that pytree takes apart."""
+
+
+def test_outputs_that_can_not_be_copied_are_refused() -> None:
+    class Gives(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return Output(y=self.layer(x))
+
+    run = Run(Gives())
+    kept = [run(batch(2, seed))["y"] for seed in range(BEFORE + 2)]
+    assert not torch.equal(kept[-1], kept[-2]) and run.whys == ["it returns an object of class Output"]
+
+
+@pytest.mark.parametrize("other", [lambda y, n: (y,) * (1 + n % 2), lambda y, n: (y, n), lambda y, n: (y, y)[: n % 2]])
+def test_outputs_of_other_make_each_time_are_refused(other: Callable[[Any, int], Any]) -> None:
+    model, calls = mlp(), [0]
+
+    def forward(x: torch.Tensor) -> Any:
+        calls[0] += 1
+        return other(model(x), calls[0])
+
+    run = Run(model, forward)
+    for _ in range(BEFORE + 2):
+        run(batch(2))
+    assert run.graphed.replays == 0 and "made differently" in run.whys[0]
+
+
+def test_threads_take_turns() -> None:
+    """Of two that call at once each gets the output of its own input."""
+    run = Run(mlp())
+    for _ in range(BEFORE):
+        run(batch(2))
+    (bucket,) = run.graphed.buckets.values()
+    replay, inside, ready = bucket.replay, threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        inside.set()
+        ready.wait(0.2)  # the other thread, were it let in, would bring its input now
+        assert replay is not None
+        replay()
+
+    bucket.replay = slowly
+    got: list[Any] = []
+    first = threading.Thread(target=lambda: got.append(run(batch(2, 1))))
+    first.start()
+    assert inside.wait(10)
+    second = run(batch(2, 2))
+    first.join()
+    with torch.no_grad():
+        assert torch.equal(got[0], run.model(batch(2, 1))) and torch.equal(second, run.model(batch(2, 2)))
+
+
+def test_streams_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pools = mlp(), []
+    handles, streams = iter(range(9)), iter([7, 7, 8, 7])
+    monkeypatch.setattr(nn.Module, "parameters", lambda self: [SimpleNamespace(device=torch.device("cuda", 0))])
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=next(streams)))
+    monkeypatch.setattr(graph_optimizer, "capture", lambda work, device, pool: pools.append(pool))
+    graphed = graph_forward.graphed(model, model, lambda: None, lambda why: None)
+    for _ in range(4):
+        graphed._capture(lambda: None)
+    assert pools == [0, 0, 1, 0]

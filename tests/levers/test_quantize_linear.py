@@ -159,6 +159,33 @@ def test_with_gradients_it_waits() -> None:
     assert put.slow == 1
 
 
+@pytest.mark.parametrize("forwards", [1, MEASURED + 1], ids=["kept", "freed"])
+def test_a_command_that_trains_after_all_trains_its_own_weights(forwards: int) -> None:
+    put = Put(Net())
+    optimizer = torch.optim.SGD(put.model.parameters(), lr=0.1)
+    own, x = [put.model.first.weight, put.model.second.weight], torch.randn(4, 256)
+    for _ in range(forwards):
+        put(x)
+    assert put.model.first.weight is not own[0]
+    put.forward(x).sum().backward()
+    assert [put.model.first.weight, put.model.second.weight] == own and all(w.grad is not None for w in own)
+    optimizer.step()
+    with torch.no_grad():
+        assert torch.equal(put(x), put.model(x))
+    assert put.whys == ["a forward ran with gradients, for which the weights are as they were again"]
+
+
+def test_weights_that_nobody_has_stay_quantized_and_that_is_told() -> None:
+    put = Put(Net())
+    for _ in range(MEASURED):
+        put(torch.randn(4, 256))
+    gc.collect()
+    put.forward(torch.randn(4, 256))
+    put.forward(torch.randn(4, 256))
+    (why,) = put.whys
+    assert why.endswith("but for 2 layers whose own are gone")
+
+
 def test_inside_of_a_graph() -> None:
     """The graph is one of quantized weights; what is measured stays out of it."""
     model = Net().eval()

@@ -295,6 +295,24 @@ WITH = """\
             out = model(x)
             right += (out.argmax(1) == y).sum()
 """
+KEEP = """\
+def note(y):
+    print(y.mean())
+    return y
+
+
+def keep(y):
+    kept.append(note(y))
+    return y
+
+
+"""
+
+
+def test_functions_that_keep_nothing_may_have_the_tensor(patched: Patcher) -> None:
+    body = "            note(model(x))\n            print(note(model(x)).sum().item())\n"
+    text = INFERENCE.replace(WITH, f"        with torch.no_grad():\n{body}").replace("def main", f"{KEEP}def main")
+    assert patched(text, "inference-mode").text() == text.replace("no_grad", "inference_mode")
 
 
 def test_inference_mode(patched: Patcher) -> None:
@@ -333,10 +351,15 @@ def test_inference_mode_as_a_decorator(body: str, expected: str, patched: Patche
         "            out = model(x)\n        keep(out)\n",
         "            out = model(x)\n        out.add_(1)\n",
         "            a, out = 1, model(x)\n        kept = out[0]\n",
+        "            keep(model(x))\n",
+        "            out = keep(model(x)).sum().item()\n",
+        "            first = [kept.append(model(x)) for _ in range(2)]\n",
+        "            setattr(state, 'out', model(x))\n",
+        "            global out\n            out = model(x)\n",
     ],
 )
 def test_tensors_that_leave_the_block(body: str, patched: Patcher) -> None:
-    text = INFERENCE.replace(WITH, f"        with torch.no_grad():\n{body}")
+    text = INFERENCE.replace(WITH, f"        with torch.no_grad():\n{body}").replace("def main", f"{KEEP}def main")
     assert "leaves the block" in refused(patched, text, "inference-mode")
 
 

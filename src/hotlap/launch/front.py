@@ -179,10 +179,12 @@ def _handed_over(line: socket.socket, told: Mapping[str, object]) -> Relayed:
 
 
 def _stream(number: int, stack: contextlib.ExitStack) -> int:
-    """One of our standard streams; where it is closed, nothing."""
+    """One of our standard streams; where it is closed, nothing, and not what we have opened since by its number."""
     try:
-        os.fstat(number)
+        ours = os.get_inheritable(number)  # what Python opens is not
     except OSError:
+        ours = False
+    if not ours:
         number = os.open(os.devnull, os.O_RDWR)
         stack.callback(os.close, number)
     return number

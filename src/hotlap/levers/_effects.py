@@ -48,15 +48,22 @@ def watched(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) ->
 
     from hotlap.agent.probe import random_state
 
-    effects, python = Effects(hooked=has_hooks(module)), random.getstate()
+    effects, others = Effects(hooked=has_hooks(module)), _other_random_states()
     before, words, drawn = tensors((module, args, kwargs)), values(plain_values(module)), random_state()
     with eagerly(), _watch(effects):
         output = forward(*args, **kwargs)
     effects.draws = any(not torch.equal(a, b) for a, b in zip(drawn, random_state(), strict=True) if a is not None)
-    effects.draws |= random.getstate() != python
+    effects.draws |= _other_random_states() != others
     after = tensors((module, args, kwargs))
     effects.leaves = bool(after.keys() - before.keys()) or words != values(plain_values(module))
     return output, effects
+
+
+def _other_random_states() -> tuple[Any, ...]:
+    """Of Python's own generator, and NumPy's where the script uses that."""
+    numpy = sys.modules.get("numpy.random")
+    name, keys, *more = numpy.get_state() if numpy is not None else ("", b"")
+    return random.getstate(), name, bytes(keys), more
 
 
 def eagerly() -> contextlib.AbstractContextManager[None]:

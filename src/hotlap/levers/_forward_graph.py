@@ -5,19 +5,21 @@ A shape is run three times by the script's own calls before it is replayed: once
 and once recorded. The record is replayed at once beside an ordinary run with the same inputs, and has to give the same.
 From then on inputs are copied to where the record reads them, and the script gets copies of what it returned. Tensors
 of the model are used where they lie; so are arguments that the forward writes to, such as a cache of keys and values.
-All records share one pool of memory: what one of them leaves there is not needed by the next.
+Records of one stream share a pool of memory: what one of them leaves there is not needed by the next.
 
 A replay does what was recorded with the same addresses, so each call looks whether the model is as it was: its parts'
-parameters, buffers, other tensors, numbers and flags. Where it is not, all is recorded anew.
+parameters, buffers, other tensors, numbers, flags and functions (`_model_state`). Where it is not, all is watched and
+recorded anew. Threads take turns, since a record reads its inputs from one place.
 """
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from ._effects import Effects, storage, strange, watched
+from ._effects import PLAIN, Effects, storage, strange, watched
 from ._model_state import Model
 
 MOST_SHAPES: Final = 8
@@ -137,12 +139,20 @@ class Bucket:
                 self.slots.append(Slot(tensor=leaf))
         self.inputs = [None if at in self.held else tensor for at, tensor in enumerate(self.inputs)]
 
-    def own(self, output: Any) -> list[Any]:
-        """Of a forward's output the tensors that are the record's own."""
+    def own(self, output: Any) -> list[Any] | None:
+        """Of a forward's output the tensors that are the record's own; None where it is not made as the record's is."""
+        import torch
         from torch.utils import _pytree
 
-        leaves = _pytree.tree_flatten(output)[0]
-        return [leaf for leaf, slot in zip(leaves, self.slots, strict=True) if slot.tensor is not None]
+        leaves, spec = _pytree.tree_flatten(output)
+        if spec != self.spec:
+            return None
+        pairs = list(zip(leaves, self.slots, strict=True))
+        plain = [(leaf, slot.plain) for leaf, slot in pairs if slot.tensor is None and slot.argument is None]
+        if any(type(one) is not type(other) or one != other for one, other in plain):
+            return None
+        own = [leaf for leaf, slot in pairs if slot.tensor is not None]
+        return own if all(isinstance(leaf, torch.Tensor) for leaf in own) else None
 
 
 class GraphedForward:
@@ -169,6 +179,7 @@ class GraphedForward:
         self._capture, self._where = capture, where
         self._unsteady, self._gave_up = unsteady, gave_up
         self._model: Model | None = None
+        self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import torch
@@ -178,17 +189,22 @@ class GraphedForward:
         where = self._where()
         if where is None:
             return self._forward(*args, **kwargs)
-        self.calls += 1
-        try:
-            inputs = read(args, kwargs)
-            bucket = self._bucket((where, inputs.form), inputs)
-        except Unfit as why:
-            self._give_up(str(why))
-            bucket = None
-        if bucket is None:
-            return self._forward(*args, **kwargs)
-        if bucket.replay is None:
-            return self._towards(bucket, inputs, args, kwargs)
+        with self._lock:
+            self.calls += 1
+            try:
+                inputs = read(args, kwargs)
+                bucket = self._bucket((where, inputs.form), inputs)
+            except Unfit as why:
+                self._give_up(str(why))
+                bucket = None
+            if bucket is not None and bucket.replay is None:
+                return self._towards(bucket, inputs, args, kwargs)
+            if bucket is not None:
+                return self._replayed(bucket, inputs)
+        return self._forward(*args, **kwargs)
+
+    def _replayed(self, bucket: Bucket, inputs: Inputs) -> Any:
+        assert bucket.replay is not None, "it was recorded"
         self.replays += 1
         bucket.bring(inputs)
         bucket.replay()
@@ -197,7 +213,7 @@ class GraphedForward:
     def _bucket(self, key: Key, inputs: Inputs) -> Bucket | None:
         """The bucket of a call, None where there are too many. Raises Unfit where hardly any call is replayed."""
         bucket = self.buckets.get(key)
-        if bucket is not None and bucket.replay is not None and not self._same(bucket, inputs):
+        if bucket is not None and not self._same(bucket, inputs):
             self.buckets, self._model, bucket = {}, None, None
             self.changes += 1
         if bucket is None and len(self.buckets) < MOST_SHAPES:
@@ -207,9 +223,10 @@ class GraphedForward:
         return bucket
 
     def _same(self, bucket: Bucket, inputs: Inputs) -> bool:
-        """Whether a record is of this model and these arguments."""
-        addresses = [inputs.tensors[at].data_ptr() for at in bucket.held]
-        return addresses == bucket.addresses and self._model is not None and self._model.same()
+        """Whether what was watched or recorded is of this model, and a record of these arguments."""
+        if self._model is None or not self._model.same():
+            return False
+        return bucket.replay is None or bucket.addresses == [inputs.tensors[at].data_ptr() for at in bucket.held]
 
     def _towards(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         bucket.calls += 1
@@ -227,7 +244,9 @@ class GraphedForward:
         module = self._module()
         with _without_cached_casts():
             output, effects = watched(module, self._forward, args, kwargs)
-        why = unfit(effects, [*Model(module).tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
+        model = Model(module)
+        self._model = self._model or model
+        why = unfit(effects, [*model.tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
         if why:
             self._give_up(why)
         bucket.written = effects.written
@@ -236,13 +255,14 @@ class GraphedForward:
 
     def _record(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         """Record a call, and compare a replay of it with an ordinary one, whose output the script gets."""
-        self._model = self._model or Model(self._module())
+        assert self._model is not None, "it was looked at"
         state = [t for t in [*self._model.tensors, *inputs.tensors] if storage(t) in bucket.written]
         saved = [t.clone() for t in state]
         got, why = self._try(bucket, inputs, args, kwargs, lambda: _restore(state, saved))
         _restore(state, saved)
         output = self._forward(*args, **kwargs)
-        why = why or apart(got, [*bucket.own(output), *state])
+        own = [] if why else bucket.own(output)
+        why = why or ("what it returns is made differently each time" if own is None else apart(got, [*own, *state]))
         if why:
             self._give_up(why)
         return output
@@ -315,6 +335,8 @@ def _unfit_output(output: Any, effects: Effects, inputs: Inputs) -> str:
 
     given = {id(tensor) for tensor in inputs.tensors}
     for leaf in _pytree.tree_flatten(output)[0]:
+        if not hasattr(leaf, "untyped_storage") and type(leaf) not in PLAIN:
+            return f"it returns an object of class {type(leaf).__qualname__}"
         if hasattr(leaf, "untyped_storage") and storage(leaf) in effects.read and id(leaf) not in given:
             return "it returns a part of the model or of an argument"
     return ""

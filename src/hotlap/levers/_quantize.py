@@ -137,6 +137,8 @@ class Quantized:
         def call(*args: Any, **kwargs: Any) -> Any:
             import torch
 
+            if weights.quantized and torch.is_grad_enabled():
+                self._gave_up(weights.put_back())
             if weights.left_alone or len(errors) >= MEASURED or torch.is_grad_enabled():
                 return forward(*args, **kwargs)
             self._unsteady()
@@ -165,7 +167,13 @@ class Weights:
         self.how = how
         self.left_alone = False
         self._layers: list[tuple[Any, Any, Any]] = []
+        self._freed: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
         self._count = 0
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the model is not as it was."""
+        return bool(self._layers or self._freed)
 
     def look(self, module: Any, own: "Forward", args: Any, kwargs: Any) -> tuple[Any, str]:
         """The output of the model as it is, and why it has to stay so; "" where its weights are quantized now."""
@@ -233,12 +241,23 @@ class Weights:
     def restore(self) -> None:
         """Leave the model as it was, for good."""
         self._put(before=True)
-        self.free()
-        self.left_alone = True
+        self._layers, self._freed, self.left_alone = [], [], True
 
     def free(self) -> None:
         """Let the weights go that are not in use."""
+        self._freed = [(weakref.ref(layer), weakref.ref(was)) for layer, was, _ in self._layers]
         self._layers = []
+
+    def put_back(self) -> str:
+        """For gradients: the weights as they were, for good; those that were freed only where something else, such as
+        an optimizer, has them. What is to be told of that."""
+        gone = [layer for layer, was in self._freed if was() is None]
+        for layer, was in [(layer(), was()) for layer, was in self._freed]:
+            if layer is not None and was is not None:
+                layer._parameters["weight"] = was
+        self.restore()
+        said = "a forward ran with gradients, for which the weights are as they were again"
+        return f"{said}, but for {len(gone)} layers whose own are gone" if gone else said
 
 
 def output_error(output: Any, exact: Any) -> float | None:

@@ -1,13 +1,15 @@
 """Forwards without gradients as CUDA graphs, one for each shape of their inputs, so that the device does not wait while
 Python launches kernels.
 
-Inputs are copied to buffers that the graph reads, what it returns is copied out, and all graphs share one pool of
-memory. A forward is watched first: one that makes the host wait, draws random numbers, leaves something in the model or
-reads tensors from elsewhere is left alone. Each graph is replayed once beside an ordinary run and has to give the same.
-A cache that the forward writes to is used where it lies, in the model or among the arguments.
+Inputs are copied to buffers that the graph reads, what it returns is copied out, and graphs of one stream share a pool
+of memory. A forward is watched first: one that makes the host wait, draws random numbers, leaves something in the model
+or reads tensors from elsewhere is left alone. Each graph is replayed once beside an ordinary run and has to give the
+same. A cache that the forward writes to is used where it lies, in the model or among the arguments.
 
 What a forward does beside torch's ops (prints, counts outside of the model, kernels that are launched by other means
-than torch's) a replay does not do, or does with the memory of the recording; the watch does not see all of that.
+than torch's) a replay does not do, or does with the memory of the recording; the watch does not see all of that. Each
+call looks whether the model is as it was recorded, but neither at the script's globals nor at what lies deeper than a
+list, dictionary or object that a module holds.
 """
 
 from collections.abc import Callable
@@ -91,16 +93,17 @@ def graphed(
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         raise Refused("the model is not on one CUDA device")
     device = devices.pop()
-    pool: list[Any] = []
+    pools: dict[int, Any] = {}  # work of two streams may overlap, and must not share memory
 
     def capture(work: Callable[[], None]) -> Callable[[], None]:
         import torch
 
         from .graph_optimizer import capture as capture_on
 
-        if not pool:
-            pool.append(torch.cuda.graph_pool_handle())
-        return capture_on(work, device, pool[0])
+        stream = torch.cuda.current_stream(device).cuda_stream
+        if stream not in pools:
+            pools[stream] = torch.cuda.graph_pool_handle()
+        return capture_on(work, device, pools[stream])
 
     return GraphedForward(
         module,

@@ -3,6 +3,8 @@
 Outputs change, so it is semantic, and how far they change is measured: the first forwards are made with the weights as
 they were, too, and the relative error of what the model returns is recorded. Then those weights are freed. A forward
 that can't be made twice, as it keeps a cache or draws random numbers, leaves no way to measure, so it is left alone.
+What else looks at these weights meets torchao's: `state_dict()` saves them quantized, and `load_state_dict()` of others
+into them raises. A forward with gradients has the weights as they were, where an optimizer or something else has them.
 
 int8-weight: the weight in int8, a scale for each output, products in the input's precision. int8-dynamic and
 float8-dynamic: the input is rounded as well, with scales found at each call, and products are those of the int8 and

@@ -28,6 +28,7 @@ from ._model import trained_calls
 CALL = "torch.utils.checkpoint"
 RESERVED = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 """What checkpoint takes for itself."""
+ITS_OWN = "the block is called with arguments that checkpoint would take for its own, or with none"
 HOOKS = ("register_forward_hook", "register_forward_pre_hook")
 NO_LOOP_OVER = "the loop that calls these blocks was not found in their class"
 
@@ -59,6 +60,9 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     if why is not None:
         return why
     uses = [use for blocks in found for use in _uses(blocks)]
+    taken = tuple(use.blocks.source.place(call) for use in uses for call in use.calls if _taken(call))
+    if taken:
+        return CannotWrite(ITS_OWN, taken)
     left = [blocks.place for blocks in found if all(use.blocks is not blocks for use in uses)]
     if left:
         return CannotWrite(NO_LOOP_OVER, tuple(left))
@@ -115,6 +119,12 @@ def _uses(blocks: Blocks) -> list[Use]:
         elif blocks.sequence and dotted(call.func) == blocks.name and _threaded(blocks.source, call):
             found[call] = Use(blocks, None, (call,))
     return list(found.values())
+
+
+def _taken(call: cst.Call) -> bool:
+    """Whether checkpoint would not pass on all arguments of a call."""
+    names = [arg.keyword.value for arg in call.args if arg.keyword is not None]
+    return not call.args or any(arg.star == "**" for arg in call.args) or not set(RESERVED).isdisjoint(names)
 
 
 def _threaded(source: Source, call: cst.Call) -> bool:

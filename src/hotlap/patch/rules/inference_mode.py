@@ -6,6 +6,7 @@ what a forward returns; the source does not, so whatever leaves such a block mus
 
 import builtins
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import libcst as cst
@@ -23,6 +24,8 @@ NUMBERS = frozenset(["item", "tolist", "size", "dim", "numel", "shape", "dtype",
 """Of a tensor: what is no tensor."""
 READ = NUMBERS | {"mean", "sum", "std", "argmax", "argmin"}
 """Of a tensor: what is a number, or a tensor of its own."""
+PUTS = frozenset(["append", "appendleft", "extend", "insert", "put", "setdefault", "setattr", "exec", "eval"])
+"""Calls that keep what they are given."""
 LEAVES = (
     "a tensor that is made without gradients leaves the block here; in inference mode it could not be changed later"
 )
@@ -166,9 +169,11 @@ def _escapes(places: Places, region: Region, regions: list[Region]) -> Iterator[
     if not _only_inside(places, region, regions):
         yield from (place(node) for node in finder.returns if node.value is not None and not _is_number(node.value))
     yield from (place(node) for node, value in finder.kept if not _is_number(value))
-    yield from (place(call) for call in finder.told if not _only_tells(places, region, call))
+    yield from (place(call) for call in finder.told if not _only_tells(places, region.source, call))
+    yield from (place(call) for call in finder.calls if _keeps(places, region.source, call))
+    yield from (place(node) for name, node in finder.names.items() if name not in region.scope.names)  # global
     if isinstance(region.node, cst.With):
-        names = {name for name in finder.names if name in region.scope.names}
+        names = finder.names.keys() & region.scope.names.keys()
         for name in sorted(names):
             for node in reads(region.scope, name):
                 inner = any(_within(other, region.source, node) for other in regions)
@@ -196,19 +201,43 @@ def _is_number(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.BaseNumber | cst.BaseString) or dotted(node) in {"None", "True", "False"}
 
 
-def _only_tells(places: Places, region: Region, call: cst.Call) -> bool:
+def _only_tells(places: Places, source: Source, call: cst.Call) -> bool:
     """Whether a call that stands for itself keeps nothing: a builtin, one of the user's functions, numbers only."""
     name = dotted(call.func) or ""
-    if hasattr(builtins, name) or all(_is_number(arg.value) for arg in call.args):
+    if (hasattr(builtins, name) and name not in PUTS) or all(_is_number(arg.value) for arg in call.args):
         return True
-    called = places.names.definition(call.func, places.names.scope(region.source, call))
+    called = places.names.definition(call.func, places.names.scope(source, call))
     if called is not None and isinstance(called.node, cst.FunctionDef):
-        return True  # what it returns is dropped
-    origins = places.names.origins(call.func, places.names.scope(region.source, call)) if name else []
+        return True  # what it returns is dropped; what it keeps is looked at with all calls
+    origins = places.names.origins(call.func, places.names.scope(source, call)) if name else []
     return bool(origins) and all(places.module_class(at) is not None for at in origins)
 
 
-def _only_read(source: Source, node: cst.CSTNode, names: set[str]) -> bool:
+def _keeps(places: Places, source: Source, call: cst.Call, depth: int = 4) -> bool:
+    """Whether a call, of whatever depth in a statement, puts a tensor where it stays: into a list, or by one of the
+    user's functions."""
+    last = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+    if all(_is_number(arg.value) for arg in call.args):
+        return False
+    if last in PUTS:
+        return True
+    called = places.names.definition(call.func, places.names.scope(source, call))
+    if called is None or not isinstance(called.node, cst.FunctionDef):
+        return False
+    finder = _Statements(called.source)
+    called.node.body.visit(finder)
+    own = called.names.keys()
+    return (
+        depth == 0
+        or bool(finder.yields)
+        or not finder.names.keys() <= own
+        or any(not _is_number(value) for _, value in finder.kept)
+        or any(not _only_tells(places, called.source, inner) for inner in finder.told)
+        or any(_keeps(places, called.source, inner, depth - 1) for inner in finder.calls)
+    )
+
+
+def _only_read(source: Source, node: cst.CSTNode, names: AbstractSet[str]) -> bool:
     """Whether a read of a tensor neither changes it nor hands it on."""
     parent = source.parent(node)
     if isinstance(parent, cst.Attribute):
@@ -223,16 +252,17 @@ def _only_read(source: Source, node: cst.CSTNode, names: set[str]) -> bool:
 
 
 class _Statements(cst.CSTVisitor):
-    """What stands in a region, without functions that are defined there. names: what is bound; kept: what is put into
-    attributes, elements and globals; told: calls that stand for themselves."""
+    """What stands in a region, without functions that are defined there. names: what is bound, and where; kept: what is
+    put into attributes and elements; told: calls that stand for themselves; calls: all."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.names: set[str] = set()
+        self.names: dict[str, cst.CSTNode] = {}
         self.returns: list[cst.Return] = []
         self.yields: list[cst.CSTNode] = []
         self.kept: list[tuple[cst.CSTNode, cst.BaseExpression]] = []
         self.told: list[cst.Call] = []
+        self.calls: list[cst.Call] = []
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
         return False
@@ -245,6 +275,9 @@ class _Statements(cst.CSTVisitor):
 
     def visit_Yield(self, node: cst.Yield) -> None:
         self.yields.append(node)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.calls.append(node)
 
     def visit_Expr(self, node: cst.Expr) -> None:
         if isinstance(node.value, cst.Call):
@@ -273,7 +306,7 @@ class _Statements(cst.CSTVisitor):
                 self._bind(element.value, value)
         elif isinstance(target, cst.Name):
             if not _is_number(value):
-                self.names.add(target.value)
+                self.names[target.value] = target
         else:
             self.kept.append((target, value))
 
