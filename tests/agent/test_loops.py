@@ -233,3 +233,10 @@ def test_what_is_a_librarys_is_placed_where_the_user_uses_it(runner: Runner, tmp
     lines = script.read_text().splitlines()
     looped, called = (next(at for at, text in enumerate(lines, 1) if word in text) for word in ("for x", "model(x)"))
     assert places == [(str(script), looped, "train"), (str(script), called, "train")]
+
+
+def test_a_second_ctrl_c_while_hotlap_finishes_says_nothing(runner: Runner) -> None:
+    bare, ran = runner.bare("endings.py", "again"), runner.forked("endings.py", "again")
+    assert (bare.code, ran.code) == (0, 0)
+    check_same(ran, bare)
+    check_lines(ran.folder)

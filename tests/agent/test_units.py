@@ -17,7 +17,7 @@ from hotlap.agent.guard import Guard
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.steps import PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
-from hotlap.agent.timeline import BACKWARD, DATA, FORWARD, GAP, H2D, OPTIMIZER, OTHER, Segment, Timeline
+from hotlap.agent.timeline import BACKWARD, DATA, FORWARD, GAP, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Step
 from hotlap.records.steady import GIVE_UP, WINDOW, steady_start
@@ -60,6 +60,7 @@ ACTS = st.lists(
         st.tuples(st.just("gap"), st.just(0)),
         st.tuples(st.just("cut"), st.just(0)),
         st.tuples(st.just("unwind"), st.just(0)),
+        st.tuples(st.just("fold"), st.just(0)),
         st.tuples(st.just("take"), st.just(0)),
     ),
     max_size=60,
@@ -68,6 +69,7 @@ ACTS = st.lists(
 
 @given(ACTS, st.booleans())
 @example(acts=[("gap", 0), ("enter", H2D), ("enter", DATA)], marking=True)
+@example(acts=[("enter", FORWARD), ("leave", 1), ("cut", 0), ("fold", 0), ("enter", BACKWARD)], marking=False)
 def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: bool) -> None:
     clock = Clock()
     made: list[Event] = []
@@ -103,7 +105,7 @@ def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: 
         assert all(phase != GAP for phase, _ in segment.marks)
     marks = [event for segment in taken for _, event in segment.marks]
     assert marks == made
-    if marking:  # the device's cuts say the same as the host's
+    if timeline.marking:  # the device's cuts say the same as the host's
         at = begun
         for segment in taken:
             by_phase = [0.0] * 6
@@ -129,6 +131,28 @@ def test_a_gap_is_forward_when_a_backward_follows_and_other_when_none_does() -> 
         wanted[expected] += 7
         wanted[follows] += 1
         assert timeline.segment.ns == wanted
+
+
+def test_an_evaluation_of_any_length_holds_little() -> None:
+    """Between two steps: 20,000 batches and forwards without gradients, or with gradients that nobody asks for."""
+    timeline, emitted = Timeline(Clock(), None), list[Segment]()
+    steps = Steps(timeline, lambda segment, kind: emitted.append(segment))
+    steps.optimizers_built = 1
+    for training in (False, True):
+        for _ in range(20_000):
+            steps.data_begin()
+            steps.data_end(8, training)
+            steps.forward_begin(1, training, not training, None)
+            steps.forward_end(training, None)
+            assert len(timeline.cuts) <= MOST_CUTS + 8
+        steps.backward_begin()
+        steps.backward_end()
+        begun = timeline.segment.begun_ns
+        steps.optimizer_begin(1)
+        assert steps.optimizer_end(1)
+        steps.optimizer_boundary(1)
+        assert sum(emitted[-1].ns) == emitted[-1].end_ns - begun
+        assert emitted[-1].ns[FORWARD] > 0
 
 
 # steps

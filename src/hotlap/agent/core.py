@@ -1,6 +1,7 @@
 """The agent of one process: what it holds, and what happens at the end of each step."""
 
 import atexit
+import contextlib
 import json
 import os
 import sys
@@ -215,5 +216,11 @@ def _compiled_frames() -> int:
 
 
 def register_exit(agent: Agent) -> None:
-    """Finish at exit, under the guard."""
-    atexit.register(lambda: agent.guard.on and agent.guard.call(AT_EXIT, agent.finish))
+    """Finish at exit, under the guard. Another Ctrl-C meanwhile ends that without a word: the script is over."""
+
+    def finish() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            if agent.guard.on:
+                agent.guard.call(AT_EXIT, agent.finish)
+
+    atexit.register(finish)

@@ -83,7 +83,8 @@ class Host:
         if steps <= 0:
             return None
         now = self._now()
-        since_then = {one: total - before.waited.get(one, 0.0) for one, total in now.waited.items()}
+        # Of a thread that began since then and has the number of one that ended, what it waited in all is not known.
+        since_then = {one: max(0.0, total - before.waited.get(one, 0.0)) for one, total in now.waited.items()}
         return {
             "steps": steps,
             "faults": (now.faults - before.faults) / steps,

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from .timeline import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER, Segment, Timeline
+from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64
 PATIENCE: Final = 10
@@ -100,6 +100,8 @@ class Steps:
         if self.in_data:
             return
         self.timeline.leave()
+        if len(self.timeline.cuts) > MOST_CUTS:
+            self.timeline.fold()
         if rows is not None and training:
             self.timeline.segment.samples += rows
             if not self.loader_rows:
@@ -138,6 +140,8 @@ class Steps:
             if self.row_root == root:
                 self.timeline.segment.samples += rows
                 self.samples_from = "forward"
+        if len(self.timeline.cuts) > MOST_CUTS:
+            self.timeline.fold()
         if training or not self.backwards:
             self.timeline.enter(FORWARD)
         else:

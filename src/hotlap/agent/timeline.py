@@ -11,6 +11,8 @@ from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
 GAP = 6
 """Time after a forward whose phase is known only once a backward does or does not follow."""
 _AFTER_FORWARD = {FORWARD, BACKWARD}
+MOST_CUTS = 4096
+"""In one step, kept as they are. An evaluation between two steps may make millions, and each holds a hundred bytes."""
 
 
 class Segment:
@@ -59,6 +61,15 @@ class Segment:
                 ns[~phase] += ns[GAP]
                 ns[GAP] = 0
         return ns
+
+    def fold(self) -> None:
+        """Keep one cut a phase, at times at which they come to the same."""
+        at, folded = self.begun_ns, []
+        for phase, ns in enumerate(self.ns):
+            if ns:
+                at += ns
+                folded.append((phase, at))
+        self.cuts[:] = folded
 
     def absorb(self, later: "Segment") -> None:
         """Join the next segment to this one."""
@@ -180,6 +191,11 @@ class Timeline:
         self.cuts = self.segment.cuts
         return done
 
+    def fold(self) -> None:
+        """Bound what a step of very many cuts holds; its phases on the device are then not told."""
+        self.segment.fold()
+        self.marking = False
+
     def unwind(self) -> None:
         """Forget phases that an exception left open."""
         if self.watch is not None:
@@ -189,4 +205,4 @@ class Timeline:
         self._settle(OTHER)
 
 
-__all__ = ["BACKWARD", "DATA", "FORWARD", "GAP", "H2D", "OPTIMIZER", "OTHER", "Segment", "Timeline"]
+__all__ = ["BACKWARD", "DATA", "FORWARD", "GAP", "H2D", "MOST_CUTS", "OPTIMIZER", "OTHER", "Segment", "Timeline"]

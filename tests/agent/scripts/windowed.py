@@ -1,15 +1,10 @@
 """Attention by hand over a sliding window."""
 
-import argparse
-
 import torch
 from common import said
 from torch import nn
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--window", type=int, default=64)
-args = parser.parse_args()
-LENGTH, WIDTH = 768, 16
+LENGTH, WIDTH, WINDOW = 768, 16, 64
 
 
 class Attention(nn.Module):
@@ -17,7 +12,7 @@ class Attention(nn.Module):
         super().__init__()
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, 1)
         at = torch.arange(LENGTH)
-        self.register_buffer("mask", (at[:, None] >= at) & (at[:, None] - at < args.window))
+        self.register_buffer("mask", (at[:, None] >= at) & (at[:, None] - at < WINDOW))
 
     def forward(self, x):
         q, k, v = (part.unsqueeze(1) for part in self.qkv(x).chunk(3, -1))
@@ -29,7 +24,7 @@ class Attention(nn.Module):
 torch.manual_seed(0)
 model = Attention()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(10):
+for _ in range(5):
     x = torch.randn(1, LENGTH, WIDTH)
     optimizer.zero_grad()
     said((model(x) - x.sum(-1).cumsum(-1).clamp(-1, 1)).square().mean()).backward()
