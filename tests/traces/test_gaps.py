@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.records.diagnosis import Place
+from hotlap.records.run import Phases
 from hotlap.trace.analyses.breakdown import breakdown
 from hotlap.trace.analyses.gaps import CAUSES, gaps, packed, pieces, unpacked
 from hotlap.trace.read import read
@@ -124,6 +126,47 @@ def test_a_wait_is_charged_what_it_took_and_no_more() -> None:
     )
     # 2 in the call, 15 after it; the launch was late by more than that
     assert causes(view(short, 10, 170)) == {"sync": 17, "python": 23, "launch": 10}
+
+
+@pytest.mark.parametrize(
+    ("begin", "forward_ms", "sync"),
+    [
+        (2, None, 12),  # nothing is known of the steps without the profiler
+        (2, 100e-6, 12),  # they were as slow
+        (2, 40e-6, 12 + 60 - 2),  # the host would come to the wait 60 ns earlier, the device begin 2 earlier
+        (52, 40e-6, 12 + 60 - 52),  # the device stood still for 52, since nothing was launched
+        (2, 0.0, 12),
+    ],
+)
+def test_a_wait_is_longer_by_what_the_profiler_took_before_it(begin: int, forward_ms: float | None, sync: int) -> None:
+    trace = make(
+        [
+            annotation("hotlap:forward", 0, 100),
+            launch(begin - 2, 1),
+            call("cudaStreamSynchronize", 100, 12, 2),
+            python("train.py(10): main", 112, 200),
+            launch(300, 3),
+        ],
+        [kernel("a", begin, 112 - begin, 1), kernel("b", 302, 10, 3)],
+    )
+    of = view(trace, 0, 312)
+    of = of if forward_ms is None else replace(of, unprofiled=Phases(forward=forward_ms))
+    idle = causes(of)
+    assert idle["sync"] == sync
+    assert sum(idle.values()) == 312 - (112 - begin) - 10
+
+
+def test_a_phase_in_which_the_host_waits_says_nothing_of_the_profiler() -> None:
+    trace = make(
+        [
+            annotation("hotlap:forward", 0, 112),
+            launch(0, 1),
+            call("cudaStreamSynchronize", 100, 12, 2),
+            launch(300, 3),
+        ],
+        [kernel("a", 2, 110, 1), kernel("b", 302, 10, 3)],
+    )
+    assert causes(replace(view(trace, 0, 312), unprofiled=Phases(forward=1e-6)))["sync"] == 12
 
 
 def test_waits_without_kernels_between_share_their_time() -> None:

@@ -197,7 +197,7 @@ def _traces(folder: Path) -> TraceReport | None:
     from .profiled import read_traces  # polars takes a moment to import
 
     try:
-        return read_traces(folder, diagnose(folder).step_ms)
+        return read_traces(folder, diagnose(folder))
     except RecordError:
         return None
 

@@ -38,9 +38,10 @@ LATE_MALLOCS: Final = "late-mallocs"
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
-def read_traces(folder: Path, unprofiled_ms: float | None) -> TraceReport:
-    """The answers of a run's traces. Raises RecordError."""
-    return report(trace_files(folder), Asked(unprofiled_ms=unprofiled_ms, lines=_lines_in(folder)))
+def read_traces(folder: Path, found: Diagnosis) -> TraceReport:
+    """The answers of a run's traces. found: what its steps without the profiler say. Raises RecordError."""
+    asked = Asked(unprofiled_ms=found.step_ms, unprofiled=found.phases, lines=_lines_in(folder))
+    return report(trace_files(folder), asked)
 
 
 def asked_of(path: Path, top: int, what_if: bool, unprofiled_ms: float | None = None) -> Asked:
@@ -48,10 +49,10 @@ def asked_of(path: Path, top: int, what_if: bool, unprofiled_ms: float | None = 
     if not (path / "run.json").is_file():
         return Asked(top, what_if, unprofiled_ms)
     try:
-        known: float | None = diagnose(path).step_ms
+        found = diagnose(path)
     except NothingMeasured:
-        known = None
-    return Asked(top, what_if, unprofiled_ms or known, _lines_in(path))
+        return Asked(top, what_if, unprofiled_ms, lines=_lines_in(path))
+    return Asked(top, what_if, unprofiled_ms or found.step_ms, found.phases, _lines_in(path))
 
 
 def _lines_in(folder: Path) -> Callable[[Trace], dict[int, Place]]:

@@ -36,7 +36,7 @@ def _profiled(folder: Path, traces: TraceReport | None) -> Diagnosis:
         if any(folder.glob("rank-*/trace.json.gz")) or (folder / NSYS_FILE).is_file():
             from .profiled import read_traces, with_traces  # polars takes a moment to import
 
-            traces = traces or read_traces(folder, found.step_ms)
+            traces = traces or read_traces(folder, found)
             rank = _looked_at(folder, traces.balance)
             found = with_traces(found, traces, _makes_batches(rank))
         if not (rank / "samples.json").is_file():

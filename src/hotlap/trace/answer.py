@@ -14,6 +14,7 @@ import msgspec
 
 from hotlap.records.diagnosis import Place
 from hotlap.records.errors import RecordError
+from hotlap.records.run import Phases
 from hotlap.records.trace import Gap, RankTrace, TraceReport
 
 from .analyses.annotations import annotations
@@ -48,12 +49,13 @@ KEEP_BYTES: Final = 1 << 30
 @dataclass(frozen=True)
 class Asked:
     """What to answer. top: rows of each table; what_if: replay too; unprofiled_ms: step time without the profiler;
-    lines: places of host rows that are known better than from the profiler's stacks; drawn: also what only a page
-    draws; keep_bytes: see above."""
+    unprofiled: host ms a step by phase without it; lines: places of host rows that are known better than from the
+    profiler's stacks; drawn: also what only a page draws; keep_bytes: see above."""
 
     top: int = 10
     what_if: bool = True
     unprofiled_ms: float | None = None
+    unprofiled: Phases | None = None
     lines: Callable[[Trace], dict[int, Place]] | None = None
     drawn: bool = False
     keep_bytes: int = KEEP_BYTES
@@ -62,7 +64,8 @@ class Asked:
 def view_of(trace: Trace, asked: Asked | None = None) -> View:
     """The trace over its steps."""
     window, host_window = find_windows(trace)
-    return View(trace, window, asked.lines(trace) if asked and asked.lines else None, host_window)
+    lines = asked.lines(trace) if asked and asked.lines else None
+    return View(trace, window, lines, host_window, asked.unprofiled if asked else None)
 
 
 def answer(view: View, rank: int, asked: Asked) -> RankTrace:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hotlap.records.diagnosis import Place
+from hotlap.records.run import Phases
 from hotlap.records.trace import Window
 
 from .intervals import Intervals, clip, union
@@ -32,17 +33,21 @@ NOT_USERS: Final = re.compile(
 @dataclass(frozen=True)
 class View:
     """One rank's trace over a window. `lines` maps rows of `host` to a place, where something better than the
-    profiler's stacks is known (see `lines.py`). host_window: the same steps on the host's clock, where it is ahead."""
+    profiler's stacks is known (see `lines.py`). host_window: the same steps on the host's clock, where it is ahead.
+    unprofiled: host ms a step by phase without the profiler, where they are known."""
 
     trace: Trace
     window: Window
     lines: dict[int, Place] | None = None
     host_window: Window | None = None
+    unprofiled: Phases | None = None
 
     @cached_property
     def on_host(self) -> "View":
         """The same over the host's steps, for questions about host time."""
-        return self if self.host_window is None else View(self.trace, self.host_window, self.lines)
+        if self.host_window is None:
+            return self
+        return View(self.trace, self.host_window, self.lines, unprofiled=self.unprofiled)
 
     def host(self, column: str) -> Ints:
         """An integer column of `host`, whole."""

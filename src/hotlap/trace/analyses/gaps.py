@@ -29,7 +29,9 @@ Three rules add to that:
   that wait: idle time that would not be there if the call had not waited. Idle time within the call comes off w. Waits
   with no kernel launch between them (`.item()` and then the copies of the next batch), and waits that are short beside
   one before (`print(loss)` waits once for the device and then for each little kernel that it formats with) count as
-  one, with the sum of their time, booked to the longest.
+  one, with the sum of their time, booked to the longest. Under the profiler the host comes later to a wait, and waits
+  less: where the phases of unprofiled steps are known, w is longer by what the host lost since the wait before, less
+  what the device stood still meanwhile (`_lost`).
 * Between the nodes of a backward. Where no asked thread is in an op or a call, and the last one as well as the next are
   on the same thread, not the main one, autograd's engine is at work: `launch`, booked to the next.
 * No known launch. Work whose call is not in the trace was queued before the gap if its correlation is older than every
@@ -50,7 +52,7 @@ import polars as pl
 
 from hotlap.records.diagnosis import Place
 from hotlap.records.trace import Gap
-from hotlap.trace.intervals import Intervals, complement
+from hotlap.trace.intervals import Intervals, complement, covered, intersection, union
 from hotlap.trace.links import enclosing
 from hotlap.trace.tables import WORK
 from hotlap.trace.view import Ints, View
@@ -426,7 +428,8 @@ def _after_waits(view: View, whole: Pieces, waits: Ints) -> Pieces:
     eligible = np.nonzero(np.isin(whole.cause, (PYTHON, LAUNCH)))[0]
     if not len(waits) or not len(eligible):
         return whole
-    ends, group, credit, longest = _grouped(view, waits, _within_waits(view, whole, waits))
+    begins, ends, group, credit, longest = _grouped(view, waits, _within_waits(view, whole, waits))
+    credit += _lost(view, whole, begins, ends, group)
     last = np.searchsorted(ends, whole.start[eligible], side="right") - 1
     eligible, last = eligible[last >= 0], last[last >= 0]
     mine = group[last]  # ascending, as pieces and waits are in order
@@ -448,9 +451,47 @@ def _within_waits(view: View, whole: Pieces, waits: Ints) -> Ints:
     return booked
 
 
-def _grouped(view: View, waits: Ints, booked: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """(end of each wait, its group; ns and longest call of each group), in order of end. A wait joins the group before
-    it where no kernel was launched since, or where it is short beside the group's longest."""
+def _lost(view: View, whole: Pieces, begins: Ints, ends: Ints, group: Ints) -> Ints:
+    """How much earlier the host would have been at each group of waits without the profiler, ns, beyond what the device
+    stood still for it; 0 where that is not known."""
+    phases, share = _issuing(view)
+    first = np.searchsorted(group, np.arange(group[-1] + 1))
+    until, since = begins[first], np.concatenate([[view.on_host.window.start_ns], ends[first[1:] - 1]])
+    until = np.maximum(until, since)
+    late = union(whole.start, whole.end)
+    lost = (share * covered(phases, since, until)).astype(np.int64) - covered(intersection(phases, late), since, until)
+    more: Ints = np.maximum(0, lost)
+    return more
+
+
+@remembered
+def _issuing(view: View) -> tuple[Intervals, float]:
+    """When the host issues work in the phases of hotlap's in which it does not wait, and the share of that time that
+    the profiler takes."""
+    nothing = union(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    if view.unprofiled is None:
+        return nothing, 0.0
+    host, window = view.trace.host, view.on_host.window
+    start, end = view.host("start"), view.host("start") + view.host("dur")
+    waits = np.sort(start[waiting_calls(view)])
+    found, profiled, usual = [], 0.0, 0.0
+    for name in ("forward", "backward", "optimizer"):
+        rows = np.nonzero(((host["cat"] == "annotation") & (host["name"] == f"hotlap:{name}")).to_numpy())[0]
+        rows = rows[view.on_host.in_window(start[rows], end[rows])]
+        ms = getattr(view.unprofiled, name)
+        if len(rows) and ms > 0 and not (np.searchsorted(waits, end[rows]) > np.searchsorted(waits, start[rows])).any():
+            found.append(rows)
+            profiled += float((end - start)[rows].sum()) / window.count / 1e6
+            usual += ms
+    if profiled <= usual:
+        return nothing, 0.0
+    rows = np.concatenate(found)
+    return union(start[rows], end[rows]), 1 - usual / profiled
+
+
+def _grouped(view: View, waits: Ints, booked: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """(start and end of each wait, its group; ns and longest call of each group), in order of end. A wait joins the
+    group before it where no kernel was launched since, or where it is short beside the group's longest."""
     start, dur = view.host("start")[waits], view.host("dur")[waits]
     order = np.argsort(start + dur, kind="stable")
     waits, start, dur, booked = waits[order], start[order], dur[order], booked[order]
@@ -463,7 +504,7 @@ def _grouped(view: View, waits: Ints, booked: Ints) -> tuple[Ints, Ints, Ints, I
     np.add.at(credit, group, np.maximum(0, dur - booked))
     by_length = np.lexsort((dur, group))
     longest = waits[by_length[np.searchsorted(group[by_length], np.arange(len(credit)), side="right") - 1]]
-    return start + dur, group, credit, longest
+    return start, start + dur, group, credit, longest
 
 
 def _short_after_long(dur: Ints, launched: Ints) -> Ints:
