@@ -13,6 +13,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from types import FunctionType
 from typing import get_args
 
 import msgspec
@@ -39,6 +40,8 @@ may lie from the bare command's without further proof. In the reasons, … stand
 machine.
 """
 ID = re.compile(r'\bid="([a-z0-9-]+)"')
+REASON = re.compile(r"str \| None|Applies")
+"""What a function returns that says why a lever does not apply."""
 ROW = "| [{0}](#{0}) | {1} | {2} | {3} |"
 
 
@@ -73,17 +76,18 @@ def first_settings(lever: Lever) -> Settings:
     return next(found[0] for cuda in (True, False) if (found := lever.variants(example(cuda))))
 
 
-def refusals(lever: Lever) -> Iterator[str]:
-    """Its reasons not to apply, as its module writes them; values are shown as dots."""
-    tree = ast.parse(inspect.getsource(inspect.getmodule(type(lever))))  # type: ignore[arg-type]
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef) or node.name not in {"applies", "_why_not"}:
-            continue
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "Applies" and _is(inner.args[0], False):
-                yield from _text(inner.args[1])
-            elif isinstance(inner, ast.Return) and node.name == "_why_not" and inner.value is not None:
-                yield from _text(inner.value)
+def refusals(function: FunctionType) -> Iterator[str]:
+    """The reasons that it gives not to apply, or has from functions of the levers; values are shown as dots."""
+    nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield from _text(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Applies" and _is(node.args[0], False):
+            yield from _text(node.args[1])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            called = function.__globals__.get(node.func.id)
+            if isinstance(called, FunctionType) and REASON.search(str(called.__annotations__["return"])):
+                yield from refusals(called)
 
 
 def _is(node: ast.expr, value: object) -> bool:
@@ -132,7 +136,7 @@ def section(lever: Lever) -> Iterator[str]:
     for name, value in lever.environment(settings).items():
         shown = "~/.cache/hotlap/inductor" if value == _compile_cache.folder() else value
         yield f"* sets before the command starts: `{name}={shown}`"
-    if reasons := list(dict.fromkeys(refusals(lever))):
+    if reasons := list(dict.fromkeys(refusals(type(lever).applies))):
         yield "* not tried where:"
         yield from (f"  - {reason}" for reason in reasons)
     yield "\nIn your own source:\n"

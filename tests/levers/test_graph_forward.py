@@ -332,7 +332,8 @@ def test_where_it_applies() -> None:
 
     assert LEVER.applies(where()).yes and LEVER.share(where()) > 0
     assert "more than 8 shapes" in LEVER.applies(where(9)).why
-    assert "gradients" in LEVER.applies(context(True)).why
+    assert "gradients" in LEVER.applies(where(roots=(ROOT,))).why
+    assert LEVER.applies(context(True)).why == "the command trains"
     ahead = where()
     diagnosis = msgspec.structs.replace(ahead.diagnosis, clock="device")
     assert not LEVER.applies(type(ahead)(diagnosis, ahead.facts, ahead.environment, {})).yes

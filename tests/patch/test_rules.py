@@ -288,27 +288,13 @@ def test_a_model_that_is_made_anew_in_the_loop_is_left_alone(patched: Patcher) -
     assert "training loop" in patched(text, "compile").refused["compile"].why
 
 
-def test_a_module_s_own_parts_are_no_models(patched: Patcher) -> None:
+@pytest.mark.parametrize("base", ["Module", "Linear"])
+def test_a_module_s_own_parts_are_no_models(base: str, patched: Patcher) -> None:
+    """Nor those of a layer derived from one of torch's, as in PyTorch's forward-forward example."""
     text = (
         HEAD
-        + """
-class Layer(nn.Module):
-    def __init__(self):
-        self.relu = nn.ReLU()
-        self.opt = torch.optim.Adam(self.parameters())
-    def train(self, x):
-        self.relu(x).sum().backward()
-"""
-    )
-    assert "was not found" in patched(text, "compile").refused["compile"].why
-
-
-def test_a_layer_of_the_user_s_is_a_module_too(patched: Patcher) -> None:
-    """PyTorch's forward-forward example: a class derived from nn.Linear calls its own parts."""
-    text = (
-        HEAD
-        + """
-class Layer(nn.Linear):
+        + f"""
+class Layer(nn.{base}):
     def __init__(self):
         self.relu = nn.ReLU()
         self.opt = torch.optim.Adam(self.parameters())

@@ -1,6 +1,5 @@
 """The one guard around every hook: an internal error switches hotlap off in this process, and the job goes on."""
 
-import functools
 import time
 import traceback
 from collections.abc import Callable
@@ -38,38 +37,30 @@ class Guard:
         self.live = None if on else OFF
 
     def around(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """`hook` under the guard, as `call` runs it, for hooks that run in every step: this costs half as much."""
+        """A hook under the guard, made once for what runs in every step. Returns the hook's value, or None after an
+        error (which switches hotlap off)."""
         if self.fail_in == name:
-            return functools.partial(self.call, name, hook)
+            hook = _failing(name)
 
         def guarded(*args: Any) -> Any:
             try:
                 return hook(*args)
-            except Exception as error:  # noqa: BLE001 - as below
-                self._failed(name, error)
+            except Exception as error:  # noqa: BLE001 - the agent's one guard: the user's job comes first
+                self.on = False
+                self.problem(name, error)
+                self._safely(name, self.undo)
 
         return guarded
 
     def call(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
-        """Run a hook. Returns its value, or None after an error (which switches hotlap off)."""
-        try:
-            if self.fail_in == name:
-                raise RuntimeError(f"injected into {name}")
-            return hook(*args)
-        except Exception as error:  # noqa: BLE001 - the agent's one guard: the user's job comes first
-            self._failed(name, error)
-            return None
-
-    def _failed(self, name: str, error: Exception) -> None:
-        self.on = False
-        self.problem(name, error)
-        self._safely(name, self.undo)
+        """Run a hook under the guard, as `around` makes it."""
+        return self.around(name, hook)(*args)
 
     def spare(self, name: str, undo: Callable[[], None], act: Callable[..., Any], *args: Any) -> Any:
         """Run a part that hotlap can do without: an error in it ends that part alone, by `undo`. None after one."""
         try:
             if self.fail_in == name:
-                raise RuntimeError(f"injected into {name}")
+                act = _failing(name)
             return act(*args)
         except Exception as error:  # noqa: BLE001 - as above
             self.problem(name, error)
@@ -91,6 +82,15 @@ class Guard:
             self.report(name, f"{type(error).__name__}: {error}", trace, lever)
         except Exception:  # noqa: BLE001 - the last of the guards
             self.report = None  # a full disk, most likely: nothing more can be said from here
+
+
+def _failing(name: str) -> Callable[..., Any]:
+    """What stands in for a hook in which a test wants an error."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError(f"injected into {name}")
+
+    return fail
 
 
 def hook(name: str) -> str:

@@ -2,12 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from rich.console import RenderableType
 
 from hotlap.launch import nsight, perf
+from hotlap.launch.run import Request
 from hotlap.records.errors import RecordError, UsageError
 from hotlap.records.profilers import NCU_FILE, NSYS_FILE
 from hotlap.report.console import plain, stderr_console
@@ -19,8 +21,8 @@ ROWS: Final = 10
 NAMES: Final = ("perf", "nsys", "ncu")
 
 
-class Beside:
-    """The profiler of `--with`, of one run."""
+class Profiler:
+    """That of `--with`, for one run."""
 
     def __init__(self, name: str) -> None:
         """Raises UsageError, CommandNotFound."""
@@ -36,11 +38,11 @@ class Beside:
         """Steps that it records by itself; 0: the whole command."""
         return nsight.STEPS.get(self.name, 0)
 
-    def put_in_front(self, folder: Path) -> "nsight.Nsight | None":
-        """Of the run in a folder."""
+    def put_in(self, request: Request) -> Request:
+        """What to run, with it beside or in front of the command."""
         if self.program:
-            self.nsight = nsight.Nsight(self.name, self.program, folder)
-        return self.nsight
+            self.nsight = nsight.Nsight(self.name, self.program, request.folder)
+        return replace(request, perf=self.perf, nsight=self.nsight)
 
     def finish(self) -> None:
         """Once the command has ended: what it recorded is written. Ctrl-C ends that."""

@@ -93,19 +93,22 @@ class Front:
             "ignored": [number for number in relay.SIGNALS if signal.getsignal(number) is signal.SIG_IGN],
         }
         try:
-            with tempfile.TemporaryDirectory(prefix="hotlap-") as folder, socket.socket(socket.AF_UNIX) as listener:
+            with (
+                contextlib.ExitStack() as unless_started,
+                # An error in taking it away would be told as one of starting, when the command runs already.
+                tempfile.TemporaryDirectory(prefix="hotlap-", ignore_cleanup_errors=True) as folder,
+                socket.socket(socket.AF_UNIX) as listener,
+            ):
+                unless_started.callback(self.end)
                 path = f"{folder}/relay"
                 listener.bind(path)
                 listener.listen(1)
                 self.process = self._begun(path, cwd, environment, out, errors)
-                line = self._connected(listener, start_s)
-                return _handed_over(line, told)
+                relayed = _handed_over(self._connected(listener, start_s), told)
+                unless_started.pop_all()
+                return relayed
         except OSError as error:
-            self.end()
             raise NotStarted(error.strerror or str(error)) from error
-        except BaseException:
-            self.end()
-            raise
 
     def _begun(
         self, path: str, cwd: Path, environment: Mapping[str, str], out: IO[bytes], errors: IO[bytes]

@@ -16,11 +16,10 @@ from typing import Any, Final
 import torch
 
 from ._attention_graph import Site
+from .flex_attention import LEAST_EMPTY
 
 BLOCK: Final = 128
 """Rows and columns of a block, torch's own default."""
-LEAST_EMPTY: Final = 0.4
-"""With fewer blocks empty, kernels written for a dense mask or for a causal one are as fast."""
 LEAST_WIDTH: Final = 16
 """Channels of a head that torch's kernel takes at least."""
 BUFFER: Final = "hotlap_sparse_"
@@ -36,14 +35,6 @@ class Request:
 
 
 REQUESTS: Final[list[Request]] = []
-
-
-@dataclass(frozen=True)
-class Sparse:
-    """A constant mask. keep: (L, S), true where may be attended; empty: see `empty_share`."""
-
-    keep: Any
-    empty: float
 
 
 def block_counts(keep: Any) -> Any:
@@ -64,10 +55,11 @@ def empty_share(keep: Any) -> float:
     return 1.0 - int(used.sum()) / int(computed)
 
 
-def unsuited(site: Site, sparse: Sparse) -> str | None:
-    """Why attention does not go to FlexAttention; None where it may."""
-    if sparse.empty < LEAST_EMPTY:
-        return f"its mask leaves {sparse.empty:.0%} of the blocks empty, less than {LEAST_EMPTY:.0%}"
+def unsuited(site: Site, keep: Any, empty: float) -> str | None:
+    """Why attention by a constant mask (L, S), true where may be attended, does not go to FlexAttention; None where it
+    may. empty: see `empty_share`."""
+    if empty < LEAST_EMPTY:
+        return f"its mask leaves {empty:.0%} of the blocks empty, less than {LEAST_EMPTY:.0%}"
     if site.dropout:
         return "dropout of the weights"
     fixed = site.shape[1:] if len(site.shape) == len(("batch", "heads", "L", "S")) else site.shape
@@ -75,7 +67,7 @@ def unsuited(site: Site, sparse: Sparse) -> str | None:
         return "lengths that vary"
     if min(site.q.shape[-1], site.v.shape[-1]) < LEAST_WIDTH:
         return f"heads of fewer than {LEAST_WIDTH} channels"
-    if not bool(sparse.keep.any(-1).all()):
+    if not bool(keep.any(-1).all()):
         return "rows that attend to nothing"
     return None
 

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ._attention_build import HALF, SURELY_NEVER, Build, SparseMask
 from ._attention_check import ALLOWED, Unchecked, differs
-from ._attention_flex import BUFFER, REQUESTS, Sparse, empty_share, unsuited
+from ._attention_flex import BUFFER, REQUESTS, empty_share, unsuited
 from ._attention_graph import (
     PURE,
     Finder,
@@ -217,22 +217,24 @@ class Rewrite:
         if not dynamic and (fixed is None or bool(fixed.all()) or is_causal(fixed)):
             self.held.update(held)
             return fixed is not None and not bool(fixed.all()), None
-        if not dynamic and (sparse := self._sparse(site, fixed)) is not None:
+        if not dynamic and self._sparse(site, fixed):
             self.held.update(held)
             with unset_fake_temporarily(), torch.no_grad():
-                return False, made.sparse(sparse.keep)
+                return False, made.sparse(fixed)
         return False, made.mask()
 
-    def _sparse(self, site: Site, keep: Any) -> Sparse | None:
-        """A constant mask, where FlexAttention was asked for and takes it."""
+    def _sparse(self, site: Site, keep: Any) -> bool:
+        """Whether FlexAttention was asked for and takes a constant mask."""
         with unset_fake_temporarily():
-            sparse = Sparse(keep, empty_share(keep))
-            self.report.empty = max(self.report.empty, sparse.empty)
+            empty = empty_share(keep)
+            self.report.empty = max(self.report.empty, empty)
+            if not REQUESTS:
+                return False
             # A graph inside another can hold no tensors of its own, and is given no inputs here.
-            why = (unsuited(site, sparse) if self.whole else "a part that is computed again") if REQUESTS else "off"
+            why = unsuited(site, keep, empty) if self.whole else "a part that is computed again"
         for request in REQUESTS:
             request.left += [why] if why else []
-        return None if why else sparse
+        return not why
 
     def _kept(self, site: Site, step: Step) -> tuple[Any, dict[tuple[int, str], Held]]:
         """Where a constant mask lets attend, (L, S) or larger where sizes are not known yet. Raises Varies."""

@@ -12,6 +12,14 @@ ORDER: Final = 10
 HALF: Final = ("bfloat16", "float16")
 
 
+def product_dtype(tensor: Any) -> Any:
+    """The dtype that a product with a tensor is computed in."""
+    import torch
+
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
 def autocasting(half: Any, wanted: Callable[[], bool] = lambda: True) -> "Callable[[Any, Forward], Forward]":
     """Autocast to a dtype of torch around a forward whose caller gets float32 back; while it is wanted."""
     import torch

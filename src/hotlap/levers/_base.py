@@ -69,10 +69,9 @@ class Lever:
     name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise, or
     within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training or outputs).
     redraws: random transforms of the data may draw other numbers, though the samples stay the same. tolerance: for
-    `numeric`, how far (relative) losses and first gradients may lie from the baseline's. compare_variants: the settings
-    are a number to search; else later variants are tried only where the first fails. saves_memory: it lowers the peak
-    of device memory, mostly at the cost of time, so it is for `--objective memory` and for commands that run out of
-    memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
+    `numeric`, how far (relative) losses and first gradients may lie from the baseline's. saves_memory: it lowers the
+    peak of device memory, mostly at the cost of time, so it is for `--objective memory` and for commands that run out
+    of memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
     number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.
     measures_output: it changes what the model returns, and says by how much (`Seams.measured`).
     """
@@ -83,7 +82,6 @@ class Lever:
     redraws: ClassVar[bool] = False
     tolerance: ClassVar[float] = 0.0
     excludes: ClassVar[tuple[str, ...]] = ()
-    compare_variants: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
     resizes_step: ClassVar[bool] = False
     measures_output: ClassVar[bool] = False
@@ -97,8 +95,9 @@ class Lever:
         return [{}]
 
     def searched(self, context: Context) -> bool:
-        """Whether its settings are a number to search here, which takes trials of its own."""
-        return self.compare_variants
+        """Whether its settings are a number to search here, which takes trials of its own; else later variants are
+        tried only where the first fails."""
+        return False
 
     def share(self, context: Context) -> float:
         """The largest share of the step (0 to 1) that it can win here."""
@@ -137,6 +136,18 @@ def no_gpu(environment: "Environment") -> str | None:
     if environment.gpus or environment.driver:
         return None
     return "this machine shows no NVIDIA GPU"
+
+
+def not_inference(context: Context) -> str | None:
+    """The reason of levers for forwards without gradients, in commands that have others; None if all are such."""
+    facts = context.facts
+    if not facts.roots:
+        return "no module's forward was seen"
+    if facts.mode != "inference":
+        return "the command trains"
+    if any(root.training for root in facts.roots):
+        return "the forward runs with gradients enabled"
+    return None
 
 
 def integer(settings: Mapping[str, Any], name: str, low: int, high: int) -> str | None:

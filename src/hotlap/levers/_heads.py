@@ -10,9 +10,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from hotlap.agent.heads import heads
 from hotlap.agent.seams import Forward, Refused
 
+from ._autocast import product_dtype
 from ._graph import Compiled
+from ._large_head import LEAST_CLASSES
 from ._lazy_logits import Product, Watch, lazy_logits
-from .linear_cross_entropy import LEAST_CLASSES
+from ._padded_head import free
 
 LEAST_LOGITS: Final = 1 << 22
 """Fewer cost less than the work of not making them."""
@@ -37,7 +39,7 @@ class Heads:
         ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
         if ranks > 1 or hasattr(root, "module") or any(isinstance(m, torch.nn.DataParallel) for m in root.modules()):
             raise Refused("the model is wrapped or trained by several processes, which look at its output")
-        found = [Head(self, module) for module in heads(root, LEAST_CLASSES) if _free(module)]
+        found = [Head(self, module) for module in heads(root, LEAST_CLASSES) if free(module) and not _hooked(module)]
         if not found:
             raise Refused(f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more")
         if not self.on:
@@ -88,7 +90,7 @@ class Head:
         if self.made > PATIENCE and not self.fused:
             self.leave(module)
             return module(*args)
-        logits = Product(args[0], module.weight, module.bias, _product_dtype(args[0]), self.watch)
+        logits = Product(args[0], module.weight, module.bias, product_dtype(args[0]), self.watch)
         self.every.made.add(logits)
         return lazy_logits(logits)
 
@@ -143,11 +145,6 @@ def _may(module: Any, hidden: Any) -> bool:
     return alone and not _hooked(module) and not _checkpointing() and _alike(hidden, weight)
 
 
-def _free(module: Any) -> bool:
-    """Whether the layer can be taken hold of: neither the script nor another lever has put anything in its place."""
-    return module._compiled_call_impl is None and "forward" not in module.__dict__ and not _hooked(module)
-
-
 def _hooked(module: Any) -> bool:
     every = torch.nn.modules.module
     own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
@@ -161,15 +158,9 @@ def _checkpointing() -> bool:
     return any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks or ())
 
 
-def _product_dtype(hidden: Any) -> torch.dtype:
-    """The dtype that the layer would compute in."""
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-
-
 def _alike(hidden: Any, weight: Any) -> bool:
     """Whether chunks compute the same product. Not in float16, whose sums over many rows overflow."""
-    if hidden.device != weight.device or _product_dtype(hidden) not in {torch.float32, torch.bfloat16, torch.float64}:
+    if hidden.device != weight.device or product_dtype(hidden) not in {torch.float32, torch.bfloat16, torch.float64}:
         return False
     if torch.is_autocast_enabled(hidden.device.type):
         return torch.float64 not in {hidden.dtype, weight.dtype}

@@ -15,7 +15,8 @@ from torch.nn import functional
 from hotlap.agent.heads import heads
 from hotlap.agent.seams import Forward, Refused
 
-from .linear_cross_entropy import LEAST_CLASSES
+from ._autocast import product_dtype
+from ._large_head import LEAST_CLASSES
 from .pad_vocabulary import ALIGNED
 
 MULTIPLE: Final = 64
@@ -38,7 +39,7 @@ class PaddedHeads:
 
     def take(self, root: Any) -> None:
         """Take hold of a model's heads. Raises Refused where there is none with an odd number of classes."""
-        odd = [module for module in heads(root, LEAST_CLASSES) if module.out_features % ALIGNED and _free(module)]
+        odd = [module for module in heads(root, LEAST_CLASSES) if module.out_features % ALIGNED and free(module)]
         if not odd:
             raise Refused(f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more, and odd")
         self.taken += [PaddedForward(module, _tf32()) for module in odd]
@@ -76,7 +77,7 @@ class PaddedForward:
 
     def __call__(self, input: Any) -> Any:
         module = self.module()
-        dtype = _product_dtype(input)
+        dtype = product_dtype(input)
         if not self._may(module.weight, input, dtype):
             return type(module).forward(module, input)
         self.used = True
@@ -154,16 +155,10 @@ def _plain_autograd() -> bool:
     return alone and torch.autograd.forward_ad._current_level < 0
 
 
-def _product_dtype(hidden: Any) -> torch.dtype:
-    """The dtype that the layer would compute in."""
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-
-
 def _tf32() -> bool:
     return bool(torch.get_float32_matmul_precision() != "highest")
 
 
-def _free(module: Any) -> bool:
+def free(module: Any) -> bool:
     """Whether neither the script nor another lever has put anything in its place."""
     return module._compiled_call_impl is None and "forward" not in module.__dict__

@@ -131,7 +131,7 @@ class Quantized:
 
     def outside(self, module: Any, forward: "Forward") -> "Forward":
         """The forward with all that wraps it, on quantized weights."""
-        own, reference, weights = self._own.pop(id(module)), weakref.ref(module), Weights(module, self.how)
+        own, reference, weights = self._own.pop(id(module)), weakref.ref(module), Weights(self.how)
         errors: list[float] = []
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -163,12 +163,11 @@ class Quantized:
 class Weights:
     """The weights of one model, as they were and as they are."""
 
-    def __init__(self, module: Any, how: str) -> None:
+    def __init__(self, how: str) -> None:
         self.how = how
         self.left_alone = False
         self._layers: list[tuple[Any, Any, Any]] = []
         self._freed: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
-        self._count = 0
 
     @property
     def quantized(self) -> bool:
@@ -199,7 +198,6 @@ class Weights:
         except ERRORS as error:
             self.restore()
             return f"torchao could not quantize it: {_line(error)}"
-        self._count = len(self._layers)
         return "" if self._layers else "torchao left all of its layers as they are"
 
     def exact(self, own: "Forward", args: Any, kwargs: Any) -> Any:
@@ -231,7 +229,7 @@ class Weights:
             "relative": sum(errors) / len(errors),
             "largest": max(errors),
             "forwards": len(errors),
-            "layers": self._count,
+            "layers": len(self._layers),
         }
 
     def _put(self, before: bool) -> None:

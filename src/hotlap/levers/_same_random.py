@@ -11,7 +11,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Lever, Settings
+from ._autocast import product_dtype
+from ._base import Lever, Settings, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -36,6 +37,16 @@ class SameRandom(Lever):
             draw_as_without(name)
 
 
+class DrawsOtherwise(Lever):
+    """A lever with which other random numbers are drawn, but for its setting `same_random`."""
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        return wrong(settings) or unknown(settings, (SETTING,))
+
+    def for_parity(self, settings: Settings) -> Settings | None:
+        return {**settings, SETTING: True}
+
+
 def wrong(settings: Mapping[str, Any]) -> str | None:
     """What is wrong with the setting, if it is there."""
     value = settings.get(SETTING, True)
@@ -50,14 +61,9 @@ def draw_as_without(lever: str) -> None:
         _replace(_single)
         _replace_attention()
     else:
-        draw_as_eager()
+        import torch._inductor.config
 
-
-def draw_as_eager() -> None:
-    """Let Inductor leave random numbers to eager kernels."""
-    import torch._inductor.config
-
-    torch._inductor.config.fallback_random = True
+        torch._inductor.config.fallback_random = True  # Inductor leaves random numbers to eager kernels
 
 
 Plain = Callable[[Any], Any]
@@ -118,13 +124,12 @@ def _replace_attention() -> None:
     def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
     ) -> Any:
-        device = query.device.type
-        half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+        half = product_dtype(query)
         if not dropout_p or half not in (torch.bfloat16, torch.float16):
             return function(query, key, value, attn_mask, dropout_p, *args, **kwargs)
         mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
         single = (query.float(), key.float(), value.float(), mask)
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(query.device.type, enabled=False):
             return function(*single, dropout_p, *args, **kwargs).to(half)
 
     torch.nn.functional.scaled_dot_product_attention = attention

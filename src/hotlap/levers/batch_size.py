@@ -17,7 +17,6 @@ class BatchSize(Lever):
     name = "batch-size"
     meaning = "batches of several times as many samples: fewer updates an epoch, with the script's own learning rate"
     risk = "semantic"
-    compare_variants = True
     resizes_step = True
     excludes = ("accumulate",)
 
@@ -39,6 +38,9 @@ class BatchSize(Lever):
             return list(TIMES)
         room = ROOM * memory.total_bytes / max(1, memory.peak_bytes)
         return [times for times in TIMES if times <= room]
+
+    def searched(self, context: Context) -> bool:
+        return True
 
     def share(self, context: Context) -> float:
         """Of the time a sample takes: what each step costs however large it is, which is most where launches bind."""

@@ -1,17 +1,16 @@
 """bfloat16 autocast around the outermost forward; the caller gets float32 back."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import _same_random
 from ._autocast import HALF, ORDER, autocasting
-from ._base import Applies, Context, Lever, Settings, unknown
+from ._base import Applies, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
 
 
-class Bf16Autocast(Lever):
+class Bf16Autocast(_same_random.DrawsOtherwise):
     name = "bf16-autocast"
     meaning = "matrix products and convolutions of the forward and its backward in bfloat16, weights in float32"
     risk = "numeric"
@@ -40,12 +39,6 @@ class Bf16Autocast(Lever):
 
     def scenario(self, settings: Settings) -> str | None:
         return "bf16_matmuls"
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return _same_random.wrong(settings) or unknown(settings, (_same_random.SETTING,))
-
-    def for_parity(self, settings: Settings) -> Settings | None:
-        return {**settings, _same_random.SETTING: True}
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch

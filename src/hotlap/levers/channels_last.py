@@ -1,10 +1,9 @@
 """channels_last memory format for 2-d convolutional models."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _same_random
-from ._base import Applies, Context, Lever, Settings, unknown
+from ._base import Applies, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -13,7 +12,7 @@ ORDER = 5
 """Inside the compiled region."""
 
 
-class ChannelsLast(Lever):
+class ChannelsLast(_same_random.DrawsOtherwise):
     name = "channels-last"
     meaning = "images and convolution weights in NHWC order, which the fast kernels take without transposing"
     risk = "numeric"
@@ -31,12 +30,6 @@ class ChannelsLast(Lever):
 
     def share(self, context: Context) -> float:
         return 0.3 * context.share_of("forward", "backward")
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return _same_random.wrong(settings) or unknown(settings, (_same_random.SETTING,))
-
-    def for_parity(self, settings: Settings) -> Settings | None:
-        return {**settings, _same_random.SETTING: True}
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get(_same_random.SETTING):

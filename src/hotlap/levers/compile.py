@@ -4,10 +4,9 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _compile_cache
-from ._base import Applies, Context, Lever, Settings, unknown
+from . import _compile_cache, _same_random
+from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
-from ._same_random import draw_as_eager
 from .allocator import EXPANDABLE
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ LAUNCH_SHARE: Final = 0.9
 COMPUTE_SHARE: Final = 0.6
 
 
-class Compile(Lever):
+class Compile(_same_random.DrawsOtherwise):
     name = "compile"
     meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
     risk = "numeric"
@@ -54,7 +53,7 @@ class Compile(Lever):
         return COMPUTE_SHARE * context.share_of("forward", "backward")
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
-        wrong = unknown(settings, ("mode", "same_random"))
+        wrong = _same_random.wrong(settings) or unknown(settings, ("mode", _same_random.SETTING))
         if wrong is None and settings.get("mode") not in MODES:
             return f"mode must be one of {', '.join(MODES)}, not {settings.get('mode')!r}"
         return wrong
@@ -70,12 +69,9 @@ class Compile(Lever):
     def environment(self, settings: Settings) -> dict[str, str]:
         return _compile_cache.variables()
 
-    def for_parity(self, settings: Settings) -> Settings | None:
-        return {**settings, "same_random": True}
-
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get("same_random"):
-            draw_as_eager()
+        if settings.get(_same_random.SETTING):
+            _same_random.draw_as_without(self.name)
         mode = settings["mode"]
         if mode == "dynamic":  # what torch.compile(dynamic=True) does
             import torch._dynamo.config

@@ -4,10 +4,9 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _compile_cache
-from ._base import Applies, Context, Lever, Settings, unknown
+from . import _compile_cache, _same_random
+from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
-from ._same_random import draw_as_eager
 from .compile import LEVER as WHOLE
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ OF_WHOLE: Final = 0.9
 SPARE_RECOMPILES: Final = 8
 
 
-class CompileBlocks(Lever):
+class CompileBlocks(_same_random.DrawsOtherwise):
     name = "compile-blocks"
     meaning = "torch.compile of each repeated block: compiled once for all of them, so it starts sooner than the whole"
     risk = "numeric"
@@ -47,7 +46,7 @@ class CompileBlocks(Lever):
         return OF_WHOLE * WHOLE.share(context)
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
-        wrong = unknown(settings, ("shapes", "same_random"))
+        wrong = _same_random.wrong(settings) or unknown(settings, ("shapes", _same_random.SETTING))
         if wrong is None and settings.get("shapes") not in SHAPES:
             return f"shapes must be one of {', '.join(SHAPES)}, not {settings.get('shapes')!r}"
         return wrong
@@ -58,12 +57,9 @@ class CompileBlocks(Lever):
     def environment(self, settings: Settings) -> dict[str, str]:
         return _compile_cache.variables()
 
-    def for_parity(self, settings: Settings) -> Settings | None:
-        return {**settings, "same_random": True}
-
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get("same_random"):
-            draw_as_eager()
+        if settings.get(_same_random.SETTING):
+            _same_random.draw_as_without(self.name)
         compile_losses()
         seams.on_root(functools.partial(compile_blocks, dynamic=True if settings["shapes"] == "dynamic" else None))
 

@@ -30,7 +30,6 @@ class CpuThreads(Lever):
     meaning = "number of threads that share one operation on the CPU"
     risk = "numeric"
     tolerance = 0.005
-    compare_variants = True
 
     def applies(self, context: Context) -> Applies:
         if context.facts.world > 1:

@@ -5,12 +5,11 @@ unscaled before they are clipped or used, and an update whose gradients overflow
 halved.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _same_random
 from ._autocast import HALF, ORDER, autocasting
-from ._base import Applies, Context, Lever, Settings, no_gpu, unknown
+from ._base import Applies, Context, Settings, no_gpu
 from ._update import Update, parameters_of
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ GROWTH_STEPS: Final = 2000
 """As GradScaler's own defaults."""
 
 
-class Fp16Scaling(Lever):
+class Fp16Scaling(_same_random.DrawsOtherwise):
     name = "fp16-scaling"
     meaning = "the forward and its backward in float16 where bfloat16 is not native, with the loss scaled"
     risk = "numeric"
@@ -51,14 +50,8 @@ class Fp16Scaling(Lever):
     def share(self, context: Context) -> float:
         return (0.1 if context.diagnosis.bound == "launch" else 0.75) * context.share_of("forward", "backward")
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return _same_random.wrong(settings) or unknown(settings, (_same_random.SETTING,))
-
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)
-
-    def for_parity(self, settings: Settings) -> Settings | None:
-        return {**settings, _same_random.SETTING: True}
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch

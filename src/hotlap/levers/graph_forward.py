@@ -15,7 +15,7 @@ list, dictionary or object that a module holds.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._base import Applies, Context, Lever, Settings, no_gpu, not_inference
 from ._forward_graph import MOST_SHAPES, TOLERANCE, GraphedForward
 from .allocator import EXPANDABLE
 
@@ -40,10 +40,8 @@ class GraphForward(Lever):
         facts = context.facts
         if not context.cuda:
             return Applies(False, "the model runs on the CPU")
-        if not facts.roots:
-            return Applies(False, "no module's forward was seen")
-        if facts.mode != "inference" or any(root.training for root in facts.roots):
-            return Applies(False, "the forward runs with gradients enabled")
+        if why := not_inference(context):
+            return Applies(False, why)
         if all(root.compiled for root in facts.roots):
             return Applies(False, "the script compiles the model itself, and may capture it itself")
         if any(root.shapes > MOST_SHAPES for root in facts.roots):

@@ -29,7 +29,6 @@ class HostAllocator(Lever):
     name = "host-allocator"
     meaning = "host memory that a step frees is kept for the next one, not given back to the kernel"
     risk = "exact"
-    compare_variants = True
 
     def applies(self, context: Context) -> Applies:
         host = context.facts.host
@@ -51,6 +50,9 @@ class HostAllocator(Lever):
 
     def variants(self, context: Context) -> list[Settings]:
         return [{"allocator": name} for name in ALLOCATORS if name == "glibc" or library(name) is not None]
+
+    def searched(self, context: Context) -> bool:
+        return True
 
     def share(self, context: Context) -> float:
         """Time in the kernel, of all threads: they fault beside each other, so at most that much of the step; where the

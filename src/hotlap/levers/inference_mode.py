@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings
+from ._base import Applies, Context, Lever, Settings, not_inference
 from ._effects import has_hooks, strange, tensors
 from ._nested import each_tensor
 
@@ -30,14 +30,8 @@ class InferenceMode(Lever):
     risk = "exact"
 
     def applies(self, context: Context) -> Applies:
-        facts = context.facts
-        if not facts.roots:
-            return Applies(False, "no module's forward was seen")
-        if facts.mode != "inference":
-            return Applies(False, "the command trains")
-        if any(root.training for root in facts.roots):
-            return Applies(False, "the forward runs with gradients enabled")
-        return Applies(True, "the forward runs without gradients")
+        why = not_inference(context)
+        return Applies(False, why) if why else Applies(True, "the forward runs without gradients")
 
     def share(self, context: Context) -> float:
         return SHARE * context.share_of("forward")

@@ -15,13 +15,13 @@ What can't be had is the gradient of the logits themselves, where `retain_grad` 
 from typing import TYPE_CHECKING, Final
 
 from ._base import Applies, Context, Lever, Settings
+from ._large_head import large_head
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
 
 ORDER: Final = 30
 """Outside of what captures the forward (20, 21)."""
-LEAST_CLASSES: Final = 4096
 
 
 class LinearCrossEntropy(Lever):
@@ -32,21 +32,16 @@ class LinearCrossEntropy(Lever):
     saves_memory = True
 
     def applies(self, context: Context) -> Applies:
-        facts = context.facts
+        facts, classes = context.facts, large_head(context)
+        if isinstance(classes, Applies):
+            return classes
         roots = [root for root in facts.roots if root.training]
-        classes = max((root.classes for root in roots), default=0)
-        if not roots:
-            return Applies(False, "no module's forward was seen in training")
-        if classes < LEAST_CLASSES:
-            return Applies(False, f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more")
         if not facts.optimizers:
             return Applies(
                 False, "no optimizer was seen, before whose steps logits that are still held are looked after"
             )
         if facts.world > 1 or any(root.wrapper for root in roots):
             return Applies(False, "the model is wrapped or trained by several processes, which look at its output")
-        if all(root.compiled for root in roots):
-            return Applies(False, "the script compiles the model itself")
         if all(root.autocast == "float16" or "float16" in root.dtypes for root in roots):
             return Applies(False, "the logits are float16, whose sums over many rows overflow")
         return Applies(True, f"a linear layer has {classes} outputs")

@@ -26,7 +26,6 @@ class LoaderWorkers(Lever):
     meaning = "batches are made by worker processes while the model computes"
     risk = "exact"
     redraws = True
-    compare_variants = True
 
     def applies(self, context: Context) -> Applies:
         loader = context.training_loader
@@ -64,6 +63,9 @@ class LoaderWorkers(Lever):
             for count in dict.fromkeys(wanted)
             if count > loader.workers
         ]  # where to begin is an estimate; the tuner measures its neighbours as long as they win
+
+    def searched(self, context: Context) -> bool:
+        return True
 
     def share(self, context: Context) -> float:
         return context.share_of("data") + 0.5 * context.share_of("h2d")

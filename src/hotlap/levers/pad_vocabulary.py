@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ._autocast import HALF
 from ._base import Applies, Context, Lever, Settings, no_gpu
-from .linear_cross_entropy import LEAST_CLASSES
+from ._large_head import large_head
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -40,21 +40,15 @@ class PadVocabulary(Lever):
     excludes = ("linear-cross-entropy",)
 
     def applies(self, context: Context) -> Applies:
-        facts = context.facts
-        roots = [root for root in facts.roots if root.training]
-        classes = max((root.classes for root in roots), default=0)
+        facts, classes = context.facts, large_head(context)
         if not context.cuda:
             return Applies(False, "the model runs on the CPU; it is tensor cores that want even sizes")
         if facts.capability is None or facts.capability < (7, 0):
             return Applies(False, f"{facts.device_name or 'the device'} has no tensor cores")
-        if not roots:
-            return Applies(False, "no module's forward was seen in training")
-        if classes < LEAST_CLASSES:
-            return Applies(False, f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more")
+        if isinstance(classes, Applies):
+            return classes
         if classes % ALIGNED == 0:
             return Applies(False, f"the {classes} outputs of the largest head are a multiple of {ALIGNED} already")
-        if all(root.compiled for root in roots):
-            return Applies(False, "the script compiles the model itself")
         if not _on_tensor_cores(context):
             return Applies(False, "the head multiplies in float32 without TF32, which leaves the tensor cores unused")
         return Applies(True, f"a linear layer has {classes} outputs, no multiple of {ALIGNED}")

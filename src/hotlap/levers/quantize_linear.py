@@ -17,7 +17,7 @@ torchao 0.17 and later work with every torch from 2.11 on without its compiled e
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings, unknown
+from ._base import Applies, Context, Lever, Settings, no_gpu, not_inference, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -41,12 +41,8 @@ class QuantizeLinear(Lever):
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
-        if not facts.roots:
-            return Applies(False, "no module's forward was seen")
-        if facts.mode != "inference":
-            return Applies(False, "the command trains")
-        if any(root.training for root in facts.roots):
-            return Applies(False, "the forward runs with gradients enabled")
+        if why := not_inference(context):
+            return Applies(False, why)
         if context.cuda and (facts.capability is None or facts.capability < INT8):
             return Applies(False, f"{facts.device_name or 'the device'} has no int8 tensor cores that torch uses")
         if not context.cuda and not _compiled(context):
@@ -68,8 +64,8 @@ class QuantizeLinear(Lever):
         return wrong
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        if settings.get("how") == "float8-dynamic" and not (environment.gpus or environment.driver):
-            return "this machine shows no NVIDIA GPU, and float8 products are made by its tensor cores"
+        if settings.get("how") == "float8-dynamic" and (none := no_gpu(environment)):
+            return f"{none}, and float8 products are made by its tensor cores"
         return None
 
     def install(self, seams: "Seams", settings: Settings) -> None:

@@ -40,8 +40,8 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Reason:
-    """Why something was not found, and the lines to look at."""
+class CannotWrite:
+    """Why something can't be found or written safely, and the lines to look at."""
 
     why: str
     lines: tuple[Line, ...] = ()
@@ -231,10 +231,10 @@ class Places:
                 found.append(Site(scope.source, scope, call, "" if mine else "DataLoader"))
         return found
 
-    def training_loader(self) -> Site | Reason:
+    def training_loader(self) -> Site | CannotWrite:
         """The call that makes the loader which the training loop iterates."""
         if not self.loaders:
-            return Reason("no DataLoader(...) was found in your files", self._loop_lines())
+            return CannotWrite("no DataLoader(...) was found in your files", self._loop_lines())
         fed = self._feeding()
         if not fed:
             fed = [site for site in self.loaders if site.scope.name in {"train_dataloader", "get_train_dataloader"}]
@@ -243,7 +243,7 @@ class Places:
         if len(fed) == 1:
             return fed[0]
         which = fed or self.loaders
-        return Reason(
+        return CannotWrite(
             f"{len(which)} DataLoaders are made, and which of them feeds the training loop the source does not tell",
             tuple(site.place for site in which),
         )
@@ -302,26 +302,26 @@ class Places:
 
     # where the model gets its final value
 
-    def model_variable(self, site: Site) -> Var | Reason:
+    def model_variable(self, site: Site) -> Var | CannotWrite:
         """The variable that holds the model where it was last assigned on its way to a call of it."""
         name, scope = dotted(site.call.func), site.scope
         for _ in range(8):
             variable = self.names.variable(name or "", scope)
             if variable is None:
-                return Reason("where the model is assigned was not found", (site.place,))
+                return CannotWrite("where the model is assigned was not found", (site.place,))
             bindings = variable.scope.names[variable.name]
             parameters = [binding for binding in bindings if binding.parameter is not None]
             if len(parameters) != len(bindings):
                 if parameters:
-                    return Reason(f"`{variable.name}` is a parameter and assigned again", (site.place,))
+                    return CannotWrite(f"`{variable.name}` is a parameter and assigned again", (site.place,))
                 return variable
             given = self._given(variable, parameters[0].parameter or 0)
             if len(given) != 1:
-                return Reason(
+                return CannotWrite(
                     f"`{variable.name}` is given by {len(given) or 'no'} callers that were found", (site.place,)
                 )
             name, scope = given[0]
-        return Reason("the model goes through too many functions", (site.place,))
+        return CannotWrite("the model goes through too many functions", (site.place,))
 
     def _given(self, variable: Var, position: int) -> list[tuple[str, Scope]]:
         """The different names that callers give for a parameter."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from .places import Places, Reason, Site
+from .places import CannotWrite, Places, Site
 from .scopes import Scope
 from .source import Source
 
@@ -19,18 +19,18 @@ class Start:
     loop: cst.For | cst.While
 
 
-def training_start(places: Places) -> Start | Reason:
+def training_start(places: Places) -> Start | CannotWrite:
     """The outermost loop around the backward: out of functions too, as long as one place calls them."""
     found: dict[cst.CSTNode, Start] = {}
     for site in places.backwards:
         start = _outermost(places, site)
         if start is None:
-            return Reason("no loop was found around this backward", (site.place,))
+            return CannotWrite("no loop was found around this backward", (site.place,))
         found[start.loop] = start
     if len(found) == 1:
         return next(iter(found.values()))
     lines = tuple(start.source.place(start.loop) for start in found.values())
-    return Reason("there is no one loop in which everything is trained", lines)
+    return CannotWrite("there is no one loop in which everything is trained", lines)
 
 
 def _outermost(places: Places, site: Site) -> Start | None:

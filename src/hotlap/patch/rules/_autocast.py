@@ -10,8 +10,19 @@ from ..places import Places, Site
 from ..scopes import dotted
 from ..source import Source
 from ..tensors import TENSOR_METHODS
-from ._base import NO_TORCH, CannotWrite, Edit, Outcome, already, calls_named, touched, with_torch
-from ._model import Converted, convert, lines_of, same_model, trained_calls
+from ._base import (
+    NO_TORCH,
+    CannotWrite,
+    Edit,
+    Outcome,
+    already,
+    calls_named,
+    lines_of,
+    managers,
+    touched_by,
+    with_torch,
+)
+from ._model import Converted, convert, same_model, trained_calls
 
 QUIET = TENSOR_METHODS | {"to", "cuda", "contiguous", "requires_grad_", "type", "long", "int", "bool", "cat", "stack"}
 """Calls that autocast does nothing to, so that they may stand inside."""
@@ -58,8 +69,8 @@ def _write(places: Places, plans: list[tuple[Converted, str]], half: str) -> Edi
                 changes[plan.line] = _wrapped(source, plan, header)
         project = project.with_sources(replace(source, changes))
     done = [plan.site for plan, _ in plans]
-    changed = frozenset().union(*(touched(site.source, site.scope) for site in done))
-    return Edit(project, lines_of(done), changed, notes=() if places.inference else (EVALUATION.format(half),))
+    notes = () if places.inference else (EVALUATION.format(half),)
+    return Edit(project, lines_of(done), touched_by(done), notes=notes)
 
 
 def _wrapped(source: Source, plan: Converted, header: str) -> Replacement:
@@ -90,16 +101,8 @@ def _in_float64(places: Places, sites: list[Site]) -> list[Line]:
 
 def _inside(site: Site, half: str) -> bool:
     """Whether the call stands in an autocast to this dtype already."""
-    above = site.source.around(site.call, cst.With)
-    while above is not None:
-        for item in above.items:
-            call = item.item
-            if isinstance(call, cst.Call) and (dotted(call.func) or "").endswith("autocast"):
-                text = site.source.tree.code_for_node(call)
-                if f".{half}" in text and "enabled" not in text:
-                    return True
-        above = site.source.around(above, cst.With)
-    return False
+    texts = map(site.source.tree.code_for_node, managers(site, "autocast"))
+    return any(f".{half}" in text and "enabled" not in text for text in texts)
 
 
 def _arguments_are_quiet(call: cst.Call) -> bool:

@@ -12,7 +12,7 @@ from hotlap.records.patch import Line
 
 from ..edits import Replacement, after, before, replace, spelled
 from ..names import Names
-from ..places import Places
+from ..places import CannotWrite, Places, Site
 from ..project import Project
 from ..scopes import Scope, dotted
 from ..source import Source
@@ -40,14 +40,6 @@ class Edit:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class CannotWrite:
-    """A lever that can't be written safely, and the lines to look at."""
-
-    why: str
-    lines: tuple[Line, ...] = ()
-
-
 Outcome = Edit | CannotWrite
 
 
@@ -71,9 +63,19 @@ def touched(source: Source, *scopes: Scope) -> frozenset[Touched]:
     return frozenset(Touched(source.path, scope.qualname) for scope in scopes)
 
 
+def touched_by(sites: Iterable[Site]) -> frozenset[Touched]:
+    """The functions that hold some calls."""
+    return frozenset(Touched(site.source.path, site.scope.qualname) for site in sites)
+
+
 def already(places: Places, lines: Iterable[Line]) -> Edit:
     """Nothing to do."""
     return Edit(places.project, tuple(lines), already=True)
+
+
+def lines_of(sites: Iterable[Site]) -> tuple[Line, ...]:
+    """The lines of some calls."""
+    return tuple(dict.fromkeys(site.place for site in sites))
 
 
 def with_torch(scope: Scope) -> str | None:
@@ -81,13 +83,24 @@ def with_torch(scope: Scope) -> str | None:
     return spelled(scope, "torch")
 
 
-def calls_named(places: Places, last: str) -> list[tuple[Source, cst.Call]]:
-    """Every call whose function's name ends so."""
+def calls_named(places: Places, *last: str) -> list[tuple[Source, cst.Call]]:
+    """Every call whose function's name ends in one of these."""
     found = []
     for scope, call in places.names.calls:
         name = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
-        if name == last:
+        if name in last:
             found.append((scope.source, call))
+    return found
+
+
+def managers(site: Site, name: str) -> list[cst.Call]:
+    """Calls of this name in the `with` statements that a call stands in, inner ones first."""
+    found = []
+    above = site.source.around(site.call, cst.With)
+    while above is not None:
+        calls = [item.item for item in above.items if isinstance(item.item, cst.Call)]
+        found += [call for call in calls if (dotted(call.func) or "").endswith(name)]
+        above = site.source.around(above, cst.With)
     return found
 
 
@@ -217,5 +230,5 @@ def constant(node: cst.BaseExpression) -> bool | int | str | None:
 
 __all__ = (
     "NO_LOOP", "NO_TORCH", "CannotWrite", "Edit", "Outcome", "Rule", "Settings", "Touched", "already", "assigned",
-    "at_the_top", "calls_named", "constant", "importing", "touched", "with_torch",
+    "at_the_top", "calls_named", "constant", "importing", "lines_of", "managers", "touched", "touched_by", "with_torch",
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import builtins
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -12,10 +12,11 @@ from hotlap.records.patch import Line
 
 from ..edits import own_line
 from ..names import argument, subclasses
-from ..places import MODULES, Places, Site, calls_in
+from ..places import MODULES, Places, calls_in
 from ..scopes import Scope, dotted
 from ..source import Source
-from ._base import CannotWrite
+from ._base import CannotWrite, lines_of
+from ._model import trained_calls
 
 LISTS = re.compile(r"torch\.nn\.(?:modules\.container\.)?(ModuleList|Sequential)$")
 DICT = re.compile(r"torch\.nn\.(?:modules\.container\.)?ModuleDict$")
@@ -48,8 +49,11 @@ class Blocks:
         return self.source.place(self.statement)
 
 
-def block_lists(places: Places, sites: Iterable[Site]) -> list[Blocks] | CannotWrite:
-    """The lists of repeated blocks in the models that are called, of classes of the user's."""
+def block_lists(places: Places) -> list[Blocks] | CannotWrite:
+    """The lists of repeated blocks in the trained models, of classes of the user's."""
+    sites = trained_calls(places)
+    if isinstance(sites, CannotWrite):
+        return sites
     found: dict[cst.CSTNode, Blocks] = {}
     for site in sites:
         kinds = [places.names.instance_of(at) for at in places.names.origins(site.call.func, site.scope)]
@@ -61,7 +65,7 @@ def block_lists(places: Places, sites: Iterable[Site]) -> list[Blocks] | CannotW
                 found.setdefault(blocks.statement, blocks)
     inner = {kind for blocks in found.values() for kind in _classes_in(places, blocks.kind, DEEPEST)}
     outer = [blocks for blocks in found.values() if blocks.owner not in inner and blocks.owner is not blocks.kind]
-    return outer or CannotWrite(NO_BLOCKS, tuple(dict.fromkeys(site.place for site in sites)))
+    return outer or CannotWrite(NO_BLOCKS, lines_of(sites))
 
 
 def _lists_of(places: Places, kind: Scope, depth: int) -> Iterator[Blocks]:

@@ -5,16 +5,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from hotlap.records.patch import Line
-
 from ..edits import Replacement, block_of, inside, own_line
 from ..names import At
-from ..places import Places, Reason, Site
+from ..places import Places, Site
 from ..scopes import Scope, Var, dotted
 from ..source import Source
 from ..start import Start, training_start
 from ..tensors import TENSOR_METHODS, reads
-from ._base import NO_LOOP, CannotWrite
+from ._base import NO_LOOP, CannotWrite, lines_of
 
 CONDITIONAL = (
     cst.IfExp, cst.BooleanOperation, cst.Lambda, cst.CompFor, cst.ListComp, cst.GeneratorExp, cst.DictComp, cst.SetComp,
@@ -38,7 +36,7 @@ def trained_calls(places: Places) -> list[Site] | CannotWrite:
         ]
         return CannotWrite(NO_LOOP, tuple(steps))
     if not places.root_calls:
-        lines = tuple(site.place for site in places.backwards[:3])
+        lines = lines_of(places.backwards[:3])
         return CannotWrite("the call of the model before this backward was not found", lines)
     return places.root_calls
 
@@ -61,8 +59,8 @@ def spots(places: Places, sites: Iterable[Site]) -> list[Spot] | CannotWrite:
     found: dict[tuple[Scope, str], Spot] = {}
     for site in sites:
         variable = places.model_variable(site)
-        if isinstance(variable, Reason):
-            return CannotWrite(variable.why, variable.lines)
+        if isinstance(variable, CannotWrite):
+            return variable
         if tuple(variable) not in found:
             spot = _spot(places, variable, site)
             if isinstance(spot, CannotWrite):
@@ -327,12 +325,4 @@ def _torch_layer(places: Places, at: At) -> bool:
     return full.startswith("torch.nn.") and full.rpartition(".")[2] not in RECURRENT
 
 
-def lines_of(sites: Iterable[Site]) -> tuple[Line, ...]:
-    """The lines of some calls."""
-    return tuple(dict.fromkeys(site.place for site in sites))
-
-
-__all__ = (
-    "Converted", "Spot", "convert", "in_place", "lines_of", "returns_tensor", "same_model", "spots",
-    "trained_calls",
-)  # fmt: skip
+__all__ = ("Converted", "Spot", "convert", "in_place", "returns_tensor", "same_model", "spots", "trained_calls")

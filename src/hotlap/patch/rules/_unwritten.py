@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hotlap.records.patch import Line
 
-from ..places import Places, Reason
+from ..places import Places
 from ..tensors import FUNCTIONAL
 from ._base import CannotWrite, calls_named
 
@@ -30,13 +30,13 @@ def unwritten(places: Places, name: str) -> CannotWrite:
 def _update(places: Places) -> list[Line]:
     """The backward, and what is done between it and the next."""
     loops = {scope.source for scope in places.loops}
-    calls = [(s, c) for name in ("step", "zero_grad") for s, c in calls_named(places, name) if s in loops]
+    calls = [(s, c) for s, c in calls_named(places, "step", "zero_grad") if s in loops]
     return [*(site.place for site in places.backwards), *(source.place(call) for source, call in calls)]
 
 
 def _batches(places: Places) -> list[Line]:
     loader = places.training_loader()
-    return [*(loader.lines if isinstance(loader, Reason) else (loader.place,)), *_update(places)]
+    return [*(loader.lines if isinstance(loader, CannotWrite) else (loader.place,)), *_update(places)]
 
 
 def _optimizers(places: Places) -> list[Line]:
@@ -57,7 +57,7 @@ def _losses(places: Places) -> list[Line]:
 
 
 def _attentions(places: Places) -> list[Line]:
-    return [source.place(call) for name in ATTENTION for source, call in calls_named(places, name)]
+    return [source.place(call) for source, call in calls_named(places, *ATTENTION)]
 
 
 def _models(places: Places) -> list[Line]:
@@ -73,7 +73,7 @@ def _samples(places: Places) -> list[Line]:
         if scope.name in {"__getitem__", "__getitems__"}
     ]
     loader = places.training_loader()
-    return [*made, *(() if isinstance(loader, Reason) else (loader.place,))]
+    return [*made, *(() if isinstance(loader, CannotWrite) else (loader.place,))]
 
 
 REASONS: dict[str, Unwritten] = {

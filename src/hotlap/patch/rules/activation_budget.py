@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ..places import Places
-from ._base import CannotWrite, Outcome, Rule, Settings, already, assigned, at_the_top, calls_named
+from ._base import CannotWrite, Outcome, Rule, Settings, already, assigned, at_the_top, calls_named, lines_of
 
 NAME = "activation_memory_budget"
 
@@ -20,7 +20,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     if not calls_named(places, "compile"):
         return CannotWrite(
             "nothing in the patched source compiles the model, which alone heeds it",
-            tuple(site.place for site in places.backwards[:3]),
+            lines_of(places.backwards[:3]),
         )
     text = f"torch._functorch.config.{NAME} = {budget}"
     return at_the_top(places, text, None, "torch._functorch.config")

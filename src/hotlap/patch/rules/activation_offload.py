@@ -5,10 +5,22 @@ from collections.abc import Mapping
 import libcst as cst
 
 from ..edits import Replacement, inside_with, own_line, replace
-from ..places import Places, Site
-from ..scopes import dotted
-from ._base import NO_TORCH, CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, touched, with_torch
-from ._model import lines_of, trained_calls
+from ..places import Places
+from ._base import (
+    NO_TORCH,
+    CannotWrite,
+    Edit,
+    Outcome,
+    Rule,
+    Settings,
+    already,
+    calls_named,
+    lines_of,
+    managers,
+    touched_by,
+    with_torch,
+)
+from ._model import trained_calls
 
 PARTLY = (
     "torch's own hook copies whatever autograd saves, the weights too, and waits for each copy; the lever leaves "
@@ -22,16 +34,12 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     sites = trained_calls(places)
     if isinstance(sites, CannotWrite):
         return sites
-    todo = [site for site in sites if not _inside(site)]
+    todo = [site for site in sites if not managers(site, "save_on_cpu")]
     if not todo:
         return already(places, lines_of(sites))
-    own = [
-        source.place(call)
-        for name in ("save_on_cpu", "saved_tensors_hooks")
-        for source, call in calls_named(places, name)
-    ]
+    own = tuple(source.place(call) for source, call in calls_named(places, "save_on_cpu", "saved_tensors_hooks"))
     if own:
-        return CannotWrite("the source has hooks on saved tensors itself", tuple(own))
+        return CannotWrite("the source has hooks on saved tensors itself", own)
     project = places.project
     for source in {site.source for site in todo}:
         changes: dict[cst.CSTNode, Replacement] = {}
@@ -43,19 +51,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
                 return CannotWrite("the model is called in a statement that has no line of its own", (site.place,))
             changes[line] = inside_with(source, f"{torch}.autograd.graph.save_on_cpu(pin_memory=True)")
         project = project.with_sources(replace(source, changes))
-    changed = frozenset().union(*(touched(site.source, site.scope) for site in todo))
-    return Edit(project, lines_of(todo), changed, partly=PARTLY)
-
-
-def _inside(site: Site) -> bool:
-    """Whether the call stands in such a block already."""
-    above = site.source.around(site.call, cst.With)
-    while above is not None:
-        for item in above.items:
-            if isinstance(item.item, cst.Call) and (dotted(item.item.func) or "").endswith("save_on_cpu"):
-                return True
-        above = site.source.around(above, cst.With)
-    return False
+    return Edit(project, lines_of(todo), touched_by(todo), partly=PARTLY)
 
 
 RULE = Rule("activation-offload", edit, order=15)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import libcst as cst
 
 from ..edits import Replacement, expression, replace
-from ..places import Places, Reason, Site
+from ..places import Places, Site
 from ..scopes import dotted
 from ._base import NO_TORCH, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched, with_torch
 
@@ -23,8 +23,8 @@ ITS_OWN = (
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
     """Refuses other datasets, arguments that are not known, and loaders whose `batch_size` is read."""
     site = places.training_loader()
-    if isinstance(site, Reason):
-        return CannotWrite(site.why, site.lines)
+    if isinstance(site, CannotWrite):
+        return site
     if not site.kind:
         return CannotWrite("the loader is of a class of your own, whose arguments are not known", (site.place,))
     if any(arg.star for arg in site.call.args):

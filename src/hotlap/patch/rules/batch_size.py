@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import libcst as cst
 
 from ..edits import Replacement, expression, keyword, replace
-from ..places import Places, Reason, Site
+from ..places import Places, Site
 from ..scopes import dotted
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
 
@@ -19,8 +19,8 @@ FACTOR = "the source multiplies by the same number already; where that is no ear
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
     """Refuses loaders whose batches the script makes itself."""
     site = places.training_loader()
-    if isinstance(site, Reason):
-        return CannotWrite(site.why, site.lines)
+    if isinstance(site, CannotWrite):
+        return site
     if not site.kind:
         return CannotWrite("the loader is of a class of your own, whose arguments are not known", (site.place,))
     stars = [arg for arg in site.call.args if arg.star]

@@ -22,7 +22,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     sites = trained_calls(places)
     if isinstance(sites, CannotWrite):
         return sites
-    wrapped = [source.place(call) for name in WRAPPED for source, call in calls_named(places, name)]
+    wrapped = [source.place(call) for source, call in calls_named(places, *WRAPPED)]
     if wrapped:
         return CannotWrite("the model may be wrapped here; it has to be converted before", tuple(wrapped))
     own = _converted(places, sites)
@@ -55,7 +55,7 @@ def _write(places: Places, found: list[Spot], sites: list[Site]) -> Outcome:
         if source in changes:
             project = project.with_sources(replace(source, changes[source]))
     lines = tuple(spot.source.place(spot.after) for spot in found)
-    drops = any(calls_named(places, name) for name in ("Dropout", "dropout"))
+    drops = calls_named(places, "Dropout", "dropout")
     notes = [note for note, said in ((INPUTS, left), (DROPOUT, drops)) if said]
     return Edit(project, lines, changed, notes=tuple(notes))
 

@@ -23,7 +23,6 @@ from ._base import (
     touched,
 )
 from ._blocks import Blocks, block_lists, unsound
-from ._model import trained_calls
 
 CALL = "torch.utils.checkpoint"
 RESERVED = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
@@ -44,10 +43,7 @@ class Use:
 
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
     """Refuses blocks that may not be computed twice: running statistics, state of their own, hooks, unknown parts."""
-    sites = trained_calls(places)
-    if isinstance(sites, CannotWrite):
-        return sites
-    found = block_lists(places, sites)
+    found = block_lists(places)
     if isinstance(found, CannotWrite):
         return found
     own = [(source, call) for source, call in calls_named(places, "checkpoint") if _torch_s(places, source, call)]
@@ -70,7 +66,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
 
 
 def _why_not(places: Places, found: list[Blocks]) -> CannotWrite | None:
-    hooked = tuple(source.place(call) for name in HOOKS for source, call in calls_named(places, name))
+    hooked = tuple(source.place(call) for source, call in calls_named(places, *HOOKS))
     if hooked:
         return CannotWrite("hooks on a forward would run again in the backward", hooked)
     for blocks in found:

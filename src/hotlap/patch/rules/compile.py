@@ -20,6 +20,7 @@ from ._base import (
     Touched,
     already,
     calls_named,
+    lines_of,
     touched,
     with_torch,
 )
@@ -48,7 +49,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     found = spots(places, sites)
     if own:
         mine = not isinstance(found, CannotWrite) and _are_ours(own, found, argument)
-        lines = tuple(site.place for site in own)
+        lines = lines_of(own)
         return already(places, lines) if mine else CannotWrite("the source compiles the model itself", lines)
     if isinstance(found, CannotWrite):
         return found

@@ -7,9 +7,8 @@ import libcst as cst
 from ..edits import Replacement, after, fresh, replace
 from ..places import Places
 from ..scopes import dotted
-from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, touched
+from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, lines_of, touched
 from ._blocks import Blocks, block_lists
-from ._model import trained_calls
 from .compile import LOSS, compiled_by_source
 
 COPIED = "DataParallel copies the modules, and copies would run the compiled originals"
@@ -17,15 +16,12 @@ COPIED = "DataParallel copies the modules, and copies would run the compiled ori
 
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
     """Refuses where the source compiles the model itself, and lists of layers that are not of the user's classes."""
-    sites = trained_calls(places)
-    if isinstance(sites, CannotWrite):
-        return sites
-    found = block_lists(places, sites)
+    found = block_lists(places)
     if isinstance(found, CannotWrite):
         return found
-    own = compiled_by_source(places, sites)
+    own = compiled_by_source(places, places.root_calls)
     if own:
-        return CannotWrite("the source compiles the model itself", tuple(site.place for site in own))
+        return CannotWrite("the source compiles the model itself", lines_of(own))
     copied = tuple(source.place(call) for source, call in calls_named(places, "DataParallel"))
     if copied:
         return CannotWrite(COPIED, copied)

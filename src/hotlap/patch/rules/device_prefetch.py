@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 import libcst as cst
 
 from ..edits import Replacement, inside, keyword, replace
-from ..places import Places, Reason, Site
+from ..places import Places, Site
 from ..scopes import Scope, dotted
-from ._base import NO_LOOP, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
+from ._base import NO_LOOP, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, lines_of, touched_by
 
 PARTLY = (
     "the copies don't hold up the host any more, but begin when the step asks for them; copying ahead of the step "
@@ -20,15 +20,15 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     if not places.backwards:
         return CannotWrite(NO_LOOP)
     loader = places.training_loader()
-    if isinstance(loader, Reason):
-        return CannotWrite(loader.why, loader.lines)
+    if isinstance(loader, CannotWrite):
+        return loader
     if not recipe.get("loader-workers", {}).get("pin_memory") and not _pinned(loader):
         return CannotWrite(
             "the loader does not pin its batches, so the copies would wait all the same", (loader.place,)
         )
     moves = list(_moves(places))
     if not moves:
-        lines = tuple(site.place for site in places.backwards[:3])
+        lines = lines_of(places.backwards[:3])
         return CannotWrite("no line was found that moves a tensor of the batch to the device", lines)
     todo = [site for site in moves if not _given(site.call)]
     if not todo:
@@ -39,8 +39,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
             site.call: _non_blocking(site) for site in todo if site.source is source
         }
         project = project.with_sources(replace(source, changes))
-    changed = frozenset().union(*(touched(site.source, site.scope) for site in todo))
-    return Edit(project, tuple(dict.fromkeys(site.place for site in todo)), changed, partly=PARTLY)
+    return Edit(project, lines_of(todo), touched_by(todo), partly=PARTLY)
 
 
 def _non_blocking(site: Site) -> Replacement:

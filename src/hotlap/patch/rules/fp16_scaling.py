@@ -13,7 +13,7 @@ from ..project import Project
 from ..scopes import dotted
 from ..source import Source
 from ._autocast import autocast
-from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, at_the_top, calls_named, touched
+from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, at_the_top, calls_named, lines_of, touched
 
 STATE = "the scale is in no checkpoint: a run that is resumed begins with the first one again"
 CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grad_value")
@@ -31,7 +31,7 @@ class Update:
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
     """Refuses several backwards or optimizers, closures, whatever else reads gradients, and scalers of the source's."""
     if not places.cuda:
-        return CannotWrite("the recipe is not for a CUDA device", tuple(site.place for site in places.backwards[:3]))
+        return CannotWrite("the recipe is not for a CUDA device", lines_of(places.backwards[:3]))
     own = tuple(source.place(call) for source, call in calls_named(places, "GradScaler"))
     cast = autocast(places, "float16")
     if isinstance(cast, CannotWrite):
@@ -94,29 +94,25 @@ def _owner(site: Site) -> str:
 def _update(places: Places) -> Update | CannotWrite:
     """The one backward with the one step behind it."""
     if len(places.backwards) != 1 or len(places.optimizers) != 1:
-        lines = [site.place for site in (*places.backwards, *places.optimizers)]
-        return CannotWrite("it takes one backward and one optimizer of torch.optim", tuple(lines))
+        lines = lines_of([*places.backwards, *places.optimizers])
+        return CannotWrite("it takes one backward and one optimizer of torch.optim", lines)
     backward = places.backwards[0]
     if backward.call.args or own_line(backward.source, backward.call) is None:
         return CannotWrite("the backward is not a plain one on a line of its own", (backward.place,))
     steps = _of_optimizer(places, "step")
     alone = len(steps) == 1 and steps[0].scope is backward.scope and not steps[0].call.args
     if not alone or own_line(steps[0].source, steps[0].call) is None:
-        lines = [site.place for site in steps or [backward]]
-        return CannotWrite("the step is not one call without a closure in the function of the backward", tuple(lines))
+        lines = lines_of(steps or [backward])
+        return CannotWrite("the step is not one call without a closure in the function of the backward", lines)
     reads = _reads_of_gradients(places)
     if reads:
         return CannotWrite("gradients are read here, which would be scaled", tuple(reads))
-    clips = [Site(s.source, s, c) for s, c in places.names.calls if _last(c) in CLIPS]
+    clips = [Site(s, places.names.scope(s, c), c) for s, c in calls_named(places, *CLIPS)]
     if any(clip.scope is not backward.scope or own_line(clip.source, clip.call) is None for clip in clips):
-        return CannotWrite("gradients are clipped outside of the loop, or in a larger statement", _places(clips))
+        return CannotWrite("gradients are clipped outside of the loop, or in a larger statement", lines_of(clips))
     if len(clips) > 1:
-        return CannotWrite("gradients are clipped at several places", _places(clips))
+        return CannotWrite("gradients are clipped at several places", lines_of(clips))
     return Update(backward, steps[0], clips[0] if clips else None)
-
-
-def _places(sites: list[Site]) -> tuple[Line, ...]:
-    return tuple(site.place for site in sites)
 
 
 def _of_optimizer(places: Places, method: str) -> list[Site]:
@@ -140,10 +136,6 @@ def _reads_of_gradients(places: Places) -> list[Line]:
             if isinstance(parent, cst.Attribute) and parent.attr is node:
                 found.append(source.place(parent))
     return found
-
-
-def _last(call: cst.Call) -> str:
-    return (dotted(call.func) or "").rpartition(".")[2]
 
 
 RULE = Rule("fp16-scaling", edit, order=10)

@@ -7,7 +7,7 @@ import libcst as cst
 from ..edits import Replacement, keyword, replace
 from ..places import Places, Site
 from ..scopes import dotted
-from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, constant, touched
+from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, constant, lines_of, touched_by
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 AGAINST = ("foreach", "differentiable")
@@ -34,9 +34,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     for source in {site.source for site in todo}:
         changes: dict[cst.CSTNode, Replacement] = {site.call: _fused(site) for site in todo if site.source is source}
         project = project.with_sources(replace(source, changes))
-    lines = tuple(site.place for site in todo)
-    changed = frozenset().union(*(touched(site.source, site.scope) for site in todo))
-    return Edit(project, lines, changed, notes=(LATE,) if any(map(_momentum, todo)) else ())
+    return Edit(project, lines_of(todo), touched_by(todo), notes=(LATE,) if any(map(_momentum, todo)) else ())
 
 
 def _momentum(site: Site) -> bool:
@@ -64,7 +62,7 @@ def _used(places: Places) -> list[Site] | CannotWrite:
     if len(sites) > 1 and seen:
         sites = [site for site in sites if site.kind in seen] or sites
     able = [site for site in sites if site.kind in FUSED]
-    lines = tuple(site.place for site in sites)
+    lines = lines_of(sites)
     if not able:
         return CannotWrite(f"torch has no fused {sites[0].kind}", lines)
     alternatives = len(able) > 1 and len({_assigned_to(site) for site in able}) < len(able)

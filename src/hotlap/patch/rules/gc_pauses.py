@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import libcst as cst
 
 from ..edits import Replacement, before, replace
-from ..places import Places, Reason, Site
+from ..places import Places, Site
 from ..start import Start, training_start
-from ._base import NO_LOOP, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, importing, touched
+from ._base import NO_LOOP, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, importing, lines_of, touched
 
 OWN = ("gc.freeze", "gc.disable", "gc.set_threshold", "gc.unfreeze")
 
@@ -18,14 +18,14 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
         return CannotWrite(NO_LOOP)
     threshold = int(settings["threshold"])
     own = [Site(s.source, s, c) for s, c in places.names.calls if places.names.resolve(c.func, s) in OWN]
-    lines = tuple(site.place for site in own)
+    lines = lines_of(own)
     if own and _same(own, threshold):
         return already(places, lines)
     if own:
         return CannotWrite("the source sets the collector up itself", lines)
     start = training_start(places)
-    if isinstance(start, Reason):
-        return CannotWrite(start.why, start.lines)
+    if isinstance(start, CannotWrite):
+        return start
     changes = importing(start.source, start.scope, "gc", places.names)
     if changes is None:
         return CannotWrite("`gc` means something else here", (start.source.place(start.loop),))

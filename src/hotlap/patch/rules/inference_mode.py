@@ -18,7 +18,7 @@ from ..places import Places
 from ..scopes import Scope, dotted
 from ..source import Source
 from ..tensors import reads
-from ._base import CannotWrite, Edit, Outcome, Rule, Settings, Touched, already, calls_named, touched
+from ._base import CannotWrite, Edit, Outcome, Rule, Settings, Touched, already, calls_named, lines_of, touched
 
 NUMBERS = frozenset(["item", "tolist", "size", "dim", "numel", "shape", "dtype", "device", "ndim"])
 """Of a tensor: what is no tensor."""
@@ -50,7 +50,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     """Refuses commands that train, and where a tensor leaves such code other than to be read. All regions that run a
     model, or none: what it keeps is made in one and used in the next."""
     if not places.inference:
-        return CannotWrite("the command trains", tuple(site.place for site in places.backwards[:3]))
+        return CannotWrite("the command trains", lines_of(places.backwards[:3]))
     running = _running(places)
     regions = [region for region in _regions(places, "no_grad") if _runs_model(places, region, running)]
     own = [region for region in _regions(places, "inference_mode") if _runs_model(places, region, running)]
@@ -59,7 +59,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
         return CannotWrite("gradients are switched off for the whole process here, not for a block", flags)
     outside = [site for site in places.root_calls if not _covered(places, site.scope, site.call, [*regions, *own])]
     if outside:
-        lines = tuple(site.place for site in outside)
+        lines = lines_of(outside)
         return CannotWrite("the model is called here outside of any block without gradients that was found", lines)
     if not regions:
         lines = tuple(region.place for region in own)

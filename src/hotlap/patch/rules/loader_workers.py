@@ -7,7 +7,7 @@ import libcst as cst
 
 from ..edits import Replacement, expression, keyword, replace
 from ..names import subclasses
-from ..places import Places, Reason, Site
+from ..places import Places, Site
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
 
 POSITIONS = {"num_workers": 5, "pin_memory": 7}
@@ -22,8 +22,8 @@ LATER_EPOCHS = (
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
     """Refuses iterable datasets that had no workers, as the lever does."""
     site = places.training_loader()
-    if isinstance(site, Reason):
-        return CannotWrite(site.why, site.lines)
+    if isinstance(site, CannotWrite):
+        return site
     why = _why_not(places, site)
     if why:
         return CannotWrite(why, (site.place,))
