@@ -14,8 +14,8 @@ import torch
 from overhead_switch import Switch
 from torch import nn
 
-TOGGLED_FROM = 96
-"""Steps, or half of them where there are fewer."""
+TOGGLED_FROM = 320
+"""Steps, or half of them where there are fewer. Until step 200 hotlap looks at every one."""
 
 
 def main() -> None:  # noqa: PLR0915 - reads best as one script

@@ -1,10 +1,12 @@
 """Takes hotlap's hooks out of a running loop and puts them back, for benchmarks/overhead_script.py --toggle.
 
 In place of each patched function stands one that calls hotlap's or the one that hotlap found there: so what is
-compared is the loop with the hooks and the loop without them, in one process, a few steps apart.
+compared is the loop with the hooks and the loop without them, in one process, a few steps apart. Where hotlap looks at
+a sample of the steps, those that it looks at (`full`) and those that it only times (`thin`) are told apart.
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
-BLOCK = 4
+BLOCK = 8
 """Steps with the hooks, then as many without; the first of each pays for the change and is left out."""
 PATCHED = (
     (dataloader._BaseDataLoaderIter, "__next__"),
@@ -23,6 +25,7 @@ PATCHED = (
     (torch.Tensor, "cuda"),
 )
 FORWARD = "_compiled_call_impl"
+CLOCKS = ("cpu", "wall")
 
 
 class Switch:
@@ -31,8 +34,11 @@ class Switch:
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
         self.on = True
-        self.observer = model.__dict__[FORWARD]
-        self.steps: list[tuple[bool, int, int]] = []
+        self.observer: Any = None
+        self.agent = sys._hotlap_agent  # type: ignore[attr-defined]
+        self.steps: list[tuple[str, int, int]] = []
+        self.writing_ns = 0
+        self._time_writing()
         for owner, name in PATCHED:
             hook = getattr(owner, name)
             if hasattr(hook, "__wrapped__"):
@@ -42,6 +48,20 @@ class Switch:
                 hooks[key] = self._either(hooks[key], lambda *args: None)
         self._read()
 
+    def _time_writing(self) -> None:
+        """Take the time of what comes once in many steps apart: medians do not hold it."""
+        look = self.agent._look
+
+        def timed(*args: Any) -> None:
+            begun = time.thread_time_ns()
+            look(*args)
+            spent = time.thread_time_ns() - begun
+            self.writing_ns += spent
+            self.cpu += spent
+            self.wall += spent
+
+        self.agent._look = timed
+
     def _either(self, hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         def switched(*args: Any, **kwargs: Any) -> Any:
             return (hook if self.on else original)(*args, **kwargs)
@@ -49,30 +69,37 @@ class Switch:
         return switched
 
     def _read(self) -> None:
+        self.kind = "bare" if not self.on else "thin" if self.agent.steps.thin else "full"
         self.wall, self.cpu = time.perf_counter_ns(), time.thread_time_ns()
 
     def step(self) -> None:
         """A step ended."""
         cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
-        self.steps.append((self.on, cpu - self.cpu, wall - self.wall))
+        self.steps.append((self.kind, cpu - self.cpu, wall - self.wall))
         if len(self.steps) % BLOCK == 0:
             self.on = not self.on
-            self.model.__dict__[FORWARD] = self.observer
-            if not self.on:
-                del self.model.__dict__[FORWARD]
+            if self.on:  # held by one at a time: hotlap counts who holds it
+                self.model.__dict__[FORWARD] = self.observer
+                self.observer = None
+            else:
+                self.observer = self.model.__dict__.pop(FORWARD)
         self._read()
 
-    def added_us(self) -> dict[str, list[float]]:
-        """Microseconds a step that hotlap adds: each block with it less the mean of the two blocks without beside it.
+    def added_us(self) -> dict[str, dict[str, list[float]]]:
+        """Microseconds that hotlap adds to a step of each kind (`thin`, `full`): the step less the median of the steps
+        without hooks in the two blocks beside its own. Without `writing`: what it writes, a step of any kind, mean.
 
         cpu: of the processor time of the loop's thread. wall: of the clock.
         """
         blocks = [self.steps[at + 1 : at + BLOCK] for at in range(0, len(self.steps) - BLOCK + 1, BLOCK)]
-        found: dict[str, list[float]] = {}
-        for at, name in ((1, "cpu"), (2, "wall")):
-            means = [(block[0][0], statistics.fmean(step[at] for step in block) / 1000) for block in blocks]
-            triples = zip(means, means[1:], means[2:], strict=False)
-            found[name] = [with_it - (a + b) / 2 for (_, a), (on, with_it), (_, b) in triples if on]
+        found: dict[str, dict[str, list[float]]] = {}
+        for at, clock in enumerate(CLOCKS, 1):
+            for before, block, after in zip(blocks[1::2], blocks[2::2], blocks[3::2], strict=False):
+                bare = statistics.median(step[at] for step in [*before, *after])
+                for step in block:
+                    found.setdefault(step[0], {}).setdefault(clock, []).append((step[at] - bare) / 1000)
+        hooked = sum(kind != "bare" for kind, *_ in self.steps)
+        found["writing"] = {"cpu": [self.writing_ns / 1000 / max(1, hooked)]}
         return found
 
 
@@ -86,5 +113,16 @@ def summary(added: list[float]) -> dict[str, float | list[float]]:
         "median": statistics.median(values),
         "interval": [values[low], values[high]],
         "quartiles": [values[n // 4], values[3 * n // 4]],
-        "blocks": n,
+        "steps": n,
     }
+
+
+def whole(found: dict[str, dict[str, list[float]]]) -> dict[str, float]:
+    """Microseconds a step in all: the medians of the kinds, each as often as it came, and the writing."""
+    kinds = [kind for kind in ("thin", "full") if kind in found]
+    total = {}
+    for clock in CLOCKS:
+        counted = sum(len(found[kind][clock]) for kind in kinds)
+        medians = sum(statistics.median(found[kind][clock]) * len(found[kind][clock]) for kind in kinds)
+        total[clock] = medians / max(1, counted) + found["writing"]["cpu"][0]
+    return total

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hotlap.levers._scan import in_chunks
+
 Call: TypeAlias = Callable[[], Any]
 Row: TypeAlias = dict[str, Any]
 ROWS: Final = (1, 4, 8, 32, 128, 1024)
@@ -119,6 +121,29 @@ def cumsums(m: Machine) -> Iterator[Case]:
             for length in LENGTHS:
                 if rows * length <= MOST:
                     yield cumsum_case(m.randn(rows, m.size(length), dtype=dtype), 1)
+
+
+def tokens(m: Machine) -> Iterator[Case]:
+    """Masks of tokens by experts, as routers count positions in: by the library and by the lever chunked-cumsum, with
+    all that it takes from the mask to the result. Integers of the two are equal, or have errors."""
+    for length in (1 << 12, 1 << 14, 1 << 15, 1 << 16):
+        for experts in (8, 64):
+            ids = m.integers(experts, m.size(length))
+            for dtype in (torch.int64, torch.bool, torch.float32):
+                yield lever_case(F.one_hot(ids, experts).to(dtype), 0)
+    yield lever_case(m.randn(m.size(1 << 14), 8, dtype=torch.bfloat16), 0)
+    yield lever_case(m.integers(9, 8, m.size(1 << 20)), 1)
+
+
+def lever_case(x: Tensor, dim: int) -> Case:
+    dtype = x.dtype if x.is_floating_point() else torch.int64
+    shape = math.prod(x.shape[:dim]), x.shape[dim], -1
+    calls: dict[str, Call] = {
+        "library": partial(torch.cumsum, x, dim),
+        "lever": lambda: in_chunks(x.to(dtype).view(shape)).view(x.shape),
+    }
+    least = nbytes(x) + x.numel() * dtype.itemsize
+    return Case("cumsum of tokens", f"{name(x)} dim {dim}", least, calls, lambda: torch.cumsum(x.double(), dim))
 
 
 def cumsum_inputs(m: Machine, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
@@ -306,6 +331,6 @@ def of_space(m: Machine) -> Iterator[Case]:
 
 GROUPS: Final[dict[str, Callable[[Machine], Iterator[Case]]]] = {
     "index": scatters, "loss": losses, "norm": norms, "scan": scans_of_others, "pick": picks, "space": of_space,
-    "cumsum": cumsums,
+    "tokens": tokens, "cumsum": cumsums,
 }  # fmt: skip
 """The longest last: it is what a limit cuts."""

@@ -151,6 +151,14 @@ def test_every_form_of_an_op_has_a_row(
     assert "index_put accumulate" in capsys.readouterr().out
 
 
+def test_the_lever_is_measured_on_masks_of_tokens(slow_ops: ModuleType) -> None:
+    m = slow_ops.Machine("cpu", True)
+    rows, left_out = slow_ops.run(m, ["tokens"], 60.0)
+    assert {row["form"] for row in rows} == {"library", "copy", "lever"} and not left_out
+    whole = [error for error in m.errors if "float" not in error["of"]]
+    assert len(whole) >= 32 and not any(error["largest"] for error in whole)
+
+
 def test_cases_that_the_time_does_not_suffice_for_are_named(slow_ops: ModuleType) -> None:
     rows, left_out = slow_ops.run(slow_ops.Machine("cpu", True), ["norm"], 0.0)
     assert rows == [] and [case.split()[0] for case in left_out] == ["layer_norm+backward"] * 3 + [

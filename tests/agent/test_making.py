@@ -125,3 +125,37 @@ def test_waits_of_threads_are_told_a_step(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found["waited_ms"], found["threads_waited_ms"]) == (pytest.approx(10.0), pytest.approx(100.0))
     found = counted.facts(host.WARM_STEPS + 20)
     assert found is not None and found["waited_ms"] is None and found["threads_waited_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("sample", "views"),
+    [
+        (lambda self, i: self.x[i], True),
+        (lambda self, i: (self.x[i], {"y": self.y[i]}), True),
+        (lambda self, i: self.x[i] / 255, False),
+        (lambda self, i: (self.x[i], i), False),
+        (lambda self, i: self.x[i].numpy(), False),
+    ],
+)
+def test_samples_that_are_views_are_known_from_the_second_batch(sample: Any, views: bool) -> None:
+    class Held(Rows):
+        x, y = torch.zeros(40, 2), torch.zeros(40)
+        __getitem__ = sample
+
+    loader = DataLoader(Held(), batch_size=8)
+    assert followed(loader, probing=True)["views"] is views
+    assert followed(loader)["views"] is None, "only where evidence is taken"
+    assert followed(DataLoader(Held(), batch_size=1), probing=True)["views"] is None
+
+
+def test_the_look_at_the_samples_leaves_the_batches_as_they_are() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(40.0)), batch_size=8)
+    facts = {**loaders.described(loader), "batches": 0, "workers": 0, "iterable": False}
+    making, iterator, got = loaders.Making(), iter(loader), []
+    for _ in range(5):
+        making.begin(True)
+        got.append(next(iterator))
+        making.end(iterator, facts, got[-1])
+        facts["batches"] += 1
+    assert torch.cat([x for (x,) in got]).tolist() == list(range(40)) and facts["views"] is True
+    assert iterator._dataset_fetcher.collate_fn is loader.collate_fn

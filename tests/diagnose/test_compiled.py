@@ -1,6 +1,7 @@
 """What stands in the way of the script's own torch.compile: seen in real compilations, told with its line."""
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -69,6 +70,31 @@ def verdict(*findings: Finding) -> Diagnosis:
 
 def facts(*functions: CompiledFunction) -> Facts:
     return Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", compiled=functions)
+
+
+AUTOCAST = """
+import json, torch
+from torch import nn
+from hotlap.agent.compiled import compiled_functions
+from hotlap.levers._autocast import autocasting
+
+model = nn.Linear(2, 2)
+forward = torch.compile(autocasting(torch.bfloat16)(model, lambda x: model(x)), backend="eager", dynamic=False)
+for n in (1, 2, 3):
+    forward(torch.ones(n, 2))
+root = {"file": "m.py", "line": 7, "function": "Net.forward"}
+print(json.dumps([compiled_functions(), compiled_functions(root)]))
+"""
+
+
+def test_what_a_lever_puts_around_the_forward_counts_as_the_forward(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(AUTOCAST)
+    ran = runner.bare(str(tmp_path / "script.py"))
+    assert ran.code == 0, ran.output
+    without, (row,) = json.loads(ran.output.splitlines()[-1])
+    assert without == []
+    told = msgspec.convert(row, CompiledFunction)
+    assert (told.file, told.line, told.function, told.graphs, told.recompiles) == ("m.py", 7, "forward", 3, 2)
 
 
 LAUNCH = Finding(id="launch", bound="launch", share=0.7, cost_ms=7.0, where=Place(file="m.py", line=3), evidence="idle")

@@ -439,9 +439,10 @@ def test_step_time_lies_among_the_steps(walls: list[float], period: int) -> None
 
 
 def test_phases_are_means_over_the_steps_that_know_them() -> None:
-    lines = [step(device=phases(forward=4.0)), step(), step(device=phases(forward=8.0, data=2.0))]
-    assert mean_phases(lines, device=True) == phases(forward=6.0, data=1.0)
-    assert mean_phases(lines[1:2], device=True) is None
+    lines = [step(device=phases(forward=4.0)), step(device=phases(forward=8.0, data=2.0)), *[step()] * 2]
+    assert mean_phases(lines[:2], device=True) == phases(forward=6.0, data=1.0)
+    assert mean_phases(lines, device=True) == phases(forward=7.0, data=1.5)  # the last one stands for three
+    assert mean_phases(lines[2:], device=True) is None
     host = mean_phases(lines, device=False)
     assert host is not None
     assert sum(msgspec.structs.astuple(host)) == pytest.approx(fmean(line.wall_ms for line in lines))
@@ -532,3 +533,64 @@ def test_a_host_that_waits_for_a_value_was_ahead() -> None:
     assert fires("launch", host, device, 0.0, CUDA) is None
     computes = fires("compute", host, device, 0.0, CUDA)
     assert computes is not None and "the host is 13.1 ms ahead" in computes.evidence
+
+
+# records of which a sample was looked at
+
+
+@given(st.integers(0, 15), st.integers(1, 16), st.integers(0, 3))
+def test_a_sample_of_equal_steps_says_what_all_say(first: int, every: int, kind: int) -> None:
+    host = (phases(data=6.0, forward=4.0), MIXED, phases(forward=5.0, backward=5.0), phases(other=10.0))[kind]
+    full = [step(at, host, samples=8) for at in range(64)]
+    seen = [one if at < 20 or at % every == first % every else unseen(one) for at, one in enumerate(full)]
+    assert equal(seen, full)
+    rates = [throughput(SteadySteps(tuple(lines), 64, 0, True, "train", 1)) for lines in (seen, full)]
+    assert rates[0] == pytest.approx(rates[1])
+
+
+def unseen(one: Step) -> Step:
+    """The step as it is recorded when it is timed and not looked at."""
+    return msgspec.structs.replace(one, phases=None, samples=None, loss=None)
+
+
+def equal(one: Sequence[Step], two: Sequence[Step]) -> bool:
+    rows = [mean_phases(lines, device=False) for lines in (one, two)]
+    return msgspec.structs.astuple(rows[0]) == pytest.approx(msgspec.structs.astuple(rows[1]))
+
+
+def test_a_step_that_was_looked_at_stands_for_those_that_were_not() -> None:
+    """A loop whose second half is slower, looked at in full and then at every tenth step."""
+    fast, slow = phases(data=1.0, forward=1.0), phases(data=8.0, forward=2.0)
+    full = [step(at, fast if at < 100 else slow, samples=4 if at < 100 else 8) for at in range(200)]
+    seen = full[:100] + [one if at % 10 == 4 else unseen(one) for at, one in enumerate(full[100:])]
+    assert equal(seen, full)
+    rates = [throughput(SteadySteps(tuple(lines), 200, 0, True, "train", 1)) for lines in (seen, full)]
+    assert rates[0] == pytest.approx(rates[1])
+
+
+def test_a_verdict_from_a_sample(tmp_path: Path) -> None:
+    host = phases(data=6.0, forward=2.0, backward=2.0)
+    full = [step(at, host, samples=8) for at in range(120)]
+    seen = [one if at < 40 or at % 16 == 3 else unseen(one) for at, one in enumerate(full)]
+    whole, sampled = (
+        diagnose(folder_of(tmp_path / name, (lines, FACTS))) for name, lines in (("full", full), ("seen", seen))
+    )
+    assert whole.phase_steps == whole.steady_steps
+    assert sampled.phase_steps == sum(one.phases is not None for one in seen) - sampled.warmup_steps
+    again = msgspec.structs.replace(sampled, phase_steps=whole.phase_steps, phases=whole.phases, findings=())
+    assert again == msgspec.structs.replace(whole, findings=())
+    assert [(one.id, pytest.approx(one.share)) for one in sampled.findings] == [
+        (one.id, one.share) for one in whole.findings
+    ]
+
+
+def test_ranks_of_which_samples_were_looked_at_differently(tmp_path: Path) -> None:
+    late = phases(data=4.0, forward=2.0, backward=4.0)
+    usual = phases(data=0.5, forward=2.0, backward=7.5)
+    ranks = [
+        [one if (at + shift) % 7 == 0 else unseen(one) for at, one in enumerate(step(n, host) for n in range(70))]
+        for shift, host in enumerate((usual, late))
+    ]
+    facts = [msgspec.structs.replace(FACTS, rank=at, world=2) for at in range(2)]
+    found = diagnose(folder_of(tmp_path / "run", *zip(ranks, facts, strict=True)))
+    assert "straggler" in {finding.id for finding in found.findings}

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hotlap.agent.apart import apart
 from hotlap.agent.guard import Guard
+from hotlap.agent.seams import Refused
 
 
 class DataSeams:
@@ -32,6 +33,8 @@ class DataSeams:
     def refuse(self, lever: str, why: str) -> None:
         self.refused.append(why)
 
+    leave_out = refuse
+
     def unsteady(self) -> None:
         self.filling += 1
 
@@ -43,7 +46,7 @@ class DataSeams:
         for look in self.looks:
             try:
                 look(loader)
-            except RuntimeError as error:
+            except (RuntimeError, Refused) as error:
                 self.refused.append(str(error))
 
     def epoch(self, loader: Any) -> list[Any]:

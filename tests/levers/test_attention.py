@@ -29,7 +29,7 @@ from attention_forms import (
 from contexts import ROOT, context
 from torch import nn
 
-from hotlap.agent.softmax import calls_softmax
+from hotlap.agent.softmax import calls_softmax, shapes_by_value
 from hotlap.levers import _attention_build, _graph
 from hotlap.levers._attention_graph import op
 from hotlap.levers._attention_masks import Guard
@@ -289,6 +289,8 @@ class Seams:
     def refuse(self, lever: str, why: str) -> None:
         self.refused.append(why)
 
+    leave_out = refuse
+
 
 def put_in(module: Any, inner: Any = None, **settings: Any) -> tuple[Any, Seams]:
     """A forward with the lever around it. inner: what lies further in."""
@@ -445,13 +447,59 @@ def attention(q: Any, k: Any) -> Any:
     return F.softmax(q @ k.mT / D**0.5, dim=-1)
 
 
+def decorated(function: Any) -> Any:
+    def around(*args: Any) -> Any:
+        return function(*args)
+
+    return around
+
+
+@decorated
+def times_values(weights: Any, v: Any) -> Any:
+    return torch.bmm(weights, v)
+
+
 class CallsAFunction(nn.Linear):
-    pass
+    def forward(self, x: Any) -> Any:
+        return attention(x, x)
+
+
+class SaysSoftmax(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax = nn.Softmax(-1)
+
+    def forward(self, x: Any) -> Any:
+        return times_values(self.softmax(x), x)
+
+
+class Router(nn.Linear):
+    """A mixture of experts: its softmax chooses, and its rows depend on what was chosen."""
+
+    def forward(self, x: Any) -> Any:
+        weights, chosen = torch.softmax(super().forward(x), dim=-1).topk(2)
+        return weights, torch.nonzero(chosen)
+
+
+def dice(logits: Any, target: Any) -> Any:
+    return 1 - (F.softmax(logits, dim=1) * target).sum() + 0 * (target @ target).sum()
+
+
+class Convolutions(nn.Conv2d):
+    """A loss beside it, which is none of its own, calls softmax."""
+
+
+def test_shapes_that_depend_on_values_are_seen_in_the_code() -> None:
+    assert shapes_by_value([Router(4, 4)]) == "nonzero"
+    assert shapes_by_value([CallsAFunction(1, 1), nn.Conv2d(1, 1, 1)]) == ""
 
 
 def test_it_applies_where_the_code_of_the_model_calls_softmax() -> None:
     assert calls_softmax([CallsAFunction(1, 1)]), "a function beside the class"
-    assert calls_softmax([nn.Linear(1, 1), nn.Softmax(-1)])
+    assert calls_softmax(SaysSoftmax().modules()), "a layer of torch's, and a product under a decorator"
+    assert calls_softmax([form() for form in NARROW[:1]]) and calls_softmax(Swin().modules())
+    assert not calls_softmax([Router(4, 4)]) and not calls_softmax([nn.Linear(1, 1), nn.Softmax(-1)])
+    assert not calls_softmax([Convolutions(1, 1, 1)])
     assert calls_softmax([nn.MultiheadAttention(4, 1)])
     assert not calls_softmax(nn.TransformerEncoderLayer(4, 1).modules())
     assert not calls_softmax(nn.Sequential(nn.Linear(1, 1), nn.ReLU()).modules())

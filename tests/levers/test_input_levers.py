@@ -387,6 +387,8 @@ def test_samples_that_memory_has_no_room_for_go_to_a_disk_that_has(disk: Path, m
 
 def test_views_need_a_tensor_to_be_views_of() -> None:
     assert "no tensor" in all_levers()["batch-fetch"].applies(told(holds_tensors=False)).why
+    assert "not views" in all_levers()["batch-fetch"].applies(told(views=False)).why
+    assert all(all_levers()["batch-fetch"].applies(told(views=views)).yes for views in (True, None))
 
 
 # gc-pauses and host-allocator

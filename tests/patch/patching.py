@@ -27,6 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "host-allocator": {"allocator": "glibc"},
     "inference-mode": {},
     "loader-workers": {"workers": 4, "prefetch": 2, "pin_memory": True, "persistent": True},
+    "sdpa-backend": {},
     "tf32": {},
 }
 

@@ -454,6 +454,15 @@ def test_a_lever_without_a_rule_is_said(patched: Patcher, monkeypatch: pytest.Mo
     assert refused.source
 
 
+@pytest.mark.parametrize(
+    "line", ["torch.backends.cuda.enable_cudnn_sdp(True)", "with torch.nn.attention.sdpa_kernel([]): pass"]
+)
+def test_kernels_of_attention_that_the_source_chooses_stay(patched: Patcher, line: str) -> None:
+    (where,) = patched(f"{SCRIPT}{line}\n", "sdpa-backend").refused["sdpa-backend"].look_at
+    assert where.line == len(SCRIPT.splitlines()) + 1
+    assert patched(SCRIPT, "sdpa-backend").lines() == ([], ["torch.backends.cuda.enable_cudnn_sdp(False)"])
+
+
 def test_rules_work_on_what_the_last_one_left(patched: Patcher) -> None:
     result = patched(SCRIPT, "compile", "fused-optimizer")
     again, written, _ = write(result.after, [Lever(name="tf32")], None, True)

@@ -61,6 +61,7 @@ from hotlap.records.tune import (
     Fitted,
     Interval,
     Kept,
+    LeftOut,
     LeverLine,
     OutputError,
     Parity,
@@ -98,7 +99,10 @@ DIAGNOSIS = Diagnosis(
 )  # fmt: skip
 PARITY = Parity(ok=True, level="numeric", why="losses agree", loss_gap=1e-5, gradient_gap=0.0, samples="same", steps=40)
 LINE = LeverLine(lever="quantize-linear", output_error=OutputError(relative=0.014, largest=0.02, forwards=4, layers=6))
-TRIAL = Trial(id=3, purpose="try", levers=(LEVER,), folder="trials/003", outcome="measured", ratio=1.3, parity=PARITY)
+TRIAL = Trial(
+    id=3, purpose="try", levers=(LEVER,), folder="trials/003", outcome="measured", ratio=1.3, parity=PARITY,
+    left_out=(LeftOut(lever=LEVER, why="no hand-written attention was found"),),
+)  # fmt: skip
 TUNE = Tune(
     command=("python", "t.py"), speedup=1.3, interval=Interval(low=1.2, high=1.4), pairs=3, gain=True,
     kept=(Kept(lever="compile", settings={"mode": "default"}, risk="numeric", meaning="m", parity=PARITY),),

@@ -133,6 +133,16 @@ def test_launch_names_the_levers_whose_work_is_in_the_trace() -> None:
         assert found[0].levers == levers
 
 
+def test_plans_of_cudnns_attention_are_told_apart_from_launching() -> None:
+    """On an H100 the first call at each new length took 45 ms, each other one 0.07."""
+    name = "aten::_cudnn_attention_forward"
+    for ns, told in ((24 * 60_000, False), (2 * 45 * MS + 22 * 60_000, True)):
+        host = (HostTime(name=name, ns=ns, total_ns=ns, count=24),)
+        (found,) = findings_of(answers(gaps=(gap("launch", 12),), launches=LAUNCHES, host=host))
+        assert ("sdpa-backend" in found.levers) is told is ("enable_cudnn_sdp(False)" in found.instead)
+        assert ("45.66 ms a step of the host in aten::_cudnn_attention_forward" in found.evidence) is told
+
+
 def test_small_kernels_are_counted_among_kernels_though_one_launch_may_run_many() -> None:
     """Of 200 kernels, 150 small ones, in two launches of CUDA graphs a step."""
     graphs = msgspec.structs.replace(LAUNCHES, count=4, tiny=150, graph_launches=4, graph_kernels=200)
@@ -174,6 +184,25 @@ def test_busy_time_is_divided_into_arithmetic_with_and_without_tensor_cores_and_
     )
     assert found["compute"].share == pytest.approx(0.2) and found["compute"].cost_ms is None
     assert found["bandwidth"].share == pytest.approx(0.1)
+
+
+def test_scans_that_take_long_are_named_with_their_line_and_lever() -> None:
+    def found(share: float) -> Finding:
+        scan = KernelTime(
+            by="op",
+            key="aten::cumsum",
+            ns=9 * MS,
+            count=2,
+            share=share,
+            longest_ns=MS,
+            where=Place(file="moe.py", line=3),
+        )
+        return findings_of(answers(roofline=(op("bandwidth", 10, None),), kernels=(scan,)))[0]
+
+    long, short = found(0.2), found(0.05)
+    assert long.levers[0] == "chunked-cumsum" and "4.50 ms in aten::cumsum" in long.evidence
+    assert long.where == Place(file="moe.py", line=3)
+    assert "chunked-cumsum" not in short.levers and "cumsum" not in short.evidence and short.where == HERE
 
 
 def test_of_kernels_without_sizes_those_move_data_whose_names_say_so() -> None:

@@ -25,7 +25,7 @@ from hotlap.records.run import Lever
 from hotlap.records.tune import Parity
 from hotlap.tune.evidence import Evidence, read_evidence
 from hotlap.tune.parity import Rule, Twins, judge
-from hotlap.tune.proof import NUDGE
+from hotlap.tune.proof import NUDGES
 from hotlap.tune.recipe import variables_of
 from hotlap.tune.trials import PROBE_STEPS
 
@@ -127,7 +127,7 @@ class Bench:
             return None if one is None or two is None else (one, two)
 
         twins = Twins(
-            [twin(nudge=NUDGE), twin(nudge=-NUDGE)],
+            [twin(nudge=size) for size in NUDGES.values()],
             [twin(redraw=seed + REDRAW), twin(redraw=seed + 2 * REDRAW)],
             pinned,
         )

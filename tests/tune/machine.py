@@ -14,7 +14,7 @@ from hotlap.levers._base import Applies, Context, Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Phases
-from hotlap.records.tune import Trial
+from hotlap.records.tune import LeftOut, Trial
 from hotlap.tune.evidence import Evidence
 from hotlap.tune.objective import Objective
 from hotlap.tune.remember import Remembered
@@ -58,7 +58,7 @@ class FakeLever(Lever):
 
 def single(name: str, share: float, **more: Any) -> FakeLever:
     """A lever that is tried by itself, as those are whose number is searched."""
-    return FakeLever(name, share, compare_variants=True, **more)
+    return FakeLever(name, share, searched=lambda _: True, **more)
 
 
 Uses = dict[str, Settings]
@@ -71,6 +71,9 @@ class Machine:
     step_ms: Callable[[Uses], float]
     folder: Path
     outcome: Callable[[Uses], tuple[str, str]] = lambda uses: ("measured", "")
+    left_out: Callable[[Uses], dict[str, str]] = lambda uses: {}
+    """Levers of a try of several that leave themselves out, and why."""
+    compiled: Callable[[Uses], tuple[records.CompiledFunction, ...]] = lambda uses: ()
     evidence_of: Callable[[Uses], Evidence] = lambda uses: Evidence(LOSSES)
     bound: Callable[[Uses], str] = lambda uses: "compute"
     peak_mib: Callable[[Uses], float] = lambda uses: 1000.0
@@ -122,9 +125,13 @@ class Machine:
             return known
         wall_s = self.wall_of(purpose, uses, self.least_steps) if self.wall_of else self.wall_s
         self.now += wall_s
+        left = self.left_out(uses) if len(getattr(special, "trying", ())) > 1 else {}
+        uses = {name: settings for name, settings in uses.items() if name not in left}
         outcome, why = self.outcome(uses)
+        inside = tuple(one for one in levers if one.name not in left)
+        outside = tuple(LeftOut(lever=one, why=left[one.name]) for one in levers if one.name in left)
         trial = Trial(
-            id=next(self.ids), purpose=purpose, levers=tuple(levers), folder="", outcome=outcome, why=why,
+            id=next(self.ids), purpose=purpose, levers=inside, left_out=outside, folder="", outcome=outcome, why=why,
             lever=why.partition(" ")[0] if outcome == "refused" else None, session=self.session,
             wall_s=wall_s, step_ms=self.step_ms(uses) if outcome == "measured" else None, warmup_s=1.0,
             peak_memory_bytes=int(self.peak_mib(uses) * 2**20), rows=self.rows(uses),
@@ -154,7 +161,8 @@ class Machine:
         )  # type: ignore[arg-type]  # fmt: skip
 
     def rank(self, trial: Trial) -> Any:
-        return SimpleNamespace(folder=self.folder / "rank-0", facts=None)
+        facts = SimpleNamespace(compiled=self.compiled(uses_of(trial.levers)))
+        return SimpleNamespace(folder=self.folder / "rank-0", facts=facts)
 
     def tries(self) -> list[str]:
         """The levers whose trial of their own was made, in order."""

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machine import LOSSES, FakeLever, Tune, Uses, factors, kept, single, with_noise
+from machine import LOSSES, FakeLever, Tune, Uses, factors, kept, resumed, single, with_noise
 
+from hotlap.records import run as records
 from hotlap.tune.attempt import next_variant
 from hotlap.tune.candidates import Candidate
 from hotlap.tune.evidence import Evidence
 from hotlap.tune.group import parts
+from hotlap.tune.remember import Remembered, learned
 
 FIVE = [FakeLever(name, share) for name, share in (("a", 0.5), ("b", 0.4), ("c", 0.3), ("d", 0.2), ("e", 0.1))]
 
@@ -69,6 +71,113 @@ def test_of_two_the_one_that_was_not_refused_is_tried_alone(tune: Tune) -> None:
         ),
     )  # fmt: skip
     assert machine.tries() == ["attention + compile", "compile"] and kept(found) == ["compile"]
+
+
+NONE_FOUND = "no hand-written attention was found"
+
+
+def no_attention(uses: Uses) -> dict[str, str]:
+    return {"attention": NONE_FOUND} if "attention" in uses else {}
+
+
+TRIO = [FakeLever("attention", 0.5), FakeLever("compile", 0.4), FakeLever("tf32", 0.3)]
+
+
+def test_a_lever_that_leaves_itself_out_costs_no_trial(tune: Tune) -> None:
+    """A U-Net on an H100: two refusals took 68 of 105 s, and nothing was tried."""
+    found, machine = tune(TRIO, factors(compile=0.5, tf32=0.8), left_out=no_attention)
+    assert machine.tries() == ["attention + compile + tf32"]
+    assert sorted(kept(found)) == ["compile", "tf32"] and found.speedup == pytest.approx(1 / (0.5 * 0.8))
+    assert found.dropped["attention"].why == f"refused: {NONE_FOUND}"
+    assert f"left out  attention  {NONE_FOUND}" in machine.said
+    assert all(item.together == ("compile", "tf32") for item in found.kept)
+
+
+def test_no_run_of_the_confirmation_has_it_and_none_may_be_without_a_lever(tune: Tune) -> None:
+    _, machine = tune(TRIO, factors(compile=0.5, tf32=0.8), left_out=no_attention)
+    later = machine.done[machine.tries().index("attention + compile + tf32") + 3 :]
+    assert later and all("attention" not in {use.name for use in trial.asked} for trial in later)
+    specials = machine.specials[-3:]
+    assert all(not special.trying and special.slow_ms is None for special in specials)
+
+
+def test_where_only_one_is_left_it_is_judged_as_if_tried_alone(tune: Tune) -> None:
+    pair = [FakeLever("attention", 0.5), FakeLever("compile", 0.4)]
+    found, machine = tune(pair, factors(compile=0.99), left_out=no_attention)
+    assert machine.tries() == ["attention + compile"], "compile was measured, and won nothing"
+    assert found.dropped["compile"].why == "no gain" and not found.kept
+    found, machine = tune(pair, factors(compile=0.7), left_out=no_attention)
+    assert machine.tries() == ["attention + compile"] and kept(found) == ["compile"]
+    assert found.kept[0].together == ()
+
+
+def test_parity_that_fails_beside_a_lever_that_was_in_at_first_is_looked_at_without_it(tune: Tune) -> None:
+    """The first steps are not those of the levers that are left."""
+    seen: list[int] = []
+
+    def evidence(uses: Uses) -> Evidence:
+        seen.extend([1] if "compile" in uses else [])
+        return Evidence(tuple((1.5 * x if len(seen) == 1 else x,) for (x,) in LOSSES))
+
+    found, machine = tune(TRIO, factors(compile=0.5, tf32=0.8), left_out=no_attention, evidence_of=evidence)
+    assert machine.tries() == ["attention + compile + tf32", "compile + tf32"]
+    assert sorted(kept(found)) == ["compile", "tf32"]
+
+
+def test_a_trial_that_crashes_after_one_left_itself_out_is_parted_without_it(tune: Tune) -> None:
+    found, machine = tune(
+        [*TRIO, FakeLever("fused", 0.2)], factors(tf32=0.8, fused=0.9), left_out=no_attention,
+        outcome=lambda uses: ("crashed", "boom") if "compile" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert machine.tries() == ["attention + compile + tf32 + fused", "tf32 + fused", "compile"]
+    assert sorted(kept(found)) == ["fused", "tf32"] and found.dropped["compile"].why == "crashed: boom"
+
+
+def test_a_resumed_tune_knows_a_trial_that_went_on_without_a_lever(tune: Tune) -> None:
+    _, machine = tune(TRIO, factors(compile=0.5, tf32=0.8), left_out=no_attention)
+    found, again = tune(TRIO, factors(compile=0.5, tf32=0.8), **resumed(machine))
+    assert sorted(kept(found)) == ["compile", "tf32"]
+    assert all(trial.purpose == "confirm" for trial in again.done if trial.id not in again.recalled)
+
+
+def test_an_earlier_tunes_refusal_is_remembered(tune: Tune) -> None:
+    found, machine = tune(TRIO, factors(compile=0.5, tf32=0.8), left_out=no_attention)
+    known = learned(Remembered(), found.kept, found.dropped.values(), machine.done, True)
+    assert [one.lever for one in known.failed] == ["attention"]
+
+
+COMPILE = FakeLever("compile", 0.6, ({"mode": "reduce-overhead"}, {"mode": "default"}))
+
+
+def test_cuda_graphs_that_make_a_set_much_slower_are_blamed_and_then_done_without(tune: Tune) -> None:
+    """A mixture of experts on an H100: 1133 ms a step in place of 125."""
+
+    def step_ms(uses: Uses) -> float:
+        factor = {"reduce-overhead": 9.0, "default": 0.9, None: 1.0}[uses.get("compile", {}).get("mode")]
+        return 100.0 * factor * (0.8 if "bf16" in uses else 1.0) * (0.9 if "fused" in uses else 1.0)
+
+    levers = [COMPILE, FakeLever("bf16", 0.4), FakeLever("fused", 0.3)]
+    found, machine = tune(levers, step_ms)
+    assert machine.tries() == ["compile + bf16 + fused", "bf16 + fused", "compile"]
+    assert sorted(kept(found)) == ["bf16", "compile", "fused"]
+    assert next(one for one in found.kept if one.lever == "compile").settings == {"mode": "default"}
+
+
+@pytest.mark.parametrize(("recompiles", "tries"), [(7, ["compile + x + y + z", "x + y + z"]), (1, None)])
+def test_a_compiler_that_never_comes_to_rest_is_blamed(tune: Tune, recompiles: int, tries: list[str] | None) -> None:
+    levers = [FakeLever("compile", 0.6), FakeLever("x", 0.5), FakeLever("y", 0.4), FakeLever("z", 0.3)]
+    row = records.CompiledFunction(file="m.py", function="Model.forward", recompiles=recompiles)
+    found, machine = tune(levers, factors(compile=4.0, x=0.8, y=0.8, z=0.8), compiled=lambda uses: (row,))
+    assert tries in (None, machine.tries()) and sorted(kept(found)) == ["x", "y", "z"]
+    assert found.dropped["compile"].why.startswith("slower")
+
+
+def test_a_try_is_ended_when_its_steps_take_three_times_the_bare_commands(tune: Tune) -> None:
+    _, machine = tune(TRIO, factors(compile=0.5))
+    tried = [special for special in machine.specials if special.trying]
+    assert tried[0].trying == ("attention", "compile", "tf32") and tried[0].slow_ms == pytest.approx(300.0)
+    _, machine = tune([FakeLever("batch", 0.5, risk="semantic", resizes_step=True)], factors(batch=0.5), semantic=True)
+    assert [special.slow_ms for special in machine.specials if special.trying] == [None], "it is to be longer"
 
 
 def test_parity_of_a_group_is_parity_of_all_and_a_cheat_does_not_hide_in_it(tune: Tune) -> None:

@@ -1,5 +1,6 @@
 """The judge on hand-made evidence: what passes, what fails, and which reason is given."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -8,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotlap.agent.probe import nudge
 from hotlap.tune import parity as module
 from hotlap.tune.evidence import Evidence, ProbeLine, gaps, read_evidence, samples
 from hotlap.tune.parity import Rule, Twins, judge
+from hotlap.tune.proof import NUDGE, NUDGES
 
 EXACT = Rule(numeric=False, tolerance=0.0, redraws=False)
 NUMERIC = Rule(numeric=True, tolerance=0.02, redraws=False)
@@ -268,6 +272,39 @@ def test_a_twin_says_how_far_rounding_carries() -> None:
     assert found.allowed == pytest.approx(0.075, rel=0.1)
     failed = judge(NUMERIC, BASE, BASE, trial, twins(None))
     assert not failed.ok and "twin run" in failed.why
+
+
+@pytest.mark.parametrize(
+    ("by", "made", "ok"),
+    [
+        (1.015, 0, True),  # within the stated tolerance
+        (1.05, 1, True),
+        (1.07, 3, True),  # two twins allow 5%
+        (1.09, 4, False),
+        (1.12, 2, False),  # more than twice what they allow
+    ],
+)
+def test_more_twins_are_made_of_a_near_miss_only(by: float, made: int, ok: bool) -> None:
+    spreads, seen = (1.02, 1.02, 1.03, 1.03), []
+
+    def twin(spread: float) -> Callable[[], Evidence]:
+        return lambda: (seen.append(spread), scaled(spread))[1]
+
+    found = judge(NUMERIC, BASE, BASE, scaled(by), Twins([twin(spread) for spread in spreads], []))
+    assert (found.ok, len(seen)) == (ok, made)
+
+
+def test_each_size_of_a_nudge_takes_signs_of_its_own() -> None:
+    nudged = []
+    for size in (*NUDGES.values(), NUDGES["nudged twin"]):
+        linear = torch.nn.Linear(64, 64)
+        torch.nn.init.ones_(linear.weight)
+        nudge(linear, size)
+        nudged.append(linear.weight > 1)
+        assert float((linear.weight - 1).abs().max().detach()) == pytest.approx(NUDGE, rel=1e-3)
+    alike = [float((one == two).float().mean()) for one, two in itertools.combinations(nudged[:-1], 2)]
+    assert all(0.4 < share < 0.6 for share in alike)
+    assert bool((nudged[0] == nudged[-1]).all())
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_a_variant_that_fails_gives_way_to_the_next(tune: Tune) -> None:
 
 
 def test_a_lever_that_hung_is_not_tried_with_other_settings(tune: Tune) -> None:
-    lever = FakeLever("w", 0.8, tuple({"n": n} for n in (1, 2, 3)), compare_variants=True)
+    lever = FakeLever("w", 0.8, tuple({"n": n} for n in (1, 2, 3)), searched=lambda _: True)
     found, machine = tune([lever], factors(), outcome=lambda uses: ("timeout", "30 s") if uses else ("measured", ""))
     assert machine.tries() == ["w"] and found.dropped["w"].why == "timeout: 30 s"
 
@@ -185,7 +185,7 @@ def test_a_trial_that_the_budget_ended_is_not_held_against_its_lever(tune: Tune)
 
 
 def test_numbers_are_searched_while_they_gain(tune: Tune) -> None:
-    lever = FakeLever("w", 0.8, tuple({"n": n} for n in (1, 2, 3)), compare_variants=True)
+    lever = FakeLever("w", 0.8, tuple({"n": n} for n in (1, 2, 3)), searched=lambda _: True)
     times = {1: 50.0, 2: 30.0, 3: 29.9}
     found, machine = tune([lever], lambda uses: times[uses["w"]["n"]] if "w" in uses else 100.0)
     assert [item.settings for item in found.kept] == [{"n": 2}], "3 is no better than 2"
@@ -282,7 +282,7 @@ def test_the_budget_is_kept_and_what_is_kept_is_confirmed(tune: Tune, budget: fl
 
 
 def test_a_variant_that_was_judged_is_kept_when_the_budget_ends_at_the_next(tune: Tune) -> None:
-    lever = FakeLever("w", 0.8, tuple({"n": n} for n in range(1, 4)), compare_variants=True)
+    lever = FakeLever("w", 0.8, tuple({"n": n} for n in range(1, 4)), searched=lambda _: True)
     found, machine = tune([lever], factors(w=0.5), budget=75.0, wall_s=11.0)
     assert len(machine.tries()) < 3, "the budget should have ended before the last variant"
     assert [item.settings for item in found.kept] == [{"n": 1}]

@@ -9,9 +9,10 @@ import pytest
 
 from hotlap.launch.run import Request
 from hotlap.launch.supervise import Ended
-from hotlap.records.run import Environment, Facts, Run
+from hotlap.records.run import Environment, Facts, Lever, Run
 from hotlap.tune import trials as module
 from hotlap.tune.trials import Plan, Special, Trials, read_outcome
+from hotlap.tune.watch import SLOW_STEPS, Refusal, TooSlow, Watch, spared
 
 MACHINE = Environment(hotlap="0", python="3", os="", cpu="", cores=4, memory_gib=8.0)
 ENDED = Ended(0, None)
@@ -61,6 +62,114 @@ def test_a_lever_that_one_rank_could_not_put_in_is_refused(folder: Path) -> None
     assert read_outcome(folder, ENDED, 60.0) == ("refused", "tf32 could not be put in: no", {"lever": "tf32"})
 
 
+ATTENTION, TF32, COMPILE = (Lever(name=name) for name in ("attention", "tf32", "compile"))
+THREADS = Lever(name="cpu-threads", settings={"threads": 2})
+NO = "no hand-written attention was found"
+
+
+def leaves(folder: Path, number: int, lever: str, step: int = 7) -> None:
+    path = folder / f"rank-{number}"
+    with (path / "levers.jsonl").open("a") as file:
+        file.write(json.dumps({"lever": lever, "left_out": NO, "step": step}) + "\n")
+    with (path / "problems.jsonl").open("a") as file:
+        file.write(json.dumps({"where": f"lever {lever}", "what": f"Refused: {NO}", "lever": lever}) + "\n")
+
+
+def test_a_trial_is_one_of_the_levers_that_are_left(folder: Path) -> None:
+    """What is measured are the steps since."""
+    rank(folder, 0, 10.0, world=1)
+    lines = (folder / "rank-0" / "steps.jsonl").read_text().splitlines()
+    slow = [json.dumps({**json.loads(line), "wall_ms": 90.0}) for line in lines[:13]]
+    (folder / "rank-0" / "steps.jsonl").write_text("\n".join([*slow, *lines[13:]]) + "\n")
+    leaves(folder, 0, "attention", step=12)
+    spare = spared((ATTENTION, TF32), ("attention", "tf32"))
+    outcome, _, found = read_outcome(folder, ENDED, 60.0, spare)
+    assert (outcome, found["left_out"]) == ("measured", {"attention": NO})
+    assert found["step_ms"] == pytest.approx(10.0)
+
+
+def test_too_few_steps_since_are_too_few(folder: Path) -> None:
+    rank(folder, 0, 10.0, world=1)
+    leaves(folder, 0, "attention", step=29)
+    spare = spared((ATTENTION, TF32), ("attention", "tf32"))
+    assert read_outcome(folder, ENDED, 60.0, spare)[0] == "too few steps"
+
+
+def test_all_ranks_have_to_be_without_it(folder: Path) -> None:
+    rank(folder, 0, 10.0)
+    rank(folder, 1, 10.0)
+    leaves(folder, 0, "attention")
+    spare = spared((ATTENTION, TF32), ("attention", "tf32"))
+    assert read_outcome(folder, ENDED, 60.0, spare)[0] == "refused"
+    leaves(folder, 1, "attention")
+    assert read_outcome(folder, ENDED, 60.0, spare)[0] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("levers", "trying", "out"),
+    [
+        ((ATTENTION,), ("attention",), "attention"),
+        ((ATTENTION, TF32), (), "attention"),
+        ((ATTENTION, TF32), ("tf32", "compile"), "attention"),
+        ((THREADS, TF32), ("cpu-threads", "tf32"), "cpu-threads"),
+    ],
+    ids=["alone", "confirmation", "the incumbent's", "sets a variable"],
+)
+def test_a_trial_that_can_not_stand_for_the_rest_is_refused(
+    folder: Path, levers: tuple[Lever, ...], trying: tuple[str, ...], out: str
+) -> None:
+    rank(folder, 0, 10.0, world=1)
+    leaves(folder, 0, out)
+    outcome, why, found = read_outcome(folder, ENDED, 60.0, spared(levers, trying))
+    assert (outcome, found["lever"]) == ("refused", out) and NO in why
+
+
+def test_a_trial_of_which_all_left_themselves_out_is_refused(folder: Path) -> None:
+    rank(folder, 0, 10.0, world=1)
+    spare = spared((ATTENTION, TF32), ("attention", "tf32"))
+    leaves(folder, 0, "attention")
+    leaves(folder, 0, "tf32")
+    assert read_outcome(folder, ENDED, 60.0, spare)[0] == "refused"
+
+
+class Quiet:
+    trial = step = result = staticmethod(lambda *_: None)
+
+
+def watch(folder: Path, slow_ms: float | None = None, levers: tuple[Lever, ...] = (ATTENTION, TF32)) -> Watch:
+    return Watch(folder, Quiet(), 400, spared(levers, tuple(lever.name for lever in levers)), slow_ms)
+
+
+def test_a_trial_goes_on_without_one_and_ends_where_another_fails(folder: Path) -> None:
+    rank(folder, 0, 10.0, world=1)
+    leaves(folder, 0, "attention")
+    watch(folder)()
+    with pytest.raises(Refusal):
+        watch(folder, levers=(ATTENTION,))()
+    (folder / "rank-0" / "problems.jsonl").write_text(json.dumps({"where": "x", "what": "no", "lever": "tf32"}) + "\n")
+    with pytest.raises(Refusal):
+        watch(folder)()
+
+
+def test_steps_that_are_too_slow_one_after_another_end_a_trial(folder: Path) -> None:
+    rank(folder, 0, 40.0, world=1)
+    watch(folder)()
+    watch(folder, 41.0)()
+    with pytest.raises(TooSlow) as slow:
+        watch(folder, 30.0)()
+    assert slow.value.step_ms == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize("what", [{"compiles": 1}, {"probe": True}, {"wall_ms": 20.0}])
+def test_steps_between_which_something_was_compiled_are_not(folder: Path, what: dict[str, Any]) -> None:
+    rank(folder, 0, 40.0, world=1)
+    path = folder / "rank-0" / "steps.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [{**line, **what} if line["step"] % SLOW_STEPS == 0 else line for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 30, "ti')
+    watch(folder, 30.0)()
+
+
 @pytest.mark.parametrize(("lever", "outcome"), [("tf32", "refused"), (None, "crashed")])
 def test_of_a_trial_that_crashes_the_lever_that_was_not_put_in_is_known(
     folder: Path, lever: str | None, outcome: str
@@ -85,9 +194,6 @@ def test_brief_and_profiled_trials(
         (request.folder / "run.json").write_bytes(msgspec.json.encode(request.record()))
         rank(request.folder, 0, 10.0, world=1)
         return None, ENDED
-
-    class Quiet:
-        trial = step = result = staticmethod(lambda *_: None)
 
     monkeypatch.setattr(module, "run_apart", run_apart)
     plan = Plan(("x",), tmp_path, MACHINE, steps=400, seconds=3.0, seed=1, cwd=tmp_path)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 LONGEST: Final = 300
@@ -17,8 +18,11 @@ RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 HOTLAP: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-def compiled_functions() -> list[dict[str, Any]]:
-    """One row for each of the script's functions that torch.compile took, in the order of their first compilation."""
+def compiled_functions(root: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """One row for each of the script's functions that torch.compile took, in the order of their first compilation.
+
+    root: facts of the outermost module, whose forward stands for what levers put around it and compiled with it.
+    """
     utils = sys.modules.get("torch._dynamo.utils")
     metrics = getattr(utils, "get_compilation_metrics", None)
     if metrics is None:
@@ -30,10 +34,13 @@ def compiled_functions() -> list[dict[str, Any]]:
         frame = str(getattr(one, "compile_id", None) or "").rpartition("/")[0]
         if not name and frame in frames:
             _refused(frames[frame], one)
-        if not name or file.startswith(HOTLAP):
+        own = file.startswith(HOTLAP)
+        if not name or (own and not (root and root.get("file"))):
             continue
         resumed = RESUMED.match(name)
         at = int(resumed[2]) if resumed else getattr(one, "co_firstlineno", None) or 0
+        if own and root:
+            file, name, at, resumed = root["file"], root["function"].rpartition(".")[2], root["line"] or 0, None
         row = frames[frame] = _row(rows, file, resumed[1] if resumed else name, at, bool(resumed))
         _count(row, one, at if resumed else None)
     return rows[:MOST]
@@ -79,3 +86,10 @@ def _limit(one: Any) -> int:
     except (AttributeError, TypeError, ValueError):
         return 0
     return limit if isinstance(limit, int) and limit > 0 else 0
+
+
+def compiled_frames() -> int:
+    """Frames that torch.compile has compiled so far, without importing it."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    frames = utils.counters.get("frames") if utils is not None else None  # `counters` makes what it is asked for
+    return frames.get("total", 0) if frames else 0

@@ -13,6 +13,7 @@ import torch
 
 from hotlap.records.session import Session
 
+from .compiled import compiled_frames
 from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
@@ -23,6 +24,7 @@ from .recorder import Folder, Recorder
 from .seams import Seams
 from .steps import Steps
 from .stopper import Stopper
+from .thin import Thin
 from .timeline import Segment, Timeline
 
 AT_EXIT = hook("exit")
@@ -60,6 +62,7 @@ class Agent:
         self.stopper = Stopper(session, self)
         self.profile = Profile(session, self)
         self.guard.undo = self.profile.give_up
+        self.thin = Thin(session, self)
         self.probed = session.probe_steps or -1
         self.compiled_frames = 0
         self.facts_at = 0
@@ -68,6 +71,7 @@ class Agent:
         self.done = False
         self.step_ended: Callable[[int], None] = lambda index: None
         self.look_again: Callable[[], None] = lambda: None
+        self.modules_known: Callable[[], bool] = lambda: True
 
     # where records go
 
@@ -125,7 +129,7 @@ class Agent:
 
     def _finished(self, segment: Segment, kind: str) -> None:
         recorder, timeline = self.recorder, self.timeline
-        frames = _compiled_frames()
+        frames = compiled_frames()
         if frames != self.compiled_frames:
             segment.compiles += frames - self.compiled_frames
             self.compiled_frames = frames
@@ -140,7 +144,10 @@ class Agent:
         self.profile.due = timeline.watch is not None
         timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
         # Ranks must look at the same steps, since they stop together.
-        if timeline.marking or index <= ONE_BY_ONE or self.world > 1 or self.profile.on:
+        look = timeline.marking or index <= ONE_BY_ONE or self.world > 1 or self.profile.on
+        if self.thin.allowed:
+            look = self.thin.after(segment.end_ns, wall_ms, look)
+        if look:
             self._look(index, kind)
 
     def _look(self, index: int, kind: str) -> None:
@@ -152,7 +159,7 @@ class Agent:
             self.profile.label_for_nsight()
         if self.world == 1:
             self._look_for_ranks()
-        if index in {3, 10, 40} or index % 1000 < SAMPLE_EVERY <= index - self.facts_at:
+        if index in {3, 10, 40} or index // 1000 > self.facts_at // 1000:
             self.facts_at = index
             self.write_facts(kind)
         if not self.done:
@@ -170,6 +177,8 @@ class Agent:
             return
         self.done = True
         self.guard.on = False
+        if self.steps.thin:
+            self.thin.close()
         self.steps.finish()
         self.profile.finish()
         if not self.recorder.index:
@@ -206,13 +215,6 @@ def _optimizer_steps_on_stack() -> int:
         found += frame.f_code is _STEP_CODE
         frame = frame.f_back  # type: ignore[assignment]
     return found
-
-
-def _compiled_frames() -> int:
-    """Frames that torch.compile has compiled so far, without importing it."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    frames = utils.counters.get("frames") if utils is not None else None  # `counters` makes what it is asked for
-    return frames.get("total", 0) if frames else 0
 
 
 def register_exit(agent: Agent) -> None:

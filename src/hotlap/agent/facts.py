@@ -15,7 +15,7 @@ from .host import WARM_STEPS
 from .lines import Places
 from .loaders import Making, described
 from .probe import leaves
-from .softmax import calls_softmax
+from .softmax import calls_cumsum, calls_sdpa, calls_softmax, shapes_by_value
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -148,6 +148,9 @@ class Script:
             "dropout": sum(1 for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0),
             "sparse": sparse,
             "softmax": calls_softmax(modules),
+            "sdpa": calls_sdpa(modules),
+            "cumsum": calls_cumsum(modules),
+            "shapes_by": shapes_by_value(modules),
             "classes": max((head.out_features for head in heads(module)), default=0),
             "compiled": compiled,
             "autocast": self._autocast(device),
@@ -249,7 +252,7 @@ class Script:
             "loaders": list(self.loaders.values()),
             "roots": list(self.roots.values()),
             "optimizers": list(self.optimizers.values()),
-            "compiled": compiled_functions(),
+            "compiled": compiled_functions(next(iter(self.roots.values()), None)),
         }
 
     def _memory(self, step: int) -> dict[str, int]:

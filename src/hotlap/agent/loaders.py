@@ -37,6 +37,7 @@ def described(loader: Any) -> dict[str, Any]:
         "holds_tensors": _holds_tensors(getattr(loader, "dataset", None)),
         "objects": count if count >= MANY_OBJECTS else 0,
         "objects_in": name if count >= MANY_OBJECTS else "",
+        "views": None,
         "draws": None,
         "making_cpu": None,
         "repeated_rows": 0,
@@ -108,6 +109,8 @@ class Making:
             self.followed = seen <= 1
             return
         self.followed = seen < LOOKED_AT
+        if seen == 0 and self._states is not None and facts["default_collate"]:
+            _look_at_samples(iterator, facts)
         if 0 < seen <= LOOKED_AT:  # the first one begins the epoch: the sampler draws
             wall = max(1, time.perf_counter_ns() - self._wall)
             share = min(1.0, (time.thread_time_ns() - self._cpu) / wall)
@@ -143,6 +146,43 @@ class Making:
             busy = sum(b - a for a, b in zip(before, used, strict=True)) / ((now - since) * len(workers))
             facts["making_cpu"] = min(1.0, max(0.0, busy))
         facts["worker_growth_bytes"] = max(0, own - owned)
+
+
+def _look_at_samples(iterator: Any, facts: dict[str, Any]) -> None:
+    """See the samples of the next batch on their way into `collate_fn`, once, and without keeping one."""
+    fetcher: Any = getattr(iterator, "_dataset_fetcher", None)
+    if type(fetcher) is not torch.utils.data._utils.fetch._MapDatasetFetcher:
+        return
+    collate = fetcher.collate_fn
+
+    def look(samples: Any) -> Any:
+        fetcher.collate_fn = collate
+        facts["views"] = _are_views(samples)
+        return collate(samples)
+
+    fetcher.collate_fn = look
+
+
+def _are_views(samples: Any) -> bool | None:
+    """Whether each tensor of the samples lies in the same memory as its like in the first; None of less than two."""
+    if type(samples) is not list or len(samples) < 2:
+        return None
+    homes = [_homes(sample) for sample in (samples[0], samples[1], samples[-1])]
+    return bool(homes[0]) and all(home == homes[0] for home in homes)
+
+
+def _homes(sample: Any) -> list[int]:
+    """Where the memory begins that each plain tensor of a sample is a view of; empty where it holds anything else."""
+    items = sample.values() if isinstance(sample, dict) else sample if isinstance(sample, (list, tuple)) else [sample]
+    found: list[int] = []
+    for item in items:
+        inner = [_homes(item)] if isinstance(item, (dict, list, tuple)) else []
+        if type(item) is torch.Tensor and item.layout == torch.strided:
+            inner = [[item.untyped_storage().data_ptr()]]
+        if not inner or not inner[0]:
+            return []
+        found += inner[0]
+    return found
 
 
 def _states() -> tuple[Any, ...]:

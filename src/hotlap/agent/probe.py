@@ -7,6 +7,8 @@ import ctypes
 import hashlib
 import json
 import math
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -168,8 +170,9 @@ def random_state() -> tuple[Any, Any]:
 
 
 def nudge(module: Any, size: float) -> None:
-    """Multiply every weight by 1 ± size, signs from a generator of our own; a negative size takes other signs."""
-    generator = torch.Generator().manual_seed(20240607 + (size < 0))
+    """Multiply every weight by 1 ± size, signs from a generator of our own; another size, if only by a bit, takes other
+    signs."""
+    generator = torch.Generator().manual_seed(zlib.crc32(struct.pack("<d", size)))
     with torch.no_grad():
         for parameter in module.parameters():
             if not parameter.is_floating_point():

@@ -27,6 +27,9 @@ LINE = (
     + ',"loss":%s,"samples":%s%s,"kind":"%s"}\n'
 )
 
+THIN = '{"step":%d,"time":%.6f,"wall_ms":%.6f,"gpu_ms":%s,"phases":null,"loss":null,"samples":null%s,"kind":"%s"}\n'
+"""Of a step that was not looked at."""
+
 
 class Folder:
     """A rank's folder in the run folder, made at the first step."""
@@ -137,6 +140,11 @@ class Recorder:
                 rest += f',"gpu_phases":{PHASES_JSON % tuple(gpu_phases)}'
             if backlog is not None:
                 rest += f',"backlog_ms":{backlog:.4f}'
+        if step.evaluation or step.skipped or step.probe or step.compiles:
+            rest += _flags(step)
+        self.written += 1
+        if step.thin:
+            return THIN % (self.written - 1, ended, (step.end_ns - step.begun_ns) / 1e6, gpu, rest, step.kind)
         losses = step.losses
         if len(losses) == 1:
             loss = self.losses.value(losses[0])
@@ -146,10 +154,7 @@ class Recorder:
                 rest += f',"losses":[{",".join(_number(value) for value in values)}]'
         if loss is not None and not math.isfinite(loss):
             rest += ',"nonfinite":true'
-        if step.evaluation or step.skipped or step.probe or step.compiles:
-            rest += _flags(step)
         data, h2d, forward, backward, optimizer, other, _ = step.ns
-        self.written += 1
         return LINE % (
             self.written - 1, ended, (step.end_ns - step.begun_ns) / 1e6, gpu,
             data / 1e6, h2d / 1e6, forward / 1e6, backward / 1e6, optimizer / 1e6, other / 1e6,

@@ -4,6 +4,7 @@ A lever's `install(seams, settings)` runs at the end of `import torch` and regis
 in any of it takes that lever out, is recorded with its name, and leaves the script running without it.
 """
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ WrapForward = Callable[[Any, Forward], Forward]
 
 
 class Refused(Exception):
-    """Raised by a lever in process when it finds that it must not be put in."""
+    """Raised by a lever in process when it finds that it must not be put in, before it has changed anything."""
 
 
 class Seams:
@@ -34,6 +35,10 @@ class Seams:
         self._optimizers: list[tuple[str, Callable[[Any], None]]] = []
         self._whole: list[str] = []
         self._in_use: set[str] = set()
+        self._acted: set[str] = set()
+        """Levers that have changed something."""
+        self._out: set[str] = set()
+        """Levers that were left out."""
 
     # what a lever may ask for
 
@@ -63,6 +68,20 @@ class Seams:
         """Say that a lever that was put in turned out not to belong here; what it still does is the lever's affair."""
         self.agent.guard.problem(f"lever {lever}", Refused(why), lever)
 
+    def leave_out(self, lever: str, why: str) -> None:
+        """The same of a lever that does nothing from here on, and without which all that was computed so far would be
+        what it is: the run is one of the other levers. Times of the steps so far are not theirs."""
+        self._out.add(lever)
+        agent = self.agent
+        line = {"lever": lever, "left_out": why, "step": agent.recorder.index}
+        with contextlib.suppress(OSError):  # the disk may be full
+            agent.append("levers.jsonl", json.dumps(line, ensure_ascii=False) + "\n")  # before the problem is seen
+        self.refuse(lever, why)
+        agent.timeline.segment.probe = True
+        stopper = agent.stopper
+        stopper.disturbed = [True] * len(stopper.disturbed)
+        stopper.steady = None
+
     def apart(self, work: Callable[[], str], seconds: float) -> str | None:
         """What `work` returns in a forked child of this process; None where it failed or took longer. Linux only."""
         from .apart import apart
@@ -82,7 +101,7 @@ class Seams:
         """Say that a lever left out an update, as a GradScaler would: a step ends here all the same."""
         agent = self.agent
         if agent.mine():
-            agent.guard.call(SCALER_HOOK, agent.steps.skipped_step, id(optimizer))
+            agent.guard.call(SCALER_HOOK, agent.thin.skipped, id(optimizer))
 
     # what the hooks call
 
@@ -103,10 +122,17 @@ class Seams:
     def _try(self, lever: str, act: Callable[..., Any], *args: Any) -> Any:
         try:
             result = act(*args)
+            self._acted.add(lever)
             if self.agent.begun:
                 self._note(lever)
             return result
-        except (Refused, *_LEVER_ERRORS) as error:
+        except Refused as error:
+            if lever in self._acted:
+                self.agent.guard.problem(f"lever {lever}", error, lever)
+            else:
+                self.leave_out(lever, str(error))
+            return None
+        except _LEVER_ERRORS as error:
             self.agent.guard.problem(f"lever {lever}", error, lever)
             return None
 
@@ -115,25 +141,30 @@ class Seams:
             loader._hotlap_trains = True  # what was changed once has to be looked after each time
         trains = getattr(loader, "_hotlap_trains", False)
         for lever, change, inference in self._loaders:
-            if trains or inference:
+            if (trains or inference) and lever not in self._out:
                 self._try(lever, change, loader)
 
     def batch(self, iterator: Any, fetch: Callable[[], Any]) -> Any:
         for lever, wrap in self._batches:
+            if lever in self._out:
+                continue
             self._try(lever, self._note, lever)  # the disk may be full
             fetch = _bind(wrap, iterator, fetch)
         return fetch()
 
     def root(self, module: Any, forward: Forward) -> Forward:
         for lever, change in self._roots:
-            self._try(lever, change, module)
+            if lever not in self._out:
+                self._try(lever, change, module)
         for _, lever, wrap in self._forwards:
-            forward = self._try(lever, wrap, module, forward) or forward
+            if lever not in self._out:
+                forward = self._try(lever, wrap, module, forward) or forward
         return forward
 
     def optimizer(self, optimizer: Any) -> None:
         for lever, change in self._optimizers:
-            self._try(lever, change, optimizer)
+            if lever not in self._out:
+                self._try(lever, change, optimizer)
 
     def install(self, name: str, install: Callable[["Seams", dict[str, Any]], None], settings: dict[str, Any]) -> None:
         """Run a lever's in-process half."""
@@ -142,6 +173,8 @@ class Seams:
         self._try(name, install, self, settings)
         if self._registered() == before:
             self._whole.append(name)
+        else:
+            self._acted.discard(name)  # so far it only asked
 
     def _registered(self) -> int:
         registered = (self._loaders, self._batches, self._roots, self._forwards, self._optimizers)

@@ -20,6 +20,8 @@ from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER,
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64
 PATIENCE: Final = 10
+INFERENCE: Final = -1
+"""In place of an optimizer's key: the steps are forwards."""
 
 
 class Steps:
@@ -42,6 +44,7 @@ class Steps:
         "in_forward",
         "loader_rows",
         "manual_open",
+        "nested",
         "on_stack",
         "optimizer_steps",
         "optimizers",
@@ -50,7 +53,9 @@ class Steps:
         "samples_from",
         "step_depth",
         "stepping",
+        "thin",
         "timeline",
+        "unseen",
     )
 
     def __init__(
@@ -77,6 +82,11 @@ class Steps:
         self.loader_rows = False
         self.row_root: int | None = None
         self.samples_from = "none"
+        self.nested = False
+        """Something ran inside `Optimizer.step`: a closure, or another step."""
+        self.thin = self.unseen = 0
+        """thin: the optimizer whose step ends the running step, which is not looked at (`thin.py`), or INFERENCE.
+        unseen: the same, when all is looked at again, to its next step: that may have begun unseen."""
 
     @property
     def infers(self) -> bool:
@@ -186,6 +196,7 @@ class Steps:
         """Returns whether this is an outermost step."""
         if self.step_depth:
             self._drop_failed_step(beginning=1)
+        self.unseen = 0
         self.step_depth += 1
         if self.step_depth > 1:
             return False
@@ -198,9 +209,18 @@ class Steps:
         if self.stepping != optimizer or self.step_depth > 1:
             if self.stepping is not None:
                 self.step_depth -= 1
-            return False
+            return self._unseen_end(optimizer)
         self.step_depth, self.stepping = 0, None
         self.timeline.leave()
+        self.optimizer_steps += 1
+        return True
+
+    def _unseen_end(self, optimizer: int) -> bool:
+        """Whether it is the end of a step that began when nothing was looked at."""
+        if self.unseen != optimizer or self.stepping is not None:
+            return False
+        self.unseen = 0
+        self.timeline.cut()
         self.optimizer_steps += 1
         return True
 
@@ -258,6 +278,19 @@ class Steps:
         if self.on_stack() <= beginning:
             self.step_depth, self.stepping = 0, None
             self.timeline.unwind()
+        else:
+            self.nested = True
+
+    def simple(self) -> int:
+        """What ends each step, where nothing else can: the key of the only optimizer that steps, or INFERENCE. 0 where
+        that is not so, or more than a step is going on."""
+        if self.nested or self.in_data or self.in_forward or self.in_backward or self.step_depth or self.held:
+            return 0
+        if self.timeline.busy:
+            return 0
+        if self.infers:
+            return INFERENCE
+        return self.cycle[0] if len(self.cycle) == 1 and not self._is_manual() else 0
 
     # inside
 

@@ -20,7 +20,7 @@ class Segment:
 
     cuts: the phase that a cut ends, and when, ns. A phase below zero is the complement of that to which the
     time of GAP so far belongs. marks: phase and event of each cut. open_marks: those whose phase is not known yet.
-    full: whether every cut was marked.
+    full: whether every cut was marked. thin: it was not looked at, or not from its beginning.
     """
 
     __slots__ = (
@@ -37,6 +37,7 @@ class Segment:
         "probe",
         "samples",
         "skipped",
+        "thin",
     )
 
     def __init__(self, begun_ns: int) -> None:
@@ -46,7 +47,7 @@ class Segment:
         self.open_marks: list[list[Any]] = []
         self.losses: list[Any] = []
         self.samples = self.compiles = 0
-        self.evaluation = self.skipped = self.probe = self.full = False
+        self.evaluation = self.skipped = self.probe = self.full = self.thin = False
         self.kind = ""
 
     @property
@@ -81,6 +82,7 @@ class Segment:
         self.evaluation |= later.evaluation
         self.skipped |= later.skipped
         self.probe |= later.probe
+        self.thin |= later.thin
         self.compiles += later.compiles
         self.end_ns = later.end_ns
 
@@ -190,6 +192,16 @@ class Timeline:
         self.segment = Segment(done.end_ns)
         self.cuts = self.segment.cuts
         return done
+
+    def go_on(self, at_ns: int) -> None:
+        """Begin a segment at a time before which nothing was cut for a while."""
+        self.segment = Segment(at_ns)
+        self.cuts = self.segment.cuts
+
+    @property
+    def busy(self) -> bool:
+        """Whether a phase is open."""
+        return any(phase not in {OTHER, GAP} for phase in self.stack)
 
     def fold(self) -> None:
         """Bound what a step of very many cuts holds; its phases on the device are then not told."""

@@ -104,6 +104,7 @@ def _seed(seed: int) -> None:
 def _after_fork(agent: Any) -> None:
     """A child forked from a loop (a loader's worker) is left alone; one forked before it may be a rank."""
     agent.guard.on = agent.guard.on and not agent.begun
+    agent.steps.thin = 0
     if agent.begun:
         agent.profile.forget()
     agent.pid = os.getpid()

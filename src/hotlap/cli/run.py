@@ -20,7 +20,7 @@ from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
 from hotlap.tune.recipe import levers_of, variables_of
 
-from ._beside import Beside, screens
+from ._beside import Profiler, screens
 from ._common import print_json, run_folder
 
 PROFILE_STEPS: Final = 3
@@ -53,6 +53,7 @@ def run(
     ] = None,
     profile_memory: Annotated[bool, typer.Option(help="Record allocations too; slower.")] = False,
     profile_stacks: Annotated[bool, typer.Option(help="Record Python stacks too; slower.")] = False,
+    every_step: Annotated[bool, typer.Option(help="Record the phases of every step, however short.")] = False,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
 ) -> int:
     """Run a training command unchanged, time its steps and phases, and say what limits it.
@@ -70,15 +71,12 @@ def run(
 
       hotlap run --profile --steps 50 python train.py
     """
-    words = list(command or [])
-    here = Path.cwd()
+    words, here = list(command or []), Path.cwd()
     find_program(words, here)
     machine = environment(here)
     levers, passed = _levers(recipe, machine, lenient)
-    other = Beside(beside) if beside is not None else None
-    capture = _capture_steps(other, profile, profile_steps)
-    if not profile and ((profile_steps and not capture) or profile_memory or profile_stacks):
-        raise UsageError("--profile-steps, --profile-memory and --profile-stacks go with --profile")
+    profiler = Profiler(beside) if beside is not None else None
+    profiled, captured = _windows(profiler, profile, profile_steps, profile_memory or profile_stacks)
     folder = run_folder(out, words, "run")
     for line in passed:
         stderr_console().print(plain(f"hotlap: left out of the recipe: {line}", "yellow"))
@@ -90,19 +88,25 @@ def run(
         least_steps=steps or 0,
         levers=levers,
         variables=variables_of(levers),
-        profile_steps=(profile_steps or PROFILE_STEPS) if profile else 0,
+        profile_steps=profiled,
         profile_memory=profile_memory,
         profile_stacks=profile_stacks,
+        capture_steps=captured,
+        every_step=every_step,
         recipe=str(recipe) if recipe else None,
-        perf=other.perf if other else None,
-        nsight=other.put_in_front(folder) if other else None,
-        capture_steps=capture,
         cwd=here,
     )
-    record, ended = run_in_foreground(request)
-    if other is not None:
-        other.finish()
-    _finish(folder, record, beside or "", json)
+    return _run(request, profiler, json)
+
+
+def _run(request: Request, profiler: Profiler | None, json: bool) -> int:
+    """Returns the exit code of the command."""
+    if profiler is None:
+        record, ended = run_in_foreground(request)
+    else:
+        record, ended = run_in_foreground(profiler.put_in(request))
+        profiler.finish()
+    _finish(request.folder, record, profiler.name if profiler else "", json)
     return exit_like(ended)
 
 
@@ -127,15 +131,16 @@ def _levers(recipe: Path | None, machine: Environment, lenient: bool) -> tuple[t
     return (), []
 
 
-def _capture_steps(beside: Beside | None, profile: bool, steps: int | None) -> int:
-    """Steps that a profiler in front of the command records. Raises UsageError."""
-    if beside is None or not beside.steps:
-        return 0
-    if profile:
+def _windows(profiler: Profiler | None, profile: bool, steps: int | None, in_detail: bool) -> tuple[int, int]:
+    """Steps that torch.profiler records, and those that a profiler in front of the command does. Raises UsageError."""
+    captured = 0 if profiler is None else profiler.steps and (steps or profiler.steps)
+    if profile and profiler is not None and captured:
         raise UsageError(
-            f"--profile and --with {beside.name} are two runs: one at a time can have the device's counters"
+            f"--profile and --with {profiler.name} are two runs: one at a time can have the device's counters"
         )
-    return steps or beside.steps
+    if not profile and ((steps and not captured) or in_detail):
+        raise UsageError("--profile-steps, --profile-memory and --profile-stacks go with --profile")
+    return (steps or PROFILE_STEPS) if profile else 0, captured
 
 
 def report(folder: Path, record: Run, json: bool) -> None:

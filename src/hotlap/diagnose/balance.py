@@ -48,6 +48,8 @@ def straggler(ranks: Sequence[Sequence[Step]]) -> Late | None:
     walls = [_pace(steps) for steps in ranks if steps]
     if len(walls) < max(2, len(ranks)) or max(walls) > (1 + ALIKE) * min(walls):
         return None
+    if not all(any(step.phases for step in steps) for steps in ranks):
+        return None
     times = [{name: _median(steps, name) for name in OWN} for steps in ranks]
     own = [sum(row.values()) for row in times]
     index = own.index(max(own))
@@ -71,7 +73,7 @@ def _pace(steps: Sequence[Step]) -> float:
 
 def _median(steps: Sequence[Step], name: str) -> float:
     rows = [step.gpu_phases or step.phases for step in steps]
-    return median(getattr(row, name) or 0.0 for row in rows)
+    return median(getattr(row, name) or 0.0 for row in rows if row is not None)
 
 
 def finding(late: Late, rank: int, where: Place | None) -> Finding:

@@ -12,6 +12,7 @@ from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import (
     rank_folders,
     read_facts,
+    read_lines,
     read_problems,
     read_record,
     read_run,
@@ -20,6 +21,7 @@ from hotlap.records.files import (
     read_words,
 )
 from hotlap.records.run import Facts, Phases, Step
+from hotlap.records.tune import LeverLine
 
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
@@ -57,11 +59,17 @@ def read_ranks(folder: Path) -> list[Rank]:
     """The processes of a run that made steps, in rank order."""
     ranks = []
     for path in rank_folders(folder):
-        steps = [step for step in read_steps(path) if step.wall_ms >= LEAST_MS]
+        steps = _of_the_rest(path, [step for step in read_steps(path) if step.wall_ms >= LEAST_MS])
         facts = read_facts(path)
         if steps:
             ranks.append(Rank(path, steps, facts, steady_steps(steps, facts)))
     return ranks
+
+
+def _of_the_rest(rank: Path, steps: list[Step]) -> list[Step]:
+    """Steps in which a lever was still in that left itself out later are marked, so that their times are not quoted."""
+    last = max((line.step for line in read_lines(rank / "levers.jsonl", LeverLine) if line.left_out), default=-1)
+    return [msgspec.structs.replace(step, probe=True) if step.step <= last else step for step in steps]
 
 
 def diagnose(folder: Path) -> Diagnosis:
@@ -120,6 +128,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         findings=tuple(findings),
         steps=steady.seen,
         steady_steps=len(steady.steps),
+        phase_steps=sum(step.phases is not None for step in steady.steps),
         warmup_steps=steady.warmup,
         settled=steady.settled,
         ranks=len(ranks),

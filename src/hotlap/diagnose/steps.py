@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
 from hotlap.records.steady import steady_start
 
+T = TypeVar("T")
 BLOCKS = 8
 LEAST_BLOCK = 8
 MOST_WITHOUT = 0.1
@@ -108,12 +110,29 @@ def spread(walls: Sequence[float]) -> Spread:
 
 
 def mean_phases(steps: Sequence[Step], device: bool) -> Phases | None:
-    """Mean ms in each phase over the steps that know them; on the device, None where no step does."""
-    known = [step.gpu_phases if device else step.phases for step in steps]
-    rows = [row for row in known if row is not None]
-    if not rows:
+    """Mean ms in each phase over the steps that know them, by how many each stands for; None where no step does."""
+    known = standing([step.gpu_phases if device else step.phases for step in steps])
+    if not known:
         return None
-    return Phases(**{name: fmean(getattr(row, name) or 0.0 for row in rows) for name in PHASES})
+    total = sum(times for _, times in known)
+    sums = {name: sum(times * (getattr(row, name) or 0.0) for row, times in known) for name in PHASES}
+    return Phases(**{name: value / total for name, value in sums.items()})
+
+
+def standing(rows: Sequence[T | None]) -> list[tuple[T, int]]:
+    """What is known, each with how many steps it stands for: its own and those before it of which it is not known, the
+    last one for those after it too. So steps that were all looked at weigh no more than those of which one in many was.
+    """
+    known: list[tuple[T, int]] = []
+    before = 0
+    for row in rows:
+        before += 1
+        if row is not None:
+            known.append((row, before))
+            before = 0
+    if known and before:
+        known[-1] = known[-1][0], known[-1][1] + before
+    return known
 
 
 def mean_known(values: Sequence[float | None]) -> float | None:
@@ -123,13 +142,13 @@ def mean_known(values: Sequence[float | None]) -> float | None:
 
 
 def throughput(steady: SteadySteps, from_loader: bool = False) -> float | None:
-    """Rows a second, None unless every step knows its rows.
+    """Rows a second, None unless every step that was looked at knows its rows.
 
     from_loader: rows are of the batches that a loader delivers. Then a step now and then may have none: a loop that
     takes its batches ahead takes none in an epoch's last step and two in the next one's first.
     """
-    rows = [step.samples for step in steady.steps]
-    missing = rows.count(None)
-    if not rows or missing > (MOST_WITHOUT * len(rows) if from_loader else 0):
+    looked_at = standing([step if step.phases is not None else None for step in steady.steps])
+    missing = sum(step.samples is None for step, _ in looked_at)
+    if not looked_at or missing > (MOST_WITHOUT * len(looked_at) if from_loader else 0):
         return None
-    return sum(row or 0 for row in rows) / (sum(steady.times) / 1000)
+    return sum(times * (step.samples or 0) for step, times in looked_at) / (sum(steady.times) / 1000)

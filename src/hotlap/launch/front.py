@@ -130,7 +130,7 @@ class Front:
         listener.settimeout(LOOK_S)
         deadline = time.monotonic() + start_s
         while time.monotonic() < deadline:
-            ended = self.process.poll() is not None
+            ended = self.process.poll() is not None and not self._left_others()
             with contextlib.suppress(TimeoutError):
                 line, _ = listener.accept()
                 line.settimeout(None)
@@ -138,6 +138,15 @@ class Front:
             if ended:
                 raise NotStarted(f"it ended before it had started the command (exit code {self.process.returncode})")
         raise NotStarted(f"it had not started the command after {start_s:.0f} s")
+
+    def _left_others(self) -> bool:
+        """Whether something that the profiler started still runs: the relay, which may be about to call."""
+        assert self.process is not None
+        try:
+            os.killpg(self.process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def finish(self, finish_s: float = FINISH_S) -> str:
         """Wait for the profiler to end by itself. Returns why it was ended, "" where it was not. Ctrl-C ends it."""
@@ -172,7 +181,8 @@ def _handed_over(line: socket.socket, told: Mapping[str, object]) -> Relayed:
     with contextlib.ExitStack() as stack:
         streams = [_stream(number, stack) for number in range(relay.STREAMS)]
         sent = socket.send_fds(line, [text], streams)
-        line.sendall(text[sent:])
+        if sent < len(text):  # to send nothing raises too, where the relay has what it needs and has ended
+            line.sendall(text[sent:])
     word, value, rest = _heard(line)
     if word == "pid":
         return Relayed(line, int(value), rest)

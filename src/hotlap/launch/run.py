@@ -41,6 +41,7 @@ class Request:
     profile_memory: bool = False
     profile_stacks: bool = False
     capture_steps: int = 0
+    every_step: bool = True
     recipe: str | None = None
     perf: str | None = None
     nsight: Nsight | None = None
@@ -65,6 +66,7 @@ class Request:
             profile_stacks=self.profile_stacks,
             capture=self.nsight.name if self.nsight else "",
             capture_steps=self.capture_steps if self.nsight else 0,
+            every_step=self.every_step,
         )
 
     def record(self) -> Run:

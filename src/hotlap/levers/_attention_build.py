@@ -19,11 +19,30 @@ def by_math(*args: Any, **kwargs: Any) -> Any:
         return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
 
 
+def without_cudnn(*args: Any, **kwargs: Any) -> Any:
+    """scaled_dot_product_attention by any kernel but cuDNN's, for lengths that vary: see the lever `sdpa-backend`."""
+    enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
+
+
 class SparseMask(NamedTuple):
     """Nodes that hold a sparse mask and its blocks, and its place among those kept."""
 
     nodes: tuple[Any, ...]
     at: int
+
+
+def _kernel(site: Site, dtype: Any, same_random: bool) -> Any:
+    if same_random and site.dropout:
+        return by_math
+    varies = any(type(size) is not int for size in site.shape)
+    if varies and dtype in HALF and site.final.meta["example_value"].is_cuda:
+        return without_cudnn
+    return torch.nn.functional.scaled_dot_product_attention
 
 
 class Build:
@@ -32,7 +51,7 @@ class Build:
     def __init__(self, graph: Any, site: Site, dtype: Any, same_random: bool, alone: bool = False) -> None:
         self.graph, self.site, self.dtype, self.alone = graph, site, dtype, alone
         self.batch = site.shape[:-2]
-        self.kernel = by_math if same_random and site.dropout else torch.nn.functional.scaled_dot_product_attention
+        self.kernel = _kernel(site, dtype, same_random)
         self.uniform: Any = None
         self.nodes: list[Any] = []
 

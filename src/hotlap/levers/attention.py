@@ -9,11 +9,12 @@ logged or kept is left as it is.
 
 import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings, unknown
+from . import _same_random
+from ._base import Applies, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -32,7 +33,7 @@ ERRORS: Final = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, 
 """What may go wrong in the pass or in writing down what it did. The compiler runs it, where no hook's guard reaches."""
 
 
-class Attention(Lever):
+class Attention(_same_random.DrawsOtherwise):
     name = "attention"
     meaning = "hand-written attention as one fused kernel that never writes the weights to memory"
     risk = "numeric"
@@ -43,27 +44,19 @@ class Attention(Lever):
         if not roots:
             return Applies(False, "no module's forward was seen")
         if not any(root.softmax for root in roots):
-            return Applies(False, "no softmax was found in the code of the model")
+            return Applies(False, "no softmax beside a product of matrices was found in the code of the model")
         if all(root.compiled for root in roots):
             return Applies(False, "the script compiles the model itself")
-        return Applies(True, "the code of the model calls softmax")
+        return Applies(True, "the code of the model calls softmax, and multiplies matrices")
 
     def share(self, context: Context) -> float:
         most = LAUNCH_SHARE if context.diagnosis.bound == "launch" else SHARE
         return most * context.share_of("forward", "backward")
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        if settings.get("same_random") not in {None, True}:
-            return f"same_random must be true, not {settings.get('same_random')!r}"
-        return unknown(settings, ("same_random",))
-
-    def for_parity(self, settings: Settings) -> Settings | None:
-        return {**settings, "same_random": True}
-
     def install(self, seams: "Seams", settings: Settings) -> None:
         from ._graph import PASSES
 
-        fused = Fused(seams, bool(settings.get("same_random")))
+        fused = Fused(seams, bool(settings.get(_same_random.SETTING)))
         PASSES.append(fused.rewrite)
         seams.wrap_forward(fused.wrap, ORDER)
 
@@ -125,6 +118,8 @@ class Fused:
         """The pass over each captured graph. An error of its own leaves the graph valid, and is recorded."""
         from ._attention_rewrite import rewrite
 
+        if self.off:
+            return
         roots = [root for reference in self.roots if (root := reference()) is not None]
         try:
             report = rewrite(graph_module, inputs, roots, self.guard, self.constant_masks, self.same_random, self.alone)
@@ -142,10 +137,10 @@ class Fused:
             self.seams.agent.append("attention.jsonl", json.dumps(asdict(report)) + "\n")
 
     def give_up(self) -> None:
-        """Nothing to do here: say so, and capture no graphs for nothing."""
+        """Nothing to do here: say so, and capture no graphs for nothing. Those captured so far are as they were."""
         self.off = True
         why = f" ({'; '.join(sorted(set(self.left))[:3])})" if self.left else ""
-        self.seams.refuse(LEVER.name, f"no hand-written attention was found{why}")
+        self.seams.leave_out(LEVER.name, f"no hand-written attention was found{why}")
 
 
 LEVER = Attention()

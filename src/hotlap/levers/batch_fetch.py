@@ -40,6 +40,8 @@ class BatchFetch(Lever):
             return loader
         if not loader.holds_tensors:
             return Applies(False, "the dataset holds no tensor that its samples could be views of")
+        if loader.views is False:
+            return Applies(False, "the samples are not views of the same tensors")
         if (loader.rows or 0) > MOST_ROWS:
             return Applies(False, f"asking for all {loader.rows} samples once would take too long")
         if loader.draws:
@@ -86,7 +88,9 @@ class Gathering:
         self.seams.on_batch(self.fetch)
 
     def look(self, loader: Any) -> None:
-        """Before a training loader is iterated. Raises RuntimeError where the first one can't be taken."""
+        """Before a training loader is iterated. Raises Refused where the first one can't be taken."""
+        from hotlap.agent.seams import Refused
+
         key = id(loader.dataset)
         if key not in self.tables and len(self.tables) < MOST_DATASETS:
             self.kept.append(loader.dataset)
@@ -97,7 +101,7 @@ class Gathering:
                 why = table.survey(self.seams.apart)
                 self.tables[key] = table if why is None else None
             if why is not None and len(self.tables) == 1:
-                raise RuntimeError(why)
+                raise Refused(why)
         if self._table(loader.dataset) is not None and loader.num_workers:
             _samples.to_main(loader)
 

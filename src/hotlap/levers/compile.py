@@ -42,8 +42,9 @@ class Compile(_same_random.DrawsOtherwise):
     def variants(self, context: Context) -> list[Settings]:
         if context.varied:
             return [{"mode": "dynamic"}, {"mode": "default"}]
+        by_value = any(root.shapes_by for root in context.facts.roots)  # each new shape would need a CUDA graph
         expandable = EXPANDABLE in context.active.get("allocator", {}).values()  # with CUDA graphs it has hung
-        if context.cuda and context.diagnosis.bound == "launch" and not expandable:
+        if context.cuda and context.diagnosis.bound == "launch" and not expandable and not by_value:
             return [{"mode": "reduce-overhead"}, {"mode": "default"}]
         return [{"mode": "default"}]
 

@@ -60,8 +60,14 @@ class CompileBlocks(_same_random.DrawsOtherwise):
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get(_same_random.SETTING):
             _same_random.draw_as_without(self.name)
-        compile_losses()
-        seams.on_root(functools.partial(compile_blocks, dynamic=True if settings["shapes"] == "dynamic" else None))
+        dynamic = True if settings["shapes"] == "dynamic" else None
+        with_losses = functools.cache(compile_losses)  # once, and not where the lever refuses
+
+        def change(root: Any) -> None:
+            compile_blocks(root, dynamic)
+            with_losses()
+
+        seams.on_root(change)
 
     def source(self, settings: Settings) -> str:
         dynamic = "dynamic=True" if settings["shapes"] == "dynamic" else ""

@@ -131,14 +131,16 @@ class Cache:
         self.looked = False
 
     def look(self, loader: Any) -> None:
-        """Before a training loader is iterated. Raises RuntimeError where the first one can't be taken."""
+        """Before a training loader is iterated. Raises Refused where the first one can't be taken."""
+        from hotlap.agent.seams import Refused
+
         if not self.looked:
             self.looked = True
             why = _samples.why_not(loader)
             store = self._new(loader.dataset) if why is None else None
             why = why or self._ask(store.prove if store is not None else str)
             if why:
-                raise RuntimeError(why)
+                raise Refused(why)
             self.store = store
         elif self._holds(loader.dataset) and self.store is not None and self.store.count:
             self.store.audits += 1

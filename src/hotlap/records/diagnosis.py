@@ -51,7 +51,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """step_ms: see `diagnose.steps.step_time`. throughput: rows a second over all ranks, None where unknown.
 
     phases: host ms a step (they sum to the mean step). gpu_phases: the same cuts on the device. steps: seen;
-    steady_steps: those that the numbers rest on; settled: whether a steady state was recognised. clock: whose step_ms,
+    steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None: of an older
+    hotlap, all); settled: whether a steady state was recognised. clock: whose step_ms,
     spread and throughput are: the device's where the host ran ahead of it, so that its own clock shows only how long
     issuing takes (`diagnose.steps.SteadySteps.host_ahead`).
     """
@@ -70,6 +71,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     steps: int = 0
     steady_steps: int = 0
+    phase_steps: int | None = None
     warmup_steps: int = 0
     settled: bool = True
     ranks: int = 1

@@ -86,13 +86,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     "inference". evaluation: an evaluation ran inside. compiles: frames torch.compile compiled inside. skipped: a
     GradScaler skipped the update. probe: evidence of parity was taken, so the time is not to be quoted. backlog_ms:
     device work still queued when the host reached the step's end (CUDA).
+
+    phases: None in a step that was timed and not looked at (`agent/thin.py`); its loss and samples are not known then.
     """
 
     step: int
     time: float
     wall_ms: WallMs
     gpu_ms: Ms | None = None
-    phases: Phases
+    phases: Phases | None
     gpu_phases: Phases | None = None
     loss: float | None = None
     losses: tuple[float | None, ...] | None = None
@@ -111,7 +113,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     rows, epoch_batches: an epoch of it, where a sampler of torch's own tells. default_collate: torch makes its batches.
     own_workers: it sets a timeout or starts its workers with a function of the user's. holds_tensors: the dataset has a
-    tensor among its attributes. draws: making a sample drew random numbers (of the global generators; watched in trials
+    tensor among its attributes; views: the samples of a batch are views of the same tensors (of the second one, watched
+    as draws is). draws: making a sample drew random numbers (of the global generators; watched in trials
     without workers only). making_cpu: share of the time spent making batches in which the processor was used; the rest
     waits for files or the network. objects, objects_in: Python objects in the largest container of the dataset, where
     these are very many; worker_growth_bytes: memory that its first worker has come to own meanwhile. repeated_rows:
@@ -143,6 +146,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     default_collate: bool = False
     own_workers: bool = False
     holds_tensors: bool = False
+    views: bool | None = None
     draws: bool | None = None
     making_cpu: float | None = None
     objects: Count = 0
@@ -156,10 +160,12 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module whose forward was seen. parameters: their number. blocks: modules in it that are repeated
-    (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it (`agent/softmax.py`). classes:
-    the most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
-    forwards. empty_blocks: where the lever `attention` is in, the largest share of blocks (128 by 128) that a constant
-    mask leaves empty: of those within the lower triangle where it lies in that, else of all.
+    (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it beside a product of matrices,
+    sdpa: it calls torch's fused attention, cumsum: it names that, shapes_by: a function in it whose result has a shape
+    that depends on values (all `agent/softmax.py`). classes: the most outputs of a linear layer outside of repeated
+    blocks. shapes: different shapes of its inputs in the first forwards. empty_blocks: where the lever `attention` is
+    in, the largest share of blocks (128 by 128) that a constant mask leaves empty: of those within the lower triangle
+    where it lies in that, else of all.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
     """
@@ -175,6 +181,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     dropout: int = 0
     sparse: bool = False
     softmax: bool = False
+    sdpa: bool = False
+    cumsum: bool = False
+    shapes_by: str = ""
     classes: Count = 0
     compiled: bool = False
     autocast: str | None = None

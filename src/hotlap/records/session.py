@@ -37,7 +37,8 @@ class Session:
     rounding carries). redraw: reseed the random generators after the first batch (the twin that shows how far other
     random draws carry). profile_steps: steps to record with torch.profiler, 0 for no profile; profile_memory,
     profile_stacks: with allocations, with Python stacks. capture_steps: steps that the profiler in front of the command
-    is to record, which `capture` names (`nsys`, `ncu`), 0 for none. fail_in: the hook in which a test wants an error.
+    is to record, which `capture` names (`nsys`, `ncu`), 0 for none. every_step: look at the phases of every step,
+    however short. fail_in: the hook in which a test wants an error.
     """
 
     folder: str
@@ -56,6 +57,7 @@ class Session:
     profile_stacks: bool = False
     capture: str = ""
     capture_steps: int = 0
+    every_step: bool = True
     fail_in: str | None = None
 
     @property

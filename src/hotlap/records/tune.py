@@ -56,16 +56,28 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeverLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of `rank-K/levers.jsonl`: a lever took hold, or has measured the error of the output."""
+    """A line of `rank-K/levers.jsonl`: a lever took hold, has measured the error of the output, or left itself out.
+
+    left_out: why, where it did; step: the one in which it did so, whose time and those before are not of the rest."""
 
     lever: str
     output_error: OutputError | None = None
+    left_out: str | None = None
+    step: int = 0
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A lever that was asked for in a trial and left itself out, so that the trial is one of the others."""
+
+    lever: Lever
+    why: str
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A short run with some levers. ratio: what the objective measures of the incumbent over this one's (above 1 is
-    better); rows: a step has, over all ranks, None unknown; peak_rss_bytes: the largest of a rank's process. lever: the
-    one that could not be put in. session: 0, or how often the tune had been resumed. output_errors: by lever, of those
+    """A short run with some levers. levers: those that were in; left_out: others that were asked for. ratio: what the
+    objective measures of the incumbent over this one's (above 1 is better); rows: a step has, over all ranks, None
+    unknown; peak_rss_bytes: the largest of a rank's process. lever: the one that could not be put in. session: 0, or
+    how often the tune had been resumed. output_errors: by lever, of those
     that change outputs; the largest of a rank."""
 
     id: int
@@ -85,6 +97,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     lever: str | None = None
     session: int = 0
     output_errors: dict[str, OutputError] = {}
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def asked(self) -> tuple[Lever, ...]:
+        """The levers that the trial was begun with."""
+        return (*self.levers, *(one.lever for one in self.left_out))
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,8 @@ def _basis(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
     """What the numbers rest on."""
     ranks = f", {number(diagnosis.ranks, 'rank')}" if diagnosis.ranks > 1 else ""
     yield f"{diagnosis.steady_steps} steady of {number(diagnosis.steps, 'step')}{ranks}"
+    if diagnosis.phase_steps is not None and diagnosis.phase_steps < diagnosis.steady_steps:
+        yield f"phases from {diagnosis.phase_steps} of them"
     if diagnosis.mode == "inference":
         yield "inference: a step is one forward"
     yield diagnosis.device_name or diagnosis.device

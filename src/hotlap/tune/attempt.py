@@ -47,7 +47,7 @@ def attempt(state: State, candidate: Candidate) -> bool:
     while (at := next_variant(candidate.variants, measured, search)) is not None:
         try:
             success, ratio = try_uses(
-                state, incumbent, (_use(candidate, at),), candidate.predicted, best.ratio if best else 0.0
+                state, incumbent, (_use(candidate, at),), (candidate.predicted,), best.ratio if best else 0.0
             )
         except BudgetSpent:
             if best is None:
@@ -106,25 +106,31 @@ def try_uses(
     state: State,
     incumbent: Incumbent,
     uses: Sequence[records.Lever],
-    predicted: float | None,
+    predicted: Sequence[float | None],
     to_beat: float = 0.0,
     instead_of: Sequence[str] = (),
 ) -> tuple[Success | None, float]:
     """One trial of levers on top of the incumbent: (success, or None; the ratio, 0 where there is none).
 
     A single lever that is no success is noted as dropped; of several the caller has to find out which. instead_of: the
-    incumbent's levers that they replace.
+    incumbent's levers that they replace. predicted: of each use, None unknown. Levers that left themselves out of the
+    trial are noted, and it counts as one of the others.
     """
     levers = [*(use for use in incumbent.levers if use.name not in instead_of), *uses]
+    purpose = f"try {' + '.join(use.name for use in uses)}"
+    trial = state.trial(purpose, levers, trying=uses)
+    if trial.left_out:
+        state.leave_out(trial)
+        predicted = [one for one, use in zip(predicted, uses, strict=True) if use in trial.levers]
+        uses, levers = [use for use in uses if use in trial.levers], list(trial.levers)
     single = uses[0] if len(uses) == 1 else None
     title = " + ".join(use_text(use) for use in uses)
-    purpose = f"try {' + '.join(use.name for use in uses)}"
-    trial = state.trial(purpose, levers)
+    most = math.prod(one or 1.0 for one in predicted)
     if trial.outcome != "measured" or trial.step_ms is None:
         _failed(state, single, title, f"{trial.outcome}: {trial.why}")
         return None, 0.0
     ratio, looks = incumbent.value / state.value(trial), ""
-    if unsure(state, ratio) or (predicted and math.log(ratio) > BEYOND * math.log(max(predicted, 1.001))):
+    if unsure(state, ratio) or (any(predicted) and math.log(ratio) > BEYOND * math.log(max(most, 1.001))):
         try:
             ratio, looks = _agreed(ratio, again(state, incumbent, levers, purpose, trial)), " in two looks"
         except BudgetSpent:
@@ -141,6 +147,8 @@ def try_uses(
             state.say(f"drop  {title}  {state.shown(trial)}  {ratio:.2f}×{looks}")
         return None, ratio
     judged = _judged(state, levers, single, title, trial, ratio)
+    if judged is None and trial.left_out:  # the fault may be of those that were in at first
+        return try_uses(state, incumbent, uses, predicted, to_beat, instead_of)
     if judged is None:
         return None, 0.0
     state.budget.best_took(trial.wall_s, trial.warmup_s)
@@ -150,7 +158,8 @@ def try_uses(
 def _judged(
     state: State, levers: Sequence[records.Lever], single: records.Lever | None, title: str, trial: Trial, ratio: float
 ) -> tuple[Trial, Parity] | None:
-    """The trial with its parity; None, and noted, where learning changed. Raises BudgetSpent."""
+    """The trial with its parity; None where learning changed, which is noted if no other levers were in at first.
+    Raises BudgetSpent."""
     try:
         parity = state.proof.judge(levers, trial)
     except BudgetSpent:
@@ -158,7 +167,8 @@ def _judged(
         raise
     trial = state.trials.amend(trial, ratio=ratio, parity=parity)
     if not parity.ok:
-        _failed(state, single, title, f"parity: {parity.why}", ratio)
+        if not trial.left_out:
+            _failed(state, single, title, f"parity: {parity.why}", ratio)
         return None
     return trial, parity
 
@@ -226,8 +236,9 @@ def _agreed(one: float, two: float) -> float:
 
 
 def keep(state: State, incumbent: Incumbent, success: Success, candidates: Sequence[Candidate]) -> None:
-    """The levers of a success are part of the incumbent from here on."""
+    """The levers of a success are part of the incumbent from here on. candidates: those that were tried, in order."""
     names = tuple(use.name for use in success.uses)
+    candidates = [one for one in candidates if one.lever.name in names]
     for candidate, use in zip(candidates, success.uses, strict=True):
         state.found.dropped.pop(use.name, None)
         state.found.kept.append(

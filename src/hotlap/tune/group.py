@@ -3,16 +3,28 @@
 If the trial runs, is faster and holds parity, all of them are kept, and leave-one-out says afterwards what each is
 worth. Parity of the set is what counts, since the set is what the recipe uses; it is judged by the weakest of its risks
 and the sum of its tolerances, as if they had been added one by one. If something is wrong with the set, it is parted:
-first what is most likely the culprit from the rest, else in halves, each tried on top of what was kept by then. A lever
-that could not be put in says so by name: it is dropped at once, and the others are the next set.
+first what is most likely the culprit from the rest, else in halves, each tried on top of what was kept by then.
+
+A lever that could not be put in says so by name. Where it left nothing behind, the trial goes on as one of the others;
+else it is dropped, and the others are the next set.
 """
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from hotlap.records.tune import Trial
 
 from .attempt import attempt, keep, try_uses
 from .candidates import Candidate, excluded
-from .state import State
+from .state import State, use_text
+
+COMPILERS: Final = ("compile", "compile-blocks")
+GRAPHS: Final = "reduce-overhead"
+"""The mode of `compile` that records CUDA graphs, one for each shape of what comes in."""
+MUCH_SLOWER: Final = 0.67
+MANY_RECOMPILES: Final = 6
+"""torch.compile gives a function up after 8."""
 
 
 def try_together(state: State, group: Sequence[Candidate]) -> bool:
@@ -22,20 +34,60 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     if len(group) == 1:
         return attempt(state, group[0])
     incumbent = state.best
-    predicted = math.prod(one.predicted or 1.0 for one in group)
     at = len(state.trials.done)
-    success, ratio = try_uses(state, incumbent, [one.use for one in group], predicted)
+    success, ratio = try_uses(state, incumbent, [one.use for one in group], [one.predicted for one in group])
     if success is not None:
         keep(state, incumbent, success, group)
         return True
     failed = state.trials.done[at]
+    left = {one.lever.name for one in failed.left_out}
     named = [one for one in group if one.lever.name == failed.lever]
     if named:  # it says no by itself, so that the rest has not been tried yet
         state.refuse(named[0].use, f"{failed.outcome}: {failed.why}")
         return try_together(state, _still_usable(state, [one for one in group if one not in named]))
+    if left:
+        group = _still_usable(state, [one for one in group if one.lever.name not in left])
+    return _in_parts(state, group, ratio, failed)
+
+
+def _in_parts(state: State, group: Sequence[Candidate], ratio: float, failed: Trial) -> bool:
+    """What to do with levers that failed together, or won nothing (ratio above 0)."""
+    if len(group) == 1:  # the others left themselves out
+        return try_together(state, [replace(one, variants=one.variants[1:]) for one in group if one.variants[1:]])
+    blamed, why = blame(state, group, ratio, failed)
+    if blamed is not None:
+        state.say(f"blame  {use_text(blamed.use)}  {why}")
+        rest = [one for one in group if one is not blamed]
+        kept = try_together(state, _still_usable(state, rest))
+        return _otherwise(state, blamed, why, ratio) or kept
     first, second = parts(group, slow=ratio > 0)
     kept = try_together(state, first)
     return try_together(state, _still_usable(state, second)) or kept
+
+
+def _otherwise(state: State, blamed: Candidate, why: str, ratio: float) -> bool:
+    """Try a lever with other settings than those that made a set slower."""
+    if len(blamed.variants) < 2:
+        state.refuse(blamed.use, f"slower: {why}", ratio)
+        return False
+    other = replace(blamed, variants=blamed.variants[1:])
+    return try_together(state, _still_usable(state, [other]))
+
+
+def blame(state: State, group: Sequence[Candidate], ratio: float, failed: Trial) -> tuple[Candidate | None, str]:
+    """The compiler of a set with which steps are much slower, where its own records say that it never comes to rest:
+    (the lever and why, or None)."""
+    compilers = [one for one in group if one.lever.name in COMPILERS]
+    if len(compilers) != 1 or not 0 < ratio < MUCH_SLOWER:
+        return None, ""
+    if compilers[0].variants[0].get("mode") == GRAPHS:
+        return compilers[0], f"{1 / ratio:.3g} times the step with CUDA graphs, of which each new shape needs another"
+    facts = state.trials.rank(failed).facts
+    functions = facts.compiled if facts is not None else ()
+    worst = max(functions, key=lambda one: (one.reached, one.recompiles), default=None)
+    if worst is None or not (worst.reached or worst.recompiles >= MANY_RECOMPILES):
+        return None, ""
+    return compilers[0], f"{1 / ratio:.3g} times the step: {worst.function} was compiled {worst.recompiles + 1} times"
 
 
 def _still_usable(state: State, group: Sequence[Candidate]) -> list[Candidate]:

@@ -30,6 +30,11 @@ AA_LEAST: Final = 1e-4
 """Where the command differs from itself at all, relative differences below this are rounding: one pair of runs says
 that there is noise, but hardly how much (the ratio of two such differences has no bounded variance)."""
 TWIN_FACTOR: Final = 2.5
+FEW_TWINS: Final = 2
+NEAR: Final = 2.0
+"""After FEW_TWINS more are made only of a trial that is over its limits by less than this. Were the gaps of all runs
+drawn alike (normal, as where rounding grows until it fills what it can), one lever in 46 would be refused with two
+nudged twins, and one in 180 with four."""
 GRADIENT_TOLERANCE: Final = 0.02
 UPDATE_TOLERANCE: Final = 0.05
 DIRECTION_TOLERANCE: Final = 0.2
@@ -52,7 +57,7 @@ class Twins:
     """Runs of the bare command that show its own sensitivity; made only when they are needed.
 
     nudged, redrawn: made one after another until what one of them does is enough, since a single run says little of the
-    spread of single numbers.
+    spread of single numbers; see `_widened`.
     """
 
     nudged: Sequence[Callable[[], Evidence | None]]
@@ -131,7 +136,9 @@ def _widened(
 ) -> "Limits | None":
     """Limits widened by one twin after another, until they hold; None where no twin could be made."""
     wide: Limits | None = None
-    for make in twins:
+    for made, make in enumerate(twins):
+        if made >= FEW_TWINS and wide is not None and wide.over(found) > NEAR:
+            break
         twin = make()
         if twin is not None:
             wide = (wide or limits).widest(Limits.times(gaps(base, twin, later), TWIN_FACTOR))
@@ -246,6 +253,10 @@ class Limits:
             for name, gap, limit in rows
             if not gap <= limit  # a gap that is not a number is over any limit
         ]
+
+    def over(self, found: Gaps) -> float:
+        """How many times its limit the worst gap is; 1 where none is over."""
+        return max((ratio for ratio, _ in self._over(found)), default=1.0)
 
     def hold(self, found: Gaps) -> bool:
         """Whether no gap is over its limit."""

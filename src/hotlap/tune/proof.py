@@ -1,5 +1,6 @@
 """Parity of trials: runs the twins that a judgement needs, each once, and remembers what they showed."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -16,6 +17,13 @@ from .trials import Special, Trials, names
 
 NUDGE: Final = 2.0**-9
 """Half a unit in the last place of bfloat16 (8 significant bits), relative."""
+NUDGES: Final = {
+    "nudged twin": NUDGE,
+    "second nudged twin": -NUDGE,
+    "third nudged twin": NUDGE * (1 + 2.0**-20),
+    "fourth nudged twin": -NUDGE * (1 + 2.0**-20),
+}
+"""Each size has signs of its own (`agent.probe.nudge`)."""
 SAME_RANDOM: Final = "in a run of its own that draws the same random numbers as without the lever"
 RESIZED: Final = "not compared: a step holds other samples, as was asked for, so losses step by step say nothing"
 Run = Callable[[str, Sequence[records.Lever], Special], Trial]
@@ -68,10 +76,7 @@ class Proof:
     def _twin_runs(self, levers: Sequence[records.Lever]) -> Twins:
         seed = self.trials.plan.seed
         return Twins(
-            nudged=[
-                lambda: self._twin("nudged twin", Special(nudge=NUDGE)),
-                lambda: self._twin("second nudged twin", Special(nudge=-NUDGE)),
-            ],
+            nudged=[functools.partial(self._twin, name, Special(nudge=size)) for name, size in NUDGES.items()],
             redrawn=[
                 lambda: self._twin("redrawn twin", Special(redraw=seed + 4049)),
                 lambda: self._twin("second redrawn twin", Special(redraw=seed + 8101)),

@@ -223,7 +223,7 @@ class Search:
     def _take_over(self, known: Remembered, kept: list[Candidate]) -> bool:
         """Try the remembered set; whether it is one still."""
         state = self.state
-        success, _ = try_uses(state, state.best, [one.use for one in kept], None)
+        success, _ = try_uses(state, state.best, [one.use for one in kept], [None] * len(kept))
         if success is None:
             return False
         keep(state, state.best, success, kept)
@@ -279,7 +279,7 @@ class Search:
         candidate = predict(state, lever, context)
         if not candidate.variants:
             return
-        success, ratio = try_uses(state, incumbent, [candidate.use], None, instead_of=rivals)
+        success, ratio = try_uses(state, incumbent, [candidate.use], [None], instead_of=rivals)
         if success is None:
             why = f"no better than {rivals[0]}, which it can't be used with"
             if 0 < ratio < LEAST_GAIN:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -22,6 +22,10 @@ from .trials import Special, Trials
 
 if TYPE_CHECKING:
     from .whatif import WhatIf
+
+
+TOO_SLOW: Final = 3.0
+"""Times the bare command's step: a try whose steps take longer is ended after a few."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +119,34 @@ class State:
             raise BudgetSpent
         self.budget.afford_second_look(seconds)
 
-    def trial(self, purpose: str, levers: Sequence[records.Lever], brief: bool = False) -> Trial:
-        """Make a trial if it can be afforded. Raises BudgetSpent, also where the budget ended it early."""
+    def trial(
+        self, purpose: str, levers: Sequence[records.Lever], brief: bool = False, trying: Sequence[records.Lever] = ()
+    ) -> Trial:
+        """Make a trial if it can be afforded. Raises BudgetSpent, also where the budget ended it early.
+
+        trying: the levers that it is about; of several some may leave themselves out.
+        """
         if not self.trials.knows(purpose, levers):
             if self.unproved is not None:
                 raise BudgetSpent
             self.budget.afford()
         names = [lever.name for lever in levers]
         timeout = self.budget.timeout(names, self.budget.reserve())
-        trial = self.trials.run(purpose, levers, Special(brief=brief and self.budget.quiet), timeout)
+        special = Special(
+            brief=brief and self.budget.quiet,
+            trying=tuple(lever.name for lever in trying),
+            slow_ms=self._too_slow(levers) if trying else None,
+        )
+        trial = self.trials.run(purpose, levers, special, timeout)
         if trial.outcome == "timeout" and timeout < self.budget.patience(names):
             raise BudgetSpent
         return trial
+
+    def _too_slow(self, levers: Sequence[records.Lever]) -> float | None:
+        """Ms a step from which on a try has lost; None where steps may be longer."""
+        step_ms = max((base.step_ms or 0.0 for base in self.bases), default=0.0)  # where they differ, the machine does
+        resized = any(self.levers[lever.name].resizes_step for lever in levers if lever.name in self.levers)
+        return None if not step_ms or resized or self.objective.memory else TOO_SLOW * step_ms
 
     def value(self, trial: Trial) -> float:
         """What is to be small, of a trial that was measured. A price is a factor, so cost orders trials as time does.
@@ -175,6 +195,13 @@ class State:
         self.drop(use.name, why, ratio)
         self.refused.add(use.name)
         self.say(f"drop  {use_text(use)}  {f'{ratio:.2f}×  ' if ratio else ''}{why[:160]}")
+
+    def leave_out(self, trial: Trial) -> None:
+        """Levers that a trial could do without are not tried again."""
+        for one in trial.left_out:
+            self.drop(one.lever.name, f"refused: {one.why}")
+            self.refused.add(one.lever.name)
+            self.say(f"left out  {use_text(one.lever)}  {one.why[:160]}")
 
     def note(self, name: str, **changes: Any) -> None:
         """More is known of a kept lever."""

@@ -5,7 +5,7 @@ A trial that was made before (same levers, same purpose) is not made again: `--r
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -18,21 +18,21 @@ from hotlap.diagnose.steps import step_time
 from hotlap.launch.run import Request, output_tail, run_apart
 from hotlap.launch.supervise import Ended
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.errors import AgentError, NothingMeasured, RecordError
+from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import (
     new_folder,
     rank_folders,
     read_lines,
     read_problems,
     read_record,
-    read_words,
     write_atomic,
 )
 from hotlap.records.run import Environment, Lever, Step
-from hotlap.records.tune import LeverLine, Outcome, OutputError, Trial, Tune
+from hotlap.records.tune import LeftOut, LeverLine, Outcome, OutputError, Trial, Tune
 
 from .evidence import Evidence, read_evidence
 from .recipe import variables_of
+from .watch import NONE, SLOW_STEPS, Refusal, Spare, TooSlow, Watch, left_out, spared
 
 STEPS: Final = 400
 SECONDS: Final = 3.0
@@ -82,7 +82,8 @@ class Special:
     """What sets a trial apart beside its levers.
 
     brief: fewer steps, for what is only compared with a trial made before. profiled: with a window of torch.profiler
-    after the steps that are timed. longer_s: more seconds of steps than others measure.
+    after the steps that are timed. longer_s: more seconds of steps than others measure. trying: the levers that the
+    trial is about, of which some may leave themselves out. slow_ms: it is ended when SLOW_STEPS take longer than this.
     """
 
     nudge: float = 0.0
@@ -90,10 +91,8 @@ class Special:
     brief: bool = False
     profiled: bool = False
     longer_s: float = 0.0
-
-
-class Refusal(Exception):
-    """A lever could not be put in, so that the rest of the trial would say nothing of it."""
+    trying: tuple[str, ...] = ()
+    slow_ms: float | None = None
 
 
 @dataclass
@@ -213,11 +212,13 @@ class Trials:
             cwd=plan.cwd,
         )
         begun = time.monotonic()
-        outcome, why, known = self._outcome(request, timeout_s)
+        outcome, why, known = self._outcome(request, special, timeout_s)
+        left = known.pop("left_out", {})
         trial = Trial(
             id=number,
             purpose=purpose,
-            levers=levers,
+            levers=tuple(lever for lever in levers if lever.name not in left),
+            left_out=tuple(LeftOut(lever=lever, why=left[lever.name]) for lever in levers if lever.name in left),
             folder=str(folder.relative_to(plan.folder)),
             outcome=outcome,
             why=why,
@@ -226,36 +227,17 @@ class Trials:
         )
         return msgspec.structs.replace(trial, **known)
 
-    def _outcome(self, request: Request, timeout_s: float) -> Reading:
+    def _outcome(self, request: Request, special: Special, timeout_s: float) -> Reading:
+        spare = spared(request.levers, special.trying)
+        watch = Watch(request.folder, self.listener, self.plan.steps, spare, special.slow_ms)
         try:
-            _, ended = run_apart(request, timeout_s, self._watcher(request.folder))
+            _, ended = run_apart(request, timeout_s, watch)
         except Refusal:
-            return "refused", *(_refusal(request.folder) or ("", {}))
-        return read_outcome(request.folder, ended, timeout_s)
-
-    def _watcher(self, folder: Path) -> Callable[[], None]:
-        path = folder / "rank-0" / "steps.jsonl"
-        state = {"at": 0, "steps": 0, "next": 0.0}
-        failure, problems = folder / "session.json.error", folder / "rank-0" / "problems.jsonl"
-
-        def watch() -> None:
-            if failure.exists():
-                raise AgentError(f"hotlap's agent can't start in this command: {read_words(failure)}")
-            if time.monotonic() < state["next"]:
-                return
-            state["next"] = time.monotonic() + 0.3
-            if problems.exists() and any(problem.lever for problem in read_problems(path.parent)):
-                raise Refusal
-            if not path.exists():
-                return
-            with path.open("rb") as file:
-                file.seek(int(state["at"]))
-                new = file.read(1 << 20)
-            state["at"] += len(new)
-            state["steps"] += new.count(b"\n")
-            self.listener.step(int(state["steps"]), self.plan.steps, None)
-
-        return watch
+            return "refused", *(_refusal(request.folder, {}) or ("", {}))
+        except TooSlow as slow:
+            why = f"ended after {SLOW_STEPS} slow steps"
+            return "measured", why, {"step_ms": slow.step_ms, "left_out": left_out(request.folder, spare)}
+        return read_outcome(request.folder, ended, timeout_s, spare)
 
 
 def _showed_a_gain(result: Path) -> bool:
@@ -265,9 +247,16 @@ def _showed_a_gain(result: Path) -> bool:
         return False
 
 
-def read_outcome(folder: Path, ended: Ended, timeout_s: float) -> Reading:
-    """What came of a trial: the numbers where it was measured, the lever that could not be put in where one was not."""
-    refused = _refusal(folder)
+def read_outcome(folder: Path, ended: Ended, timeout_s: float, spare: Spare = NONE) -> Reading:
+    """What came of a trial: the numbers where it was measured, the lever that could not be put in where one was not,
+    and those that left themselves out, of those that may (spare)."""
+    left = left_out(folder, spare)
+    outcome, why, known = _came_of(folder, ended, timeout_s, left)
+    return outcome, why, {**known, "left_out": left} if left else known
+
+
+def _came_of(folder: Path, ended: Ended, timeout_s: float, left: dict[str, str]) -> Reading:
+    refused = _refusal(folder, left)
     stopped = any(rank.facts is not None and rank.facts.stopped for rank in read_ranks(folder))
     tail = output_tail(folder, 40)
     if ended.timed_out and not stopped:
@@ -291,9 +280,11 @@ def read_outcome(folder: Path, ended: Ended, timeout_s: float) -> Reading:
     return _measure(folder)
 
 
-def _refusal(folder: Path) -> tuple[str, dict[str, Any]] | None:
-    """A lever that could not be put in, in any rank, or another problem of hotlap's: why, and the lever."""
-    problems = [problem for rank in rank_folders(folder) for problem in read_problems(rank)]
+def _refusal(folder: Path, left: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
+    """A lever that could not be put in, in any rank, or another problem of hotlap's: why, and the lever. left: levers
+    that left themselves out, which is none."""
+    every = (problem for rank in rank_folders(folder) for problem in read_problems(rank))
+    problems = [problem for problem in every if problem.lever not in left]
     for problem in problems:
         if problem.lever is not None:
             return f"{problem.lever} could not be put in: {problem.what[:300]}", {"lever": problem.lever}
@@ -304,7 +295,11 @@ def _measure(folder: Path) -> Reading:
     ranks = read_ranks(folder)
     times = [step_time(rank.steady.times, rank.steady.period) for rank in ranks]
     steady = ranks[0].steady
-    if len(steady.steps) < LEAST_STEADY or not all(math.isfinite(t) for t in times):
+    if (
+        len(steady.steps) < LEAST_STEADY
+        or all(step.probe for step in steady.steps)
+        or not all(math.isfinite(t) for t in times)
+    ):
         return "too few steps", f"only {len(steady.steps)} steady steps of {steady.seen}", {}
     warmup = sum(step.wall_ms for step in ranks[0].steps[: steady.warmup]) / 1000
     facts = [rank.facts for rank in ranks if rank.facts]
@@ -344,7 +339,7 @@ def same_levers(one: Sequence[Lever], other: Sequence[Lever]) -> bool:
 
 def is_trial(trial: Trial, purpose: str, levers: Sequence[Lever]) -> bool:
     """Whether a trial was made for this purpose and with these levers."""
-    return _words(trial.purpose) == _words(purpose) and same_levers(trial.levers, levers)
+    return _words(trial.purpose) == _words(purpose) and same_levers(trial.asked, levers)
 
 
 def _words(purpose: str) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
+from ..steps import UNUSED_OPTIMIZER_BACKWARDS
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -42,8 +43,15 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not (get_ident() == guard.live or agent.trains()):
+        if is_dynamo_compiling():
             return original(t_outputs, *args, **kwargs)
+        if steps.thin > 0 and steps.backwards_since_step < UNUSED_OPTIMIZER_BACKWARDS - 1:
+            steps.backwards_since_step += 1
+            return original(t_outputs, *args, **kwargs)
+        if not (get_ident() == guard.live or agent.trains()):
+            return original(t_outputs, *args, **kwargs)
+        if steps.thin:
+            agent.thin.leave()
         begun(t_outputs, kwargs.get("accumulate_grad"))
         try:
             return original(t_outputs, *args, **kwargs)
@@ -61,7 +69,7 @@ def _patch_scale(agent: "Agent") -> None:
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
-        if isinstance(outputs, torch.Tensor) and agent.mine():
+        if not agent.steps.thin and isinstance(outputs, torch.Tensor) and agent.mine():
             agent.guard.call(SCALE, agent.script.scaled, scaled, outputs)
         return scaled
 

@@ -10,6 +10,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from sys import getrefcount
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ SETTLED = 4
 SETTLED_INFERENCE = 16
 DESCRIBED, DESCRIBED_AUTOCAST = 16, 3
 """Forwards of a module whose inputs, and whose autocast, are described after the first."""
+IMPL = "_compiled_call_impl"
 _CALL_CODE = torch.nn.Module._wrapped_call_impl.__code__
 
 
@@ -37,6 +39,7 @@ def install(agent: "Agent") -> None:
     finder = Finder(agent)
     finder.look()
     agent.step_ended, agent.look_again = finder.step_ended, finder.look_again
+    agent.modules_known = finder.ready
 
 
 class Finder:
@@ -47,6 +50,7 @@ class Finder:
         self.original = torch.nn.Module.__call__
         self.last_new = 0
         self.looking = False
+        self.roots: weakref.WeakSet[Root] = weakref.WeakSet()
         self.patched = self._make_patched()
 
     def look(self) -> None:
@@ -65,6 +69,12 @@ class Finder:
         limit = SETTLED if self.agent.steps.backwards else SETTLED_INFERENCE
         if steps - self.last_new > limit:
             self.leave()
+
+    def ready(self) -> bool:
+        """Before thin steps: whether no module is looked for any more."""
+        for root in () if self.looking else self.roots:
+            root.count()
+        return not self.looking
 
     def leave(self) -> None:
         """Put the class back as it was."""
@@ -111,12 +121,14 @@ class Finder:
         steps = self.agent.steps
         if steps.in_forward or steps.in_backward or steps.in_data:
             return
-        if isinstance(module.__dict__.get("_compiled_call_impl"), Observed):
+        if isinstance(module.__dict__.get(IMPL), Observed):
             return
         if next(iter(module.parameters()), None) is None:
             return
         self.last_new = self.agent.recorder.index
-        Root(self.agent, module).install()
+        root = Root(self.agent, module)
+        root.install()
+        self.roots.add(root)
 
 
 class Observed:
@@ -130,13 +142,24 @@ class Observed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         root = self.root
         steps, guard = root.steps, root.guard
-        caller = sys._getframe(1)
-        if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not root.module():
-            return owner._call_impl(*args, **kwargs)  # a copy that took over the whole `__dict__`, as DataParallel's do
+        references = getrefcount(self)
+        if references != root.alone or steps.thin <= 0:
+            caller = sys._getframe(1)
+            if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not root.module():
+                root.alone = 0  # a copy that took over the whole `__dict__`, as DataParallel's do
+                return owner._call_impl(*args, **kwargs)
+        if steps.thin > 0:
+            if root.alone is None:
+                root.alone = references
+            if not is_grad_enabled():
+                root.without_gradients()
+            return root.forward(*args, **kwargs)
         inside = steps.in_forward or steps.in_backward or steps.in_data
         if inside or not (get_ident() == guard.live or root.agent.mine()) or _get_tracing_state() is not None:
             return root.forward(*args, **kwargs)
         training = is_grad_enabled()
+        if steps.thin:
+            return root.infer(training, args, kwargs)
         root.begun(training, args, kwargs)
         output = None
         try:
@@ -160,13 +183,16 @@ class Root:
         self.key = id(module)
         self.compiled = False
         self.levers_in = False
+        self.alone: int | None = 0
+        """References to `Observed` in a call of it while one dictionary holds it, so that who calls it is the module:
+        to look up who does takes longer than all else in a thin step. 0: look it up always; None: not known yet."""
         self.described = 0
         self.forward: Forward = self._own_forward(module)
         self.device = "cpu"
         self.random: Any = None
 
     def _own_forward(self, module: Any) -> Forward:
-        existing = module.__dict__.get("_compiled_call_impl")
+        existing = module.__dict__.get(IMPL)
         self.compiled = existing is not None
         if existing is not None:
             return existing  # type: ignore[no-any-return]
@@ -180,7 +206,14 @@ class Root:
     def install(self) -> None:
         """Put the wrapper in the instance."""
         # Into the instance itself: wrappers such as Lightning Fabric's pass attributes on to the module they wrap.
-        self.module().__dict__["_compiled_call_impl"] = Observed(self)
+        self.module().__dict__[IMPL] = Observed(self)
+
+    def count(self) -> None:
+        """Before thin steps, outside of any call: does the module alone hold what is observed?"""
+        module = self.module()
+        held = {} if module is None else module.__dict__
+        if isinstance(held.get(IMPL), Observed) and _references(held) == _references({IMPL: Observed(self)}):
+            self.alone = None
 
     def begin(self, training: bool, args: Any, kwargs: Any) -> None:
         steps = self.steps
@@ -220,6 +253,23 @@ class Root:
             redraw(session.redraw)
         self.forward = self.agent.seams.root(module, self.forward)
 
+    def without_gradients(self) -> None:
+        """In a thin step of training: is it an evaluation?"""
+        if get_ident() == self.guard.live and not self.module().training:
+            self.agent.thin.evaluating()
+
+    def infer(self, training: bool, args: Any, kwargs: Any) -> Any:
+        """The call itself, which is a thin step of a loop that only infers."""
+        steps = self.steps
+        steps.forwards += 1
+        steps.in_forward = 1
+        try:
+            return self.forward(*args, **kwargs)
+        finally:
+            steps.in_forward = 0
+            if not training and steps.thin and get_ident() == self.guard.live:
+                self.agent.thin.lapped()
+
     def end(self, training: bool, args: Any, kwargs: Any, output: Any) -> None:
         steps = self.steps
         if self.agent.probe.active and not training and not steps.optimizers_built:
@@ -228,6 +278,10 @@ class Root:
             self.agent.probe.random_draws(self.random, random_state())
             self.random = None
         steps.forward_end(training, None if training or steps.loader_rows else _rows(args, kwargs))
+
+
+def _references(holder: dict[str, Any]) -> int:
+    return getrefcount(holder[IMPL])
 
 
 def _rows(args: Any, kwargs: Any) -> int | None:

@@ -9,6 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import is_grad_enabled
 from torch.utils.data import dataloader as module
 
 from ..guard import hook
@@ -55,10 +56,24 @@ def _patch_next(agent: "Agent") -> None:
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, end)
 
+    def of_inference(iterator: Any) -> Any:
+        """In a thin step, whose end is a forward: not one that makes a batch."""
+        steps.in_data += 1
+        try:
+            return seams.batch(iterator, functools.partial(original, iterator)) if by_levers else original(iterator)
+        finally:
+            steps.in_data -= 1
+
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
             return original(self)
+        if steps.thin > 0:
+            if not is_grad_enabled():
+                agent.thin.evaluating()
+            return seams.batch(self, functools.partial(original, self)) if by_levers else original(self)
+        if steps.thin:
+            return of_inference(self)
         begun()
         batch = None
         try:
@@ -74,13 +89,15 @@ def _patch_next(agent: "Agent") -> None:
 def _patch_start(agent: "Agent") -> None:
     original = torch.utils.data.DataLoader._get_iterator
 
-    def begin() -> None:
+    def begin(thin: int) -> None:
         if not agent.begun:
             agent.begin()
-        agent.steps.data_begin()
+        if not thin:
+            agent.steps.data_begin()
 
-    def end(loader: Any, iterator: Any) -> None:
-        agent.steps.data_end(None, True)
+    def end(loader: Any, iterator: Any, thin: int) -> None:
+        if not thin:
+            agent.steps.data_end(None, True)
         if iterator is not None:
             iterator._hotlap_facts = agent.script.loader(loader, torch.is_grad_enabled())
 
@@ -88,14 +105,15 @@ def _patch_start(agent: "Agent") -> None:
     def _get_iterator(self: Any) -> Any:
         if not agent.mine():
             return original(self)
-        agent.guard.call(START, begin)
+        thin = agent.steps.thin
+        agent.guard.call(START, begin, thin)
         iterator = None
         try:
             iterator = original(self)
             return iterator
         finally:
             if agent.mine():
-                agent.guard.call(START, end, self, iterator)
+                agent.guard.call(START, end, self, iterator, thin)
 
     torch.utils.data.DataLoader._get_iterator = _get_iterator
 

@@ -28,6 +28,8 @@ def install(agent: "Agent") -> None:
     seen: dict[int, Any] = {}
 
     def begin(optimizer: Any) -> None:
+        if steps.thin:
+            agent.thin.leave()
         key = id(optimizer)
         known = seen.get(key)
         if known is None or known() is not optimizer:
@@ -49,16 +51,19 @@ def install(agent: "Agent") -> None:
                 probe.after_update(key, optimizer)
             steps.optimizer_boundary(key)
 
-    begun, ended = guard.around(BEGIN, begin), guard.around(END, end)
+    begun, ended, lapped = guard.around(BEGIN, begin), guard.around(END, end), agent.thin.lapped
 
     # `is_dynamo_compiling` comes first: a compiled step then drops the rest, which could not be traced.
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling() and (get_ident() == guard.live or agent.mine()):
+        if not is_dynamo_compiling() and steps.thin != id(optimizer) and (get_ident() == guard.live or agent.mine()):
             begun(optimizer)
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not is_dynamo_compiling() and get_ident() == guard.live:
-            ended(optimizer)
+            if steps.thin == id(optimizer):
+                lapped()
+            else:
+                ended(optimizer)
 
     module.register_optimizer_step_pre_hook(pre)
     module.register_optimizer_step_post_hook(post)
@@ -70,6 +75,7 @@ def _patch_init(agent: "Agent") -> None:
     original = torch.optim.Optimizer.__init__
 
     def built(optimizer: Any) -> None:
+        agent.thin.leave()
         agent.steps.optimizer_built(optimizer)
         agent.look_again()
 
@@ -91,7 +97,7 @@ def _patch_scaler(agent: "Agent") -> None:
         before = agent.steps.optimizer_steps
         result = original(self, optimizer, *args, **kwargs)
         if agent.mine() and agent.steps.optimizer_steps == before and self.is_enabled():
-            agent.guard.call(SCALER, agent.steps.skipped_step, id(optimizer))
+            agent.guard.call(SCALER, agent.thin.skipped, id(optimizer))
         return result
 
     kind.step = step

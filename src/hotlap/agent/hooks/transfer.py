@@ -59,6 +59,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (
             is_dynamo_compiling()
+            or steps.thin
             or not agent.begun
             or steps.in_forward
             or steps.in_backward

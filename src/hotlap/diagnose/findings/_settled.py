@@ -39,6 +39,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
             "channels-last": root.channels_last or not root.conv_input_4d,
             "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,
             "pad-vocabulary": not cuda or root.classes < VOCABULARY or root.classes % ALIGNED == 0,
+            "chunked-cumsum": not cuda or not root.cumsum,
             "flex-attention": not cuda or root.empty_blocks < EMPTY_BLOCKS,
         }
     return frozenset(name for name, is_out in out.items() if is_out)

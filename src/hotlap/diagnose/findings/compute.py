@@ -14,6 +14,7 @@ LEVERS = (
     "fused-optimizer",
     "pad-vocabulary",
     "flex-attention",
+    "chunked-cumsum",
     "channels-last",
     "cudnn-benchmark",
 )

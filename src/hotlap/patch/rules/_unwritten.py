@@ -60,6 +60,11 @@ def _attentions(places: Places) -> list[Line]:
     return [source.place(call) for source, call in calls_named(places, *ATTENTION)]
 
 
+def _scans(places: Places) -> list[Line]:
+    """Of the project; else the model's calls, as a library may scan."""
+    return [source.place(call) for source, call in calls_named(places, "cumsum")] or _models(places)
+
+
 def _models(places: Places) -> list[Line]:
     return [site.place for site in places.root_calls]
 
@@ -91,6 +96,11 @@ REASONS: dict[str, Unwritten] = {
         "the lever's loss in chunks is some 80 lines of autograd; `F.linear_cross_entropy` is in torch 2.13 and later "
         "only, adds up in the inputs' dtype, and needs a forward that returns what the head would get, not logits",
         _losses,
+    ),
+    "chunked-cumsum": Unwritten(
+        "which scans are long enough is known by their shapes, which the lever looks at in each call; the rest has to "
+        "stay with torch.cumsum",
+        _scans,
     ),
     "flex-attention": Unwritten(
         "a mask is known by its values, which the lever looks at in each run; the source tells only how it is made",

@@ -7,6 +7,13 @@ from ._base import idle, idle_ms, place, share, total
 
 SOFTMAX = ("aten::softmax", "aten::_softmax")
 """Of attention by hand; that of a cross-entropy is another."""
+CUDNN_ATTENTION = "aten::_cudnn_attention_"
+PLANS_NS = 1_000_000
+"""Own host time of a call, on average: with a plan it takes a tenth of that, to make one 45 times as much."""
+WHY = "each operation is small: issuing it takes the host longer than the device needs to run it"
+INSTEAD = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
+WHY_PLANS = "cuDNN's attention plans anew for each shape that it has not seen, and lengths vary here"
+WITHOUT_CUDNN = "torch.backends.cuda.enable_cudnn_sdp(False), or pad lengths to a few"
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -20,6 +27,7 @@ def find(answers: RankTrace) -> list[Finding]:
     kernels = max(1, sum(one.kernels for one in answers.breakdown))
     mean_us = sum(one.kernel_ns for one in answers.breakdown) / kernels / 1e3
     cost = idle_ms(answers, ns)
+    plans = _plans(answers)
     return [
         Finding(
             id="launch",
@@ -30,12 +38,22 @@ def find(answers: RankTrace) -> list[Finding]:
             where=place(gaps),
             evidence=f"idle {cost:.2f} ms a step under dispatch; {calls:.0f} launches a step{_graphs(answers, made)}, "
             f"{min(1.0, made.tiny / kernels):.0%} of kernels under {made.tiny_below_ns / 1e3:.0f} µs, "
-            f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep",
-            why="each operation is small: issuing it takes the host longer than the device needs to run it",
-            instead="compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches",
-            levers=_levers(answers),
+            f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep{plans}",
+            why=WHY_PLANS if plans else WHY,
+            instead=f"{WITHOUT_CUDNN}; {INSTEAD}" if plans else INSTEAD,
+            levers=(*(("sdpa-backend",) if plans else ()), *_levers(answers)),
         )
     ]
+
+
+def _plans(answers: RankTrace) -> str:
+    """What cuDNN's attention takes on the host where it plans for shapes that it has not seen, as words; empty where it
+    does not."""
+    rows = [row for row in answers.host if row.name.startswith(CUDNN_ATTENTION) and row.ns > PLANS_NS * row.count]
+    if not rows:
+        return ""
+    ms = sum(row.ns for row in rows) / answers.window.count / 1e6
+    return f"; {ms:.2f} ms a step of the host in {rows[0].name}, {rows[0].ns / rows[0].count / 1e6:.1f} ms a call"
 
 
 def _graphs(answers: RankTrace, made: Launches) -> str:

@@ -27,7 +27,7 @@ hotlap.panel("steps", (d, section) => {
     });
     const losses = section.querySelector("[data-chart=loss]");
     losses.hidden = !rank.loss.some((value) => value !== null);
-    if (!losses.hidden) plot(losses, [{x: rank.step, y: rank.loss, mode: "lines", line: {color: C.blue, width: 1.3}, hovertemplate: "step %{x}: loss %{y:.5g}<extra></extra>"}], {yaxis: {title: {text: "loss"}}, xaxis: {title: {text: "step"}}, showlegend: false, margin: {l: 48, r: 12, t: 8, b: 40}});
+    if (!losses.hidden) plot(losses, [{x: rank.step, y: rank.loss, mode: rank.loss.includes(null) ? "lines+markers" : "lines", marker: {size: 3}, line: {color: C.blue, width: 1.3}, hovertemplate: "step %{x}: loss %{y:.5g}<extra></extra>"}], {yaxis: {title: {text: "loss"}}, xaxis: {title: {text: "step"}}, showlegend: false, margin: {l: 48, r: 12, t: 8, b: 40}});
   }
   scale.addEventListener("click", () => { whole = !whole; scale.setAttribute("aria-pressed", String(whole)); draw(); });
   if (select) select.addEventListener("change", () => { rank = d.ranks[Number(select.value)]; draw(); });

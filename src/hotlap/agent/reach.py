@@ -1,0 +1,90 @@
+"""The code that a model can reach, by the names that its code objects hold: nothing is run and nothing hooked.
+
+From the methods of the modules' classes through the functions and classes that they name, in whatever file those are.
+What lies in a script beside the model (a loss, a metric) is not reached. What is called by way of an attribute of an
+object, other than of a module of Python's, is not followed.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+MOST: Final = 4096
+"""Functions that are looked at."""
+LIBRARIES: Final = ("torch", "hotlap", "numpy", "functools", "typing", "math")
+"""Top packages whose own code is not followed."""
+
+
+def reachable(modules: Iterable[Any]) -> list[CodeType]:
+    """The code of the forward of modules (torch's own have none that is looked at) and of all that it can call."""
+    waiting: list[Any] = []
+    for kind in {type(module) for module in modules}:
+        waiting += [base for base in kind.__mro__ if _followed(base)]
+    for module in modules:
+        waiting += [value for value in vars(module).values() if isinstance(value, (FunctionType, MethodType))]
+    seen: set[int] = set()
+    found: list[CodeType] = []
+    while waiting and len(found) < MOST:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        for function in _functions(thing):
+            codes = list(_nested(function.__code__))
+            found += codes
+            waiting += _enclosed(function)
+            waiting += [named for code in codes for named in _named(code, function.__globals__)]
+    return found
+
+
+def _functions(thing: Any) -> Iterator[FunctionType]:
+    """The functions of a class, or a function, beneath what decorators put around it."""
+    if isinstance(thing, type):
+        for name, member in list(vars(thing).items()):
+            if name != "__init__":
+                yield from _functions(getattr(member, "__func__", member)) if not isinstance(member, type) else ()
+        return
+    for _ in range(8):
+        thing = getattr(thing, "fget", None) or getattr(thing, "__func__", thing)
+        if isinstance(thing, FunctionType):
+            yield thing
+        thing = getattr(thing, "__wrapped__", None)
+        if thing is None:
+            return
+
+
+def _enclosed(function: FunctionType) -> Iterator[Any]:
+    """Functions that a function made by another was handed: what a decorator keeps."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            if isinstance(cell.cell_contents, FunctionType) and _followed(cell.cell_contents):
+                yield cell.cell_contents
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _nested(const)
+
+
+def _named(code: CodeType, names: dict[str, Any]) -> Iterator[Any]:
+    """Functions and classes that code names, also as attributes of modules that it names."""
+    inside = [
+        value for name in code.co_names if isinstance(value := names.get(name), ModuleType) and _ours(value.__name__)
+    ]
+    for name in code.co_names:
+        for value in (names.get(name), *(vars(module).get(name) for module in inside)):
+            if isinstance(value, (type, FunctionType)) and _followed(value):
+                yield value
+
+
+def _followed(thing: Any) -> bool:
+    return _ours(getattr(thing, "__module__", None) or "")
+
+
+def _ours(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top not in LIBRARIES and top not in sys.builtin_module_names and bool(top)

@@ -1,0 +1,118 @@
+"""A trial as it runs: which of its levers left themselves out, and whether going on would say nothing new."""
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from hotlap.records.errors import AgentError
+from hotlap.records.files import rank_folders, read_lines, read_problems, read_words
+from hotlap.records.run import Lever, Step
+from hotlap.records.tune import LeverLine
+
+from .recipe import variables_of
+
+if TYPE_CHECKING:
+    from .trials import Listener
+
+SLOW_STEPS: Final = 5
+"""In a row, none of which compiled anything or was probed, and each too slow for the trial to be worth going on."""
+LOOK_S: Final = 0.3
+
+
+class Refusal(Exception):
+    """A lever could not be put in, so that the rest of the trial would say nothing of it."""
+
+
+class TooSlow(Exception):
+    """The steps are so slow that more of them would say nothing new. step_ms: their mean."""
+
+    def __init__(self, step_ms: float) -> None:
+        self.step_ms = step_ms
+
+
+class Spare(NamedTuple):
+    """Levers that a trial can do without, and how many of them at once."""
+
+    levers: frozenset[str]
+    most: int
+
+
+NONE: Final = Spare(frozenset(), 0)
+
+
+def spared(levers: Sequence[Lever], trying: Sequence[str]) -> Spare:
+    """Of the levers that a trial is about (trying), those without which it stands for the rest: they set nothing before
+    the process starts. One at least has to be in."""
+    able = (lever.name for lever in levers if lever.name in trying and not variables_of((lever,)))
+    return Spare(frozenset(able), len(trying) - 1)
+
+
+def left_out(folder: Path, spare: Spare) -> dict[str, str]:
+    """Of the levers that may, those that left themselves out in every rank, and why; none where too many did."""
+    ranks = [_said(rank, spare) for rank in rank_folders(folder)]
+    return {name: why for name, why in ranks[0].items() if all(name in rank for rank in ranks)} if ranks else {}
+
+
+def _said(rank: Path, spare: Spare) -> dict[str, str]:
+    lines = read_lines(rank / "levers.jsonl", LeverLine)
+    found = {line.lever: line.left_out for line in lines if line.left_out is not None and line.lever in spare.levers}
+    return found if len(found) <= spare.most else {}
+
+
+class Watch:
+    """Looks at a trial while it runs: counts steps, and ends it where going on would say nothing new.
+
+    spare: see `spared`. slow_ms: a step that takes longer is too slow. Raises AgentError where the agent can't start,
+    Refusal, TooSlow.
+    """
+
+    def __init__(self, folder: Path, listener: "Listener", most: int, spare: Spare, slow_ms: float | None) -> None:
+        self.rank, self.listener, self.most = folder / "rank-0", listener, most
+        self.failure = folder / "session.json.error"
+        self.spare, self.slow_ms = spare, slow_ms
+        self.next = 0.0
+        self.at = self.steps = 0
+        self.part = b""
+        self.slow: list[float] = []
+
+    def __call__(self) -> None:
+        if self.failure.exists():
+            raise AgentError(f"hotlap's agent can't start in this command: {read_words(self.failure)}")
+        if time.monotonic() < self.next:
+            return
+        self.next = time.monotonic() + LOOK_S
+        if (self.rank / "problems.jsonl").exists() and self._refused():
+            raise Refusal
+        if (self.rank / "steps.jsonl").exists():
+            self._count(self.rank / "steps.jsonl")
+
+    def _refused(self) -> bool:
+        named = {problem.lever for problem in read_problems(self.rank) if problem.lever}
+        return bool(named and named - _said(self.rank, self.spare).keys())
+
+    def _count(self, path: Path) -> None:
+        with path.open("rb") as file:
+            file.seek(self.at)
+            new = file.read(1 << 20)
+        self.at += len(new)
+        *lines, self.part = (self.part + new).split(b"\n")
+        self.steps += len(lines)
+        self.listener.step(self.steps, self.most, None)
+        if self.slow_ms is not None:
+            for line in lines:
+                with suppress(
+                    msgspec.DecodeError, UnicodeDecodeError
+                ):  # what a trial writes is checked when it is read
+                    self._pace(msgspec.json.decode(line, type=Step), self.slow_ms)
+
+    def _pace(self, step: Step, slow_ms: float) -> None:
+        slow = step.wall_ms > slow_ms and not (step.compiles or step.probe)
+        self.slow = [*self.slow, step.wall_ms] if slow and math.isfinite(step.wall_ms) else []
+        if len(self.slow) >= SLOW_STEPS:
+            raise TooSlow(fmean(self.slow))

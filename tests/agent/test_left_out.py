@@ -1,0 +1,110 @@
+"""Levers that leave themselves out: the run is one of the others from there on, and says so."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotlap.agent.guard import Guard
+from hotlap.agent.seams import Refused, Seams
+from hotlap.diagnose.diagnose import read_ranks
+from hotlap.records.run import Lever
+
+from .harness import Ran, Runner, check_same
+
+ATTENTION = (Lever(name="attention"), Lever(name="fused-optimizer"))
+
+
+def said(ran: Ran) -> list[dict[str, Any]]:
+    lines = (ran.ranks[0] / "levers.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if "left_out" in line]
+
+
+def test_steps_before_it_left_itself_out_are_not_quoted_and_enough_follow(runner: Runner) -> None:
+    """`attention` waits for eight forwards."""
+    ran = runner.forked("endings.py", "catch", steps=8, levers=ATTENTION)
+    (line,) = said(ran)
+    assert (line["lever"], line["left_out"], line["step"]) == ("attention", "no hand-written attention was found", 7)
+    assert [problem.lever for problem in ran.problems] == ["attention"] and ran.facts.stopped
+    assert len(ran.steps) >= 8 + 8
+    (rank,) = read_ranks(ran.folder)  # type: ignore[arg-type]
+    assert all(step.probe for step in rank.steps[:8]) and not rank.steps[8].probe
+    assert len(rank.steady.steps) >= 8 and min(step.step for step in rank.steady.steps) > 7
+
+
+def test_what_was_computed_is_what_it_would_be_without(runner: Runner) -> None:
+    check_same(runner.forked("endings.py", "none", levers=ATTENTION[:1]), runner.bare("endings.py", "none"))
+
+
+def test_one_that_is_refused_before_the_first_step(runner: Runner) -> None:
+    lever = Lever(name="checkpoint-blocks", settings={"every": 1})
+    (line,) = said(runner.forked("updates.py", levers=(lever,)))
+    assert "no repeated blocks" in line["left_out"] and line["step"] == 0
+
+
+class Told:
+    """Seams of an agent that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.problems: list[str | None] = []
+        guard = Guard()
+        guard.report = lambda where, what, trace, lever: self.problems.append(lever)
+        self.stopper = SimpleNamespace(disturbed=[False] * 3, steady=object())
+        agent = SimpleNamespace(
+            guard=guard, begun=False, stopper=self.stopper, recorder=SimpleNamespace(index=3),
+            append=lambda name, line: self.lines.append(json.loads(line)),
+            timeline=SimpleNamespace(segment=SimpleNamespace(probe=False)),
+        )  # fmt: skip
+        self.agent, self.seams = agent, Seams(agent)  # type: ignore[arg-type]
+
+
+class Once:
+    """Refuses one of the modules that it is given."""
+
+    def __init__(self, refused: str, error: type[Exception] = Refused) -> None:
+        self.refused, self.error, self.seen = refused, error, []  # type: ignore[var-annotated]
+
+    def install(self, seams: Seams, settings: dict[str, Any]) -> None:
+        seams.on_root(self)
+
+    def __call__(self, module: str) -> None:
+        self.seen.append(module)
+        if module == self.refused:
+            raise self.error("not here")
+
+
+def put_in(lever: Once, told: Told | None = None) -> Told:
+    told = told or Told()
+    told.seams.install("once", lever.install, {})
+    told.agent.begun = True
+    for module in ("first", "second"):
+        told.seams.root(module, lambda: None)
+    return told
+
+
+def test_one_that_refuses_at_first_is_not_asked_again() -> None:
+    lever = Once("first")
+    told = put_in(lever)
+    assert lever.seen == ["first"] and told.problems == ["once"]
+    assert told.lines == [{"lever": "once", "left_out": "not here", "step": 3}]
+    assert told.stopper.disturbed == [True] * 3 and told.stopper.steady is None
+    assert told.agent.timeline.segment.probe
+
+
+@pytest.mark.parametrize("lever", [Once("second"), Once("first", RuntimeError)], ids=["later", "an error"])
+def test_one_that_has_changed_something_or_fails_is_a_problem_and_no_more(lever: Once) -> None:
+    told = put_in(lever)
+    assert lever.seen == ["first", "second"] and told.problems == ["once"]
+    assert told.lines in ([{"lever": "once"}], []) and told.stopper.steady is not None
+
+
+def test_a_full_disk_makes_it_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+
+    def full(name: str, line: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(told.agent, "append", full)
+    assert put_in(Once("first"), told).problems == ["once"]

@@ -1,0 +1,206 @@
+"""Short steps of which a sample is looked at: the script does what it does without hotlap, and no step is lost."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from hotlap.agent.core import Agent
+from hotlap.agent.thin import EVERY, until_full
+from hotlap.records.run import Step
+from hotlap.records.session import LeverUse, Session
+
+from .harness import Ran, Runner, check_clean, check_lines, check_same
+from .test_faults import HOOKS, SCALED, SPARE, THIN, TRANSFERS
+from .test_loops import CASES, Case
+
+SOON = """
+import hotlap.agent.thin as thin, hotlap.agent.hooks.forward as forward
+thin.FIRST, thin.EVERY, thin.SHORT_MS, thin.MOST_WAITING = 4, 4, 1e9, 8
+forward.SETTLED = forward.SETTLED_INFERENCE = 1
+"""
+"""What a run does after hundreds of steps, after a few; all steps are short."""
+FULL = ("lbfgs", "gan", "together", "own", "manual")
+"""Kinds of loops all of whose steps are looked at."""
+
+
+def thin_run(runner: Runner, *argv: str, before: str = "", fail_in: str | None = None) -> Ran:
+    ran = runner.forked(*argv, before=SOON + before, fail_in=fail_in, every_step=False)
+    check_lines(ran.folder)
+    return ran
+
+
+def thin(steps: list[Step]) -> list[int]:
+    return [step.step for step in steps if step.phases is None]
+
+
+# which steps
+
+
+def full_steps(count: int) -> list[int]:
+    return [step for step in range(count) if until_full(step) == 0]
+
+
+def test_of_every_so_many_steps_one_is_looked_at() -> None:
+    found = full_steps(400 * EVERY)
+    assert [step // EVERY for step in found] == list(range(400))
+    assert [until_full(step) for step in range(found[0], found[1])] == [0, *range(found[1] - found[0] - 1, 0, -1)]
+
+
+def test_the_steps_fall_in_with_no_period() -> None:
+    """Of what a script does every n steps, its share of the steps is looked at."""
+    found = full_steps(2000 * EVERY)
+    for period in range(2, 101):
+        seen = Counter(step % period for step in found)
+        expected = len(found) / period
+        assert all(abs(seen[at] - expected) < 6 * expected**0.5 for at in range(period)), period
+
+
+def test_who_counts_steps_has_all_looked_at() -> None:
+    session = Session(folder="/nowhere", package="", every_step=False)
+    assert Agent(session).thin.allowed
+    for change in (
+        {"every_step": True},
+        {"steps": 9},
+        {"profile_steps": 3},
+        {"capture_steps": 3},
+        {"probe_steps": 4},
+        {"nudge": 0.1},
+        {"redraw": 1},
+    ):
+        assert not Agent(dataclasses.replace(session, **change)).thin.allowed
+
+
+# every kind of loop
+
+OTHERS = ("SIGKILL", "SIGTERM", "compiled.py", "subclass", "len", "lazy", "script", "passing", "patched", "gan 5 1")
+"""Lines are lost by a kill (below); the others take long, or are like those that are here."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if not any(other in case.argv for other in OTHERS)],
+    ids=lambda case: case.argv,
+)
+def test_loop(case: Case, runner: Runner) -> None:
+    argv = case.argv.split()
+    bare, ran = runner.bare(*argv), thin_run(runner, *argv)
+    check_same(ran, bare)
+    check_clean(ran)
+    steps = ran.steps
+    assert len(steps) == case.steps
+    assert {step.kind for step in steps} == {case.kind}
+    assert [step.step for step in steps if step.evaluation] == list(case.evaluations)
+    assert [step.step for step in steps if step.skipped] == list(case.skipped)
+    if set(FULL) & set(argv):
+        assert thin(steps) == []
+    elif argv[0] in {"loader.py", "inference.py", "scaler.py", "evaluation.py"}:
+        assert len(thin(steps)) > 2
+    for step in steps:
+        if step.phases is not None and step.step >= case.known_from and not isinstance(case.samples, dict):
+            assert step.samples == case.samples
+            assert step.skipped or {name for name in case.phases if getattr(step.phases, name) > 0} == set(case.phases)
+
+
+def test_steps_are_lost_by_a_kill_only(runner: Runner) -> None:
+    ended, killed = (thin_run(runner, "endings.py", *how) for how in (("exit", "", "150"), ("kill", "SIGKILL", "150")))
+    check_clean(ended)
+    assert len(ended.steps) == 150
+    assert 60 < len(thin(ended.steps)) < 150
+    assert 150 - 8 - 2 * 4 < len(killed.steps) <= 150
+
+
+# what turns up in a thin step
+
+
+@pytest.mark.parametrize("at", [41, 42])  # thin; looked at
+@pytest.mark.parametrize("event", ["eval", "load", "infer", "thread", "fork", "copy"])
+def test_a_loop_stays_simple(event: str, at: int, runner: Runner) -> None:
+    argv = ("thin.py", "80", f"{at}:{event}")
+    bare, ran = runner.bare(*argv), thin_run(runner, *argv)
+    check_same(ran, bare)
+    check_clean(ran)
+    assert len(ran.steps) == 80
+    evaluated = [at + 1] if event in {"eval", "load"} else []
+    assert [step.step for step in ran.steps if step.evaluation] == evaluated
+    assert ran.facts.optimizer_steps == 80
+    assert ran.facts.backwards == 80
+    if event != "thread":  # it makes an optimizer
+        assert len(thin(ran.steps[44:])) > 20
+
+
+@pytest.mark.parametrize("at", [41, 42])  # thin; looked at
+@pytest.mark.parametrize("event", ["built", "other", "raise", "silent"])
+def test_something_else_makes_the_same_steps(event: str, at: int, runner: Runner) -> None:
+    argv = ("thin.py", "80", f"{at}:{event}")
+    full, ran = runner.forked(*argv), thin_run(runner, *argv)
+    check_same(ran, runner.bare(*argv))
+    check_clean(ran)
+    assert thin(full.steps) == []
+    assert len(thin(ran.steps[:at])) > 20
+    assert len(ran.steps) == len(full.steps)
+    assert ran.facts.backwards == full.facts.backwards
+    if event == "silent":
+        assert thin(ran.steps[at + 2 :]) == []
+
+
+def test_a_compilation_is_counted(runner: Runner) -> None:
+    ran = thin_run(runner, "thin.py", "80", "41:compile")
+    check_clean(ran)
+    assert len(ran.steps) == 80
+    compiled = [step.step for step in ran.steps if step.compiles]
+    assert compiled == [42]
+    assert sum(step.compiles for step in ran.steps) == 1
+
+
+@pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | THIN | TRANSFERS | {"wake", "exit"}])
+def test_an_error_in_a_hook_when_steps_are_thin(hook: str, runner: Runner) -> None:
+    argv = ("scaler.py",) if hook in SCALED else ("thin.py", "60", "31:built", "41:load")
+    late = """
+import sys
+import hotlap.agent.guard as guard
+around = guard.Guard.around
+
+def late(self, name, hook):
+    failing, self.fail_in = self.fail_in, None
+
+    def fails(*args):
+        if sys._hotlap_agent.thin.on:
+            raise RuntimeError("injected late")
+        return hook(*args)
+
+    found = around(self, name, fails if name == failing else hook)
+    self.fail_in = failing
+    return found
+
+guard.Guard.around = late
+"""
+    bare, ran = runner.bare(*argv), thin_run(runner, *argv, before=late, fail_in=hook)
+    check_same(ran, bare)
+    assert [problem.where for problem in ran.problems] in ([hook], [])
+    assert ran.problems or hook not in {
+        "forward_begin",
+        "forward_end",
+        "backward_begin",
+        "optimizer_end",
+        "loader_start",
+    }
+
+
+@pytest.mark.parametrize("hook", sorted(THIN))
+def test_an_error_in_a_thin_step(hook: str, runner: Runner) -> None:
+    argv = ("thin.py", "60", "31:built")
+    bare, ran = runner.bare(*argv), thin_run(runner, *argv, fail_in=hook)
+    check_same(ran, bare)
+    assert [(problem.where, problem.what) for problem in ran.problems] == [
+        (hook, f"RuntimeError: injected into {hook}")
+    ]
+
+
+def test_a_lever_is_in_thin_steps_too(runner: Runner) -> None:
+    argv = ("loader.py", "map")
+    lever = LeverUse("batch-fetch", {})
+    ran = runner.forked(*argv, before=SOON, every_step=False, levers=(lever,))
+    assert len(ran.steps) == 12
+    assert thin(ran.steps)
+    check_same(ran, runner.bare(*argv))

@@ -1,0 +1,102 @@
+"""`sdpa-backend`: what it applies to, what it turns off, and how `attention` does the same where lengths vary."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import torch
+from contexts import CUDA_FACTS, ROOT, context
+from torch import nn
+
+from hotlap.agent.softmax import calls_sdpa
+from hotlap.levers._attention_build import _kernel, by_math, without_cudnn
+from hotlap.levers._attention_graph import Site
+from hotlap.levers.sdpa_backend import LEVER
+
+SDPA = msgspec.structs.replace(ROOT, sdpa=True, devices=("cuda:0",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "active", "yes", "word"),
+    [
+        ({}, {"bf16-autocast": {}}, True, "prefers"),
+        ({"autocast": "bfloat16"}, {}, True, "prefers"),
+        ({"dtypes": ("float16",)}, {}, True, "prefers"),
+        ({}, {}, False, "half precision"),
+        ({"shapes": 9}, {}, True, "many shapes"),
+        ({"sdpa": False, "shapes": 9}, {}, False, "no scaled_dot_product_attention"),
+    ],
+)
+def test_it_is_for_fused_attention_that_cudnn_would_run(
+    changes: dict[str, Any], active: dict[str, dict[str, Any]], yes: bool, word: str
+) -> None:
+    said = LEVER.applies(context(True, active, roots=(msgspec.structs.replace(SDPA, **changes),)))
+    assert said.yes is yes and word in said.why
+
+
+def test_it_is_not_for_devices_on_which_torch_does_not_prefer_cudnn() -> None:
+    roots = (msgspec.structs.replace(SDPA, shapes=9),)
+    ampere = msgspec.structs.replace(CUDA_FACTS, capability=(8, 0), device_name="NVIDIA A100", roots=roots)
+    assert "A100" in LEVER.applies(context(True, capability=ampere.capability, device_name="NVIDIA A100")).why
+    assert not LEVER.applies(context(False, roots=roots)).yes
+
+
+def test_lengths_that_vary_make_it_worth_more() -> None:
+    varied, fixed = (
+        LEVER.share(context(True, roots=(msgspec.structs.replace(SDPA, shapes=shapes),))) for shapes in (9, 1)
+    )
+    assert varied > 10 * fixed > 0
+
+
+def test_cudnns_attention_is_off_during_the_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    seen = []
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        seen.append(enabled())
+        raise KeyError
+
+    before = enabled()
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    for set_by_script in (True, False):
+        torch.backends.cuda.enable_cudnn_sdp(set_by_script)
+        with pytest.raises(KeyError):
+            without_cudnn()
+        assert enabled() is set_by_script
+    torch.backends.cuda.enable_cudnn_sdp(before)
+    assert seen == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "cuda", "chosen"),
+    [
+        ("s0", torch.bfloat16, True, without_cudnn),
+        (64, torch.bfloat16, True, torch.nn.functional.scaled_dot_product_attention),
+        ("s0", torch.float32, True, torch.nn.functional.scaled_dot_product_attention),
+        ("s0", torch.bfloat16, False, torch.nn.functional.scaled_dot_product_attention),
+    ],
+)
+def test_attention_of_lengths_that_vary_goes_to_another_kernel(
+    size: object, dtype: torch.dtype, cuda: bool, chosen: object
+) -> None:
+    final = SimpleNamespace(meta={"example_value": SimpleNamespace(is_cuda=cuda)})
+    site = cast(Site, SimpleNamespace(shape=(4, 8, size, size), dropout=0.1, final=final))
+    assert _kernel(site, dtype, same_random=False) is chosen
+    assert _kernel(site, dtype, same_random=True) is by_math
+
+
+class Fused(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+class FromATable(nn.Module):
+    config = SimpleNamespace(_attn_implementation="sdpa")
+
+
+def test_fused_attention_is_seen_by_name_class_or_configuration() -> None:
+    assert calls_sdpa(nn.Sequential(Fused()).modules())
+    assert calls_sdpa(nn.TransformerEncoderLayer(8, 2).modules())
+    assert calls_sdpa([FromATable()])
+    assert not calls_sdpa(nn.Sequential(nn.Linear(2, 2)).modules())
