@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from hotlap.records.diagnosis import Place
 from hotlap.records.run import Phases
 from hotlap.trace.analyses.breakdown import breakdown
-from hotlap.trace.analyses.gaps import CAUSES, gaps, packed, pieces, unpacked
+from hotlap.trace.analyses.gaps import gaps, pieces
+from hotlap.trace.analyses.grouping import packed, unpacked
+from hotlap.trace.analyses.pieces import CAUSES
 from hotlap.trace.read import read
 from hotlap.trace.view import View
 

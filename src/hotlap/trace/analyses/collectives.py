@@ -37,7 +37,7 @@ from hotlap.records.trace import Collective
 from hotlap.trace.intervals import covered
 from hotlap.trace.view import View
 
-from .gaps import packed_places, unpacked
+from .grouping import packed_places, unpacked
 from .shares import CALLS, DeviceShare, Share, shares
 
 Ints = npt.NDArray[np.int64]

@@ -31,7 +31,7 @@ Three rules add to that:
   one before (`print(loss)` waits once for the device and then for each little kernel that it formats with) count as
   one, with the sum of their time, booked to the longest. Under the profiler the host comes later to a wait, and waits
   less: where the phases of unprofiled steps are known, w is longer by what the host lost since the wait before, less
-  what the device stood still meanwhile (`_lost`).
+  what the device stood still meanwhile (`waits.py`).
 * Between the nodes of a backward. Where no asked thread is in an op or a call, and the last one as well as the next are
   on the same thread, not the main one, autograd's engine is at work: `launch`, booked to the next.
 * No known launch. Work whose call is not in the trace was queued before the gap if its correlation is older than every
@@ -50,39 +50,32 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hotlap.records.diagnosis import Place
 from hotlap.records.trace import Gap
-from hotlap.trace.intervals import Intervals, complement, covered, intersection, union
+from hotlap.trace.intervals import Intervals, complement
 from hotlap.trace.links import enclosing
 from hotlap.trace.tables import WORK
 from hotlap.trace.view import Ints, View
 
-from .grouping import places, remembered
+from .grouping import outermost_op, packed_places, remembered, unpacked
+from .pieces import (
+    ALLOCATOR,
+    BETWEEN,
+    CAUSES,
+    COMMUNICATION,
+    COPY,
+    INPUT,
+    LAUNCH,
+    PROFILER,
+    PYTHON,
+    SYNC,
+    UNKNOWN,
+    Codes,
+    Pieces,
+)
+from .waits import after_waits, pageable_copies, waiting_calls
 
-Codes = npt.NDArray[np.int8]
 Bools = npt.NDArray[np.bool_]
 
-CAUSES: Final = (
-    "python",
-    "launch",
-    "input",
-    "communication",
-    "profiler",
-    "allocator",
-    "sync",
-    "copy",
-    "between kernels",
-    "unknown",
-)
-PYTHON, LAUNCH, INPUT, COMMUNICATION, PROFILER, ALLOCATOR, SYNC, COPY, BETWEEN, UNKNOWN = range(len(CAUSES))
-
-WAITS: Final = re.compile(
-    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx|Thread)Synchronize|^(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol)?(_ptds)?$"
-    r"|^cuMemcpy(HtoD|DtoH)(_v2)?(_ptds)?$"
-)
-"""Calls in which the host waits for the device, whatever they copy."""
-SHORT: Final = 0.1
-"""Of the longest wait of a group: who waits less finds the device as that one left it, with nothing to do."""
 ALLOCATES: Final = re.compile(
     r"^(cuda|hip|cu)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc)|Mem(Alloc|Free|Create|Release|Map|Unmap"
     r"|SetAccess|Address|Host))"
@@ -120,21 +113,6 @@ def gaps(view: View) -> tuple[Gap, ...]:
 # pieces
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """Idle time of one device in disjoint pieces, in order. gap: its number; cause: index into CAUSES; row: of `host`,
-    the event that it is booked to, -1 for none."""
-
-    gap: Ints
-    start: Ints
-    end: Ints
-    cause: Codes
-    row: Ints
-
-    def __len__(self) -> int:
-        return len(self.gap)
-
-
 @remembered
 def _pieces_of_devices(view: View) -> dict[int, Pieces]:
     return {device: _pieces(view, device) for device in view.devices}
@@ -163,7 +141,7 @@ def _pieces(view: View, device: int) -> Pieces:
     )
     order = np.argsort(start, kind="stable")
     whole = Pieces(gap[order], start[order], end[order], cause[order], row[order])
-    return _after_waits(view, whole, waits)
+    return after_waits(view, whole, waits)
 
 
 @dataclass(frozen=True)
@@ -401,136 +379,6 @@ def _open(view: View, rows: Ints, times: Ints) -> Ints:
     return found
 
 
-# waits
-
-
-@remembered
-def waiting_calls(view: View) -> Ints:
-    """Rows of `host`, sorted: calls in which the host waits for the device. Those of WAITS, and asynchronous copies
-    from or to pageable memory, which the driver stages."""
-    host = view.trace.host
-    rows = np.nonzero((host["cat"] == "runtime").to_numpy())[0]
-    names = host["name"].gather(rows)
-    waiting = names.is_in([name for name in names.unique() if WAITS.match(name)]).to_numpy()
-    return np.union1d(rows[waiting], pageable_copies(view, r"Pageable.*->.*Device|Device.*->.*Pageable"))
-
-
-def pageable_copies(view: View, direction: str = "Pageable.*->.*Device") -> Ints:
-    """Rows of `host`, sorted: calls that copy pageable memory, by default to the device."""
-    device = view.trace.device
-    copies = (device["cat"] == "memcpy") & (device["launch"] >= 0)
-    names, rows = device["name"].filter(copies), device["launch"].filter(copies).to_numpy()
-    return np.unique(rows[names.str.contains(direction).to_numpy()]).astype(np.int64)
-
-
-def _after_waits(view: View, whole: Pieces, waits: Ints) -> Pieces:
-    """Book the time that a wait has cost to it: the first of what follows, as long as the wait."""
-    eligible = np.nonzero(np.isin(whole.cause, (PYTHON, LAUNCH)))[0]
-    if not len(waits) or not len(eligible):
-        return whole
-    begins, ends, group, credit, longest = _grouped(view, waits, _within_waits(view, whole, waits))
-    credit += _lost(view, whole, begins, ends, group)
-    last = np.searchsorted(ends, whole.start[eligible], side="right") - 1
-    eligible, last = eligible[last >= 0], last[last >= 0]
-    mine = group[last]  # ascending, as pieces and waits are in order
-    length = whole.end[eligible] - whole.start[eligible]
-    before = np.cumsum(length) - length
-    first = np.searchsorted(mine, mine, side="left")
-    taken = np.clip(credit[mine] - (before - before[first]), 0, length)
-    return _split(whole, eligible[taken > 0], taken[taken > 0], longest[mine[taken > 0]])
-
-
-def _within_waits(view: View, whole: Pieces, waits: Ints) -> Ints:
-    """Idle time already booked to each wait."""
-    index = np.searchsorted(waits, whole.row)
-    mine = (whole.row >= 0) & (index < len(waits))
-    mine[mine] = waits[index[mine]] == whole.row[mine]
-    mine &= np.isin(whole.cause, (SYNC, COPY))
-    booked = np.zeros(len(waits), np.int64)
-    np.add.at(booked, index[mine], (whole.end - whole.start)[mine])
-    return booked
-
-
-def _lost(view: View, whole: Pieces, begins: Ints, ends: Ints, group: Ints) -> Ints:
-    """How much earlier the host would have been at each group of waits without the profiler, ns, beyond what the device
-    stood still for it; 0 where that is not known."""
-    phases, share = _issuing(view)
-    first = np.searchsorted(group, np.arange(group[-1] + 1))
-    until, since = begins[first], np.concatenate([[view.on_host.window.start_ns], ends[first[1:] - 1]])
-    until = np.maximum(until, since)
-    late = union(whole.start, whole.end)
-    lost = (share * covered(phases, since, until)).astype(np.int64) - covered(intersection(phases, late), since, until)
-    more: Ints = np.maximum(0, lost)
-    return more
-
-
-@remembered
-def _issuing(view: View) -> tuple[Intervals, float]:
-    """When the host issues work in the phases of hotlap's in which it does not wait, and the share of that time that
-    the profiler takes."""
-    nothing = union(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    if view.unprofiled is None:
-        return nothing, 0.0
-    host, window = view.trace.host, view.on_host.window
-    start, end = view.host("start"), view.host("start") + view.host("dur")
-    waits = np.sort(start[waiting_calls(view)])
-    found, profiled, usual = [], 0.0, 0.0
-    for name in ("forward", "backward", "optimizer"):
-        rows = np.nonzero(((host["cat"] == "annotation") & (host["name"] == f"hotlap:{name}")).to_numpy())[0]
-        rows = rows[view.on_host.in_window(start[rows], end[rows])]
-        ms = getattr(view.unprofiled, name)
-        if len(rows) and ms > 0 and not (np.searchsorted(waits, end[rows]) > np.searchsorted(waits, start[rows])).any():
-            found.append(rows)
-            profiled += float((end - start)[rows].sum()) / window.count / 1e6
-            usual += ms
-    if profiled <= usual:
-        return nothing, 0.0
-    rows = np.concatenate(found)
-    return union(start[rows], end[rows]), 1 - usual / profiled
-
-
-def _grouped(view: View, waits: Ints, booked: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """(start and end of each wait, its group; ns and longest call of each group), in order of end. A wait joins the
-    group before it where no kernel was launched since, or where it is short beside the group's longest."""
-    start, dur = view.host("start")[waits], view.host("dur")[waits]
-    order = np.argsort(start + dur, kind="stable")
-    waits, start, dur, booked = waits[order], start[order], dur[order], booked[order]
-    launch = view.trace.device["launch"].filter(view.trace.device["cat"] == "kernel").to_numpy()
-    issued = np.sort(view.host("start")[launch[launch >= 0]])
-    counts = np.searchsorted(issued, start)
-    launched = np.diff(counts, prepend=counts[0]) != 0
-    group = np.cumsum(launched & ~_short_after_long(dur, launched))
-    credit = np.zeros(group[-1] + 1, np.int64)
-    np.add.at(credit, group, np.maximum(0, dur - booked))
-    by_length = np.lexsort((dur, group))
-    longest = waits[by_length[np.searchsorted(group[by_length], np.arange(len(credit)), side="right") - 1]]
-    return start, start + dur, group, credit, longest
-
-
-def _short_after_long(dur: Ints, launched: Ints) -> Ints:
-    """Which waits are shorter than SHORT of the longest of their group, each by the groups that this makes."""
-    short = np.zeros(len(dur), bool)
-    longest = 0
-    for at, (ns, new) in enumerate(zip(dur.tolist(), launched.tolist(), strict=True)):
-        short[at] = ns < SHORT * longest
-        longest = max(longest, ns) if short[at] or not new else ns
-    return short
-
-
-def _split(whole: Pieces, which: Ints, taken: Ints, row: Ints) -> Pieces:
-    """The same pieces, where the first `taken` ns of some are booked to a wait."""
-    rest = whole.start.copy()
-    rest[which] += taken
-    kept = rest < whole.end
-    gap = np.concatenate([whole.gap[which], whole.gap[kept]])
-    start = np.concatenate([whole.start[which], rest[kept]])
-    end = np.concatenate([whole.start[which] + taken, whole.end[kept]])
-    cause = np.concatenate([np.full(len(which), SYNC, np.int8), whole.cause[kept]])
-    rows = np.concatenate([row, whole.row[kept]])
-    order = np.argsort(start, kind="stable")
-    return Pieces(gap[order], start[order], end[order], cause[order], rows[order])
-
-
 # names and places
 
 
@@ -558,42 +406,3 @@ def _named(view: View, found: Pieces, device: int) -> pl.DataFrame:
             "place": place.gather(back),
         }
     )
-
-
-def outermost_op(view: View, rows: Ints) -> Ints:
-    """The outermost op of the unbroken chain of ops and calls around each row; the row itself where no op is."""
-    parent = view.host("parent")
-    ops = np.zeros(len(view.trace.host), bool)
-    ops[(view.trace.host["cat"] == "op").to_numpy()] = True
-    best = rows.copy()
-    climbing = rows >= 0
-    while climbing.any():
-        above = parent[np.maximum(best, 0)]
-        climbing &= (above >= 0) & ops[np.maximum(above, 0)]
-        best = np.where(climbing, above, best)
-    return best
-
-
-def packed_places(view: View, rows: Ints) -> pl.Series:
-    """The place of each row (`grouping.places`) as a text, "" for none. Where none is known, that of what the main
-    thread was in when the row began, such as the line of `loss.backward()`."""
-    found, number = places(view, rows)
-    lost = np.array([place is None for place in found], bool)[number] & (rows >= 0)
-    if lost.any():
-        rows = rows.copy()
-        rows[lost] = view.at(view.host("start")[rows[lost]])
-        found, number = places(view, rows)
-    return pl.Series([packed(place) for place in found], dtype=pl.String).gather(number)
-
-
-def packed(place: Place | None) -> str:
-    """A place as a text that sorts and groups; `unpacked` is its inverse."""
-    return "" if place is None else f"{place.file}\0{'' if place.line is None else place.line}\0{place.function or ''}"
-
-
-def unpacked(text: str) -> Place | None:
-    """Inverse of `packed`."""
-    if not text:
-        return None
-    file, line, function = text.split("\0")
-    return Place(file=file, line=int(line) if line else None, function=function or None)

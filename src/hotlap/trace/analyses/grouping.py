@@ -143,3 +143,42 @@ def measures(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
 def sums(keys: Ints, values: Ints, count: int) -> Ints:
     """For each key below `count` the sum of its values; exact below 2**53 (104 days of ns)."""
     return np.bincount(keys, weights=values, minlength=count).astype(np.int64)
+
+
+def outermost_op(view: View, rows: Ints) -> Ints:
+    """The outermost op of the unbroken chain of ops and calls around each row; the row itself where no op is."""
+    parent = view.host("parent")
+    ops = np.zeros(len(view.trace.host), bool)
+    ops[(view.trace.host["cat"] == "op").to_numpy()] = True
+    best = rows.copy()
+    climbing = rows >= 0
+    while climbing.any():
+        above = parent[np.maximum(best, 0)]
+        climbing &= (above >= 0) & ops[np.maximum(above, 0)]
+        best = np.where(climbing, above, best)
+    return best
+
+
+def packed_places(view: View, rows: Ints) -> pl.Series:
+    """The place of each row (`grouping.places`) as a text, "" for none. Where none is known, that of what the main
+    thread was in when the row began, such as the line of `loss.backward()`."""
+    found, number = places(view, rows)
+    lost = np.array([place is None for place in found], bool)[number] & (rows >= 0)
+    if lost.any():
+        rows = rows.copy()
+        rows[lost] = view.at(view.host("start")[rows[lost]])
+        found, number = places(view, rows)
+    return pl.Series([packed(place) for place in found], dtype=pl.String).gather(number)
+
+
+def packed(place: Place | None) -> str:
+    """A place as a text that sorts and groups; `unpacked` is its inverse."""
+    return "" if place is None else f"{place.file}\0{'' if place.line is None else place.line}\0{place.function or ''}"
+
+
+def unpacked(text: str) -> Place | None:
+    """Inverse of `packed`."""
+    if not text:
+        return None
+    file, line, function = text.split("\0")
+    return Place(file=file, line=int(line) if line else None, function=function or None)

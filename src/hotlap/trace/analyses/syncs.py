@@ -28,7 +28,10 @@ from hotlap.records.trace import Sync
 from hotlap.trace.links import enclosing
 from hotlap.trace.view import Ints, View
 
-from .gaps import SYNC, outermost_op, packed_places, pieces, unpacked, waiting_calls
+from .gaps import pieces
+from .grouping import outermost_op, packed_places, unpacked
+from .pieces import SYNC
+from .waits import waiting_calls
 
 MAX_DEPTH: Final = 32
 """Enclosing events that are looked at for the cause."""

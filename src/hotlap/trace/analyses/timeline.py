@@ -24,7 +24,10 @@ from hotlap.records.phases import PHASES
 from hotlap.records.timeline import KINDS, Bars, Timeline
 
 from ..view import Ints, View
-from .gaps import ALLOCATES, CAUSES, outermost_op, packed_places, pieces, unpacked, waiting_calls
+from .gaps import ALLOCATES, pieces
+from .grouping import outermost_op, packed_places, unpacked
+from .pieces import CAUSES
+from .waits import waiting_calls
 
 RESOLUTION: Final = 1500
 MOST_THREADS: Final = 4
