@@ -59,6 +59,13 @@ def test_a_loader_is_described_without_asking_its_dataset() -> None:
     assert (told["rows"], told["default_collate"], told["holds_tensors"]) == (None, False, False)
 
 
+def test_draws_without_end_are_not_rows() -> None:
+    """minGPT asks its sampler for 1e10 draws an epoch."""
+    rows = Rows()
+    sampler = torch.utils.data.RandomSampler(rows, replacement=True, num_samples=int(1e10))
+    assert loaders.described(DataLoader(rows, batch_size=8, sampler=sampler))["rows"] == 40
+
+
 def test_many_objects_are_counted_with_those_inside(monkeypatch: Any) -> None:
     assert loaders.described(DataLoader(Rows()))["objects"] == 0
     monkeypatch.setattr(loaders, "MANY_OBJECTS", 100)

@@ -20,7 +20,7 @@ thin.FIRST, thin.EVERY, thin.SHORT_MS, thin.MOST_WAITING = 4, 4, 1e9, 8
 forward.SETTLED = forward.SETTLED_INFERENCE = 1
 """
 """What a run does after hundreds of steps, after a few; all steps are short."""
-FULL = ("lbfgs", "gan", "together", "own", "manual")
+FULL = ("lbfgs", "gan", "manual")
 """Kinds of loops all of whose steps are looked at."""
 
 
@@ -73,7 +73,11 @@ def test_who_counts_steps_has_all_looked_at() -> None:
 
 # every kind of loop
 
-OTHERS = ("SIGKILL", "SIGTERM", "compiled.py", "subclass", "len", "lazy", "script", "passing", "patched", "gan 5 1")
+OTHERS = (
+    *("SIGKILL", "SIGTERM", "compiled.py", "len", "lazy", "script", "passing", "patched", "gan 5 1", "own", "together"),
+    *("sub", "several", "generator", "iterable", "folds 1", "checkpoint", "before", "inference_mode", "py raise"),
+    "threads.py read",
+)
 """Lines are lost by a kill (below); the others take long, or are like those that are here."""
 
 
@@ -113,8 +117,19 @@ def test_steps_are_lost_by_a_kill_only(runner: Runner) -> None:
 # what turns up in a thin step
 
 
-@pytest.mark.parametrize("at", [41, 42])  # thin; looked at
-@pytest.mark.parametrize("event", ["eval", "load", "infer", "thread", "fork", "copy"])
+@pytest.mark.parametrize(
+    ("event", "at"),  # 41 is thin, 42 is looked at
+    [
+        ("eval", 41),
+        ("eval", 42),
+        ("load", 41),
+        ("infer", 41),
+        ("thread", 41),
+        ("thread", 42),
+        ("fork", 41),
+        ("copy", 41),
+    ],
+)
 def test_a_loop_stays_simple(event: str, at: int, runner: Runner) -> None:
     argv = ("thin.py", "80", f"{at}:{event}")
     bare, ran = runner.bare(*argv), thin_run(runner, *argv)
@@ -129,8 +144,9 @@ def test_a_loop_stays_simple(event: str, at: int, runner: Runner) -> None:
         assert len(thin(ran.steps[44:])) > 20
 
 
-@pytest.mark.parametrize("at", [41, 42])  # thin; looked at
-@pytest.mark.parametrize("event", ["built", "other", "raise", "silent"])
+@pytest.mark.parametrize(
+    ("event", "at"), [("built", 41), ("other", 41), ("other", 42), ("raise", 41), ("raise", 42), ("silent", 41)]
+)
 def test_something_else_makes_the_same_steps(event: str, at: int, runner: Runner) -> None:
     argv = ("thin.py", "80", f"{at}:{event}")
     full, ran = runner.forked(*argv), thin_run(runner, *argv)
@@ -204,3 +220,32 @@ def test_a_lever_is_in_thin_steps_too(runner: Runner) -> None:
     assert len(ran.steps) == 12
     assert thin(ran.steps)
     check_same(ran, runner.bare(*argv))
+
+
+# unusual calls of the model
+
+
+@pytest.mark.parametrize(
+    "case", ["replica", "shared", "orphan", "nested", "reentrant", "beside", "double", "validate", "interrupted"]
+)
+def test_an_unusual_call_is_what_it_is_without_hotlap(case: str, runner: Runner) -> None:
+    argv = ("thin_models.py", case, "60")
+    ran = thin_run(runner, *argv)
+    check_same(ran, runner.bare(*argv))
+    check_clean(ran)
+    steps = 120 if case == "double" else 60
+    assert len(ran.steps) == ran.facts.optimizer_steps == steps
+    assert len(thin(ran.steps)) > steps / 2
+    assert ran.facts.backwards == 60
+    assert not [step.step for step in ran.steps if step.evaluation]
+    assert ran.facts.forwards in ({60, 61, 62} if case != "orphan" else {9})
+
+
+def test_updates_by_hand_after_inference(runner: Runner) -> None:
+    argv = ("thin_models.py", "inferring", "40")
+    full, ran = runner.forked(*argv), thin_run(runner, *argv)
+    check_same(ran, runner.bare(*argv))
+    check_clean(ran)
+    assert [step.kind for step in ran.steps] == [step.kind for step in full.steps]
+    assert len(thin(ran.steps)) > 20
+    assert ran.facts.optimizer_steps == full.facts.optimizer_steps == 0

@@ -418,6 +418,33 @@ def test_stretches_of_another_pace_are_told(tmp_path: Path) -> None:
     assert not [text for text in even.unknown if text.startswith("one pace")]
 
 
+@pytest.mark.parametrize(
+    ("changes", "out"),
+    [
+        ({}, False),
+        ({"fused": True}, True),
+        ({"sparse": True}, True),
+        ({"name": "Adadelta"}, True),
+        ({"builtin": False}, True),
+    ],
+)
+def test_optimizers_without_a_fused_form_get_no_fused_optimizer(changes: dict[str, Any], out: bool) -> None:
+    adam = OptimizerFacts(name="Adam", builtin=True, tensors=4)
+    facts = msgspec.structs.replace(FACTS, optimizers=(msgspec.structs.replace(adam, **changes),))
+    assert ("fused-optimizer" in settled(facts)) is out
+
+
+def test_steps_that_were_looked_at_may_be_too_few_to_say_where_the_time_goes(tmp_path: Path) -> None:
+    """The script does something long every 16th step, and that is none of those whose phases are known."""
+    for rare, told in ((100.0, True), (10.5, False)):
+        lines = with_walls([rare if at % 16 == 0 else 10.0 for at in range(320)])
+        thin = [line if at % 16 == 5 else msgspec.structs.replace(line, phases=None) for at, line in enumerate(lines)]
+        found = diagnose(folder_of(tmp_path / str(rare), (thin, FACTS)))
+        assert any("--every-step looks at all" in text for text in found.unknown) is told
+        every = diagnose(folder_of(tmp_path / f"every {rare}", (lines, FACTS)))
+        assert not any("--every-step" in text for text in every.unknown)
+
+
 def test_step_time_is_the_median_of_blocks() -> None:
     assert math.isnan(step_time([]))
     assert step_time([7.0]) == 7.0

@@ -29,7 +29,7 @@ from attention_forms import (
 from contexts import ROOT, context
 from torch import nn
 
-from hotlap.agent.softmax import calls_softmax, shapes_by_value
+from hotlap.agent.softmax import calls_cumsum, calls_sdpa, calls_softmax, shapes_by_value
 from hotlap.levers import _attention_build, _graph
 from hotlap.levers._attention_graph import op
 from hotlap.levers._attention_masks import Guard
@@ -492,6 +492,46 @@ class Convolutions(nn.Conv2d):
 def test_shapes_that_depend_on_values_are_seen_in_the_code() -> None:
     assert shapes_by_value([Router(4, 4)]) == "nonzero"
     assert shapes_by_value([CallsAFunction(1, 1), nn.Conv2d(1, 1, 1)]) == ""
+
+
+class Generates:
+    """As transformers' models: beside the forward, methods that training never calls."""
+
+    def generate(self, x: Any) -> Any:
+        return torch.cumsum((x @ x).softmax(-1).nonzero(), 0)
+
+
+class WithGenerate(nn.Module, Generates):
+    def forward(self, x: Any) -> Any:
+        return self.body(x) * isinstance(self, Generates)
+
+    def body(self, x: Any) -> Any:
+        return torch.unique(x)
+
+
+class CallsGenerate(WithGenerate):
+    def body(self, x: Any) -> Any:
+        return self.generate(x)
+
+
+class ByConfiguration(CallsAFunction):
+    """As transformers': attention by hand stands beside a kernel that the configuration chooses."""
+
+    def __init__(self, kernel: str | None) -> None:
+        super().__init__(1, 1)
+        self.config = SimpleNamespace(_attn_implementation=kernel)
+
+
+def test_methods_that_no_forward_names_are_not_the_models_code() -> None:
+    assert not calls_softmax([WithGenerate()]) and not calls_cumsum([WithGenerate()])
+    assert shapes_by_value([WithGenerate()]) == "unique", "a method that the forward calls"
+    assert calls_softmax([CallsGenerate()]) and calls_cumsum([CallsGenerate()])
+
+
+def test_attention_by_hand_does_not_run_where_the_configuration_chose_a_kernel() -> None:
+    assert calls_softmax([ByConfiguration("eager")]) and calls_softmax([ByConfiguration(None)])
+    assert not calls_softmax([ByConfiguration("sdpa")]) and not calls_softmax([ByConfiguration("flash_attention_2")])
+    assert calls_sdpa([ByConfiguration("sdpa")]) and not calls_sdpa([ByConfiguration("eager")])
 
 
 def test_it_applies_where_the_code_of_the_model_calls_softmax() -> None:

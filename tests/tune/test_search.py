@@ -35,6 +35,15 @@ def test_what_gains_nothing_is_dropped_and_said(tune: Tune) -> None:
     assert found.not_done == ""
 
 
+def test_of_settings_that_are_all_slower_the_best_is_told(tune: Tune) -> None:
+    """Two workers 0.62 times as fast, then one 0.43 times: what is told of workers is 0.62."""
+    lever = FakeLever("w", 0.8, ({"n": 2}, {"n": 1}), searched=lambda _: True)
+    slower = iter([160.0, 230.0])
+    found, machine = tune([lever], lambda uses: next(slower, 100.0) if uses else 100.0)
+    assert machine.tries() == ["w", "w"] and kept(found) == []
+    assert found.dropped["w"].why == "slower" and found.dropped["w"].ratio == pytest.approx(1 / 1.6)
+
+
 def test_nothing_to_gain_confirms_nothing(tune: Tune) -> None:
     found, machine = tune([FakeLever("idle", 0.5)], factors())
     assert kept(found) == [] and found.speedup is None and found.interval is None
@@ -300,6 +309,7 @@ def test_what_noise_may_have_made_gives_way_to_others_where_no_time_is_left_to_l
     assert machine.tries() == ["a", "b"]
     assert "no time was left to look again" in found.dropped["a"].why
     assert kept(found) == ["b"] and found.pairs >= 2
+    assert any(line.startswith("open  a") for line in machine.said), "it is not dropped yet when that is said"
     assert found.not_done == "no time was left for a second look at a"
 
 

@@ -52,7 +52,8 @@ def _lengths(loader: Any, sampler: type) -> tuple[int | None, int | None]:
         return None, None
     if type(getattr(loader, "batch_sampler", None)) is not samplers.BatchSampler:
         return None, None
-    return len(loader.sampler), len(loader.batch_sampler)
+    rows = min(len(loader.sampler), len(loader.sampler.data_source))  # `num_samples` may ask for any number of draws
+    return rows, len(loader.batch_sampler)
 
 
 def _holds_tensors(dataset: Any, depth: int = 0) -> bool:

@@ -1,12 +1,15 @@
 """The code that a model can reach, by the names that its code objects hold: nothing is run and nothing hooked.
 
-From the methods of the modules' classes through the functions and classes that they name, in whatever file those are.
-What lies in a script beside the model (a loss, a metric) is not reached. What is called by way of an attribute of an
-object, other than of a module of Python's, is not followed.
+From the forward of the modules' classes through the methods of theirs, the functions and the classes that it names, in
+whatever file those are, nearest first. What lies in a script beside the model (a loss, a metric) is not reached, nor
+are methods that a forward names nowhere: transformers' models have all of `generate`, and through it pandas, among
+theirs.
+What is called by way of an attribute of an object, other than of a module or of a module of Python's, is not followed.
 """
 
 import contextlib
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -15,19 +18,22 @@ MOST: Final = 4096
 """Functions that are looked at."""
 LIBRARIES: Final = ("torch", "hotlap", "numpy", "functools", "typing", "math")
 """Top packages whose own code is not followed."""
+ENTRIES: Final = frozenset({"forward", "training_step", "__call__"})
+"""Methods that training begins with. Of a class that has none of its own, all are taken for such."""
 
 
 def reachable(modules: Iterable[Any]) -> list[CodeType]:
     """The code of the forward of modules (torch's own have none that is looked at) and of all that it can call."""
-    waiting: list[Any] = []
-    for kind in {type(module) for module in modules}:
-        waiting += [base for base in kind.__mro__ if _followed(base)]
+    modules = list(modules)
+    methods, entries = _methods({type(module) for module in modules})
+    kinds = {id(base) for module in modules for base in type(module).__mro__}
+    waiting: deque[Any] = deque(member for name in entries for member in methods.pop(name, ()))
     for module in modules:
         waiting += [value for value in vars(module).values() if isinstance(value, (FunctionType, MethodType))]
     seen: set[int] = set()
     found: list[CodeType] = []
     while waiting and len(found) < MOST:
-        thing = waiting.pop()
+        thing = waiting.popleft()
         if id(thing) in seen:
             continue
         seen.add(id(thing))
@@ -35,8 +41,27 @@ def reachable(modules: Iterable[Any]) -> list[CodeType]:
             codes = list(_nested(function.__code__))
             found += codes
             waiting += _enclosed(function)
-            waiting += [named for code in codes for named in _named(code, function.__globals__)]
+            for code in codes:
+                waiting += [member for name in code.co_names for member in methods.pop(name, ())]
+                waiting += [named for named in _named(code, function.__globals__) if id(named) not in kinds]
     return found
+
+
+def _methods(types: Iterable[type]) -> tuple[dict[str, list[Any]], set[str]]:
+    """What the classes of modules and their bases hold, by name; and the names that training begins with."""
+    methods: dict[str, list[Any]] = {}
+    entries = set(ENTRIES)
+    bases: dict[int, type] = {}
+    for kind in types:
+        own = [base for base in kind.__mro__ if _followed(base)]
+        bases.update((id(base), base) for base in own)
+        if not any(name in vars(base) for base in own for name in ENTRIES):
+            entries.update(name for base in own for name in vars(base))
+    for base in bases.values():
+        for name, member in vars(base).items():
+            if name != "__init__" and not isinstance(member, type):
+                methods.setdefault(name, []).append(member)
+    return methods, entries
 
 
 def _functions(thing: Any) -> Iterator[FunctionType]:

@@ -20,8 +20,9 @@ WITHOUT_WEIGHTS: Final = ("TransformerEncoderLayer", "TransformerDecoderLayer")
 
 def calls_softmax(modules: Iterable[Any]) -> bool:
     """Whether a model may hold attention by hand: a MultiheadAttention that is used directly, or a softmax and a
-    product of matrices (a linear layer is none) in the code that it can reach. A router's softmax has none."""
-    modules = list(modules)
+    product of matrices (a linear layer is none) in the code that it can reach. A router's softmax has none. Where a
+    configuration of transformers chose another kernel, the code by hand that stands beside it does not run."""
+    modules = [module for module in modules if _kernel_of(module) in {"", "eager"}]
     names = {type(module).__name__ for module in modules if type(module).__module__.startswith("torch.nn.")}
     if OWN_ATTENTION in names and not names & set(WITHOUT_WEIGHTS):
         return True
@@ -36,7 +37,7 @@ def calls_sdpa(modules: Iterable[Any]) -> bool:
     modules = list(modules)
     if any(type(module).__name__ == OWN_ATTENTION for module in modules):
         return True
-    if any(getattr(getattr(m, "config", None), "_attn_implementation", "") == "sdpa" for m in modules):
+    if any(_kernel_of(module) == "sdpa" for module in modules):
         return True
     return any(SDPA in code.co_names for code in reachable(modules))
 
@@ -50,6 +51,11 @@ def shapes_by_value(modules: Iterable[Any]) -> str:
     """The function that a model's code names whose result has a shape that depends on values; empty where none is."""
     named = {name for code in reachable(modules) for name in code.co_names}
     return next((name for name in BY_VALUE if name in named), "")
+
+
+def _kernel_of(module: Any) -> str:
+    """Which attention a configuration of transformers chose; empty where there is none, or it says nothing."""
+    return str(getattr(getattr(module, "config", None), "_attn_implementation", None) or "")
 
 
 def _multiplies(code: CodeType) -> bool:

@@ -73,8 +73,7 @@ class Thin:
         self.walls: deque[float] = deque(maxlen=WATCHED)
         self.written_ns = 0
         self.left = 0
-        self.ends: list[int] = []
-        self.events: list[Any] = []
+        self.ends: list[tuple[int, Any]] = []
         self.evaluated: set[int] = set()
         self.skips: set[int] = set()
         self.steps, self.clock, self.mark = agent.steps, agent.timeline.clock, agent.timeline.mark
@@ -113,11 +112,9 @@ class Thin:
     def _lap(self) -> None:
         """A thin step ended. All that is done is done later, at once: code that runs once a step runs with cold
         caches, and then costs several times as much."""
-        self.ends.append(self.clock())
-        if self.mark is not None:
-            self.events.append(self.mark())
+        self.ends.append((self.clock(), None if self.mark is None else self.mark()))
         steps = self.steps
-        steps.optimizer_steps += 1
+        steps.optimizer_steps += steps.thin != INFERENCE
         steps.backwards += steps.backwards_since_step
         steps.backwards_since_step = 0
         self.left -= 1
@@ -163,14 +160,15 @@ class Thin:
         stretch = agent.timeline.segment
         begun = stretch.begun_ns
         segments = []
-        for at, ended in enumerate(self.ends):
+        ends, self.ends = self.ends, []  # before all else: a Ctrl-C in here must not have them told twice
+        for at, (ended, event) in enumerate(ends):
             segment = Segment(begun)
             segment.end_ns = begun = ended
             segment.thin, segment.probe = True, stretch.probe
             segment.evaluation, segment.skipped = at in self.evaluated, at in self.skips
             segment.kind = "inference" if steps.thin == INFERENCE else "train"
-            if self.mark is not None and self.events[at] is not None:
-                segment.marks.append([OTHER, self.events[at]])
+            if event is not None:
+                segment.marks.append([OTHER, event])
             segments.append(segment)
             agent.recorder.add(segment)
         frames = compiled_frames()
@@ -178,6 +176,6 @@ class Thin:
             longest = max(segments, key=lambda segment: segment.end_ns - segment.begun_ns)
             longest.compiles = frames - agent.compiled_frames
             agent.compiled_frames = frames
-        for kept in (self.ends, self.events, self.evaluated, self.skips):
-            kept.clear()
+        self.evaluated.clear()
+        self.skips.clear()
         agent.timeline.go_on(begun)

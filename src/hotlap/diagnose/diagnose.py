@@ -20,6 +20,7 @@ from hotlap.records.files import (
     read_telemetry,
     read_words,
 )
+from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
 from hotlap.records.tune import LeverLine
 
@@ -35,6 +36,7 @@ LEAST_STEPS = 3
 LEAST_MS = 1e-6
 """The resolution of `wall_ms` on disk. A step of no time has no shares."""
 UNEVEN = 1.15
+APART = 1.1
 BLOCKS_APART = 1.5
 """The slowest block of steps over the fastest, from which one number does not say how long a step takes."""
 WHAT_COUNTS = (
@@ -174,11 +176,24 @@ def _unknown(rank: Rank, measured: Measured) -> list[str]:
     if not rank.steady.settled:
         said.append("a steady state: the step time was still changing, so the numbers may not hold for a long run")
     said += _uneven(rank.steady, measured.step_ms)
+    said += _sampled(rank.steady, measured)
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
         said.append("device time: no CUDA events could be recorded in this loop")
     if any(read_problems(rank.folder)):
         said.append("what happened after hotlap's own problem (problems.jsonl)")
     return said
+
+
+def _sampled(steady: SteadySteps, measured: Measured) -> Iterator[str]:
+    """Whether the steps of which phases are known are too few to say where the time of all goes: a script that does
+    something long every so many steps may do it in others."""
+    looked_at = sum(step.phases is not None for step in steady.steps)
+    total = sum(getattr(measured.phases, name) for name in PHASES)
+    if looked_at < len(steady.steps) and total and not 1 / APART < measured.step_ms / total < APART:
+        yield (
+            f"where all of the time goes: the {looked_at} steps whose phases were looked at take {_exact(total)} ms a "
+            f"step, all {len(steady.steps)} take {_exact(measured.step_ms)} (--every-step looks at all)"
+        )
 
 
 def _rate(rank: Rank) -> float | None:

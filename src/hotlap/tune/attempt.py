@@ -24,6 +24,7 @@ machine was slow when the incumbent was measured."""
 MOST_VARIANTS: Final = 4
 MOST_FAILURES: Final = 3
 UNSETTLED: Final = "may be noise, and no time was left to look again"
+NO_GAIN, SLOWER, MORE_MEMORY = "no gain", "slower", "more memory"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def try_uses(
     if ratio < max(LEAST_GAIN, to_beat * LEAST_GAIN):
         if ratio < LEAST_GAIN and not to_beat:
             if single is not None:
-                state.drop(single.name, _no_gain(state, ratio), ratio)
+                _gained_nothing(state, single.name, ratio)
             state.say(f"drop  {title}  {state.shown(trial)}  {ratio:.2f}×{looks}")
         return None, ratio
     judged = _judged(state, levers, single, title, trial, ratio)
@@ -192,13 +193,20 @@ def _unsettled(state: State, single: records.Lever | None, title: str, ratio: fl
     """A ratio that noise could have made, and no time for a second look. Another tune may find it a gain."""
     if single is not None:
         state.drop(single.name, UNSETTLED, ratio)
-    state.say(f"drop  {title}  {ratio:.2f}×  {UNSETTLED}")
+    state.say(f"open  {title}  {ratio:.2f}×  may be noise; no time now to look again and confirm what comes of it")
+
+
+def _gained_nothing(state: State, name: str, ratio: float) -> None:
+    """Of several settings that won nothing, the best is what is told of their lever."""
+    known = state.found.dropped.get(name)
+    if known is None or known.why not in {NO_GAIN, SLOWER, MORE_MEMORY} or (known.ratio or 0.0) < ratio:
+        state.drop(name, _no_gain(state, ratio), ratio)
 
 
 def _no_gain(state: State, ratio: float) -> str:
     if ratio >= 1 / LEAST_GAIN:
-        return "no gain"
-    return "more memory" if state.objective.memory else "slower"
+        return NO_GAIN
+    return MORE_MEMORY if state.objective.memory else SLOWER
 
 
 def _slower(state: State, trial: Trial) -> float:

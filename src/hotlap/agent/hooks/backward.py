@@ -41,15 +41,27 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.backward_end)
 
+    def unseen(run: Callable[..., Any], t_outputs: Any, args: Any, kwargs: Any) -> Any:
+        """In a thin step."""
+        if steps.in_backward:
+            return run(t_outputs, *args, **kwargs)
+        steps.in_backward = 1
+        try:
+            return run(t_outputs, *args, **kwargs)
+        finally:
+            steps.in_backward = 0
+            steps.backwards_since_step += 1
+            if not steps.thin:  # left meanwhile
+                steps.backwards += 1
+
     @functools.wraps(original)
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return original(t_outputs, *args, **kwargs)
-        if steps.thin > 0 and steps.backwards_since_step < UNUSED_OPTIMIZER_BACKWARDS - 1:
-            steps.backwards_since_step += 1
-            return original(t_outputs, *args, **kwargs)
         if not (get_ident() == guard.live or agent.trains()):
             return original(t_outputs, *args, **kwargs)
+        if steps.thin > 0 and (steps.in_backward or steps.backwards_since_step < UNUSED_OPTIMIZER_BACKWARDS - 1):
+            return unseen(original, t_outputs, args, kwargs)
         if steps.thin:
             agent.thin.leave()
         begun(t_outputs, kwargs.get("accumulate_grad"))

@@ -10,7 +10,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from sys import getrefcount
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from torch._C import _get_tracing_state
 from ..guard import hook
 from ..probe import leaves, nudge, random_state, redraw
 from ..seams import Forward
+from ..steps import INFERENCE
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -50,7 +50,6 @@ class Finder:
         self.original = torch.nn.Module.__call__
         self.last_new = 0
         self.looking = False
-        self.roots: weakref.WeakSet[Root] = weakref.WeakSet()
         self.patched = self._make_patched()
 
     def look(self) -> None:
@@ -60,7 +59,7 @@ class Finder:
 
     def look_again(self) -> None:
         """An optimizer was made: there may be another model."""
-        self.last_new = self.agent.recorder.index
+        self.last_new = self.agent.recorder.index + len(self.agent.thin.ends)
         if not self.looking:
             self.look()
 
@@ -72,8 +71,6 @@ class Finder:
 
     def ready(self) -> bool:
         """Before thin steps: whether no module is looked for any more."""
-        for root in () if self.looking else self.roots:
-            root.count()
         return not self.looking
 
     def leave(self) -> None:
@@ -119,16 +116,14 @@ class Finder:
     def found(self, module: Any) -> None:
         """A call: wrap the module if it is an outermost one (of the loop, not of a checkpoint or a data set)."""
         steps = self.agent.steps
-        if steps.in_forward or steps.in_backward or steps.in_data:
+        if steps.in_forward or steps.in_backward or steps.in_data or steps.thin:
             return
         if isinstance(module.__dict__.get(IMPL), Observed):
             return
         if next(iter(module.parameters()), None) is None:
             return
         self.last_new = self.agent.recorder.index
-        root = Root(self.agent, module)
-        root.install()
-        self.roots.add(root)
+        Root(self.agent, module).install()
 
 
 class Observed:
@@ -142,24 +137,15 @@ class Observed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         root = self.root
         steps, guard = root.steps, root.guard
-        references = getrefcount(self)
-        if references != root.alone or steps.thin <= 0:
-            caller = sys._getframe(1)
-            if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not root.module():
-                root.alone = 0  # a copy that took over the whole `__dict__`, as DataParallel's do
-                return owner._call_impl(*args, **kwargs)
-        if steps.thin > 0:
-            if root.alone is None:
-                root.alone = references
-            if not is_grad_enabled():
-                root.without_gradients()
-            return root.forward(*args, **kwargs)
+        caller = sys._getframe(1)
+        if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not root.module():
+            return owner._call_impl(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
         inside = steps.in_forward or steps.in_backward or steps.in_data
         if inside or not (get_ident() == guard.live or root.agent.mine()) or _get_tracing_state() is not None:
             return root.forward(*args, **kwargs)
         training = is_grad_enabled()
         if steps.thin:
-            return root.infer(training, args, kwargs)
+            return root.unseen(training, args, kwargs)
         root.begun(training, args, kwargs)
         output = None
         try:
@@ -183,9 +169,6 @@ class Root:
         self.key = id(module)
         self.compiled = False
         self.levers_in = False
-        self.alone: int | None = 0
-        """References to `Observed` in a call of it while one dictionary holds it, so that who calls it is the module:
-        to look up who does takes longer than all else in a thin step. 0: look it up always; None: not known yet."""
         self.described = 0
         self.forward: Forward = self._own_forward(module)
         self.device = "cpu"
@@ -208,13 +191,6 @@ class Root:
         # Into the instance itself: wrappers such as Lightning Fabric's pass attributes on to the module they wrap.
         self.module().__dict__[IMPL] = Observed(self)
 
-    def count(self) -> None:
-        """Before thin steps, outside of any call: does the module alone hold what is observed?"""
-        module = self.module()
-        held = {} if module is None else module.__dict__
-        if isinstance(held.get(IMPL), Observed) and _references(held) == _references({IMPL: Observed(self)}):
-            self.alone = None
-
     def begin(self, training: bool, args: Any, kwargs: Any) -> None:
         steps = self.steps
         evaluating = False
@@ -234,12 +210,11 @@ class Root:
         inference = not training and not agent.steps.optimizers_built
         if not self.levers_in and (training or inference):
             self._first(module, training)
-        elif self.described < DESCRIBED:
+        elif self.described < DESCRIBED and (training or inference):
             self.described += 1
             if self.described <= DESCRIBED_AUTOCAST:
                 agent.script.inside_autocast(module, self.device)
-            if training or inference:
-                agent.script.inputs(module, args, kwargs)
+            agent.script.inputs(module, args, kwargs)
 
     def _first(self, module: Any, training: bool) -> None:
         self.levers_in = True
@@ -253,13 +228,8 @@ class Root:
             redraw(session.redraw)
         self.forward = self.agent.seams.root(module, self.forward)
 
-    def without_gradients(self) -> None:
-        """In a thin step of training: is it an evaluation?"""
-        if get_ident() == self.guard.live and not self.module().training:
-            self.agent.thin.evaluating()
-
-    def infer(self, training: bool, args: Any, kwargs: Any) -> Any:
-        """The call itself, which is a thin step of a loop that only infers."""
+    def unseen(self, training: bool, args: Any, kwargs: Any) -> Any:
+        """The call itself, in a thin step; where nothing trains it is one."""
         steps = self.steps
         steps.forwards += 1
         steps.in_forward = 1
@@ -268,7 +238,15 @@ class Root:
         finally:
             steps.in_forward = 0
             if not training and steps.thin and get_ident() == self.guard.live:
-                self.agent.thin.lapped()
+                self.without_gradients()
+
+    def without_gradients(self) -> None:
+        """A forward without gradients ended in a thin step: that is an inference, or an evaluation."""
+        thin, module = self.agent.thin, self.module()
+        if self.steps.thin == INFERENCE:
+            thin.lapped()
+        elif module is not None and not module.training:
+            thin.evaluating()
 
     def end(self, training: bool, args: Any, kwargs: Any, output: Any) -> None:
         steps = self.steps
@@ -278,10 +256,6 @@ class Root:
             self.agent.probe.random_draws(self.random, random_state())
             self.random = None
         steps.forward_end(training, None if training or steps.loader_rows else _rows(args, kwargs))
-
-
-def _references(holder: dict[str, Any]) -> int:
-    return getrefcount(holder[IMPL])
 
 
 def _rows(args: Any, kwargs: Any) -> int | None:

@@ -13,6 +13,7 @@ from torch import is_grad_enabled
 from torch.utils.data import dataloader as module
 
 from ..guard import hook
+from ..loaders import LOOKED_AT
 from ..probe import leaves
 
 if TYPE_CHECKING:
@@ -56,24 +57,26 @@ def _patch_next(agent: "Agent") -> None:
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, end)
 
-    def of_inference(iterator: Any) -> Any:
-        """In a thin step, whose end is a forward: not one that makes a batch."""
+    def unseen(iterator: Any) -> Any:
+        """In a thin step. A forward that makes a batch is none of the loop's."""
+        if steps.thin > 0 and not is_grad_enabled():
+            agent.thin.evaluating()
         steps.in_data += 1
         try:
-            return seams.batch(iterator, functools.partial(original, iterator)) if by_levers else original(iterator)
+            batch = seams.batch(iterator, functools.partial(original, iterator)) if by_levers else original(iterator)
         finally:
             steps.in_data -= 1
+        facts = getattr(iterator, "_hotlap_facts", None)
+        if facts is not None and facts["batches"] > LOOKED_AT:
+            facts["batches"] += 1
+        return batch
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
             return original(self)
-        if steps.thin > 0:
-            if not is_grad_enabled():
-                agent.thin.evaluating()
-            return seams.batch(self, functools.partial(original, self)) if by_levers else original(self)
         if steps.thin:
-            return of_inference(self)
+            return unseen(self)
         begun()
         batch = None
         try:

@@ -72,18 +72,19 @@ def install(agent: "Agent") -> None:
 
 
 def _patch_init(agent: "Agent") -> None:
-    original = torch.optim.Optimizer.__init__
+    guard, original = agent.guard, torch.optim.Optimizer.__init__
 
     def built(optimizer: Any) -> None:
-        agent.thin.leave()
+        if get_ident() == guard.live:  # one that another thread makes is none of the loop's yet
+            agent.thin.leave()
         agent.steps.optimizer_built(optimizer)
         agent.look_again()
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if agent.guard.on:
-            agent.guard.call(BUILT, built, self)
+        if guard.on:
+            guard.call(BUILT, built, self)
 
     torch.optim.Optimizer.__init__ = __init__
 

@@ -9,6 +9,7 @@ VOCABULARY, ALIGNED = 4096, 8
 be a multiple of."""
 MOST_SHAPES = 8
 """Shapes of a forward's inputs up to which each gets a CUDA graph of its own."""
+HAVE_FUSED_FORM = ("Adam", "AdamW", "SGD", "Adagrad")
 EMPTY_BLOCKS = 0.4
 """Share of a mask's blocks from which skipping the empty ones pays."""
 
@@ -58,4 +59,5 @@ def _graphable(facts: Facts) -> bool:
 
 
 def _fused(optimizer: OptimizerFacts) -> bool:
-    return bool(optimizer.fused) or not optimizer.builtin
+    """Whether it is fused, or torch has no fused form of it (levers/_fused.py)."""
+    return bool(optimizer.fused or optimizer.sparse or not optimizer.builtin) or optimizer.name not in HAVE_FUSED_FORM
