@@ -78,7 +78,7 @@ class Switch:
         self.steps.append((self.kind, cpu - self.cpu, wall - self.wall))
         if len(self.steps) % BLOCK == 0:
             self.on = not self.on
-            if self.on:  # held by one at a time: hotlap counts who holds it
+            if self.on:
                 self.model.__dict__[FORWARD] = self.observer
                 self.observer = None
             else:

@@ -2,7 +2,7 @@
 the loop is a simple one, one of EVERY. The steps between are thin: each is timed, counted, and written as a line, but
 has no phases, loss or samples.
 
-To look at a step costs 0.12 to 0.22 ms (docs/benchmarks.md). That is nothing beside a step of SHORT_MS, and a tenth of
+To look at a step costs 0.12 to 0.22 ms (docs/benchmarks.md). That is little beside a step of SHORT_MS, and a tenth of
 one of 2 ms. What the hooks do in a thin step is to look at `Steps.thin` and to call the original.
 
 A loop is simple where one optimizer ends each step, without closures or steps within steps, or where a step is one
