@@ -8,8 +8,8 @@ import msgspec
 from rich.console import Console
 
 from hotlap.records.diagnosis import Diagnosis, Spread
-from hotlap.records.run import Environment, Phases
-from hotlap.records.tune import Fitted, Interval, Kept, OutputError, Parity, Tune
+from hotlap.records.run import Environment, Lever, Phases
+from hotlap.records.tune import Dropped, Fitted, Interval, Kept, LeftOut, OutputError, Parity, Trial, Tune
 from hotlap.report.tune_screen import tune_headline, tune_screen
 
 PARITY = Parity(ok=True, level="bitwise", why="equal")
@@ -81,3 +81,17 @@ def test_levers_that_change_outputs_say_by_how_much() -> None:
     shown = text(kept=(kept,))
     assert "quantize-linear changes outputs by 1.23% (relative, mean of 4 forwards; largest 1.56%)" in shown
     assert "changes outputs" not in text()
+
+
+def test_levers_that_trials_were_made_with_come_before_those_that_were_ruled_out() -> None:
+    """Of so many that only the first are shown."""
+    ruled_out = [Dropped(lever=f"a{number:02}", why="ruled out") for number in range(30)]
+    slower, refused = (
+        Dropped(lever="slower", why="slower", ratio=0.9),
+        Dropped(lever="refused", why="had nothing to do"),
+    )
+    left = LeftOut(lever=Lever(name="refused"), why="had nothing to do")
+    trial = Trial(id=2, purpose="try", levers=(), folder="trials/002", outcome="measured", left_out=(left,))
+    said = text(dropped=(*ruled_out, refused, slower), trials=(trial,))
+    assert said.index("slower") < said.index("refused") < said.index("a00")
+    assert "a29" not in said

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..records.diagnosis import Diagnosis
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases
-from ..records.tune import Dropped, Fitted, Kept, OutputError, Parity, Tune
+from ..records.tune import Fitted, Kept, OutputError, Parity, Tune
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, ms, number, plain, ratio
 from .run_screen import bound_text, place_text
 
@@ -37,7 +37,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
         before_and_after(tune.baseline, tune.tuned),
         *_fitted(tune.fitted),
         *_kept(tune.kept),
-        *_dropped(tune.dropped),
+        *_dropped(tune),
         Text(),
         labelled(_notes(tune)),
         *_next(tune, folder),
@@ -239,12 +239,13 @@ def settings_text(settings: dict[str, Any]) -> str:
     return "".join(f" {name}={json.dumps(value, default=str)}" for name, value in settings.items())
 
 
-def _dropped(dropped: tuple[Dropped, ...]) -> Iterator[RenderableType]:
-    """The levers that are not in the recipe, those that were tried first."""
+def _dropped(tune: Tune) -> Iterator[RenderableType]:
+    """The levers that are not in the recipe: those that were measured first, then others that a trial was made with."""
+    dropped, tried = tune.dropped, {lever.name for trial in tune.trials for lever in trial.asked}
     if not dropped:
         return
     table = columns("dropped", "measured", "why", right=("measured",), wide=("why",))
-    for lever in sorted(dropped, key=lambda lever: lever.ratio is None)[:MOST_DROPPED]:
+    for lever in sorted(dropped, key=lambda one: (one.ratio is None, one.lever not in tried))[:MOST_DROPPED]:
         measured = "-" if lever.ratio is None else ratio(lever.ratio)
         table.add_row(plain(lever.lever), Text(measured), plain(lever.why))
     yield Text()
