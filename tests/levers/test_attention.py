@@ -29,7 +29,7 @@ from attention_forms import (
 from contexts import ROOT, context
 from torch import nn
 
-from hotlap.agent.softmax import calls_cumsum, calls_sdpa, calls_softmax, shapes_by_value
+from hotlap.agent.model_code import ModelCode
 from hotlap.levers import _attention_build, _graph
 from hotlap.levers._attention_graph import op
 from hotlap.levers._attention_masks import Guard
@@ -490,8 +490,8 @@ class Convolutions(nn.Conv2d):
 
 
 def test_shapes_that_depend_on_values_are_seen_in_the_code() -> None:
-    assert shapes_by_value([Router(4, 4)]) == "nonzero"
-    assert shapes_by_value([CallsAFunction(1, 1), nn.Conv2d(1, 1, 1)]) == ""
+    assert ModelCode([Router(4, 4)]).shapes_by == "nonzero"
+    assert ModelCode([CallsAFunction(1, 1), nn.Conv2d(1, 1, 1)]).shapes_by == ""
 
 
 class Generates:
@@ -523,26 +523,27 @@ class ByConfiguration(CallsAFunction):
 
 
 def test_methods_that_no_forward_names_are_not_the_models_code() -> None:
-    assert not calls_softmax([WithGenerate()]) and not calls_cumsum([WithGenerate()])
-    assert shapes_by_value([WithGenerate()]) == "unique", "a method that the forward calls"
-    assert calls_softmax([CallsGenerate()]) and calls_cumsum([CallsGenerate()])
+    assert not ModelCode([WithGenerate()]).softmax and not ModelCode([WithGenerate()]).cumsum
+    assert ModelCode([WithGenerate()]).shapes_by == "unique", "a method that the forward calls"
+    assert ModelCode([CallsGenerate()]).softmax and ModelCode([CallsGenerate()]).cumsum
 
 
 def test_attention_by_hand_does_not_run_where_the_configuration_chose_a_kernel() -> None:
-    assert calls_softmax([ByConfiguration("eager")]) and calls_softmax([ByConfiguration(None)])
-    assert not calls_softmax([ByConfiguration("sdpa")]) and not calls_softmax([ByConfiguration("flash_attention_2")])
-    assert calls_sdpa([ByConfiguration("sdpa")]) and not calls_sdpa([ByConfiguration("eager")])
+    assert ModelCode([ByConfiguration("eager")]).softmax and ModelCode([ByConfiguration(None)]).softmax
+    for kernel in ("sdpa", "flash_attention_2"):
+        assert not ModelCode([ByConfiguration(kernel)]).softmax
+    assert ModelCode([ByConfiguration("sdpa")]).sdpa and not ModelCode([ByConfiguration("eager")]).sdpa
 
 
 def test_it_applies_where_the_code_of_the_model_calls_softmax() -> None:
-    assert calls_softmax([CallsAFunction(1, 1)]), "a function beside the class"
-    assert calls_softmax(SaysSoftmax().modules()), "a layer of torch's, and a product under a decorator"
-    assert calls_softmax([form() for form in NARROW[:1]]) and calls_softmax(Swin().modules())
-    assert not calls_softmax([Router(4, 4)]) and not calls_softmax([nn.Linear(1, 1), nn.Softmax(-1)])
-    assert not calls_softmax([Convolutions(1, 1, 1)])
-    assert calls_softmax([nn.MultiheadAttention(4, 1)])
-    assert not calls_softmax(nn.TransformerEncoderLayer(4, 1).modules())
-    assert not calls_softmax(nn.Sequential(nn.Linear(1, 1), nn.ReLU()).modules())
+    assert ModelCode([CallsAFunction(1, 1)]).softmax, "a function beside the class"
+    assert ModelCode(SaysSoftmax().modules()).softmax, "a layer of torch's, and a product under a decorator"
+    assert ModelCode([form() for form in NARROW[:1]]).softmax and ModelCode(Swin().modules()).softmax
+    assert not ModelCode([Router(4, 4)]).softmax and not ModelCode([nn.Linear(1, 1), nn.Softmax(-1)]).softmax
+    assert not ModelCode([Convolutions(1, 1, 1)]).softmax
+    assert ModelCode([nn.MultiheadAttention(4, 1)]).softmax
+    assert not ModelCode(nn.TransformerEncoderLayer(4, 1).modules()).softmax
+    assert not ModelCode(nn.Sequential(nn.Linear(1, 1), nn.ReLU()).modules()).softmax
     with_softmax = context(True, roots=(msgspec.structs.replace(ROOT, softmax=True),))
     assert LEVER.applies(with_softmax).yes and not LEVER.applies(context(True)).yes
     compiled = context(True, roots=(msgspec.structs.replace(ROOT, softmax=True, compiled=True),))

@@ -11,7 +11,7 @@ import torch.fx.experimental.proxy_tensor
 from contexts import ROOT, context
 from msgspec.structs import replace
 
-from hotlap.agent.softmax import calls_cumsum
+from hotlap.agent.model_code import ModelCode
 from hotlap.levers import _scan, chunked_cumsum
 
 WINS = {"last": (8, 64), "other": (64, 64)}
@@ -216,8 +216,8 @@ class Router(torch.nn.Module):
 
 
 def test_the_code_of_the_model_is_read() -> None:
-    assert calls_cumsum(torch.nn.Sequential(Router()).modules())
-    assert not calls_cumsum(torch.nn.Sequential(torch.nn.Linear(2, 2)).modules())
+    assert ModelCode(torch.nn.Sequential(Router()).modules()).cumsum
+    assert not ModelCode(torch.nn.Sequential(torch.nn.Linear(2, 2)).modules()).cumsum
 
 
 def test_the_switch_of_the_benchmark_learns_the_same(lever: In, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import torch
 from contexts import CUDA_FACTS, ROOT, context
 from torch import nn
 
-from hotlap.agent.softmax import calls_sdpa
+from hotlap.agent.model_code import ModelCode
 from hotlap.levers._attention_build import _kernel, by_math, without_cudnn
 from hotlap.levers._attention_graph import Site
 from hotlap.levers.sdpa_backend import LEVER
@@ -96,7 +96,7 @@ class FromATable(nn.Module):
 
 
 def test_fused_attention_is_seen_by_name_class_or_configuration() -> None:
-    assert calls_sdpa(nn.Sequential(Fused()).modules())
-    assert calls_sdpa(nn.TransformerEncoderLayer(8, 2).modules())
-    assert calls_sdpa([FromATable()])
-    assert not calls_sdpa(nn.Sequential(nn.Linear(2, 2)).modules())
+    assert ModelCode(nn.Sequential(Fused()).modules()).sdpa
+    assert ModelCode(nn.TransformerEncoderLayer(8, 2).modules()).sdpa
+    assert ModelCode([FromATable()]).sdpa
+    assert not ModelCode(nn.Sequential(nn.Linear(2, 2)).modules()).sdpa

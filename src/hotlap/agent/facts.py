@@ -14,8 +14,8 @@ from .heads import heads
 from .host import WARM_STEPS
 from .lines import Places
 from .loaders import Making, described
+from .model_code import ModelCode
 from .probe import leaves
-from .softmax import calls_cumsum, calls_sdpa, calls_softmax, shapes_by_value
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -124,7 +124,7 @@ class Script:
         """Describe an outermost module. compiled: the script called `module.compile()` itself."""
         parameters = list(module.parameters())
         modules = list(module.modules())
-        blocks = repeated(module)
+        blocks, code = repeated(module), ModelCode(modules)
         compiled = compiled or any(
             _class_in_mro(m, "OptimizedModule") or (m is not module and _compiled_in_place(m)) for m in modules
         )
@@ -147,10 +147,10 @@ class Script:
             ),
             "dropout": sum(1 for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0),
             "sparse": sparse,
-            "softmax": calls_softmax(modules),
-            "sdpa": calls_sdpa(modules),
-            "cumsum": calls_cumsum(modules),
-            "shapes_by": shapes_by_value(modules),
+            "softmax": code.softmax,
+            "sdpa": code.sdpa,
+            "cumsum": code.cumsum,
+            "shapes_by": code.shapes_by,
             "classes": max((head.out_features for head in heads(module)), default=0),
             "compiled": compiled,
             "autocast": self._autocast(device),

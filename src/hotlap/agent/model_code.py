@@ -1,0 +1,70 @@
+"""What the code of a model says of it: whether it has attention, by hand or fused, and shapes that depend on values."""
+
+import dis
+from collections.abc import Iterable
+from types import CodeType
+from typing import Any, Final
+
+from .reach import reachable
+
+SOFTMAX: Final = frozenset({"softmax", "Softmax"})
+PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm"})
+"""Names of what multiplies the weights with the values, beside the operator."""
+BY_VALUE: Final = ("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount")
+"""Functions whose result has a shape that depends on values, for which the host has to wait."""
+SDPA: Final = "scaled_dot_product_attention"
+SDPA_KERNEL: Final = "sdpa"
+OWN_ATTENTION: Final = "MultiheadAttention"
+WITHOUT_WEIGHTS: Final = ("TransformerEncoderLayer", "TransformerDecoderLayer")
+"""torch's layers that ask their MultiheadAttention for no weights, and so run the fused kernel already."""
+
+
+class ModelCode:
+    """What is told of modules by the code that they can reach, which is looked for once."""
+
+    def __init__(self, modules: Iterable[Any]) -> None:
+        self.modules = list(modules)
+        self.codes = reachable(self.modules)
+        self.names = {name for code in self.codes for name in code.co_names}
+
+    @property
+    def softmax(self) -> bool:
+        """Whether a model may hold attention by hand: a MultiheadAttention that is used directly, or a softmax and a
+        product of matrices (a linear layer is none) in the code that it can reach. A router's softmax has none. Where a
+        configuration of transformers chose another kernel, the code by hand that stands beside it does not run."""
+        by_hand = [module for module in self.modules if _kernel_of(module) in {"", "eager"}]
+        if len(by_hand) < len(self.modules):
+            return ModelCode(by_hand).softmax
+        kinds = {type(module).__name__ for module in self.modules if type(module).__module__.startswith("torch.nn.")}
+        if OWN_ATTENTION in kinds and not kinds & set(WITHOUT_WEIGHTS):
+            return True
+        return ("Softmax" in kinds or not SOFTMAX.isdisjoint(self.names)) and any(map(_multiplies, self.codes))
+
+    @property
+    def sdpa(self) -> bool:
+        """Whether a model runs torch's fused attention: its code names it, a MultiheadAttention does so itself, and
+        transformers' models hold it in a table, by a name in their configuration."""
+        own = any(type(module).__name__ == OWN_ATTENTION for module in self.modules)
+        return own or any(_kernel_of(module) == SDPA_KERNEL for module in self.modules) or SDPA in self.names
+
+    @property
+    def cumsum(self) -> bool:
+        """Whether a model's code names cumsum."""
+        return "cumsum" in self.names
+
+    @property
+    def shapes_by(self) -> str:
+        """The function that a model's code names whose result has a shape that depends on values; empty where none
+        is."""
+        return next((name for name in BY_VALUE if name in self.names), "")
+
+
+def _kernel_of(module: Any) -> str:
+    """Which attention a configuration of transformers chose; empty where there is none, or it says nothing."""
+    return str(getattr(getattr(module, "config", None), "_attn_implementation", None) or "")
+
+
+def _multiplies(code: CodeType) -> bool:
+    if not PRODUCTS.isdisjoint(code.co_names):
+        return True
+    return any(one.opname == "BINARY_OP" and one.argrepr in {"@", "@="} for one in dis.get_instructions(code))
