@@ -262,3 +262,14 @@ def test_what_is_shown_is_of_the_runs_nearest_to_the_means(tune: Tune) -> None:
         assert diagnosis is not None and mean_ms is not None
         times = [trial.step_ms or 0.0 for trial in made if bool(uses_of(trial.levers)) == with_it]
         assert diagnosis.step_ms == min(times, key=lambda ms: abs(ms - mean_ms))
+
+
+def test_one_pair_without_a_gain_has_no_interval_and_is_told(tmp_path: Path) -> None:
+    """nanoGPT on a busy machine: `the 95% interval of the speed-up is none`."""
+    levers = [FakeLever("a", 0.6), single("b", 0.5)]
+    for budget in (55.0, 60.0, 65.0, 70.0):
+        found, _ = search(tmp_path / f"{budget}", levers, shaky([2.67, *[0.9] * 8]), budget=budget)
+        if found.pairs == 1:
+            break
+    assert found.pairs == 1 and not found.gain
+    assert found.dropped["a"].why == "not confirmed: too few pairs for an interval: 0.90×"

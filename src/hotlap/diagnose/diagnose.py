@@ -37,6 +37,7 @@ LEAST_MS = 1e-6
 """The resolution of `wall_ms` on disk. A step of no time has no shares."""
 UNEVEN = 1.15
 APART = 1.1
+"""Mean of all steps over that of those whose phases are known, from which these do not say where all of it goes."""
 BLOCKS_APART = 1.5
 """The slowest block of steps over the fastest, from which one number does not say how long a step takes."""
 WHAT_COUNTS = (

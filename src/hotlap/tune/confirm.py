@@ -204,23 +204,28 @@ class Confirmation:
 
     def _ended_early(self) -> str | None:
         """What to say where every pair that was made shows a gain and the budget ended before they proved it."""
-        found, value = self.state.found, self.state.value
-        before, after = [value(one) for one in self.before[: found.pairs]], [value(two) for two in self.after]
-        after = after[: found.pairs]
+        found, (before, after) = self.state.found, self._values()
         if not self.short or not (found.pairs == 0 or all_gain(before, after)):
             return None
         found.unproved = tuple(a / b for a, b in zip(before, after, strict=True))
-        shown = " and ".join(f"{ratio:.2f}×" for ratio in found.unproved)
         few = "1 pair was" if found.pairs == 1 else f"{found.pairs} pairs were"
-        unproved = f"{few} not enough for an interval above 1: {shown}" if shown else "no time was left for pairs"
+        enough = f"{few} not enough for an interval above 1: {_ratios(before, after)}"
+        unproved = enough if before else "no time was left for pairs"
         found.not_done = "; ".join(filter(None, (found.not_done, f"{unproved}; resuming goes on with them")))
         return f"not confirmed yet: {unproved}"
+
+    def _values(self) -> tuple[list[float], list[float]]:
+        """What counts, of the pairs that were made: without the levers, with them."""
+        pairs, value = self.state.found.pairs, self.state.value
+        return [value(one) for one in self.before[:pairs]], [value(two) for two in self.after[:pairs]]
 
     def _not_proven(self) -> str | None:
         """Why the pairs do not show what was to be gained, None if they do."""
         interval, objective = self.state.found.interval, self.state.objective
-        shown = f"{interval.low:.2f}–{interval.high:.2f}" if interval else "none"
-        if interval is None or not (objective.memory or interval.low > 1):
+        if interval is None:
+            return f"too few pairs for an interval: {_ratios(*self._values()) or 'none'}"
+        shown = f"{interval.low:.2f}–{interval.high:.2f}"
+        if not (objective.memory or interval.low > 1):
             return f"the 95% interval of the speed-up is {shown}"
         if not objective.memory:
             return None
@@ -230,3 +235,8 @@ class Confirmation:
         if any(peak_bytes(a) < LEAST_GAIN * peak_bytes(b) for a, b in pairs):
             return "less than 2% of memory saved in one of the pairs"
         return None
+
+
+def _ratios(before: Sequence[float], after: Sequence[float]) -> str:
+    """What each pair shows, as words."""
+    return " and ".join(f"{a / b:.2f}×" for a, b in zip(before, after, strict=True))
