@@ -3,10 +3,20 @@
 torch's own default, a folder in /tmp, is lost with the container or the reboot. The user's own setting stands.
 """
 
+import getpass
 import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
+BUILDS: Final = "_CxxBuild"
+"""Ends the name of the folder in which Inductor's C++ compiler works while it builds the files of that name."""
+BUILT: Final = frozenset({".so", ".o"})
 
 
 def folder() -> str:
@@ -48,3 +58,66 @@ def warm() -> bool:
             return next(entries, None) is not None
     except OSError:
         return False
+
+
+def mend() -> list[str]:
+    """Take out what a C++ compiler had half written when it was killed; returns the files.
+
+    Inductor lets g++ write into the cache itself and takes a file that is there for whole, so that every later process
+    that needs it dies of an "invalid ELF header" (torch 2.13, `_worker_compile_cpp`). It builds under a lock, in a
+    folder of its own beside the file, which is gone when the file is whole.
+    """
+    return [file for cache in {Path(folder()), _of_torch()} for file in _mended(cache)]
+
+
+def _of_torch() -> Path:
+    """Inductor's own default, where a script that compiles by itself keeps it."""
+    return Path(tempfile.gettempdir()) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser()))
+
+
+def _mended(cache: Path) -> list[str]:
+    mended: list[str] = []
+    locks = cache / "locks"
+    for place in cache.glob(f"*/*{BUILDS}"):
+        name = place.name.removesuffix(BUILDS)
+        own = locks / f"{name.split('.')[0]}.lock"
+        with _free(own) if own.exists() else nullcontext(_all_free(locks)) as free:
+            if free:
+                mended += _unlinked(place.parent.glob(f"{name}.*"))
+                shutil.rmtree(place, ignore_errors=True)
+    return mended
+
+
+def _unlinked(files: Iterable[Path]) -> list[str]:
+    gone = []
+    for file in files:
+        if file.suffix in BUILT:
+            with suppress(OSError):
+                file.unlink()
+                gone.append(str(file))
+    return gone
+
+
+@contextmanager
+def _free(lock: Path) -> Iterator[bool]:
+    """Holds a lock of Inductor's, if nobody else does; whether it could."""
+    import fcntl  # not on Windows, where nothing of this is called
+
+    with suppress(OSError), lock.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+        return
+    yield False
+
+
+def _all_free(locks: Path) -> bool:
+    """Whether nothing is being built. The second file of a build has no lock of its own name."""
+    for lock in locks.glob("*.lock"):
+        with _free(lock) as free:
+            if not free:
+                return False
+    return True

@@ -17,6 +17,7 @@ from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.diagnose.steps import step_time
 from hotlap.launch.run import Request, output_tail, run_apart
 from hotlap.launch.supervise import Ended
+from hotlap.levers import _compile_cache
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import (
@@ -230,6 +231,7 @@ class Trials:
     def _outcome(self, request: Request, special: Special, timeout_s: float) -> Reading:
         spare = spared(request.levers, special.trying)
         watch = Watch(request.folder, self.listener, self.plan.steps, spare, special.slow_ms)
+        ended = None
         try:
             _, ended = run_apart(request, timeout_s, watch)
         except Refusal:
@@ -237,6 +239,9 @@ class Trials:
         except TooSlow as slow:
             why = f"ended after {SLOW_STEPS} slow steps"
             return "measured", why, {"step_ms": slow.step_ms, "left_out": left_out(request.folder, spare)}
+        finally:
+            if ended is None or ended.code is None or ended.timed_out:
+                _compile_cache.mend()
         return read_outcome(request.folder, ended, timeout_s, spare)
 
 
