@@ -31,6 +31,7 @@ class Captured:
         else:
             self.stream.synchronize()
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream):
+            # thread_local: the thread that pins batches calls the driver, which else ends a capture.
+            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
                 self.body()
             self.graph.replay()

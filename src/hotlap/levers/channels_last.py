@@ -48,6 +48,11 @@ def _weights(module: Any) -> None:
     import torch
 
     module.to(memory_format=torch.channels_last)
+    for conv in module.modules():
+        if isinstance(conv, torch.nn.ConvTranspose2d) and conv.stride == (1, 1) and conv.padding == (0, 0):
+            # A GAN's first: its input is 1x1, which is in either order, so cuDNN gives the gradient in the other one
+            # than Inductor expects, and a compiled backward fails (torch 2.11, H200).
+            conv.to(memory_format=torch.contiguous_format)
 
 
 def _inputs(module: Any, forward: "Forward") -> "Forward":
