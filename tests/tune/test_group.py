@@ -73,6 +73,25 @@ def test_of_two_the_one_that_was_not_refused_is_tried_alone(tune: Tune) -> None:
     assert machine.tries() == ["attention + compile", "compile"] and kept(found) == ["compile"]
 
 
+def test_a_compiler_that_takes_too_long_is_named_and_not_waited_for_twice(tune: Tune) -> None:
+    """DLRM on an H200: 105 s until the first step."""
+    found, machine = tune(
+        [FakeLever("compile", 0.5, ({"mode": "reduce-overhead"}, {"mode": "default"})), *FIVE],
+        factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
+        outcome=lambda uses: ("timeout", "did not end within 84 s") if "compile" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert machine.tries()[1] == "a + b + c + d + e" and sum("compile" in tried for tried in machine.tries()) == 1
+    assert sorted(kept(found)) == list("abcde")
+    assert found.dropped["compile"].why.startswith("not compiled in time: the trial did not end within 84 s")
+
+
+def test_what_wins_nothing_before_the_second_epoch_waits_for_the_others(tune: Tune) -> None:
+    late = FakeLever("cache", 0.6)
+    late.late = True  # type: ignore[misc]
+    found, machine = tune([late, FakeLever("a", 0.5), FakeLever("b", 0.4)], factors(a=0.5, b=0.8, cache=0.7))
+    assert machine.tries()[:2] == ["a + b", "cache"] and sorted(kept(found)) == ["a", "b", "cache"]
+
+
 NONE_FOUND = "no hand-written attention was found"
 
 

@@ -7,6 +7,9 @@ from typing import Final
 from hotlap.records.session import FEWEST_STEPS
 
 COMPILE_TIMEOUT_S: Final = 300.0
+COMPILE_SHARE: Final = 0.45
+"""Seconds that a trial which compiles may take longer than others, and the share of the budget that it may take: a
+model that compiles longer leaves no time to prove what it wins."""
 LEAST_TIMEOUT_S: Final = 30.0
 MARGIN: Final = 1.1
 """On the measured seconds of a trial, when it is planned again."""
@@ -103,8 +106,10 @@ class Budget:
 
     def patience(self, levers: Iterable[str]) -> float:
         """After how many seconds a trial counts as hung; compiling takes longer."""
-        extra = COMPILE_TIMEOUT_S if any("compile" in name for name in levers) else 0.0
-        return max(LEAST_TIMEOUT_S, self.timeout_s + extra)
+        longest = self.timeout_s
+        if any("compile" in name for name in levers):
+            longest = max(longest, min(longest + COMPILE_TIMEOUT_S, COMPILE_SHARE * self.seconds))
+        return max(LEAST_TIMEOUT_S, longest)
 
     def timeout(self, levers: Iterable[str], beside_s: float = 0.0) -> float:
         """The same, but no longer than the budget lasts. beside_s: what else it has to last for."""

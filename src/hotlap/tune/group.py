@@ -67,6 +67,9 @@ def _in_parts(state: State, group: Sequence[Candidate], ratio: float, failed: Tr
 
 def _otherwise(state: State, blamed: Candidate, why: str, ratio: float) -> bool:
     """Try a lever with other settings than those that made a set slower."""
+    if not ratio:
+        state.refuse(blamed.use, why)
+        return False
     if len(blamed.variants) < 2:
         state.refuse(blamed.use, f"slower: {why}", ratio)
         return False
@@ -75,9 +78,11 @@ def _otherwise(state: State, blamed: Candidate, why: str, ratio: float) -> bool:
 
 
 def blame(state: State, group: Sequence[Candidate], ratio: float, failed: Trial) -> tuple[Candidate | None, str]:
-    """The compiler of a set with which steps are much slower, where its own records say that it never comes to rest:
-    (the lever and why, or None)."""
+    """The compiler of a set with which steps are much slower, where its own records say that it never comes to rest, or
+    with which a trial did not end: (the lever and why, or None)."""
     compilers = [one for one in group if one.lever.name in COMPILERS]
+    if len(compilers) == 1 and failed.outcome == "timeout":
+        return compilers[0], f"not compiled in time: the trial {failed.why}, which a longer --budget makes longer"
     if len(compilers) != 1 or not 0 < ratio < MUCH_SLOWER:
         return None, ""
     if compilers[0].variants[0].get("mode") == GRAPHS:
