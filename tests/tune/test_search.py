@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from machine import LOSSES, TRIAL_S, FakeLever, Machine, Tune, Uses, factors, kept, single, uses_of, with_noise
 
+from hotlap.levers._base import Context, Settings
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.tune.evidence import Evidence
 from hotlap.tune.search import Search
@@ -386,3 +387,25 @@ def test_a_profile_that_breaks_the_command_is_left_out(tune: Tune) -> None:
 def test_no_profile_where_there_is_nothing_to_replay_or_no_time(tune: Tune, device: str, budget: float) -> None:
     _, machine = tune([FakeLever("a", 0.5)], factors(a=0.5), device=device, budget=budget)
     assert not any(special.profiled for special in machine.specials)
+
+
+class Workers(FakeLever):
+    """A number that goes in without a search, and is doubled while it is too small."""
+
+    def variants(self, context: Context) -> list[Settings]:
+        return [{"n": 2 * context.active[self.name]["n"]}] if self.name in context.active else [{"n": 4}]
+
+    def short(self, context: Context) -> bool:
+        return context.active[self.name]["n"] < 8
+
+
+@pytest.mark.parametrize(("with_eight", "in_use"), [(20.0, 8), (39.9, 4)])
+def test_a_number_that_was_too_small_is_enlarged_where_that_wins(tune: Tune, with_eight: float, in_use: int) -> None:
+    def step_ms(uses: Uses) -> float:
+        workers = {4: 40.0, 8: with_eight}[uses["w"]["n"]] if "w" in uses else 100.0
+        return workers * (0.5 if "a" in uses else 1.0)
+
+    found, machine = tune([Workers("w", 0.6), FakeLever("a", 0.5)], step_ms)
+    assert machine.tries()[:2] == ["a + w", "w"] or machine.tries()[:2] == ["w + a", "w"]
+    assert {one.lever: one.settings for one in found.kept} == {"w": {"n": in_use}, "a": {}}
+    assert "w" not in found.dropped

@@ -73,6 +73,7 @@ class Lever:
     peak of device memory, mostly at the cost of time, so it is for `--objective memory` and for commands that run out
     of memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
     number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.
+    late: it wins nothing before the second epoch, so levers that win from the first step on are tried before it.
     measures_output: it changes what the model returns, and says by how much (`Seams.measured`).
     """
 
@@ -84,6 +85,7 @@ class Lever:
     excludes: ClassVar[tuple[str, ...]] = ()
     saves_memory: ClassVar[bool] = False
     resizes_step: ClassVar[bool] = False
+    late: ClassVar[bool] = False
     measures_output: ClassVar[bool] = False
 
     def applies(self, context: Context) -> Applies:
@@ -97,6 +99,10 @@ class Lever:
     def searched(self, context: Context) -> bool:
         """Whether its settings are a number to search here, which takes trials of its own; else later variants are
         tried only where the first fails."""
+        return False
+
+    def short(self, context: Context) -> bool:
+        """Whether a number that was put in without a search turns out too small, so that it is worth one."""
         return False
 
     def share(self, context: Context) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, integer, unknown
+from .loader_workers import workers_in_use
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -46,7 +47,7 @@ class CpuThreads(Lever):
         loader, share = context.training_loader, context.share_of("data")
         if loader is None or loader.on_device:
             return Applies(False, "the model runs on the device, and so do its batches" if loader else NO_LOADER)
-        if workers := _workers(context):
+        if workers := workers_in_use(context):
             return Applies(False, f"the model runs on the device, and {workers} workers make its batches")
         if share < LEAST_DATA:
             return Applies(
@@ -60,7 +61,7 @@ class CpuThreads(Lever):
         cores, now = context.environment.usable_cores, context.facts.threads
         if context.cuda:
             return [{"threads": n} for n in FOR_BATCHES if n <= cores and n < now]
-        wanted = [max(1, cores - _workers(context)), cores, cores // 2, 1]
+        wanted = [max(1, cores - workers_in_use(context)), cores, cores // 2, 1]
         return [{"threads": n} for n in dict.fromkeys(wanted) if n >= 1 and n != now]
 
     def searched(self, context: Context) -> bool:
@@ -71,7 +72,7 @@ class CpuThreads(Lever):
         if context.cuda:
             return context.share_of("data") * (1.0 if now > cores or _waits(context) else USUAL)
         idle = max(0.0, 1 - now / cores)
-        wanted = now + _workers(context)
+        wanted = now + workers_in_use(context)
         crowded = max(0.0, 1 - cores / wanted)  # workers and model then wait for a core in turn
         return max(context.model_share * max(idle, 0.15), crowded * (context.model_share + context.share_of("data")))
 
@@ -99,14 +100,6 @@ def _waits(context: Context) -> bool:
     """Whether threads of the process were seen to wait for a core."""
     host = context.facts.host
     return host is not None and (host.threads_waited_ms or 0.0) >= CROWDED * context.diagnosis.step_ms
-
-
-def _workers(context: Context) -> int:
-    """Loader workers beside the model: as the lever sets them, or as the script does."""
-    if "loader-workers" in context.active:
-        return int(context.active["loader-workers"].get("workers", 0))
-    loader = context.training_loader
-    return loader.workers if loader is not None else 0
 
 
 LEVER = CpuThreads()

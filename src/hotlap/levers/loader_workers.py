@@ -19,6 +19,13 @@ WAITS: Final = 0.4
 network. (On a machine that others use too the share is lower than it would be alone: 0.5 was seen.)"""
 WAITING_WORKERS: Final = 4
 """Workers for each core at most, where they wait."""
+ROOMY: Final = 8
+"""Cores beside a CUDA device from which on a few workers too many cost nothing that counts. Their number then needs no
+search before other levers are tried, which shorten the step and so ask for more of them: it is twice what the step
+needs as it is, at least LEAST_ROOMY."""
+LEAST_ROOMY: Final = 4
+SHORT: Final = 0.05
+"""Share of the step that still waits for batches, from which on a number that was not searched was too small."""
 
 
 class LoaderWorkers(Lever):
@@ -38,18 +45,19 @@ class LoaderWorkers(Lever):
         share = context.share_of("data", "h2d")
         if share < LEAST_SHARE:
             return Applies(False, f"data and h2d take only {share:.1%} of the step")
+        now = workers_in_use(context)
         if not self.variants(context):
-            return Applies(False, f"{loader.workers} workers already, on {context.environment.usable_cores} cores")
-        return Applies(True, f"{share:.0%} of the step waits for data with {loader.workers} workers")
+            return Applies(False, f"{now} workers already, on {context.environment.usable_cores} cores")
+        return Applies(True, f"{share:.0%} of the step waits for data with {now} workers")
 
     def variants(self, context: Context) -> list[Settings]:
         loader = context.training_loader
         if loader is None:
             return []
         most = _most(context, loader.making_cpu)
-        phases = context.diagnosis.phases
-        data, rest = phases.data or 0.0, max(1e-3, context.diagnosis.step_ms - (phases.data or 0.0))
-        first = min(most, math.ceil(1.3 * max(1, loader.workers) * data / rest) + 1)
+        first = min(most, _needed(context))
+        if not self.searched(context):
+            first = min(most, max(LEAST_ROOMY, 2 * first))
         near = sorted({*LADDER, most}, key=lambda count: (abs(math.log(count / first)), count))
         wanted = [count for count in [first, *near] if count <= most]
         return [
@@ -61,11 +69,19 @@ class LoaderWorkers(Lever):
                 **context.for_inference,
             }
             for count in dict.fromkeys(wanted)
-            if count > loader.workers
+            if count > workers_in_use(context)
         ]  # where to begin is an estimate; the tuner measures its neighbours as long as they win
 
     def searched(self, context: Context) -> bool:
-        return True
+        loader = context.training_loader
+        if loader is None or not context.cuda or loader.draws or context.diagnosis.bound == "input":
+            return True
+        cores = context.environment.usable_cores // context.facts.world
+        made_otherwise = {"batch-fetch", "sample-cache"} & context.active.keys()
+        return cores < ROOMY or 4 * _needed(context) > cores or bool(made_otherwise)
+
+    def short(self, context: Context) -> bool:
+        return context.share_of("data") >= SHORT and bool(self.variants(context))
 
     def share(self, context: Context) -> float:
         return context.share_of("data") + 0.5 * context.share_of("h2d")
@@ -123,6 +139,21 @@ def _most(context: Context, making_cpu: float | None) -> int:
     if making_cpu is None or making_cpu > WAITS:
         return cores
     return math.ceil(cores / max(making_cpu, 1 / WAITING_WORKERS))
+
+
+def workers_in_use(context: Context) -> int:
+    """Loader workers beside the model: as this lever sets them, or as the script does."""
+    if LEVER.name in context.active:
+        return int(context.active[LEVER.name].get("workers", 0))
+    loader = context.training_loader
+    return loader.workers if loader is not None else 0
+
+
+def _needed(context: Context) -> int:
+    """Workers that make batches as fast as the rest of the step takes them, and one more."""
+    data = context.diagnosis.phases.data or 0.0
+    rest = max(1e-3, context.diagnosis.step_ms - data)
+    return math.ceil(1.3 * max(1, workers_in_use(context)) * data / rest) + 1
 
 
 def _nothing() -> None:

@@ -110,7 +110,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     predicted_by: "replay" of the baseline's trace, or "share": the most it could win by the diagnosis. together: the
     levers of the trial that added it, where it was not added alone; measured is then its leave-one-out ratio, None
-    where the budget did not reach it. remembered: leave_one_out is that of an earlier tune.
+    where the budget did not reach it. remembered: leave_one_out is that of an earlier tune. late: it wins nothing
+    before the second epoch, and steps were timed from there on.
     """
 
     lever: str
@@ -123,6 +124,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     together: tuple[str, ...] = ()
     remembered: bool = False
     leave_one_out: float | None = None
+    late: bool = False
     parity: Parity
     source: str = ""
     output_error: OutputError | None = None

@@ -59,7 +59,8 @@ def _faster(tune: Tune) -> str:
     """The speed-up."""
     steps = (tune.before_ms or tune.baseline.step_ms, tune.after_ms)
     after = " → ".join(ms(step) for step in steps if step)
-    return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after} a step"
+    since = ", from the second epoch on" if any(kept.late for kept in tune.kept) else ""
+    return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after} a step{since}"
 
 
 def _less_memory(tune: Tune) -> str:

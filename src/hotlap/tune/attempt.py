@@ -259,6 +259,7 @@ def keep(state: State, incumbent: Incumbent, success: Success, candidates: Seque
                 predicted_by=candidate.by,
                 measured=success.ratio if len(names) == 1 else None,
                 together=names if len(names) > 1 else (),
+                late=candidate.lever.late,
                 parity=success.parity,
                 source=candidate.lever.source(use.settings),
                 output_error=success.trial.output_errors.get(use.name),

@@ -51,7 +51,7 @@ def candidates(state: State, tried: set[tuple[str, str]]) -> list[Candidate]:
         found.append(candidate)
     if state.objective.memory:
         return sorted(found, key=lambda one: cheapness(one.lever))
-    return sorted(found, key=lambda one: -(one.predicted or 1.0))
+    return sorted(found, key=lambda one: (one.lever.late, -(one.predicted or 1.0)))
 
 
 def predict(state: State, lever: Lever, context: Context, variants: list[Settings] | None = None) -> Candidate:
@@ -124,7 +124,8 @@ def together(state: State, ordered: Sequence[Candidate]) -> list[Candidate]:
 
     A lever that another makes needless (TF32 beside bfloat16), that excludes one before it, whose number has to be
     searched, or that changes training, is not among them. Nor is one that needs the trial's own bound to be known:
-    where waiting for data is what counts, the rest is looked at afterwards.
+    where waiting for data is what counts, the rest is looked at afterwards. One that wins nothing before the second
+    epoch waits until it is known what those leave that win at once.
     """
     if state.objective.memory or not ordered or not _groupable(ordered[0].lever, state.context(state.best)):
         return list(ordered[:1])
@@ -135,6 +136,8 @@ def _compatible(state: State, ordered: Sequence[Candidate]) -> Iterator[Candidat
     active = dict(state.context(state.best).active)
     for candidate in ordered:
         context = state.context(state.best, active)
+        if candidate.lever.late and candidate is not ordered[0]:
+            return
         if not _groupable(candidate.lever, context) or excluded(state, candidate.lever, context) is not None:
             continue
         beside = predict(state, candidate.lever, context)

@@ -22,7 +22,7 @@ from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.tune import Trial
 
 from .alone import leave_one_out
-from .attempt import UNSETTLED, attempt, keep, try_uses
+from .attempt import UNSETTLED, Success, attempt, keep, try_uses
 from .budget import LONG, QUIET, BudgetSpent, log_ratio
 from .candidates import LEAST_GAIN, Candidate, candidates, clashing, excluded, predict, together
 from .confirm import confirm
@@ -92,6 +92,7 @@ class Search:
             first()
             self.climb()
             self.exchange()
+            self.enlarge()
             leave_one_out(state)
             self.let_go()
         except BudgetSpent:
@@ -288,9 +289,27 @@ class Search:
             return
         for name in rivals:
             state.drop(name, f"{lever.name}, which it can't be used with, is {success.ratio:.2f}× faster still")
-        state.found.kept = [kept for kept in state.found.kept if kept.lever not in rivals]
-        keep(state, incumbent, success, (candidate,))
-        state.note(lever.name, measured=None, together=(lever.name,))
+        self._put_in(candidate, success, rivals)
+
+    def _put_in(self, candidate: Candidate, success: Success, instead_of: list[str]) -> None:
+        state = self.state
+        state.found.kept = [kept for kept in state.found.kept if kept.lever not in instead_of]
+        keep(state, state.best, success, (candidate,))
+        state.note(candidate.lever.name, measured=None, together=(candidate.lever.name,))
+
+    def enlarge(self) -> None:
+        """A number that was put in without a search, and turns out too small, gets another."""
+        state = self.state
+        fixed = {use.name for use in state.given}
+        for name in [use.name for use in state.best.levers if use.name not in fixed]:
+            context = state.context(state.best)
+            if not state.levers[name].short(context):
+                continue
+            candidate = predict(state, state.levers[name], context)
+            success, _ = try_uses(state, state.best, [candidate.use], [None], instead_of=[name])
+            state.found.dropped.pop(name, None)  # then it stays in as it was
+            if success is not None:
+                self._put_in(candidate, success, [name])
 
     def let_go(self) -> None:
         """Levers that made the command fit, where others that were kept since save enough memory to do without."""
