@@ -27,7 +27,11 @@ def test_answers_as_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert said["suggestions"][0]["at_most"] == pytest.approx(1 / 0.7)
     assert hotlap(monkeypatch, "advise", "--idle", "40", "--launch-bound", "30") == 0
     screen = " ".join(capsys.readouterr().out.split())
-    assert "1. Launch less" in screen and "at most 1.43× as fast" in screen and "--only compile,fused" in screen
+    assert (
+        "1. Launch less" in screen
+        and "at most 1.43× as fast" in screen
+        and "--only compile,graph-training,fused" in screen
+    )
 
 
 def test_without_a_terminal_nothing_is_asked(

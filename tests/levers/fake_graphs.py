@@ -37,15 +37,17 @@ class Recorder(TorchDispatchMode):
         return output
 
     def spoil(self) -> None:
+        """Another recording uses the memory."""
         for tensor in self.made.values():
             if tensor.is_floating_point():
-                tensor.fill_(math.nan)
+                tensor.data.fill_(math.nan)  # unseen by autograd, as a capture is
 
+    @torch.no_grad()
     def replay(self) -> None:
         for func, args, kwargs, output in self.launches:
             again = func(*args, **kwargs)
             for old, new in zip(tree_iter(output), tree_iter(again), strict=True):
-                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
 
@@ -58,7 +60,7 @@ class Run:
         self.slow = self.captures = 0
         self.place: Any = "a stream"
         self.graphed = GraphedForward(
-            model, forward or model._call_impl, self._capture, where=lambda: self.place,
+            model, forward or model._call_impl, self._capture, rehearse=lambda work: work(), where=lambda: self.place,
             unsteady=self._unsteady, gave_up=self.whys.append,
         )  # fmt: skip
 

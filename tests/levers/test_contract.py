@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import hotlap.levers
 from hotlap.diagnose.findings import all_findings
 from hotlap.levers import all_levers
-from hotlap.levers._base import Context, Lever
+from hotlap.levers._base import Context, Lever, Settings
 
 FOLDER = Path(hotlap.levers.__file__).parent
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
@@ -150,8 +150,23 @@ def test_cuda_graphs_are_for_shapes_that_do_not_depend_on_values() -> None:
     still = context(True, bound="launch")
     by_value = context(True, bound="launch", roots=(replace(still.facts.roots[0], shapes_by="nonzero"),))
     lever = all_levers()["compile"]
-    assert lever.variants(still)[0] == {"mode": "reduce-overhead"}
+    assert lever.variants(with_levers(still, compile={"mode": "default"}))[0] == {"mode": "reduce-overhead"}
     assert lever.variants(by_value) == [{"mode": "default"}]
+
+
+def test_cuda_graphs_are_left_to_graph_training_where_it_applies() -> None:
+    still, lever = context(True, bound="launch"), all_levers()["compile"]
+    assert lever.variants(still) == [{"mode": "default"}] and not lever.short(still)
+    both = with_levers(still, **{"graph-training": {}, "compile": {"mode": "default"}})
+    assert lever.variants(both) == [{"mode": "default"}] and not lever.short(both)
+    assert lever.short(with_levers(still, compile={"mode": "default"})), "it could not be put in"
+    assert not lever.short(with_levers(still, compile={"mode": "reduce-overhead"}))
+    many = context(True, bound="launch", optimizers=(replace(still.facts.optimizers[0], tensors=198),))
+    assert lever.variants(many)[0] == {"mode": "reduce-overhead"}
+
+
+def with_levers(found: Context, **active: Settings) -> Context:
+    return Context(found.diagnosis, found.facts, found.environment, active)
 
 
 def test_a_module_imports_the_standard_library_only() -> None:

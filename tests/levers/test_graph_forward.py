@@ -2,6 +2,7 @@
 
 import math
 import random
+import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -38,6 +39,22 @@ def test_shapes_that_come_in_turns() -> None:
             run.same(batch(rows, turn))
     assert not run.whys and run.captures == 3
     assert run.graphed.replays == 3 * (6 - BEFORE) and run.slow == 3 * BEFORE
+
+
+def test_numpy_that_is_loaded_meanwhile_is_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch loads it late: the first forward that was watched then was said to draw random numbers."""
+    numpy_random = sys.modules["numpy.random"]
+    monkeypatch.delitem(sys.modules, "numpy.random")
+
+    class Loads(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sys.modules["numpy.random"] = numpy_random
+            return super().forward(x)
+
+    run = Run(Loads(4, 3))
+    for turn in range(BEFORE + 1):
+        run.same(batch(2, turn))
+    assert run.graphed.replays == 1 and not run.whys
 
 
 def test_the_script_keeps_what_it_got() -> None:
@@ -451,7 +468,8 @@ def test_streams_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "parameters", lambda self: [SimpleNamespace(device=torch.device("cuda", 0))])
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=next(streams)))
-    monkeypatch.setattr(graph_optimizer, "capture", lambda work, device, pool: pools.append(pool))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(graph_optimizer, "capture", lambda work, device, pool, aside: pools.append(pool))
     graphed = graph_forward.graphed(model, model, lambda: None, lambda why: None)
     for _ in range(4):
         graphed._capture(lambda: None)

@@ -225,7 +225,7 @@ ROWS: Final = (
             "fused=True for the optimizer.",
             "A larger batch, where training allows it: the same launches do more work.",
         ),
-        levers=("compile", "fused-optimizer", "graph-optimizer", "graph-forward"),
+        levers=("compile", "graph-training", "fused-optimizer", "graph-optimizer", "graph-forward"),
         verify="Mixed precision alone can make such a step slower.",
     ),
     share_of(

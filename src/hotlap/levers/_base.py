@@ -102,7 +102,8 @@ class Lever:
         return False
 
     def short(self, context: Context) -> bool:
-        """Whether a number that was put in without a search turns out too small, so that it is worth one."""
+        """Whether it is in with settings that turn out not to be the best, such as a number that was put in without a
+        search and is too small, so that the first of its variants is worth a try."""
         return False
 
     def share(self, context: Context) -> float:

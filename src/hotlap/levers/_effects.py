@@ -22,13 +22,15 @@ PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 @dataclass
 class Effects:
     """Of one forward. read: tensors that were not made inside of it, one for each storage; written: storages of them
-    that were written to; waits: the op for which the host waited, "" none; draws: it drew random numbers; leaves: it
-    left new tensors, or other numbers and words, in the model or in its arguments; hooked: modules have hooks."""
+    that were written to; waits: the op for which the host waited, "" none; draws: it drew random numbers;
+    draws_on_host: other ones than from the device's default generator; leaves: it left new tensors, or other numbers
+    and words, in the model or in its arguments; hooked: modules have hooks."""
 
     read: dict[int, Any] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
     waits: str = ""
     draws: bool = False
+    draws_on_host: bool = False
     leaves: bool = False
     hooked: bool = False
 
@@ -48,20 +50,21 @@ def watched(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) ->
 
     from hotlap.agent.probe import random_state
 
-    effects, others = Effects(hooked=has_hooks(module)), _other_random_states()
+    numpy = sys.modules.get("numpy.random")  # where it is loaded only now, nobody can have drawn from it before
+    effects, others = Effects(hooked=has_hooks(module)), _other_random_states(numpy)
     before, words, drawn = tensors((module, args, kwargs)), values(plain_values(module)), random_state()
     with eagerly(), _watch(effects):
         output = forward(*args, **kwargs)
-    effects.draws = any(not torch.equal(a, b) for a, b in zip(drawn, random_state(), strict=True) if a is not None)
-    effects.draws |= _other_random_states() != others
+    host, device = (a is not None and not torch.equal(a, b) for a, b in zip(drawn, random_state(), strict=True))
+    effects.draws_on_host = host or _other_random_states(numpy) != others
+    effects.draws = device or effects.draws_on_host
     after = tensors((module, args, kwargs))
     effects.leaves = bool(after.keys() - before.keys()) or words != values(plain_values(module))
     return output, effects
 
 
-def _other_random_states() -> tuple[Any, ...]:
+def _other_random_states(numpy: Any) -> tuple[Any, ...]:
     """Of Python's own generator, and NumPy's where the script uses that."""
-    numpy = sys.modules.get("numpy.random")
     name, keys, *more = numpy.get_state() if numpy is not None else ("", b"")
     return random.getstate(), name, bytes(keys), more
 
@@ -99,10 +102,11 @@ def _watch(effects: Effects) -> Any:
             effects.written |= {key for key in map(storage, _changed(func, args, kwargs)) if key not in self.made}
             output = func(*args, **kwargs)
             known = {key for key, _ in given}
+            seeds = func._schema.name.startswith("aten::_scaled_dot_product")  # on the host, and of the host
             for tensor in _leaves(output):
                 if storage(tensor) not in known:
                     self.made.add(storage(tensor))
-                if any(t.device != tensor.device and t.dim() for _, t in given):
+                if not seeds and any(t.device != tensor.device and t.dim() for _, t in given):
                     effects.waits = effects.waits or f"{func._schema.name} from one device to another"
             return output
 

@@ -158,8 +158,9 @@ class Bucket:
 class GraphedForward:
     """In place of a forward of `module`.
 
-    capture: see there. where: what else a record depends on, such as the current stream; None where nothing can be
-    recorded now. unsteady: called in calls that take longer for it; gave_up: called with the reason, once.
+    capture: see there; rehearse: does what a function issues, where it will be recorded. where: what else a record
+    depends on, such as the current stream; None where nothing can be recorded now. unsteady: called in calls that take
+    longer for it; gave_up: called with the reason, once.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class GraphedForward:
         forward: Callable[..., Any],
         capture: Capture,
         *,
+        rehearse: Callable[[Callable[[], None]], None],
         where: Callable[[], Any],
         unsteady: Callable[[], None],
         gave_up: Callable[[str], None],
@@ -176,24 +178,20 @@ class GraphedForward:
         self.buckets: dict[Key, Bucket] = {}
         self.given_up = False
         self._module, self._forward = weakref.ref(module), forward
-        self._capture, self._where = capture, where
+        self._capture, self._rehearse, self._where = capture, rehearse, where
         self._unsteady, self._gave_up = unsteady, gave_up
         self._model: Model | None = None
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        import torch
-
-        if self.given_up or torch.is_grad_enabled():
-            return self._forward(*args, **kwargs)
-        where = self._where()
+        where = None if self.given_up or not self._concerned() else self._where()
         if where is None:
             return self._forward(*args, **kwargs)
         with self._lock:
             self.calls += 1
             try:
                 inputs = read(args, kwargs)
-                bucket = self._bucket((where, inputs.form), inputs)
+                bucket = self._bucket((where, inputs.form, self._more(inputs)), inputs)
             except Unfit as why:
                 self._give_up(str(why))
                 bucket = None
@@ -202,6 +200,15 @@ class GraphedForward:
             if bucket is not None:
                 return self._replayed(bucket, inputs)
         return self._forward(*args, **kwargs)
+
+    def _concerned(self) -> bool:
+        """Whether this call is one of those that may be replayed."""
+        import torch
+
+        return not torch.is_grad_enabled()
+
+    def _more(self, inputs: Inputs) -> Any:
+        """What else tells calls apart."""
 
     def _replayed(self, bucket: Bucket, inputs: Inputs) -> Any:
         assert bucket.replay is not None, "it was recorded"
@@ -217,10 +224,13 @@ class GraphedForward:
             self.buckets, self._model, bucket = {}, None, None
             self.changes += 1
         if bucket is None and len(self.buckets) < MOST_SHAPES:
-            bucket = self.buckets[key] = Bucket()
+            bucket = self.buckets[key] = self._new_bucket()
         if bucket is None and self.calls > PATIENCE and self.replays < self.calls / 2:
             raise Unfit(f"its inputs come in more than {MOST_SHAPES} forms (shapes, and numbers that are no tensors)")
         return bucket
+
+    def _new_bucket(self) -> Bucket:
+        return Bucket()
 
     def _same(self, bucket: Bucket, inputs: Inputs) -> bool:
         """Whether what was watched or recorded is of this model, and a record of these arguments."""
@@ -242,24 +252,27 @@ class GraphedForward:
     def _look(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         """An ordinary call that is watched."""
         module = self._module()
-        with _without_cached_casts():
+        with without_cached_casts():
             output, effects = watched(module, self._forward, args, kwargs)
         model = Model(module)
         self._model = self._model or model
-        why = unfit(effects, [*model.tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
+        why = self._unfit(effects, [*model.tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
         if why:
             self._give_up(why)
         bucket.written = effects.written
         bucket.held = tuple(at for at, tensor in enumerate(inputs.tensors) if storage(tensor) in effects.written)
         return output
 
+    def _unfit(self, effects: Effects, known: Sequence[Any]) -> str:
+        return "it draws random numbers" if effects.draws else unfit(effects, known)
+
     def _record(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         """Record a call, and compare a replay of it with an ordinary one, whose output the script gets."""
         assert self._model is not None, "it was looked at"
         state = [t for t in [*self._model.tensors, *inputs.tensors] if storage(t) in bucket.written]
         saved = [t.clone() for t in state]
-        got, why = self._try(bucket, inputs, args, kwargs, lambda: _restore(state, saved))
-        _restore(state, saved)
+        got, why = self._try(bucket, inputs, args, kwargs, lambda: restore_all(state, saved))
+        restore_all(state, saved)
         output = self._forward(*args, **kwargs)
         own = [] if why else bucket.own(output)
         why = why or ("what it returns is made differently each time" if own is None else apart(got, [*own, *state]))
@@ -293,7 +306,7 @@ class GraphedForward:
         def work() -> None:
             outputs[:] = [self._forward(*own_args, **own_kwargs)]
 
-        with _without_cached_casts():
+        with without_cached_casts():
             work()  # what the inputs' own copies need, such as kernels for other alignments, is made now
             restore()
             outputs.clear()
@@ -314,8 +327,6 @@ def unfit(effects: Effects, known: Sequence[Any]) -> str:
     """Why a forward with these effects can't be recorded, "" if it can. known: tensors that are looked after."""
     if effects.waits:
         return f"the host waits for the device in it ({effects.waits})"
-    if effects.draws:
-        return "it draws random numbers"
     if effects.hooked:
         return "its modules have hooks, which a replay does not call"
     if effects.leaves:
@@ -342,8 +353,9 @@ def _unfit_output(output: Any, effects: Effects, inputs: Inputs) -> str:
     return ""
 
 
-def apart(got: Sequence[Any], expected: Sequence[Any]) -> str:
-    """Why tensors of a replay are not those of an ordinary call, "" if they are, but for rounding."""
+def apart(got: Sequence[Any], expected: Sequence[Any], most: float = TOLERANCE) -> str:
+    """Why tensors of a replay are not those of an ordinary call, "" if they are, but for rounding (most: relative, of
+    norms)."""
     import torch
 
     for one, other in zip(got, expected, strict=True):
@@ -352,7 +364,7 @@ def apart(got: Sequence[Any], expected: Sequence[Any]) -> str:
         if torch.equal(one, other):
             continue
         gap = relative_error(one, other)
-        if not gap <= TOLERANCE:
+        if not gap <= most:
             return f"its replay differs by {gap:.2%} from an ordinary call"
     return ""
 
@@ -366,13 +378,14 @@ def relative_error(value: Any, exact: Any) -> float:
     return float(gap / scale) if float(scale) else float(gap)
 
 
-def _restore(tensors: Sequence[Any], saved: Sequence[Any]) -> None:
+def restore_all(tensors: Sequence[Any], saved: Sequence[Any]) -> None:
+    """Give tensors the values that they had."""
     for tensor, was in zip(tensors, saved, strict=True):
         tensor.copy_(was)
 
 
 @contextlib.contextmanager
-def _without_cached_casts() -> Iterator[None]:
+def without_cached_casts() -> Iterator[None]:
     """Autocast then casts weights where they are used: the script's cache of casts may be gone at a replay."""
     import torch
 

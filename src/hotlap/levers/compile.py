@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _compile_cache, _same_random
+from . import _compile_cache, _same_random, graph_training
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
 from .allocator import EXPANDABLE
@@ -44,9 +44,15 @@ class Compile(_same_random.DrawsOtherwise):
             return [{"mode": "dynamic"}, {"mode": "default"}]
         by_value = any(root.shapes_by for root in context.facts.roots)  # each new shape would need a CUDA graph
         expandable = EXPANDABLE in context.active.get("allocator", {}).values()  # with CUDA graphs it has hung
-        if context.cuda and context.diagnosis.bound == "launch" and not expandable and not by_value:
+        graphed = _graphed(context)
+        if context.cuda and context.diagnosis.bound == "launch" and not (expandable or by_value or graphed):
             return [{"mode": "reduce-overhead"}, {"mode": "default"}]
         return [{"mode": "default"}]
+
+    def short(self, context: Context) -> bool:
+        """Where graph-training was to record what this makes, and could not."""
+        now = context.active.get(self.name, {}).get("mode")
+        return now == "default" and self.variants(context)[0]["mode"] == "reduce-overhead"
 
     def share(self, context: Context) -> float:
         if context.diagnosis.bound == "launch":
@@ -86,6 +92,14 @@ class Compile(_same_random.DrawsOtherwise):
         how = {"default": "", "dynamic": "dynamic=True"}.get(mode, f'mode="{mode}"')
         model = f"model.compile({how})"
         return f"{model}\ncross_entropy = torch.compile(F.cross_entropy)  # where it takes many logits"
+
+
+def _graphed(context: Context) -> bool:
+    """Whether CUDA graphs are left to graph-training, which records what this makes, with less to look at in a call."""
+    if "graph-training" in context.active or LEVER.name in context.active:
+        return "graph-training" in context.active
+    tensors = sum(optimizer.tensors for optimizer in context.facts.optimizers)
+    return tensors <= graph_training.FEW and graph_training.LEVER.applies(context).yes
 
 
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":

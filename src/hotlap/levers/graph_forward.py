@@ -82,7 +82,11 @@ class GraphForward(Lever):
 
 
 def graphed(
-    module: Any, forward: "Forward", unsteady: Callable[[], None], gave_up: Callable[[str], None]
+    module: Any,
+    forward: "Forward",
+    unsteady: Callable[[], None],
+    gave_up: Callable[[str], None],
+    kind: type[GraphedForward] = GraphedForward,
 ) -> GraphedForward:
     """A forward of a module on a CUDA device that is replayed from some calls on. Raises Refused where it can't be."""
     from hotlap.agent.seams import Refused
@@ -91,22 +95,36 @@ def graphed(
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         raise Refused("the model is not on one CUDA device")
     device = devices.pop()
-    pools: dict[int, Any] = {}  # work of two streams may overlap, and must not share memory
+    pools: dict[int, tuple[Any, Any]] = {}  # work of two streams may overlap, and must not share memory
 
-    def capture(work: Callable[[], None]) -> Callable[[], None]:
+    def pool() -> tuple[Any, Any]:
+        """Of memory, and the stream to record on: a backward is recorded on that of its forward."""
         import torch
-
-        from .graph_optimizer import capture as capture_on
 
         stream = torch.cuda.current_stream(device).cuda_stream
         if stream not in pools:
-            pools[stream] = torch.cuda.graph_pool_handle()
-        return capture_on(work, device, pools[stream])
+            pools[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+        return pools[stream]
 
-    return GraphedForward(
+    def capture(work: Callable[[], None]) -> Callable[[], None]:
+        from .graph_optimizer import capture as capture_on
+
+        return capture_on(work, device, *pool())
+
+    def rehearse(work: Callable[[], None]) -> None:
+        import torch
+
+        current, aside = torch.cuda.current_stream(device), pool()[1]
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            work()
+        current.wait_stream(aside)
+
+    return kind(
         module,
         forward,
         capture,
+        rehearse=rehearse,
         where=lambda: where(device),
         unsteady=unsteady,
         gave_up=gave_up,

@@ -1,5 +1,6 @@
 """The optimizer's update as one CUDA graph, so that the device does not wait while Python collects parameters."""
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,9 +143,9 @@ def room(size: int, device: Any) -> bool:
     return bool(torch.cuda.max_memory_allocated(device) + size < FULL * free)
 
 
-def capture(work: Callable[[], None], device: Any, pool: Any = None) -> Callable[[], None]:
+def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any = None) -> Callable[[], None]:
     """What `work` issues, as a CUDA graph that is launched on the stream that is current then. pool: of memory that it
-    shares with other graphs.
+    shares with other graphs; aside: the stream to record on, where that counts.
 
     Not `torch.cuda.graph`, which empties the cache of the allocator, nor in its mode, in which calls of other threads
     (batches that are copied ahead) end the capture.
@@ -154,11 +155,13 @@ def capture(work: Callable[[], None], device: Any, pool: Any = None) -> Callable
     import torch
 
     recorded = torch.cuda.CUDAGraph()
-    current, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    current, aside = torch.cuda.current_stream(device), aside or torch.cuda.Stream(device)
     torch.cuda.synchronize(device)
     aside.wait_stream(current)
     collects = gc.isenabled()
     gc.disable()  # what it would free may call the driver, which ends the capture
+    generator = torch.cuda.default_generators[device.index]
+    drawn = generator.clone_state()
     try:
         with torch.cuda.stream(aside):
             recorded.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -166,6 +169,12 @@ def capture(work: Callable[[], None], device: Any, pool: Any = None) -> Callable
                 work()
             finally:
                 recorded.capture_end()
+    except RuntimeError:
+        # Where the driver has ended the capture, torch 2.11 leaves its generator and its allocator as in one.
+        generator.graphsafe_set_state(drawn)
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(device.index, recorded.pool())
+        raise
     finally:
         if collects:
             gc.enable()

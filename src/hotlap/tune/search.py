@@ -92,7 +92,7 @@ class Search:
             first()
             self.climb()
             self.exchange()
-            self.enlarge()
+            self.adjust()
             leave_one_out(state)
             self.let_go()
         except BudgetSpent:
@@ -297,8 +297,8 @@ class Search:
         keep(state, state.best, success, (candidate,))
         state.note(candidate.lever.name, measured=None, together=(candidate.lever.name,))
 
-    def enlarge(self) -> None:
-        """A number that was put in without a search, and turns out too small, gets another."""
+    def adjust(self) -> None:
+        """Settings that were put in without a search, and turn out not to be the best, are tried anew."""
         state = self.state
         fixed = {use.name for use in state.given}
         for name in [use.name for use in state.best.levers if use.name not in fixed]:

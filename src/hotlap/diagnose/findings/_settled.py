@@ -31,6 +31,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
         "attention": root is None or root.compiled or not root.softmax,
         "allocator": not cuda,
         "graph-forward": not cuda or not _graphable(facts),
+        "graph-training": not cuda or not _records(facts),
         "graph-optimizer": not cuda or all(one.capturable for one in facts.optimizers),
     }
     if root is not None:
@@ -56,6 +57,12 @@ def _graphable(facts: Facts) -> bool:
     inferring = facts.mode == "inference" and not any(root.training for root in facts.roots)
     few = all(root.shapes <= MOST_SHAPES for root in facts.roots)
     return inferring and few and not all(root.compiled for root in facts.roots)
+
+
+def _records(facts: Facts) -> bool:
+    """Whether one process trains a model that is not compiled, in few shapes that do not follow from values."""
+    trained = [root for root in facts.roots if root.training and not root.compiled]
+    return facts.world == 1 and any(root.shapes <= MOST_SHAPES and not root.shapes_by for root in trained)
 
 
 def _fused(optimizer: OptimizerFacts) -> bool:

@@ -4,7 +4,7 @@ from hotlap.records.diagnosis import Finding
 
 from ._base import Measured
 
-LEVERS = ("compile", "attention", "fused-optimizer", "graph-optimizer")
+LEVERS = ("compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer")
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
 

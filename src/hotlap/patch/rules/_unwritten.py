@@ -111,6 +111,11 @@ REASONS: dict[str, Unwritten] = {
         "out: no small diff",
         _models,
     ),
+    "graph-training": Unwritten(
+        "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
+        "backward, and one backward for each forward, which the lever looks at in each call",
+        _models,
+    ),
     "pad-vocabulary": Unwritten(
         "it pads the head's weight anew in each forward, and logits come as a slice, on which `.view(-1)` raises: "
         "every line that takes them has to be looked at",

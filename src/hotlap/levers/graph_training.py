@@ -1,0 +1,106 @@
+"""Forward and backward of a model as two CUDA graphs for each shape of its inputs, so that the device does not wait
+while Python and autograd launch kernels.
+
+The whole model is one function for autograd, as `torch.cuda.make_graphed_callables` makes it, but in place, and looked
+after: see `graph-forward`, whose watch decides here too, and which does not see the same things. Here a forward may
+draw random numbers on the device (dropout): a graph goes on where the generator is, as ordinary kernels do.
+
+With `compile` the graphs are of what that made, without the checks that its own CUDA graphs (`reduce-overhead`) make at
+each call. Forwards that await their backward when the next one comes, and those whose inputs are leaves that need a
+gradient (penalties), are ordinary ones. A backward with `create_graph=True` fails, as in any such function.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._forward_graph import MOST_SHAPES, TOLERANCE
+from ._training_graph import GraphedTraining
+from .allocator import EXPANDABLE
+from .graph_forward import graphed
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Forward, Seams
+    from hotlap.records.run import Environment
+
+ORDER: Final = 60
+"""Outside of autocast (10) and compile (20), which are recorded with the forward."""
+FEW: Final = 128
+"""Parameters up to which it is tried before the CUDA graphs of compile: each costs microseconds of Python a step. On an
+H200 steps of models with 11 and 76 were 1.2 times as fast as with reduce-overhead, of one with 198 0.7 times."""
+SHARE: Final = 0.85
+"""Of forward and backward: looking whether all is as it was, copies of inputs and outputs, and the loss remain."""
+
+
+class GraphTraining(Lever):
+    name = "graph-training"
+    meaning = "forward and backward of the model are replayed as CUDA graphs, two for each shape of its inputs"
+    risk = "numeric"
+    tolerance = TOLERANCE
+    excludes = ("activation-offload", "checkpoint-blocks", "graph-forward")
+
+    def applies(self, context: Context) -> Applies:
+        facts = context.facts
+        trained = [root for root in facts.roots if root.training]
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU")
+        if not trained or facts.mode == "inference":
+            return Applies(False, "no model's forward was seen in training")
+        if facts.world > 1:
+            return Applies(False, "the ranks of a distributed run exchange gradients while the backward runs")
+        if all(root.compiled for root in trained):
+            return Applies(False, "the script compiles the model itself, and may capture it itself")
+        if any(root.sparse for root in trained):
+            return Applies(False, "the model has sparse embeddings, whose gradients have no fixed size")
+        if by := next((root.shapes_by for root in trained if root.shapes_by), ""):
+            return Applies(False, f"its code names {by}, after which shapes follow from values")
+        if any(root.shapes > MOST_SHAPES for root in trained):
+            return Applies(False, f"its inputs come in more than {MOST_SHAPES} shapes")
+        return self._beside(context)
+
+    def _beside(self, context: Context) -> Applies:
+        if context.active.get("compile", {}).get("mode") == "reduce-overhead":
+            return Applies(False, "compile records CUDA graphs itself")
+        if EXPANDABLE in context.active.get("allocator", {}).values():
+            return Applies(False, "with expandable segments CUDA graphs have hung")
+        if context.diagnosis.clock == "device":
+            return Applies(False, "the host runs ahead of the device, which does not wait for launches")
+        return Applies(True, "each step launches the kernels of forward and backward anew")
+
+    def share(self, context: Context) -> float:
+        if context.diagnosis.clock == "device" or context.diagnosis.bound != "launch":
+            return 0.0  # then the replay of the trace knows better whether any launch is waited for
+        return SHARE * context.share_of("forward", "backward")
+
+    def scenario(self, settings: Settings) -> str | None:
+        return "no_launch_cost"
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        made: list[Any] = []
+        out = False
+
+        def gave_up(why: str) -> None:
+            """Of several models that train, some may go on."""
+            nonlocal out
+            if all(one.given_up for one in made):
+                out = not any(one.replays for one in made)
+                (seams.leave_out if out else seams.refuse)(self.name, why)
+
+        def wrap(module: Any, forward: "Forward") -> "Forward":
+            if out:
+                return forward
+            made.append(graphed(module, forward, seams.unsteady, gave_up, GraphedTraining))
+            return made[-1]  # type: ignore[no-any-return]
+
+        seams.wrap_forward(wrap, ORDER)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            "model = torch.cuda.make_graphed_callables(model, (sample_inputs,))  # of the shape of every batch\n"
+            "# its gradients lie where the next backward writes: zero_grad(set_to_none=True) before each"
+        )
+
+
+LEVER = GraphTraining()

@@ -1,0 +1,371 @@
+"""Forward and backward that are replayed, on the CPU with graphs that are faked truthfully (`fake_graphs`)."""
+
+import copy
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from contexts import context
+from fake_graphs import BEFORE, Recorder
+from torch import nn
+
+from hotlap.levers import all_levers, graph_training
+from hotlap.levers._base import Context
+from hotlap.levers._training_graph import STALE, GraphedTraining
+
+LEVER = all_levers()["graph-training"]
+
+
+class Pair:
+    """A model whose forward and backward are replayed, and its twin, which is an ordinary one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.twin = model, copy.deepcopy(model)
+        self.whys: list[str] = []
+        self.recorders: list[Recorder] = []
+        self.graphed = GraphedTraining(
+            model, model._call_impl, self._capture, rehearse=lambda work: work(), where=lambda: "a stream",
+            unsteady=lambda: None, gave_up=self.whys.append,
+        )  # fmt: skip
+        self.optimizers = [torch.optim.SGD(one.parameters(), 0.01, momentum=0.9) for one in (model, self.twin)]
+
+    def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        recorder = Recorder()
+        with recorder:
+            work()
+        recorder.spoil()
+        forward = len(self.recorders) % 2 == 0
+        self.recorders.append(recorder)
+        return (lambda: self._replay_forward(recorder)) if forward else recorder.replay
+
+    def _replay_forward(self, recorder: Recorder) -> None:
+        """They share a pool of memory: what backwards, and other forwards, left there is gone."""
+        for other in self.recorders:
+            other.spoil()
+        recorder.replay()
+
+    @property
+    def captures(self) -> int:
+        return len(self.recorders)
+
+    @property
+    def ways(self) -> list[Any]:
+        return [(self.graphed, self.optimizers[0]), (self.twin, self.optimizers[1])]
+
+    def step(self, *args: Any, none: bool = True, loss: Callable[[Any], Any] = lambda y: (y**2).mean()) -> None:
+        """One step of both; loss and weights are equal."""
+        losses = []
+        for forward, optimizer in self.ways:
+            optimizer.zero_grad(set_to_none=none)
+            value = loss(forward(*args))
+            value.backward()
+            optimizer.step()
+            losses.append(value.detach())
+        assert torch.equal(*losses)
+        self.same()
+
+    def same(self) -> None:
+        state = zip(self.model.state_dict().values(), self.twin.state_dict().values(), strict=True)
+        assert all(torch.equal(one, other) for one, other in state)
+        both = zip(self.model.parameters(), self.twin.parameters(), strict=True)
+        assert all((p.grad is None) is (q.grad is None) for p, q in both)
+        both = zip(self.model.parameters(), self.twin.parameters(), strict=True)
+        assert all(torch.equal(p.grad, q.grad) for p, q in both if p.grad is not None and q.grad is not None)
+
+    def trained(self, *shapes: int, steps: int = BEFORE) -> "Pair":
+        for step in range(steps):
+            for rows in shapes:
+                self.step(batch(rows, step))
+        return self
+
+
+def mlp(norm: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8) if norm else nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+def batch(rows: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_training_is_the_same_to_the_last_bit_also_with_shapes_in_turns(norm: bool) -> None:
+    pair = Pair(mlp(norm)).trained(4, 6, steps=8)
+    assert not pair.whys and pair.captures == 4
+    assert pair.graphed.replays == 2 * (8 - BEFORE)
+
+
+@pytest.mark.parametrize("none", [False, True])
+def test_gradients_that_are_cleared_in_place_or_gathered_over_batches_are_right(none: bool) -> None:
+    pair = Pair(mlp())
+    for step in range(7):
+        pair.step(batch(4, step), none=none)
+    for step in range(3):  # accumulation
+        for forward, _ in pair.ways:
+            (forward(batch(4, step)) ** 2).sum().backward()
+    pair.same()
+    assert pair.graphed.replays == 7 - BEFORE + 3
+
+
+def test_gradients_that_the_script_keeps_stay_as_they_are() -> None:
+    pair = Pair(mlp()).trained(4, steps=BEFORE + 1)
+    kept = [p.grad for p in pair.model.parameters()]
+    were = [g.clone() for g in kept if g is not None]
+    pair.step(batch(4, 9))
+    assert all(torch.equal(g, was) for g, was in zip(kept, were, strict=True) if g is not None)
+
+
+def test_outputs_are_the_scripts_own() -> None:
+    pair = Pair(mlp()).trained(4)
+    one = pair.graphed(batch(4, 1))
+    was = one.detach().clone()
+    one.sum().backward()
+    pair.graphed(batch(4, 2))
+    assert torch.equal(one, was)
+
+
+def test_a_forward_that_comes_before_the_last_ones_backward_is_an_ordinary_one() -> None:
+    pair = Pair(mlp()).trained(4)
+    for forward, optimizer in pair.ways:
+        optimizer.zero_grad()
+        (forward(batch(4, 1)).sum() + (forward(batch(4, 2)) ** 2).sum()).backward()
+    pair.same()
+    assert pair.graphed.replays == 1
+    for forward, _ in pair.ways:
+        forward(batch(4, 3))  # whose output nobody keeps
+    pair.step(batch(4, 4))
+    assert pair.graphed.replays == 3
+
+
+def test_a_backward_may_come_again_until_the_next_forward() -> None:
+    pair = Pair(mlp()).trained(4)
+    for forward, optimizer in pair.ways:
+        optimizer.zero_grad()
+        loss = (forward(batch(4, 1)) ** 2).sum()
+        loss.backward(retain_graph=True)
+        loss.backward(retain_graph=True)
+    pair.same()
+    loss = (pair.graphed(batch(4, 1)) ** 2).sum()
+    loss.backward(retain_graph=True)
+    pair.graphed(batch(4, 2))
+    with pytest.raises(RuntimeError, match=STALE):
+        loss.backward()
+
+
+def test_inputs_that_another_model_made_get_their_gradient_and_leaves_are_not_for_it() -> None:
+    """A GAN's discriminator, and one with a gradient penalty."""
+    pair = Pair(mlp())
+    made = []
+    for forward, optimizer in pair.ways:
+        maker = nn.Linear(4, 4)
+        torch.nn.init.eye_(maker.weight)
+        torch.nn.init.zeros_(maker.bias)
+        for step in range(6):
+            optimizer.zero_grad()
+            forward(maker(batch(4, step))).sum().backward()
+        made.append(maker.weight.grad)
+    assert torch.equal(*made) and pair.graphed.replays == 6 - BEFORE
+    leaf = batch(4).requires_grad_()
+    (slope,) = torch.autograd.grad(pair.graphed(leaf).sum(), leaf, create_graph=True)
+    slope.norm().backward()
+    assert pair.graphed.replays == 6 - BEFORE and not pair.whys
+
+
+def test_parameters_that_are_frozen_meanwhile_get_no_gradient() -> None:
+    pair = Pair(mlp()).trained(4, steps=BEFORE + 1)
+    for frozen in (True, False, True):
+        for model in (pair.model, pair.twin):
+            model[0].requires_grad_(not frozen)
+        for step in range(BEFORE + 1):
+            pair.step(batch(4, step))
+    assert not pair.whys and pair.captures == 4, "each of both is recorded once"
+
+
+def test_evaluation_is_left_alone_and_training_goes_on() -> None:
+    pair = Pair(mlp(norm=True)).trained(4)
+    for epoch in range(6):
+        for forward, model in ((pair.graphed, pair.model), (pair.twin, pair.twin)):
+            model.eval()
+            with torch.no_grad():
+                forward(batch(5, epoch))
+            model.train()
+        pair.step(batch(4, epoch))
+    assert pair.graphed.replays == 6 and not pair.whys
+
+
+class Dict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.unused = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        return {"a": self.a(x), "b": self.b(x), "best": self.a(x).argmax(1), "rows": len(x)}
+
+
+def test_of_several_outputs_some_may_not_be_used() -> None:
+    pair = Pair(Dict())
+    for step in range(6):
+        pair.step(batch(4, step), loss=lambda out: out["a"].sum() * (out["best"] == 0).sum() / out["rows"])
+    pair.step(batch(4, 7), loss=lambda out: (out["b"] ** 2).sum())
+    assert pair.graphed.replays == 7 - BEFORE and not pair.whys
+
+
+class Recurrent(nn.Module):
+    """Its LSTM holds its weights twice; one is used by the other layer too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lstm, self.out = nn.LSTM(4, 4, num_layers=2), nn.Linear(4, 16)
+        self.out.weight = self.lstm.weight_ih_l0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.lstm(x)[0])  # type: ignore[no-any-return]
+
+
+@torch.backends.mkldnn.flags(enabled=False)  # type: ignore[untyped-decorator]
+def test_weights_that_are_held_twice() -> None:
+    """Without oneDNN, whose LSTM looks whether gradients are on, which the faked replay has off."""
+    pair = Pair(Recurrent())
+    flat = list(pair.model.lstm._flat_weights)
+    losses: list[torch.Tensor] = []  # whose graphs stay alive
+
+    def loss(y: torch.Tensor) -> torch.Tensor:
+        losses.append((y**2).mean())
+        return losses[-1]
+
+    for step in range(6):
+        pair.step(batch(4, step), loss=loss)
+    assert not pair.whys and pair.graphed.replays
+    assert all(one is other for one, other in zip(flat, pair.model.lstm._flat_weights, strict=True))
+    assert all(one is other for one, other in zip(flat, pair.model.lstm.parameters(), strict=True))
+
+
+class Own(nn.Parameter):
+    pass
+
+
+def test_parameters_of_a_class_of_their_own_are_left_alone() -> None:
+    model = mlp()
+    model[0].weight = Own(torch.ones(8, 4))
+    pair = Pair(model)
+    for step in range(5):
+        pair.graphed(batch(4, step)).sum().backward()
+    assert pair.graphed.replays == 0 and "a class of their own" in pair.whys[0]
+
+
+class Odd(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layer, self.how, self.calls, self.seen = nn.Linear(4, 3), how, 0, None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "writes":
+            x.mul_(1.0)
+        y = self.layer(x)
+        if self.how == "waits":
+            return y * 2 if y.sum() > 0 else y
+        if self.how == "counts":
+            self.calls += 1
+        if self.how == "draws":
+            return y + torch.rand(3)
+        if self.how == "leaves":
+            self.seen = y.detach().clone()  # type: ignore[assignment]
+        return y
+
+
+WHYS = {
+    "waits": "waits for the device", "counts": "changed numbers", "draws": "draws random numbers on the host",
+    "leaves": "leaves new tensors", "writes": "writes to its arguments",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", WHYS)
+def test_what_a_replay_would_leave_out_is_seen(how: str) -> None:
+    pair = Pair(Odd(how))
+    for step in range(5):
+        (pair.graphed(batch(4, step)) ** 2).sum().backward()
+    assert pair.graphed.replays == 0 and len(pair.whys) == 1 and WHYS[how] in pair.whys[0]
+
+
+class Unlike(nn.Module):
+    """A function whose backward is another at each call, which no record can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Shifting.apply(x * self.weight)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class Shifting(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        Shifting.calls += 1
+        return g * Shifting.calls
+
+
+def test_a_replay_that_gives_other_gradients_is_not_used() -> None:
+    pair = Pair(Unlike())
+    for step in range(5):
+        pair.graphed(batch(4, step)).sum().backward()
+    assert pair.graphed.replays == 0 and "differs by" in pair.whys[0]
+
+
+def test_what_can_not_be_captured_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(mlp(norm=True))
+
+    def fail(work: Callable[[], None]) -> Callable[[], None]:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    pair.graphed._capture = fail
+    pair.trained(4, steps=5)
+    assert pair.whys == ["it could not be captured: operation not permitted when stream is capturing"]
+
+
+def test_where_it_applies() -> None:
+    assert not LEVER.applies(context(False)).yes
+    found = context(True)
+    graphs = Context(found.diagnosis, found.facts, found.environment, {"compile": {"mode": "reduce-overhead"}})
+    assert LEVER.applies(graphs).why == "compile records CUDA graphs itself"
+
+
+def test_it_leaves_itself_out_once_no_model_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, str]] = []
+    wraps: list[Any] = []
+    seams: Any = SimpleNamespace(
+        unsteady=lambda: None,
+        wrap_forward=lambda wrap, order: wraps.append(wrap),
+        leave_out=lambda name, why: said.append(("left out", why)),
+        refuse=lambda name, why: said.append(("refused", why)),
+    )
+    made: list[Any] = []
+
+    def graphed(module: Any, forward: Any, unsteady: Any, gave_up: Callable[[str], None], kind: Any) -> Any:
+        made.append(SimpleNamespace(given_up=False, replays=0, gave_up=gave_up))
+        return made[-1]
+
+    monkeypatch.setattr(graph_training, "graphed", graphed)
+    LEVER.install(seams, {})
+    for _ in range(2):
+        wraps[0](None, "forward")
+    made[0].given_up = True
+    made[0].gave_up("hooks")
+    assert not said, "the other goes on"
+    made[1].given_up = True
+    made[1].gave_up("waits")
+    assert said == [("left out", "waits")] and wraps[0](None, "forward") == "forward"
+    LEVER.install(seams, {})
+    wraps[1](None, "forward")
+    made[2].given_up, made[2].replays = True, 7
+    made[2].gave_up("changed")
+    assert said[-1] == ("refused", "changed"), "what was replayed stays in the run"
