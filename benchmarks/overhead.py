@@ -9,7 +9,8 @@ losses, weights, graph breaks, compiled frames, recompilations and synchronisati
 `inside_us` is from one process in which hotlap's hooks are taken out and put back every 8 steps, steps beside steps, by
 the processor time of the loop's thread (`cpu`) and by the clock (`wall`): the only numbers that hold on a machine
 whose speed drifts from one process to the next. Once as it is, where hotlap looks at a sample of short steps: `thin` is
-what a step costs that it only times, `full` one that it looks at, `writing` the records, and `mean` all of it a step.
+what a step costs that it only times, `full` one that it looks at, `writing` what is done for many steps at once (to
+hand over thin ones, the records), and `mean` all of it a step.
 And once with --every-step, where it looks at all.
 """
 

@@ -50,17 +50,19 @@ class Switch:
 
     def _time_writing(self) -> None:
         """Take the time of what comes once in many steps apart: medians do not hold it."""
-        look = self.agent._look
+        self.agent._look = self._timed(self.agent._look)
+        self.agent.thin.turn = self._timed(self.agent.thin.turn)
 
+    def _timed(self, act: Callable[..., None]) -> Callable[..., None]:
         def timed(*args: Any) -> None:
             begun = time.thread_time_ns()
-            look(*args)
+            act(*args)
             spent = time.thread_time_ns() - begun
             self.writing_ns += spent
             self.cpu += spent
             self.wall += spent
 
-        self.agent._look = timed
+        return timed
 
     def _either(self, hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         def switched(*args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from hotlap.agent.core import Agent
-from hotlap.agent.thin import EVERY, until_full
+from hotlap.agent.thin import EVERY, RARELY, until_full
 from hotlap.records.run import Step
 from hotlap.records.session import LeverUse, Session
 
@@ -16,7 +16,7 @@ from .test_loops import CASES, Case
 
 SOON = """
 import hotlap.agent.thin as thin, hotlap.agent.hooks.forward as forward
-thin.FIRST, thin.EVERY, thin.SHORT_MS, thin.MOST_WAITING = 4, 4, 1e9, 8
+thin.FIRST, thin.EVERY, thin.SHORT_MS, thin.VERY_SHORT_MS, thin.MOST_WAITING = 4, 4, 1e9, 0, 8
 forward.SETTLED = forward.SETTLED_INFERENCE = 1
 """
 """What a run does after hundreds of steps, after a few; all steps are short."""
@@ -37,19 +37,26 @@ def thin(steps: list[Step]) -> list[int]:
 # which steps
 
 
-def full_steps(count: int) -> list[int]:
-    return [step for step in range(count) if until_full(step) == 0]
+def full_steps(count: int, every: int) -> list[int]:
+    return [step for step in range(count) if until_full(step, every) == 0]
 
 
-def test_of_every_so_many_steps_one_is_looked_at() -> None:
-    found = full_steps(400 * EVERY)
-    assert [step // EVERY for step in found] == list(range(400))
-    assert [until_full(step) for step in range(found[0], found[1])] == [0, *range(found[1] - found[0] - 1, 0, -1)]
+@pytest.mark.parametrize("every", [EVERY, RARELY])
+def test_of_every_so_many_steps_one_is_looked_at(every: int) -> None:
+    found = full_steps(100 * every, every)
+    assert [step // every for step in found] == list(range(100))
+    until = [until_full(step, every) for step in range(found[0], found[1])]
+    assert until == [0, *range(found[1] - found[0] - 1, 0, -1)]
 
 
-def test_the_steps_fall_in_with_no_period() -> None:
+def test_ranks_that_look_at_few_steps_look_at_those_of_the_others() -> None:
+    assert set(full_steps(200 * RARELY, RARELY)) < set(full_steps(200 * RARELY, EVERY))
+
+
+@pytest.mark.parametrize("every", [EVERY, RARELY])
+def test_the_steps_fall_in_with_no_period(every: int) -> None:
     """Of what a script does every n steps, its share of the steps is looked at."""
-    found = full_steps(2000 * EVERY)
+    found = full_steps(2000 * every, every)
     for period in range(2, 101):
         seen = Counter(step % period for step in found)
         expected = len(found) / period
@@ -118,30 +125,59 @@ def test_steps_are_lost_by_a_kill_only(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "at"),  # 41 is thin, 42 is looked at
+    ("events", "evaluated"),  # 41 is thin, 42 is looked at
     [
-        ("eval", 41),
-        ("eval", 42),
-        ("load", 41),
-        ("infer", 41),
-        ("thread", 41),
-        ("thread", 42),
-        ("fork", 41),
-        ("copy", 41),
+        (("41:eval", "49:load", "54:infer", "58:fork", "62:copy"), [42, 50]),
+        (("42:eval",), [43]),
+        (("41:thread",), []),
+        (("42:thread",), []),
     ],
+    ids=["simple", "looked at", "thread", "thread looked at"],
 )
-def test_a_loop_stays_simple(event: str, at: int, runner: Runner) -> None:
-    argv = ("thin.py", "80", f"{at}:{event}")
+def test_a_loop_stays_simple(events: tuple[str, ...], evaluated: list[int], runner: Runner) -> None:
+    argv = ("thin.py", "90", *events)
     bare, ran = runner.bare(*argv), thin_run(runner, *argv)
     check_same(ran, bare)
     check_clean(ran)
-    assert len(ran.steps) == 80
-    evaluated = [at + 1] if event in {"eval", "load"} else []
+    assert len(ran.steps) == 90
     assert [step.step for step in ran.steps if step.evaluation] == evaluated
-    assert ran.facts.optimizer_steps == 80
-    assert ran.facts.backwards == 80
-    if event != "thread":  # it makes an optimizer
-        assert len(thin(ran.steps[44:])) > 20
+    assert ran.facts.optimizer_steps == 90
+    assert ran.facts.backwards == 90
+    if "thread" not in events[0]:  # it makes an optimizer
+        assert len(thin(ran.steps[44:])) > 30
+
+
+RARE = SOON + "thin.RARELY, thin.VERY_SHORT_MS, thin.HANDED_OVER = 32, 1e9, 3\n"
+"""Very short steps, handed over three at a time."""
+
+
+def test_steps_that_are_handed_over_in_the_midst_of_others_are_all_there(runner: Runner) -> None:
+    argv = ("thin.py", "150", "70:eval", "71:eval", "75:compile", "110:built")
+    ran = runner.forked(*argv, before=RARE, every_step=False)
+    check_same(ran, runner.bare(*argv))
+    check_clean(ran)
+    check_lines(ran.folder)
+    assert len(ran.steps) == ran.facts.optimizer_steps == ran.facts.backwards == 150
+    assert [step.step for step in ran.steps if step.evaluation] == [71, 72]
+    assert [step.step for step in ran.steps if step.compiles] == [76]
+    assert len(thin(ran.steps[:110])) > 90
+    assert thin(ran.steps[112:]) == thin(ran.steps[116:])  # looked at again, for a while
+
+
+def test_steps_of_a_scaler_that_are_handed_over_in_the_midst_of_others(runner: Runner) -> None:
+    ran = runner.forked("scaler.py", before=RARE, every_step=False)
+    check_same(ran, runner.bare("scaler.py"))
+    check_clean(ran)
+    assert [step.step for step in ran.steps if step.skipped] == [5]
+    assert ran.facts.optimizer_steps == len(ran.steps) - 1
+
+
+def test_a_thin_step_is_few_calls(runner: Runner) -> None:
+    """What a thin step costs is what of hotlap runs in it: one function a hook, with a cold cache each."""
+    ran = thin_run(runner, "calls.py", "60")
+    (calls,) = [line.split()[1:] for line in ran.output.splitlines() if line.startswith("calls")]
+    on_a_device = {"mark", "_ready"}  # with a torch that has one
+    assert [call for call in calls if call not in on_a_device] == ["__next__", "_call", "run", "pre", "post", "lapped"]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,25 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hotlap.agent import device
 from hotlap.agent.device import DeviceMarks, LateLosses
 from hotlap.agent.guard import Guard
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.steps import PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
-from hotlap.agent.timeline import BACKWARD, DATA, FORWARD, GAP, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
+from hotlap.agent.timeline import (
+    BACKWARD,
+    DATA,
+    FORWARD,
+    GAP,
+    H2D,
+    MOST_CUTS,
+    OPTIMIZER,
+    OTHER,
+    Segment,
+    Stretch,
+    Timeline,
+)
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Step
 from hotlap.records.steady import GIVE_UP, WINDOW, steady_start
@@ -367,6 +380,84 @@ def test_device_time_is_read_late_and_by_phase(tmp_path: Path) -> None:
     assert step.gpu_phases is not None
     assert (step.gpu_phases.forward, step.gpu_phases.backward, step.gpu_phases.other) == (4.0, 7.5, 0.0)
     assert len(marks.free) == 2  # all but the last event, where the next step begins
+
+
+def thin_steps(folder: Path, events: list[Any]) -> tuple[Recorder, Stretch, Path]:
+    """Three steps of 1, 2 and 1 ms that were not looked at, with the device's mark at the end of each."""
+    made = Folder(str(folder), 0)
+    recorder = Recorder(lambda: made, FakeMarks([False]), LateLosses())
+    recorder.previous_event = Event(10.0, [False])
+    stretch = Stretch(0, list(zip([1_000_000, 3_000_000, 4_000_000], events, strict=True)), "train", False)
+    stretch.marked = True
+    recorder.add_thin(stretch)
+    return recorder, stretch, Path(made.path) / "steps.jsonl"
+
+
+def test_steps_in_a_row_are_written_as_the_device_passes_them(tmp_path: Path) -> None:
+    late = [True]
+    recorder, stretch, path = thin_steps(tmp_path, [Event(12.0, [False]), Event(15.0, late), Event(16.5, late)])
+    stretch.evaluated, stretch.skipped, stretch.compiles = frozenset({1}), frozenset({2}), 2
+    recorder.drain()
+    assert len(path.read_bytes().splitlines()) == recorder.written == 1
+    late[0] = False
+    recorder.drain()
+    steps = [msgspec.json.decode(line, type=Step) for line in path.read_bytes().splitlines()]
+    assert [step.step for step in steps] == [0, 1, 2]
+    assert [step.wall_ms for step in steps] == [1.0, 2.0, 1.0]
+    assert [step.gpu_ms for step in steps] == [2.0, 3.0, 1.5]
+    assert [step.backlog_ms for step in steps] == [1.0, 2.0, 2.5]
+    assert [step.evaluation for step in steps] == [False, True, False]
+    assert [step.skipped for step in steps] == [False, False, True]
+    assert [step.compiles for step in steps] == [0, 2, 0]
+    assert {step.phases for step in steps} == {None}
+    assert len(recorder.marks.free) == 3
+    assert not recorder.waiting
+    assert recorder.index == recorder.written == 3
+
+
+def test_where_marks_are_of_one_stream_the_last_is_asked_first(tmp_path: Path) -> None:
+    class Unasked(Event):
+        def query(self) -> bool:
+            pytest.fail("asked")
+
+    last = [True]
+    recorder, stretch, path = thin_steps(tmp_path, [Unasked(12.0, last), Unasked(13.0, last), Event(14.0, last)])
+    stretch.one_stream, last[0] = True, False
+    recorder.drain()
+    assert len(path.read_bytes().splitlines()) == 3
+
+
+@pytest.mark.parametrize("one_stream", [True, False])
+def test_steps_in_a_row_without_a_mark_or_with_some(one_stream: bool, tmp_path: Path) -> None:
+    """None can be recorded where a graph is captured, or on another device."""
+    waiting = [True]
+    recorder, stretch, path = thin_steps(tmp_path, [Event(12.0, waiting), None, None])
+    stretch.one_stream = one_stream
+    recorder.drain()
+    assert not path.exists()
+    recorder.drain(wait=True)
+    steps = [msgspec.json.decode(line, type=Step) for line in path.read_bytes().splitlines()]
+    assert [step.gpu_ms for step in steps] == [2.0, None, None]
+
+
+def test_a_mark_counts_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[Any] = []
+    raw = iter([7, 7, 9, 7])
+    for name, act in {
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_getDevice": lambda: 0,
+        "_cuda_getCurrentRawStream": lambda device: next(raw),
+    }.items():
+        monkeypatch.setattr(torch._C, name, act, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "stream")
+    monkeypatch.setattr(device, "_RECORD", lambda event, stream: recorded.append(event))
+    marks = DeviceMarks()
+    marks.alive = marks.ready = True
+    events = marks.free = [Event(0.0, [False]) for _ in range(4)]
+    order = list(reversed(events))
+    found = [(marks.mark(), marks.streams) for _ in range(4)]
+    assert found == list(zip(order, [1, 1, 2, 3], strict=True))
+    assert recorded == order
 
 
 def test_at_the_end_of_the_process_the_device_is_waited_for(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ SAMPLE_EVERY = 16
 """Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (marks cost), and
 once they are at their pace they are looked at and written SAMPLE_EVERY at a time: code that runs once a step runs with
 cold caches, and then costs several times as much."""
+FACTS_STEPS, FACTS_NS = 1000, 10_000_000_000
+"""So old are facts at least when they are written again."""
 ONE_BY_ONE = 64
 """Steps at the start that are looked at one by one however short they are."""
 
@@ -65,7 +67,7 @@ class Agent:
         self.thin = Thin(session, self)
         self.probed = session.probe_steps or -1
         self.compiled_frames = 0
-        self.facts_at = 0
+        self.facts_at = self.facts_ns = 0
         self.rank = 0
         self.world = 1
         self.done = False
@@ -159,14 +161,19 @@ class Agent:
             self.profile.label_for_nsight()
         if self.world == 1:
             self._look_for_ranks()
-        if index in {3, 10, 40} or index // 1000 > self.facts_at // 1000:
-            self.facts_at = index
+        if index in {3, 10, 40} or self._facts_are_old(index):
             self.write_facts(kind)
         if not self.done:
             self.stopper.look(index, kind)
 
+    def _facts_are_old(self, index: int) -> bool:
+        """To write them costs 1 ms and more, which is microseconds a step where steps are short."""
+        old_ns = self.timeline.segment.begun_ns - self.facts_ns
+        return index - self.facts_at >= FACTS_STEPS and old_ns >= FACTS_NS
+
     def write_facts(self, kind: str, stopped: bool = False) -> None:
         """Write what was seen of the script."""
+        self.facts_at, self.facts_ns = self.recorder.index, self.timeline.segment.begun_ns
         self.folder().replace("facts.json", self.script.facts(self, kind, stopped))
 
     # the end of the process

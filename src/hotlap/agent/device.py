@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+_RECORD: Callable[[Any, Any], None] = getattr(torch._C._CudaEventBase, "record", torch.cuda.Event.record)
+"""What `torch.cuda.Event.record` calls in builds that have it."""
+
 
 class DeviceMarks:
     """Events that cut device time where the host cuts its own.
@@ -21,6 +24,8 @@ class DeviceMarks:
         self.ready = False
         self.device = 0
         self.stream: tuple[int, Any] = (-1, None)
+        self.streams = 0
+        """How often another stream was the current one."""
 
     def mark(self) -> Any:
         """Record an event in the current stream; None where that can't be done."""
@@ -32,8 +37,9 @@ class DeviceMarks:
         raw = torch._C._cuda_getCurrentRawStream(self.device)
         if raw != self.stream[0]:
             self.stream = (raw, torch.cuda.current_stream())
+            self.streams += 1
         event = self.free.pop() if self.free else torch.cuda.Event(enable_timing=True)
-        event.record(self.stream[1])
+        _RECORD(event, self.stream[1])
         return event
 
     def _ready(self) -> bool:

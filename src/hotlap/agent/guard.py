@@ -19,6 +19,8 @@ OFF: Final = -1
 class Guard:
     """Calls hooks; after the first error of hotlap's own no hook runs any more."""
 
+    __slots__ = ("fail_in", "live", "report", "undo")
+
     def __init__(self, fail_in: str | None = None) -> None:
         self.live: int | None = None
         """The one thread whose hooks run, by its ident: what every hook asks first. None before one is known."""
@@ -46,11 +48,19 @@ class Guard:
             try:
                 return hook(*args)
             except Exception as error:  # noqa: BLE001 - the agent's one guard: the user's job comes first
-                self.on = False
-                self.problem(name, error)
-                self._safely(name, self.undo)
+                self.failed(name, error)
 
         return guarded
+
+    def injected(self, name: str, act: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """What is called in a hook that has its guard in itself: `act`, or an error where a test wants one."""
+        return _failing(name) if self.fail_in == name else act
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Switch hotlap off after an error in a hook."""
+        self.on = False
+        self.problem(name, error)
+        self._safely(name, self.undo)
 
     def call(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         """Run a hook under the guard, as `around` makes it."""

@@ -11,7 +11,7 @@ from typing import Any
 from hotlap.records.phases import PHASES
 
 from .device import DeviceMarks, LateLosses
-from .timeline import Segment
+from .timeline import Segment, Stretch
 
 
 def _number(value: float | None) -> str:
@@ -70,7 +70,7 @@ class Recorder:
         self.folder = folder
         self.marks = marks
         self.losses = losses
-        self.waiting: deque[Segment] = deque()
+        self.waiting: deque[Segment | Stretch] = deque()
         """Steps whose host side is known and whose device side may still run."""
         self.index = self.written = 0
         self.previous_event: Any = None
@@ -83,12 +83,23 @@ class Recorder:
         self.index += 1
         self.waiting.append(segment)
 
+    def add_thin(self, stretch: Stretch) -> None:
+        """Take finished steps that were not looked at."""
+        self.index += len(stretch.ends)
+        self.waiting.append(stretch)
+
     def drain(self, wait: bool = False) -> None:
         """Write the steps the device has finished; with `wait` (at the end of the process) all of them."""
         lines: list[str] = []
         since = time.time() - time.perf_counter_ns() / 1e9
         while self.waiting:
             step = self.waiting[0]
+            if isinstance(step, Stretch):
+                lines += self._thin_lines(step, self._done(step, wait), since)
+                if step.told < len(step.ends):
+                    break
+                self.waiting.popleft()
+                continue
             if step.marks and not self.marks.done(step.marks[-1][1]):
                 if not wait:
                     break
@@ -116,16 +127,16 @@ class Recorder:
             self.marks.give_back(event)
         return total, phases if step.full and total is not None else None
 
-    def _backlog(self, step: Segment, gpu_ms: float | None) -> float | None:
+    def _backlog(self, begun_ns: int, end_ns: int, gpu_ms: float | None) -> float | None:
         """Device ms still queued when the host reached the step's end: how far device time runs behind host time,
         above the least lag ever seen (at which the device was idle and began at once)."""
         if gpu_ms is None:
             self.host_anchor = None
             return None
         if self.host_anchor is None:
-            self.host_anchor, self.device_ms, self.least_lag = step.begun_ns, 0.0, 0.0
+            self.host_anchor, self.device_ms, self.least_lag = begun_ns, 0.0, 0.0
         self.device_ms += gpu_ms
-        lag = self.device_ms - (step.end_ns - self.host_anchor) / 1e6
+        lag = self.device_ms - (end_ns - self.host_anchor) / 1e6
         self.least_lag = min(self.least_lag, lag)
         return lag - self.least_lag
 
@@ -134,14 +145,14 @@ class Recorder:
         gpu, rest = "null", ""
         if step.marks or self.previous_event is not None:
             gpu_ms, gpu_phases = self._device(step)
-            backlog = self._backlog(step, gpu_ms)
+            backlog = self._backlog(step.begun_ns, step.end_ns, gpu_ms)
             gpu = _number(gpu_ms)
             if gpu_phases is not None:
                 rest += f',"gpu_phases":{PHASES_JSON % tuple(gpu_phases)}'
             if backlog is not None:
                 rest += f',"backlog_ms":{backlog:.4f}'
         if step.evaluation or step.skipped or step.probe or step.compiles:
-            rest += _flags(step)
+            rest += _flags(step.evaluation, step.skipped, step.probe, step.compiles)
         self.written += 1
         if step.thin:
             return THIN % (self.written - 1, ended, (step.end_ns - step.begun_ns) / 1e6, gpu, rest, step.kind)
@@ -161,6 +172,55 @@ class Recorder:
             _number(loss), step.samples or "null", rest, step.kind,
         )  # fmt: skip
 
+    # steps that were not looked at
+
+    def _done(self, stretch: Stretch, wait: bool) -> int:
+        """How many of its steps the device has passed; with `wait` it is waited for."""
+        ends, last = stretch.ends, stretch.ends[-1][1]
+        if not stretch.marked:
+            return len(ends)
+        if stretch.one_stream and last is not None and self.marks.done(last):
+            return len(ends)
+        for at in range(stretch.told, len(ends)):
+            event = ends[at][1]
+            if not self.marks.done(event):
+                if not wait:
+                    return at
+                event.synchronize()
+        return len(ends)
+
+    def _thin_lines(self, stretch: Stretch, upto: int, since: float) -> list[str]:
+        """Lines of a stretch's steps that are not written yet. since: the epoch less the clock, seconds."""
+        told, kind, step = stretch.told, stretch.kind, self.written
+        ends, walls = stretch.ends[told:upto], stretch.walls_ns[told:upto]
+        if stretch.marked or self.previous_event is not None:
+            device = self._thin_device(ends, walls)
+        else:
+            device = [("null", "")] * len(ends)
+        if stretch.unusual:
+            device = [(gpu, rest + _flags(*stretch.facts(told + at))) for at, (gpu, rest) in enumerate(device)]
+        stretch.told = upto
+        self.written += len(ends)
+        return [
+            THIN % (at, since + ended / 1e9, wall / 1e6, gpu, rest, kind)
+            for at, (ended, _), wall, (gpu, rest) in zip(range(step, self.written), ends, walls, device, strict=True)
+        ]
+
+    def _thin_device(self, ends: list[tuple[int, Any]], walls: list[int]) -> list[tuple[str, str]]:
+        """What the lines of steps in a row say of the device: of each, and how far the device runs behind."""
+        found = []
+        before, elapsed, free = self.previous_event, self.marks.elapsed, self.marks.free
+        for (ended, event), wall in zip(ends, walls, strict=True):
+            gpu_ms = elapsed(before, event)
+            backlog = self._backlog(ended - wall, ended, gpu_ms)
+            if before is not None:
+                free.append(before)
+            before = event
+            rest = "" if backlog is None else f',"backlog_ms":{backlog:.4f}'
+            found.append(("null" if gpu_ms is None else f"{gpu_ms:.6f}", rest))
+        self.previous_event = before
+        return found
+
     def _several(self, handles: list[Any]) -> tuple[float | None, list[float | None]]:
         """The loss of a step with several backwards, or none: their sum, unless one is not known; and each."""
         values = [self.losses.value(handle) for handle in handles]
@@ -168,8 +228,8 @@ class Recorder:
         return (sum(known) if known and len(known) == len(values) else None), values
 
 
-def _flags(segment: Segment) -> str:
+def _flags(evaluation: bool, skipped: bool, probe: bool, compiles: int) -> str:
     """The rarer facts of a step."""
-    names = [name for name in ("evaluation", "skipped", "probe") if getattr(segment, name)]
-    rest = "".join(f',"{name}":true' for name in names)
-    return f'{rest},"compiles":{segment.compiles}' if segment.compiles else rest
+    flags = (("evaluation", evaluation), ("skipped", skipped), ("probe", probe))
+    rest = "".join(f',"{name}":true' for name, on in flags if on)
+    return f'{rest},"compiles":{compiles}' if compiles else rest

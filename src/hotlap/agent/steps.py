@@ -24,36 +24,44 @@ INFERENCE: Final = -1
 """In place of an optimizer's key: the steps are forwards."""
 
 
-class Steps:
+class Hot:
+    """What the hooks look at in every step, in few cache lines: slots of a base class lie before those of its own."""
+
+    __slots__ = (
+        "backwards",
+        "backwards_since_step",
+        "forwards",
+        "in_backward",
+        "in_data",
+        "in_forward",
+        "optimizer_steps",
+        "thin",
+        "thin_most",
+    )
+
+
+class Steps(Hot):
     """The state machine behind the hooks. `emit(segment, kind)` is called once for each finished step.
 
     on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer.
     """
 
     __slots__ = (
-        "backwards",
-        "backwards_since_step",
         "cycle",
         "emit",
         "forward_seen",
-        "forwards",
         "functional",
         "held",
-        "in_backward",
-        "in_data",
-        "in_forward",
         "loader_rows",
         "manual_open",
         "nested",
         "on_stack",
-        "optimizer_steps",
         "optimizers",
         "optimizers_built",
         "row_root",
         "samples_from",
         "step_depth",
         "stepping",
-        "thin",
         "timeline",
         "unseen",
     )
@@ -87,6 +95,8 @@ class Steps:
         self.thin = self.unseen = 0
         """thin: the optimizer whose step ends the running step, which is not looked at (`thin.py`), or INFERENCE.
         unseen: the same, when all is looked at again, to its next step: that may have begun unseen."""
+        self.thin_most = 0
+        """So many thin steps are handed over at once."""
 
     @property
     def infers(self) -> bool:

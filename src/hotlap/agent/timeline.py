@@ -4,6 +4,7 @@ In the loop a cut is two numbers in a list; what they come to is reckoned when t
 """
 
 from collections.abc import Callable
+from operator import sub
 from typing import Any, Protocol
 
 from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
@@ -85,6 +86,53 @@ class Segment:
         self.thin |= later.thin
         self.compiles += later.compiles
         self.end_ns = later.end_ns
+
+
+class Stretch:
+    """Thin steps in a row (`agent/thin.py`): when each ended is all that is known of most.
+
+    ends: when, ns, and the event that was recorded then, if any. marked: there may be any. told: how many of the steps
+    are written. one_stream: all events were recorded in one stream, so where the last is done all are. compiles: frames
+    that were compiled, put down to the longest step (to compile takes longer than a thin step). evaluated, skipped: the
+    places of steps in which an evaluation ran, or whose update was left out.
+    """
+
+    __slots__ = (
+        "begun_ns",
+        "compiles",
+        "ends",
+        "evaluated",
+        "kind",
+        "marked",
+        "one_stream",
+        "probe",
+        "skipped",
+        "told",
+    )
+
+    def __init__(self, begun_ns: int, ends: list[tuple[int, Any]], kind: str, probe: bool) -> None:
+        self.begun_ns, self.ends, self.kind, self.probe = begun_ns, ends, kind, probe
+        self.told = self.compiles = 0
+        self.marked = self.one_stream = False
+        self.evaluated: frozenset[int] = frozenset()
+        self.skipped: frozenset[int] = frozenset()
+
+    @property
+    def walls_ns(self) -> list[int]:
+        """How long each step took."""
+        ends = [end for end, _ in self.ends]
+        return list(map(sub, ends, [self.begun_ns, *ends]))
+
+    @property
+    def unusual(self) -> bool:
+        """Whether there is more to say of some of them."""
+        return bool(self.compiles or self.probe or self.evaluated or self.skipped)
+
+    def facts(self, at: int) -> tuple[bool, bool, bool, int]:
+        """Of one of its steps: evaluation, skipped, probe, compiles."""
+        walls = self.walls_ns
+        longest = self.compiles and at == walls.index(max(walls))
+        return at in self.evaluated, at in self.skipped, self.probe, self.compiles if longest else 0
 
 
 class Watch(Protocol):
@@ -217,4 +265,16 @@ class Timeline:
         self._settle(OTHER)
 
 
-__all__ = ["BACKWARD", "DATA", "FORWARD", "GAP", "H2D", "MOST_CUTS", "OPTIMIZER", "OTHER", "Segment", "Timeline"]
+__all__ = [
+    "BACKWARD",
+    "DATA",
+    "FORWARD",
+    "GAP",
+    "H2D",
+    "MOST_CUTS",
+    "OPTIMIZER",
+    "OTHER",
+    "Segment",
+    "Stretch",
+    "Timeline",
+]

@@ -7,7 +7,7 @@ identity, and a wrapper in their place breaks the graph.
 import functools
 from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -18,6 +18,8 @@ from ..steps import UNUSED_OPTIMIZER_BACKWARDS
 if TYPE_CHECKING:
     from ..core import Agent
 
+MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
+"""In a thin step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
 
 
@@ -41,27 +43,9 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.backward_end)
 
-    def unseen(run: Callable[..., Any], t_outputs: Any, args: Any, kwargs: Any) -> Any:
-        """In a thin step."""
-        if steps.in_backward:
-            return run(t_outputs, *args, **kwargs)
-        steps.in_backward = 1
-        try:
-            return run(t_outputs, *args, **kwargs)
-        finally:
-            steps.in_backward = 0
-            steps.backwards_since_step += 1
-            if not steps.thin:  # left meanwhile
-                steps.backwards += 1
-
-    @functools.wraps(original)
-    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling():
+    def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
+        if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
             return original(t_outputs, *args, **kwargs)
-        if not (get_ident() == guard.live or agent.trains()):
-            return original(t_outputs, *args, **kwargs)
-        if steps.thin > 0 and (steps.in_backward or steps.backwards_since_step < UNUSED_OPTIMIZER_BACKWARDS - 1):
-            return unseen(original, t_outputs, args, kwargs)
         if steps.thin:
             agent.thin.leave()
         begun(t_outputs, kwargs.get("accumulate_grad"))
@@ -70,6 +54,21 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             if get_ident() == guard.live:
                 ended()
+
+    @functools.wraps(original)
+    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            return original(t_outputs, *args, **kwargs)
+        calm = steps.thin > 0 and not steps.in_backward and steps.backwards_since_step < MOST
+        if not calm or get_ident() != guard.live:
+            return seen(t_outputs, args, kwargs)
+        steps.in_backward = 1
+        try:
+            return original(t_outputs, *args, **kwargs)
+        finally:
+            steps.in_backward = 0
+            steps.backwards += 1
+            steps.backwards_since_step += 1
 
     return run
 

@@ -10,6 +10,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from sys import _getframe
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -126,41 +127,57 @@ class Finder:
         Root(self.agent, module).install()
 
 
-class Observed:
-    """What stands in a module's `_compiled_call_impl`. A pickle or a deep copy of it is None."""
+def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
+    """A call of an outermost module."""
+    caller, module = _getframe(1), root.module()
+    if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not module:
+        return owner._call_impl(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
+    steps = root.steps
+    if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
+        return root.seen(args, kwargs)
+    steps.forwards += 1
+    steps.in_forward = 1
+    try:
+        return module._call_impl(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
+    finally:
+        steps.in_forward = 0
+        if steps.thin < 0 or not module.training:
+            root.ended_thin()
 
-    __slots__ = ("root",)
 
-    def __init__(self, root: "Root") -> None:
-        self.root = root
+class Observed(functools.partial[Any]):
+    """What stands in a module's `_compiled_call_impl`: a partial one of `_call`, which is called faster than an
+    object that has a `__call__`. A pickle or a deep copy of it is None."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        root = self.root
-        steps, guard = root.steps, root.guard
-        caller = sys._getframe(1)
-        if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not root.module():
-            return owner._call_impl(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
-        inside = steps.in_forward or steps.in_backward or steps.in_data
-        if inside or not (get_ident() == guard.live or root.agent.mine()) or _get_tracing_state() is not None:
-            return root.forward(*args, **kwargs)
-        training = is_grad_enabled()
-        if steps.thin:
-            return root.unseen(training, args, kwargs)
-        root.begun(training, args, kwargs)
-        output = None
-        try:
-            output = root.forward(*args, **kwargs)
-            return output
-        finally:
-            if get_ident() == guard.live:
-                root.ended(training, args, kwargs, output)
+    @property
+    def root(self) -> "Root":
+        found: Root = self.args[0]
+        return found
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
 
 
-class Root:
-    """The observer of one outermost module."""
+class Watched:
+    """What `_call` looks at, in few cache lines."""
+
+    __slots__ = ("forward", "guard", "module", "own", "steps")
+
+
+class Root(Watched):
+    """The observer of one outermost module. own: its forward is its own, around which no lever has put anything."""
+
+    __slots__ = (
+        "agent",
+        "begun",
+        "compiled",
+        "described",
+        "device",
+        "ended",
+        "key",
+        "levers_in",
+        "random",
+    )
 
     def __init__(self, agent: "Agent", module: Any) -> None:
         self.agent, self.guard, self.steps = agent, agent.guard, agent.steps
@@ -177,6 +194,7 @@ class Root:
     def _own_forward(self, module: Any) -> Forward:
         existing = module.__dict__.get(IMPL)
         self.compiled = existing is not None
+        self.own = not self.compiled
         if existing is not None:
             return existing  # type: ignore[no-any-return]
         reference = self.module
@@ -189,7 +207,23 @@ class Root:
     def install(self) -> None:
         """Put the wrapper in the instance."""
         # Into the instance itself: wrappers such as Lightning Fabric's pass attributes on to the module they wrap.
-        self.module().__dict__[IMPL] = Observed(self)
+        self.module().__dict__[IMPL] = Observed(_call, self)
+
+    def seen(self, args: Any, kwargs: Any) -> Any:
+        """A call that is looked at, or one inside of something else."""
+        steps, guard = self.steps, self.guard
+        inside = steps.in_forward or steps.in_backward or steps.in_data
+        if inside or not (get_ident() == guard.live or self.agent.mine()) or _get_tracing_state() is not None:
+            return self.forward(*args, **kwargs)
+        training = is_grad_enabled()
+        self.begun(training, args, kwargs)
+        output = None
+        try:
+            output = self.forward(*args, **kwargs)
+            return output
+        finally:
+            if get_ident() == guard.live:
+                self.ended(training, args, kwargs, output)
 
     def begin(self, training: bool, args: Any, kwargs: Any) -> None:
         steps = self.steps
@@ -226,26 +260,19 @@ class Root:
             nudge(module, session.nudge)
         if session.redraw is not None:
             redraw(session.redraw)
-        self.forward = self.agent.seams.root(module, self.forward)
+        before = self.forward
+        self.forward = self.agent.seams.root(module, before)
+        self.own = self.own and self.forward is before
 
-    def unseen(self, training: bool, args: Any, kwargs: Any) -> Any:
-        """The call itself, in a thin step; where nothing trains it is one."""
-        steps = self.steps
-        steps.forwards += 1
-        steps.in_forward = 1
-        try:
-            return self.forward(*args, **kwargs)
-        finally:
-            steps.in_forward = 0
-            if not training and steps.thin and get_ident() == self.guard.live:
-                self.without_gradients()
-
-    def without_gradients(self) -> None:
-        """A forward without gradients ended in a thin step: that is an inference, or an evaluation."""
-        thin, module = self.agent.thin, self.module()
-        if self.steps.thin == INFERENCE:
+    def ended_thin(self) -> None:
+        """A forward ended in a thin step, of an inference or of a model that is being evaluated, if it has no
+        gradients."""
+        steps, thin = self.steps, self.agent.thin
+        if is_grad_enabled() or not steps.thin or get_ident() != self.guard.live or _get_tracing_state() is not None:
+            return
+        if steps.thin == INFERENCE:
             thin.lapped()
-        elif module is not None and not module.training:
+        else:
             thin.evaluating()
 
     def end(self, training: bool, args: Any, kwargs: Any, output: Any) -> None:

@@ -33,7 +33,7 @@ def install(agent: "Agent") -> None:
 def _patch_next(agent: "Agent") -> None:
     original = module._BaseDataLoaderIter.__next__
     guard, steps, script, probe, seams = agent.guard, agent.steps, agent.script, agent.probe, agent.seams
-    making, by_levers = script.making, seams.wants_batches
+    making = script.making
 
     def begin() -> None:
         if not agent.begun:
@@ -44,7 +44,7 @@ def _patch_next(agent: "Agent") -> None:
 
     def end(iterator: Any, batch: Any) -> None:
         training = torch.is_grad_enabled()
-        facts = getattr(iterator, "_hotlap_facts", None)
+        facts = iterator._hotlap_facts
         if making.followed and facts is not None and batch is not None and (training or steps.infers):
             making.end(iterator, facts, batch)
         steps.data_end(_rows(batch, facts), training)
@@ -57,35 +57,40 @@ def _patch_next(agent: "Agent") -> None:
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, end)
 
-    def unseen(iterator: Any) -> Any:
-        """In a thin step. A forward that makes a batch is none of the loop's."""
-        if steps.thin > 0 and not is_grad_enabled():
-            agent.thin.evaluating()
-        steps.in_data += 1
+    def fetched(iterator: Any) -> Any:
+        return seams.batch(iterator, functools.partial(original, iterator))
+
+    fetch, evaluating = fetched if seams.wants_batches else original, agent.thin.evaluating
+
+    def seen(iterator: Any) -> Any:
+        if get_ident() != guard.live and not agent.mine():
+            return original(iterator)
+        begun()
+        batch = None
         try:
-            batch = seams.batch(iterator, functools.partial(original, iterator)) if by_levers else original(iterator)
+            batch = fetch(iterator)
+            return batch
+        finally:
+            if get_ident() == guard.live:
+                ended(iterator, batch)
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        if not steps.thin or get_ident() != guard.live:
+            return seen(self)
+        if steps.thin > 0 and not is_grad_enabled():
+            evaluating()
+        steps.in_data += 1  # a forward that makes a batch is none of the loop's
+        try:
+            batch = fetch(self)
         finally:
             steps.in_data -= 1
-        facts = getattr(iterator, "_hotlap_facts", None)
+        facts = self._hotlap_facts
         if facts is not None and facts["batches"] > LOOKED_AT:
             facts["batches"] += 1
         return batch
 
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:
-        if get_ident() != guard.live and not agent.mine():
-            return original(self)
-        if steps.thin:
-            return unseen(self)
-        begun()
-        batch = None
-        try:
-            batch = seams.batch(self, functools.partial(original, self)) if by_levers else original(self)
-            return batch
-        finally:
-            if get_ident() == guard.live:
-                ended(self, batch)
-
+    module._BaseDataLoaderIter._hotlap_facts = None
     module._BaseDataLoaderIter.__next__ = __next__
 
 

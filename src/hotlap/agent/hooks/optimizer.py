@@ -51,19 +51,24 @@ def install(agent: "Agent") -> None:
                 probe.after_update(key, optimizer)
             steps.optimizer_boundary(key)
 
-    begun, ended, lapped = guard.around(BEGIN, begin), guard.around(END, end), agent.thin.lapped
+    begun, ended, thin = guard.around(BEGIN, begin), guard.around(END, end), agent.thin
+
+    def begins(optimizer: Any) -> None:
+        if get_ident() == guard.live or agent.mine():
+            begun(optimizer)
 
     # `is_dynamo_compiling` comes first: a compiled step then drops the rest, which could not be traced.
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling() and steps.thin != id(optimizer) and (get_ident() == guard.live or agent.mine()):
-            begun(optimizer)
+        if not is_dynamo_compiling() and steps.thin != id(optimizer):
+            begins(optimizer)
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling() and get_ident() == guard.live:
-            if steps.thin == id(optimizer):
-                lapped()
-            else:
-                ended(optimizer)
+        if is_dynamo_compiling() or get_ident() != guard.live:
+            return
+        if steps.thin == id(optimizer):
+            thin.lapped()
+        else:
+            ended(optimizer)
 
     module.register_optimizer_step_pre_hook(pre)
     module.register_optimizer_step_post_hook(post)

@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
@@ -55,26 +56,29 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.transfer_end)
 
-    @functools.wraps(original)
-    def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def seen(tensor: Any, args: Any, kwargs: Any) -> Any:
         if (
-            is_dynamo_compiling()
-            or steps.thin
-            or not agent.begun
+            not agent.begun
             or steps.in_forward
             or steps.in_backward
             or steps.in_data
             or steps.step_depth
-            or self.device.type != "cpu"
+            or tensor.device.type != "cpu"
             or not (always or _to_device(args, kwargs))
             or not (get_ident() == guard.live or agent.mine())
         ):
-            return call(self, args, kwargs)
-        begun(self, kwargs)
+            return call(tensor, args, kwargs)
+        begun(tensor, kwargs)
         try:
-            return call(self, args, kwargs)
+            return call(tensor, args, kwargs)
         finally:
             if get_ident() == guard.live:
                 ended()
+
+    @functools.wraps(original)
+    def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling() or steps.thin:
+            return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
+        return seen(self, args, kwargs)
 
     return move
