@@ -1,7 +1,7 @@
 """The what-if pairs of two ranks; as train.py, under torchrun.
 
-    torchrun --standalone --nproc-per-node 2 ranks.py straggler --steps 60
-    torchrun --standalone --nproc-per-node 2 ranks.py straggler overlap --compare    # a JSON line each, from rank 0
+torchrun --standalone --nproc-per-node 2 ranks.py straggler --steps 60
+torchrun --standalone --nproc-per-node 2 ranks.py straggler overlap --compare    # a JSON line each, from rank 0
 """
 
 import json

@@ -1,6 +1,6 @@
 """Run a script as it is and print the most device memory that its tensors took, when it ends.
 
-    python with_peak.py train.py --steps 60
+python with_peak.py train.py --steps 60
 """
 
 import atexit
