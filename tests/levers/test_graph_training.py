@@ -1,6 +1,10 @@
 """Forward and backward that are replayed, on the CPU with graphs that are faked truthfully (`fake_graphs`)."""
 
 import copy
+import gc
+import random
+import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +14,11 @@ import torch
 from contexts import context
 from fake_graphs import BEFORE, Recorder
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from hotlap.levers import all_levers, graph_training
 from hotlap.levers._base import Context
-from hotlap.levers._training_graph import STALE, GraphedTraining
+from hotlap.levers._training_graph import STALE, TWICE, GraphedTraining
 
 LEVER = all_levers()["graph-training"]
 
@@ -147,11 +152,24 @@ def test_a_backward_may_come_again_until_the_next_forward() -> None:
         loss.backward(retain_graph=True)
         loss.backward(retain_graph=True)
     pair.same()
-    loss = (pair.graphed(batch(4, 1)) ** 2).sum()
-    loss.backward(retain_graph=True)
+
+
+def test_a_backward_that_comes_again_after_another_forward_is_right() -> None:
+    """What the first forward saved is kept as long as its graph is: the others are ordinary ones."""
+    pair = Pair(mlp()).trained(4)
+    for forward, optimizer in pair.ways:
+        optimizer.zero_grad()
+        y = forward(batch(4, 1))
+        (y**2).sum().backward(retain_graph=True)
+        forward(batch(4, 2)).sum().backward()
+        y.sum().backward()
+    pair.same()
+    assert pair.graphed.replays == 1
+    y = pair.graphed(batch(4, 1))
+    y.backward(torch.ones(4, 3))
     pair.graphed(batch(4, 2))
-    with pytest.raises(RuntimeError, match=STALE):
-        loss.backward()
+    with pytest.raises(RuntimeError, match=STALE):  # an ordinary one raises too
+        y.backward(torch.ones(4, 3))
 
 
 def test_inputs_that_another_model_made_get_their_gradient_and_leaves_are_not_for_it() -> None:
@@ -321,6 +339,206 @@ def test_a_replay_that_gives_other_gradients_is_not_used() -> None:
     assert pair.graphed.replays == 0 and "differs by" in pair.whys[0]
 
 
+class Rare(nn.Module):
+    """What a forward may do that no record of it would."""
+
+    scale = 1.0
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layer, self.how = nn.Linear(4, 3), how
+        self.own = random.Random(0) if how == "own generator" else None
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> Any:
+        y = self.layer(x)
+        if self.how == "hook inside":
+            y.register_hook(lambda _: SEEN.append(0))
+        if self.how == "same argument":
+            return y if other is x else y * 2
+        if self.how == "overlap":
+            return y, y[:, 0]
+        if self.how == "sparse":
+            return self.layer(torch.sparse.mm(torch.eye(4).to_sparse(), x))
+        if self.how == "no modes" and torch._C._len_torch_dispatch_stack():
+            raise NotImplementedError("no rule for this mode")
+        if self.own is not None:
+            return y * (2 if self.own.random() < 0.05 else 1)
+        return y * getattr(x, "scale", 1.0) * OUTER["scale"] * Rare.scale
+
+
+SEEN: list[int] = []
+OUTER = {"scale": 1.0}
+RARE = {
+    "hook inside": "hooks", "same argument": "differs by", "overlap": "part of the other", "sparse": "layout",
+    "no modes": "no rule for this mode",
+    "own generator": "a generator of random numbers", "attribute": "attributes of their own",
+    "parameter hook": "parameters have hooks", "backward hook": "hooks",
+}  # fmt: skip
+
+
+def rare_loss(how: str, forward: Any, step: int) -> Any:
+    x = batch(4, step)
+    if how == "attribute":
+        x.scale = step  # type: ignore[attr-defined]
+    y = forward(x, x) if how == "same argument" else forward(x)
+    if how == "overlap":
+        y[0].mul_(2.0)
+        return y[1].sum()
+    return (y**2).mean()
+
+
+@pytest.mark.parametrize("how", RARE)
+def test_what_a_replay_would_do_otherwise_is_left_alone(how: str) -> None:
+    pair = Pair(Rare(how))
+    counts = []
+    for model in (pair.model, pair.twin):
+        seen: list[int] = []
+        counts.append(seen)
+        if how == "parameter hook":
+            model.layer.weight.register_hook(lambda _, seen=seen: seen.append(0))
+        if how == "backward hook":
+            model.layer.register_full_backward_hook(lambda *_, seen=seen: seen.append(0))
+    for step in range(6):
+        losses = []
+        for (forward, optimizer), seen in zip(pair.ways, counts, strict=True):
+            SEEN.clear()
+            optimizer.zero_grad()
+            losses.append(rare_loss(how, forward, step))
+            losses[-1].backward()
+            optimizer.step()
+            seen.extend(SEEN)
+        assert torch.equal(*losses)
+        pair.same()
+    assert len(counts[0]) == len(counts[1]) and pair.graphed.replays == 0
+    assert len(pair.whys) == 1 and RARE[how] in pair.whys[0]
+    assert not pair.graphed.buckets and pair.graphed._model is None and not pair.graphed._places
+
+
+def test_numbers_that_its_code_reads_elsewhere_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(Rare("")).trained(4, steps=BEFORE + 1)
+    monkeypatch.setitem(OUTER, "scale", 0.5)
+    pair.trained(4, steps=BEFORE + 1)
+    monkeypatch.setattr(Rare, "scale", 2.0)
+    pair.trained(4, steps=BEFORE + 1)
+    assert pair.captures == 6 and not pair.whys
+
+
+def test_a_parameter_that_is_cut_where_it_lies_is_another() -> None:
+    pair = Pair(nn.Linear(4, 3)).trained(4, steps=BEFORE + 1)
+    for model, optimizer in zip((pair.model, pair.twin), pair.optimizers, strict=True):
+        model.weight.data, model.bias.data = model.weight.data[:2], model.bias.data[:2]
+        optimizer.zero_grad()
+        optimizer.state.clear()
+    pair.trained(4, steps=BEFORE + 1)
+    assert pair.captures == 4 and not pair.whys
+
+
+@pytest.mark.parametrize("before", [0, BEFORE + 1])
+def test_gradients_that_are_differentiated_again(before: int) -> None:
+    pair = Pair(mlp()).trained(4, steps=before)
+    for step in range(3):
+        for (forward, optimizer), model in zip(pair.ways, (pair.model, pair.twin), strict=True):
+            optimizer.zero_grad()
+            value = (forward(batch(4, step)) ** 2).mean()
+            slopes = torch.autograd.grad(value, list(model.parameters()), create_graph=True)
+            (value + sum((slope**2).sum() for slope in slopes)).backward()
+            optimizer.step()
+        both = zip(pair.model.parameters(), pair.twin.parameters(), strict=True)
+        assert all(torch.allclose(p, q, atol=1e-6) for p, q in both)
+    assert pair.whys == [TWICE]
+
+
+def around(how: str, forward: Any, x: torch.Tensor) -> torch.Tensor:
+    if how == "checkpoint":
+        y = checkpoint(forward, x, use_reentrant=False)
+    elif how == "offload":
+        with torch.autograd.graph.save_on_cpu():
+            y = forward(x)
+    elif how == "vmap":
+        y = torch.vmap(forward)(x[None])
+    else:
+        with torch.autograd.forward_ad.dual_level():
+            y = torch.autograd.forward_ad.unpack_dual(forward(torch.autograd.forward_ad.make_dual(x, x))).tangent
+    return (y**2).mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "offload", "vmap", "dual"])
+def test_what_stands_around_a_call_is_not_passed_by(how: str) -> None:
+    pair = Pair(mlp()).trained(4)
+    for step in range(5):
+        for forward, optimizer in pair.ways:
+            optimizer.zero_grad()
+            around(how, forward, batch(4, step)).backward()
+            optimizer.step()
+        pair.same()
+    pair.step(batch(4, 9))
+    assert pair.graphed.replays == 1 and not pair.whys
+
+
+def test_threads_that_train_one_model_do_not_meet() -> None:
+    pair = Pair(mlp()).trained(4)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for step in range(5):
+                pair.graphed(batch(4, step)).sum().backward()
+        except RuntimeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_modules_that_keep_account_of_backwards_outside_of_python_are_left_alone() -> None:
+    class Synced(nn.Linear):
+        __module__ = "torch.nn.parallel.distributed"
+
+    pair = Pair(Synced(4, 3)).trained(4, steps=5)
+    assert pair.whys == ["it exchanges gradients with other processes"]
+
+
+@torch.backends.mkldnn.flags(enabled=False)  # type: ignore[untyped-decorator]
+@pytest.mark.parametrize("error", [RuntimeError, OSError, ZeroDivisionError])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_recording_that_fails_half_way_leaves_no_trace(error: type[Exception], at: int) -> None:
+    pair = Pair(Recurrent())
+    lstm = pair.model.lstm
+    held = [[*pair.model.parameters()], [*lstm._flat_weights]]
+    own = pair.graphed._capture
+
+    def fail(work: Callable[[], None]) -> Callable[[], None]:
+        replay = own(work)
+        if pair.captures == at + 1:
+            raise error("half way")
+        return replay
+
+    pair.graphed._capture = fail
+    pair.trained(4, steps=5)
+    for was, now in zip(held, [pair.model.parameters(), lstm._flat_weights], strict=True):
+        assert all(one is other for one, other in zip(was, now, strict=True))
+    assert all(one() is other for one, other in zip(lstm._flat_weight_refs, lstm._flat_weights, strict=True))
+    assert pair.whys == ["it could not be captured: half way"]
+    assert not pair.graphed.buckets and pair.graphed._model is None
+
+
+def test_memory_is_given_back_and_enough_is_there_before() -> None:
+    pair = Pair(mlp()).trained(4, steps=BEFORE + 1)
+    kept = [weakref.ref(bucket) for bucket in pair.graphed.buckets.values()]
+    pair.graphed._give_up("enough")
+    pair.recorders.clear()
+    gc.collect()
+    assert [one() for one in kept] == [None]
+    pair = Pair(mlp())
+    pair.graphed._room = lambda: False
+    pair.trained(4, steps=5)
+    assert pair.captures == 0 and "no room" in pair.whys[0]
+
+
 def test_what_can_not_be_captured_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(mlp(norm=True))
 
@@ -339,6 +557,10 @@ def test_where_it_applies() -> None:
     assert LEVER.applies(graphs).why == "compile records CUDA graphs itself"
 
 
+class Made(SimpleNamespace):
+    """One that can be referred to weakly."""
+
+
 def test_it_leaves_itself_out_once_no_model_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[str, str]] = []
     wraps: list[Any] = []
@@ -351,7 +573,7 @@ def test_it_leaves_itself_out_once_no_model_can_be_recorded(monkeypatch: pytest.
     made: list[Any] = []
 
     def graphed(module: Any, forward: Any, unsteady: Any, gave_up: Callable[[str], None], kind: Any) -> Any:
-        made.append(SimpleNamespace(given_up=False, replays=0, gave_up=gave_up))
+        made.append(Made(given_up=False, replays=0, gave_up=gave_up))
         return made[-1]
 
     monkeypatch.setattr(graph_training, "graphed", graphed)
@@ -369,3 +591,14 @@ def test_it_leaves_itself_out_once_no_model_can_be_recorded(monkeypatch: pytest.
     made[2].given_up, made[2].replays = True, 7
     made[2].gave_up("changed")
     assert said[-1] == ("refused", "changed"), "what was replayed stays in the run"
+
+
+def test_a_torch_that_lacks_what_calls_are_looked_at_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hotlap.agent.seams import Refused
+
+    assert graph_training.missing() == ""
+    monkeypatch.delattr(torch._C._functorch, "peek_interpreter_stack")
+    wraps: list[Any] = []
+    LEVER.install(SimpleNamespace(wrap_forward=lambda wrap, order: wraps.append(wrap)), {})  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="peek_interpreter_stack"):
+        wraps[0](None, "forward")

@@ -24,7 +24,8 @@ class Effects:
     """Of one forward. read: tensors that were not made inside of it, one for each storage; written: storages of them
     that were written to; waits: the op for which the host waited, "" none; draws: it drew random numbers;
     draws_on_host: other ones than from the device's default generator; leaves: it left new tensors, or other numbers
-    and words, in the model or in its arguments; hooked: modules have hooks."""
+    and words, in the model or in its arguments; hooked: modules have hooks, or it puts some on tensors; odd: what is
+    not seen of its tensors: a layout without a storage, an operator of several, "" none."""
 
     read: dict[int, Any] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
@@ -33,6 +34,7 @@ class Effects:
     draws_on_host: bool = False
     leaves: bool = False
     hooked: bool = False
+    odd: str = ""
 
     @property
     def state(self) -> str:
@@ -53,7 +55,7 @@ def watched(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) ->
     numpy = sys.modules.get("numpy.random")  # where it is loaded only now, nobody can have drawn from it before
     effects, others = Effects(hooked=has_hooks(module)), _other_random_states(numpy)
     before, words, drawn = tensors((module, args, kwargs)), values(plain_values(module)), random_state()
-    with eagerly(), _watch(effects):
+    with eagerly(), _hooks(effects), _watch(effects):
         output = forward(*args, **kwargs)
     host, device = (a is not None and not torch.equal(a, b) for a, b in zip(drawn, random_state(), strict=True))
     effects.draws_on_host = host or _other_random_states(numpy) != others
@@ -85,13 +87,19 @@ def _watch(effects: Effects) -> Any:
     values_of = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
     class Watch(TorchDispatchMode):  # type: ignore[misc]
+        supports_higher_order_operators = True
+
         def __init__(self) -> None:
             super().__init__()
             self.made: set[int] = set()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
+            if isinstance(func, torch._ops.HigherOrderOperator):  # what it consists of is not seen
+                effects.odd = effects.odd or f"those of {func.name()}"
+                return func(*args, **kwargs)
             given = [(storage(t), t) for t in _leaves((args, kwargs))]
+            effects.odd = effects.odd or next((f"layout {t.layout}" for _, t in given if t.layout != torch.strided), "")
             if func._schema.name.startswith("aten::lift_fresh"):  # what `torch.tensor` made of Python's values
                 self.made |= {key for key, _ in given}
             for key, tensor in given:
@@ -111,6 +119,18 @@ def _watch(effects: Effects) -> Any:
             return output
 
     return Watch()
+
+
+def _hooks(effects: Effects) -> Any:
+    """Sees hooks that are put on tensors."""
+    from torch.overrides import TorchFunctionMode
+
+    class Hooks(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            effects.hooked |= getattr(func, "__name__", "") in {"register_hook", "retain_grad"}
+            return func(*args, **(kwargs or {}))
+
+    return Hooks()
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
@@ -133,17 +153,28 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def storage(tensor: Any) -> int:
-    """Tells storages apart, while they live."""
-    return int(tensor.untyped_storage()._cdata)
+    """Tells storages apart, while they live; a tensor that has none (sparse) from all others."""
+    import torch
+
+    return int(tensor.untyped_storage()._cdata) if torch._C._has_storage(tensor) else id(tensor)
 
 
 def has_hooks(module: Any) -> bool:
-    """Whether a forward of the module calls hooks."""
+    """Whether a forward of the module, or its backward, calls hooks."""
+    return any(hooks for part in module.modules() for hooks in hooks_of(part)) or any(hooks_of_all())
+
+
+def hooks_of(part: Any) -> tuple[Any, ...]:
+    """A module's own."""
+    return part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks
+
+
+def hooks_of_all() -> tuple[Any, ...]:
+    """Those that every module calls."""
     from torch.nn.modules import module as everywhere
 
-    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
-        return True
-    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    forward = everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks
+    return *forward, everywhere._global_backward_hooks, everywhere._global_backward_pre_hooks
 
 
 Places = list[tuple[dict[str, Any], str]]

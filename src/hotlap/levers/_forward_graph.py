@@ -34,6 +34,10 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 Key = tuple[Any, ...]
 
 
+ODD: Final = (RuntimeError, TypeError, AttributeError, LookupError, ValueError)
+"""What may go wrong where models, arguments and outputs are looked at."""
+
+
 class Unfit(Exception):
     """This forward, or this call of it, can't be recorded."""
 
@@ -48,7 +52,9 @@ class Inputs(NamedTuple):
 def read(args: Any, kwargs: Any) -> Inputs:
     """Take arguments apart. Raises Unfit for what is neither a tensor, a number, a word nor a nest of these."""
     found: list[Any] = []
-    return Inputs((_form(args, found), _form(kwargs, found)), found)
+    form = _form(args, found), _form(kwargs, found)
+    which = [id(tensor) for tensor in found]
+    return Inputs((*form, *map(which.index, which)), found)  # a forward may ask whether two are the same
 
 
 def _form(value: Any, found: list[Any]) -> Any:
@@ -58,6 +64,8 @@ def _form(value: Any, found: list[Any]) -> Any:
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
             raise Unfit(f"its inputs have a tensor of layout {value.layout}")
+        if any(not name.startswith("_dynamo") for name in vars(value)):
+            raise Unfit("its inputs have tensors with attributes of their own")
         found.append(value)
         return kind, tuple(value.shape), value.stride(), value.dtype, value.device
     if kind in {tuple, list}:
@@ -160,7 +168,7 @@ class GraphedForward:
 
     capture: see there; rehearse: does what a function issues, where it will be recorded. where: what else a record
     depends on, such as the current stream; None where nothing can be recorded now. unsteady: called in calls that take
-    longer for it; gave_up: called with the reason, once.
+    longer for it; gave_up: called with the reason, once; room: whether what a training forward keeps fits twice.
     """
 
     def __init__(
@@ -173,13 +181,14 @@ class GraphedForward:
         where: Callable[[], Any],
         unsteady: Callable[[], None],
         gave_up: Callable[[str], None],
+        room: Callable[[], bool] = lambda: True,
     ) -> None:
         self.calls = self.replays = self.changes = 0
         self.buckets: dict[Key, Bucket] = {}
         self.given_up = False
         self._module, self._forward = weakref.ref(module), forward
         self._capture, self._rehearse, self._where = capture, rehearse, where
-        self._unsteady, self._gave_up = unsteady, gave_up
+        self._unsteady, self._gave_up, self._room = unsteady, gave_up, room
         self._model: Model | None = None
         self._lock = threading.RLock()
 
@@ -191,14 +200,15 @@ class GraphedForward:
             self.calls += 1
             try:
                 inputs = read(args, kwargs)
-                bucket = self._bucket((where, inputs.form, self._more(inputs)), inputs)
-            except Unfit as why:
+                concerned = self._concerned()  # another thread may have come between
+                bucket = self._bucket((where, inputs.form, self._more(inputs)), inputs) if concerned else None
+            except (Unfit, *ODD) as why:
                 self._give_up(str(why))
                 bucket = None
             if bucket is not None and bucket.replay is None:
                 return self._towards(bucket, inputs, args, kwargs)
             if bucket is not None:
-                return self._replayed(bucket, inputs)
+                return self._replayed(bucket, inputs, args, kwargs)
         return self._forward(*args, **kwargs)
 
     def _concerned(self) -> bool:
@@ -210,7 +220,7 @@ class GraphedForward:
     def _more(self, inputs: Inputs) -> Any:
         """What else tells calls apart."""
 
-    def _replayed(self, bucket: Bucket, inputs: Inputs) -> Any:
+    def _replayed(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         assert bucket.replay is not None, "it was recorded"
         self.replays += 1
         bucket.bring(inputs)
@@ -251,17 +261,37 @@ class GraphedForward:
 
     def _look(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         """An ordinary call that is watched."""
+        import torch
+
+        from hotlap.agent.probe import random_state
+
         module = self._module()
-        with without_cached_casts():
-            output, effects = watched(module, self._forward, args, kwargs)
-        model = Model(module)
-        self._model = self._model or model
-        why = self._unfit(effects, [*model.tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
+        drawn = random_state()
+        try:
+            with without_cached_casts():
+                output, effects = watched(module, self._forward, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - of the script's own code, which may run well in an ordinary call
+            self._give_up(f"it could not be watched: {(str(error) or repr(error)).splitlines()[0][:200]}")
+            torch.set_rng_state(drawn[0])
+            if drawn[1] is not None:
+                torch.cuda.set_rng_state(drawn[1])
+            return self._forward(*args, **kwargs)
+        try:
+            why = self._seen(Model(module), effects, output, inputs)
+        except ODD as error:
+            why = f"it could not be looked at: {error}"
         if why:
             self._give_up(why)
         bucket.written = effects.written
         bucket.held = tuple(at for at, tensor in enumerate(inputs.tensors) if storage(tensor) in effects.written)
         return output
+
+    def _seen(self, model: Model, effects: Effects, output: Any, inputs: Inputs) -> str:
+        """Why what was watched can't be recorded, "" if it can."""
+        self._model = self._model or model
+        if model.draws:
+            return "it holds a generator of random numbers of its own"
+        return self._unfit(effects, [*model.tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
 
     def _unfit(self, effects: Effects, known: Sequence[Any]) -> str:
         return "it draws random numbers" if effects.draws else unfit(effects, known)
@@ -328,7 +358,9 @@ def unfit(effects: Effects, known: Sequence[Any]) -> str:
     if effects.waits:
         return f"the host waits for the device in it ({effects.waits})"
     if effects.hooked:
-        return "its modules have hooks, which a replay does not call"
+        return "its modules or tensors have hooks, which a replay does not call"
+    if effects.odd:
+        return f"its tensors can't be looked at: {effects.odd}"
     if effects.leaves:
         return "it leaves new tensors, or changed numbers, in the model or in its arguments"
     if effects.read.keys() - {storage(tensor) for tensor in known}:

@@ -11,20 +11,36 @@ it, which is also what a recorded update wants (`_update_graph`). Where the scri
 backward (it accumulates, or keeps them), they are left as they are, and it gets copies.
 """
 
-import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any, Final
 
 from ._effects import Effects, storage
-from ._forward_graph import Bucket, GraphedForward, Inputs, apart, put, restore_all, unfit, without_cached_casts
+from ._forward_graph import (
+    PATIENCE,
+    Bucket,
+    GraphedForward,
+    Inputs,
+    Unfit,
+    apart,
+    put,
+    restore_all,
+    unfit,
+    without_cached_casts,
+)
+from ._model_state import Model
+from ._training_call import Call, aliased, as_if_once, reach_of, tensors, waves
 
 ELSEWHERE: Final = 0.02
 """Relative (of norms) difference of two ordinary calls on two streams, in half precision: each stream has a workspace
 of its own, by which libraries choose their kernels. What has to show is a parameter that was not taken for another."""
 STALE: Final = "hotlap's graph-training: a backward came a second time, after another forward"
+TWICE: Final = "the script differentiates its gradients again"
+EXCHANGING: Final = ("torch.distributed.", "torch.nn.parallel.", "deepspeed.")
+"""Packages of modules that keep account of each forward and backward outside of Python."""
 
 
 class Token:
@@ -33,17 +49,20 @@ class Token:
 
 @dataclass
 class TrainingBucket(Bucket):
-    """cotangents: where the record reads the gradients of what it returns, None of what has none; gradients: where it
-    leaves those of its inputs, in their order, None of those that it does not need; reach: of each output, whether it
-    depends on each of the inputs; storages, unheld: of each gradient its storage, and how many refer to that where only
-    the record does."""
+    """forward, backward: what will be replayed; cotangents: where the record reads the gradients of what it returns,
+    None of what has none; gradients: where it leaves those of its inputs, in order, None of those that it does not
+    need; reach: of each output, whether it depends on each of the inputs; storages, unheld: of each gradient its
+    storage, and how many refer to that where only the record does; repeatable: another ordinary forward with the same
+    inputs would be the same one."""
 
+    forward: Callable[[], None] | None = None
     backward: Callable[[], None] | None = None
     cotangents: list[Any] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     reach: list[list[bool]] = field(default_factory=list)
     storages: list[int] = field(default_factory=list)
     unheld: list[int] = field(default_factory=list)
+    repeatable: bool = False
 
     def tensors(self) -> list[Any]:
         """What the record returns."""
@@ -99,15 +118,19 @@ class GraphedTraining(GraphedForward):
     """Of the last forward that was replayed."""
     _token: Callable[[], Token | None] = staticmethod(lambda: None)
     _places: Sequence[tuple[dict[str, Any], str]] = ()
+    _current: Sequence[Any] = ()
+    """Parameters of the call that runs."""
+    _draws = False
 
     def _concerned(self) -> bool:
         import torch
 
-        return torch.is_grad_enabled() and self._token() is None
+        return torch.is_grad_enabled() and self._token() is None and _plainly()
 
     def _more(self, inputs: Inputs) -> Any:
-        parameters = self._parameters()
-        return tuple(t.requires_grad for t in inputs.tensors), tuple(p.requires_grad for p in parameters)
+        requires = attrgetter("requires_grad")
+        self._current = self._parameters()
+        return tuple(map(requires, inputs.tensors)), tuple(map(requires, self._current))
 
     def _parameters(self) -> list[Any]:
         """Each once, as they are now."""
@@ -125,6 +148,8 @@ class GraphedTraining(GraphedForward):
 
     def _bucket(self, key: Any, inputs: Inputs) -> Bucket | None:
         if any(t.requires_grad and t.is_leaf for t in inputs.tensors):
+            if self.calls > PATIENCE and self.replays < self.calls / 2:
+                raise Unfit("its inputs are leaves that need a gradient")
             return None  # its gradient is mostly wanted to be differentiated again (penalties), which no record can
         return super()._bucket(key, inputs)
 
@@ -133,26 +158,59 @@ class GraphedTraining(GraphedForward):
             return "it draws random numbers on the host"
         if any(type(p).__name__ != "Parameter" for p in self._parameters()):
             return "its parameters are of a class of their own, as sharded ones are"
+        self._draws = effects.draws
         return unfit(effects, known)
 
     def _look(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         output = super()._look(bucket, inputs, args, kwargs)
         if bucket.held:
             self._give_up("it writes to its arguments")
+        self._note_twice(output)
         return output
+
+    def _note_twice(self, output: Any) -> None:
+        """Give up where the backward of an ordinary forward is to be differentiated again."""
+        import torch
+
+        def note(gradients: Any) -> None:
+            if torch.is_grad_enabled():
+                with self._lock:
+                    self._give_up(TWICE)
+
+        for leaf in [] if self.given_up else tensors(output):
+            if leaf.grad_fn is not None:
+                leaf.grad_fn.register_prehook(note)
+
+    def _seen(self, model: Model, effects: Effects, output: Any, inputs: Inputs) -> str:
+        module = self._module()
+        assert module is not None, "its forward ran"
+        kinds = {kind for part in module.modules() for kind in type(part).__mro__}
+        if any(f"{kind.__module__}.".startswith(EXCHANGING) for kind in kinds):
+            return "it exchanges gradients with other processes"
+        places = [leaf.data_ptr() for leaf in tensors(output) if leaf.numel()] if not effects.odd else []
+        if len(places) > len(set(places)):
+            return "of two tensors that it returns, one is a part of the other"
+        return super()._seen(model, effects, output, inputs)
 
     def _wanted(self, tensors: Sequence[Any]) -> list[Any]:
         """What gradients are made of: arguments and parameters that require them."""
         return [t for t in [*tensors, *self._parameters()] if t.requires_grad]
 
-    def _replayed(self, bucket: Bucket, inputs: Inputs) -> Any:
+    def _give_up(self, why: str) -> None:
+        self._places = self._current = ()
+        super()._give_up(why)
+
+    def _replayed(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         from torch.utils import _pytree
 
         self.replays += 1
         self.serial += 1
         token = Token()
         self._token = weakref.ref(token)
-        made = iter(_function().apply(self, bucket, inputs, token, *self._wanted(inputs.tensors)))
+        ordinary = partial(self._forward, *args, **kwargs)
+        wanted = [t for t in [*inputs.tensors, *self._current] if t.requires_grad]
+        made = iter(_function().apply(self, bucket, inputs, (token, ordinary), *wanted))
+        self._current = ()
         leaves = [slot.plain if slot.tensor is None else next(made) for slot in bucket.slots]
         return _pytree.tree_unflatten(leaves, bucket.spec)
 
@@ -164,41 +222,66 @@ class GraphedTraining(GraphedForward):
                 raise RuntimeError(STALE)
             return bucket.differentiate(gradients)
 
+    def again(self, ctx: Any, gradients: Sequence[Any]) -> Sequence[Any] | None:
+        """A backward that can be differentiated, of an ordinary forward; None where that would be another one."""
+        import torch
+
+        with self._lock:
+            self._give_up(TWICE)
+        if not ctx.bucket.repeatable:
+            return None
+        made = zip(tensors(ctx.ordinary()), gradients, strict=True)
+        pairs = [(leaf, of) for leaf, of in made if of is not None]
+        outputs, given = [leaf for leaf, _ in pairs], [of for _, of in pairs]
+        return torch.autograd.grad(outputs, ctx.wanted, given, create_graph=True, allow_unused=True)  # type: ignore[no-any-return]
+
     def _record(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         """Record a call, compare replays with ordinary ones, and make the script's own call an ordinary one."""
         assert self._model is not None and isinstance(bucket, TrainingBucket), "it was looked at"
         # All buffers: what a normalization writes to its own is not always told as written.
-        state = [t for t in self._model.tensors if storage(t) in bucket.written or not t.requires_grad]
+        frozen = {storage(p) for p in self._parameters()}  # may be large, and nothing of torch's writes to them untold
+        state = [t for t in self._model.tensors if storage(t) in bucket.written - frozen or storage(t) not in frozen]
         try:
-            with _as_if_once(state) as again, without_cached_casts():
+            with as_if_once(state) as again, without_cached_casts():
                 why = self._recorded_both(bucket, inputs, args, kwargs, again)
-        except (RuntimeError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - of the script's own code, which may run well in an ordinary call
             why = f"it could not be captured: {(str(error) or repr(error)).splitlines()[0][:200]}"
         if why:
             self._give_up(why)
+        else:
+            bucket.replay = bucket.forward
         return self._forward(*args, **kwargs)
 
     def _recorded_both(
-        self, bucket: TrainingBucket, inputs: Inputs, args: Any, kwargs: Any, again: Callable[[], None]
+        self, bucket: TrainingBucket, inputs: Inputs, args: Any, kwargs: Any, again: Callable[[], bool]
     ) -> str:
         """Record forward and backward; why replays of them are not used, "" if they are."""
         import torch
 
+        if not self._room():
+            return "device memory has no room for what it keeps for the backward"
+        if any(p._backward_hooks for p in self._parameters()):
+            return "its parameters have hooks, which recording would call"
         bucket.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in inputs.tensors]
-        own_args, own_kwargs = put((args, kwargs), iter(bucket.inputs))
+        first = dict(zip(map(id, reversed(inputs.tensors)), reversed(bucket.inputs), strict=True))
+        alike = [first[id(t)] for t in inputs.tensors]  # the same ones where the script's are
 
-        def forward() -> Any:
-            return self._forward(*own_args, **own_kwargs)
+        def called(tensors: list[Any]) -> Callable[[], Any]:
+            own_args, own_kwargs = put((args, kwargs), iter(tensors))
+            return lambda: self._forward(*own_args, **own_kwargs)
 
-        call = Call(forward, self._wanted(bucket.inputs))
+        forward = called(bucket.inputs)
+        call = Call(called(alike), self._wanted(alike))
         call.make()
-        bucket.cotangents = call.cotangents = [_waves(leaf) if leaf.requires_grad else None for leaf in call.leaves()]
+        plain = call.plain()
+        bucket.cotangents = call.cotangents = [waves(leaf) if leaf.requires_grad else None for leaf in call.leaves()]
         call.differentiate()
         ordinary, used = call.results(), call.used()
-        bucket.reach = _reach(call, used, again)
+        bucket.repeatable = not (again() or self._draws or any(map(torch.is_autocast_enabled, ("cuda", "cpu"))))
+        bucket.reach = reach_of(call, used, again)
         del call
         again()
-        with _aliased(self._module()):
+        with aliased(self._module()):
             rehearsal = Call(forward, self._wanted(bucket.inputs), bucket.cotangents)
             self._rehearse(rehearsal.make)
             self._rehearse(rehearsal.differentiate)
@@ -207,139 +290,53 @@ class GraphedTraining(GraphedForward):
             del rehearsal
             again()
             call = Call(forward, self._wanted(bucket.inputs), bucket.cotangents)
-            bucket.replay = self._capture(call.make)
+            bucket.forward = self._capture(call.make)
             bucket.backward = self._capture(lambda: call.differentiate_into(bucket.gradients))
         if not same or used != call.used():
             return "its gradients are made differently each time"
+        if plain != call.plain():
+            return "what it returns is made differently each time"
         bucket.recorded(call.outputs.pop())
         call.gradients = ()
         if len(bucket.tensors()) != len(bucket.cotangents):
             return "it returns one of its arguments"
         again()
-        bucket.replay()
+        bucket.forward()
         bucket.backward()
         got = [*bucket.tensors(), *(g for g in bucket.gradients if g is not None)]
         return apart([t.clone() for t in got], rehearsed) or apart(rehearsed, ordinary, ELSEWHERE)
 
 
-class Call:
-    """A forward with arguments of the record's own, and its backward. cotangents: the gradients of its outputs, None of
-    those that have none; wanted: what gradients are made of."""
-
-    def __init__(self, forward: Callable[[], Any], wanted: Sequence[Any], cotangents: Sequence[Any] = ()) -> None:
-        self.forward, self.wanted, self.cotangents = forward, wanted, cotangents
-        self.outputs: list[Any] = []
-        self.gradients: Sequence[Any] = []
-
-    def make(self) -> None:
-        """The forward."""
-        self.outputs = [self.forward()]
-
-    def leaves(self) -> list[Any]:
-        """The tensors of its output."""
-        import torch
-        from torch.utils import _pytree
-
-        return [leaf for leaf in _pytree.tree_leaves(self.outputs[0]) if isinstance(leaf, torch.Tensor)]
-
-    def differentiate(self, only: int | None = None) -> None:
-        """The backward, of all outputs or of one."""
-        import torch
-
-        every = enumerate(zip(self.leaves(), self.cotangents, strict=True))
-        pairs = [(leaf, of) for at, (leaf, of) in every if of is not None and only in (None, at)]
-        leaves, given = [leaf for leaf, _ in pairs], [of for _, of in pairs]
-        self.gradients = torch.autograd.grad(leaves, self.wanted, given, allow_unused=True)
-
-    def differentiate_into(self, places: Sequence[Any]) -> None:
-        """The backward, whose gradients are copied out of the recording's memory: the next forward uses that again."""
-        import torch
-
-        self.differentiate()
-        pairs = [(place, g) for place, g in zip(places, self.gradients, strict=True) if place is not None]
-        torch._foreach_copy_([place for place, _ in pairs], [g for _, g in pairs])
-
-    def results(self) -> list[Any]:
-        """Copies of what it returned, and of the gradients."""
-        return [t.detach().clone() for t in [*self.leaves(), *self.gradients] if t is not None]
-
-    def used(self) -> list[bool]:
-        """What gradients were made of."""
-        return [gradient is not None for gradient in self.gradients]
-
-
-def _reach(call: Call, used: list[bool], again: Callable[[], None]) -> list[list[bool]]:
-    """Of each output, what it depends on. used: of all of them."""
-    differentiable = [at for at, of in enumerate(call.cotangents) if of is not None]
-    reach = [[False] * len(used) for _ in call.cotangents]
-    for at in differentiable:
-        if len(differentiable) > 1:  # made anew: compiled code allows one backward of a forward
-            again()
-            call.make()
-            call.differentiate(at)
-        reach[at] = call.used()
-    return reach
-
-
-def _waves(leaf: Any) -> Any:
-    """A gradient that tells places apart, -1 to 1."""
+def missing() -> str:
+    """What this torch lacks of what calls are looked at with, "" nothing: none of it is public."""
     import torch
+    from torch.autograd import forward_ad
 
-    line = torch.linspace(-1, 1, max(2, leaf.numel()), device=leaf.device)[: leaf.numel()]
-    return line.to(leaf.dtype).reshape(leaf.shape)
+    inner = torch._C
+    places = {
+        inner: ("_storage_Use_Count", "_current_graph_task_id", "_get_tracing_state", "_len_torch_dispatch_stack"),
+        inner._functorch: ("peek_interpreter_stack",),
+        inner._autograd: ("_top_saved_tensors_default_hooks", "_get_current_graph_task_keep_graph"),
+        forward_ad: ("_current_level",),
+    }
+    return ", ".join(name for of, names in places.items() for name in names if not hasattr(of, name))
 
 
-@contextlib.contextmanager
-def _aliased(module: Any) -> Iterator[None]:
-    """Every parameter of the module is another one meanwhile, that lies where it lies. The node that adds up a
-    parameter's gradient lives as long as any graph that leads to it, such as that of the script's last loss, and
-    belongs to the stream of that; it would draw that stream into the capture, which ends it."""
+def _plainly() -> bool:
+    """Whether nothing else of torch's stands around a call that a replay would pass by, or that would be in its way:
+    transforms and forward-mode derivatives, tracing, dispatch modes, hooks on saved tensors, another backward."""
     import torch
+    from torch.autograd import forward_ad
 
-    parts = list(module.modules())
-    slots = [(part._parameters, name, p) for part in parts for name, p in part._parameters.items() if p is not None]
-    lists = [(vars(part), dict(vars(part))) for part in parts if isinstance(part, torch.nn.RNNBase)]
-    aliases: dict[int, Any] = {}
-    for _, _, p in slots:
-        alias = aliases.setdefault(id(p), torch.nn.Parameter(p.detach(), p.requires_grad))
-        vars(alias).update(vars(p))
-    try:
-        for of, name, p in slots:
-            of[name] = aliases[id(p)]
-        for of, was in lists:  # they hold their weights twice, and move them where they find others
-            of["_flat_weights"] = [aliases.get(id(weight), weight) for weight in was["_flat_weights"]]
-            of["_flat_weight_refs"] = [None if one is None else weakref.ref(one) for one in of["_flat_weights"]]
-        yield
-        if any(aliases[id(p)].data_ptr() != p.data_ptr() for _, _, p in slots):
-            raise RuntimeError("its forward moves its parameters")
-    finally:
-        for of, name, p in slots:
-            of[name] = p
-        for of, was in lists:
-            of.update({name: was[name] for name in ("_flat_weights", "_flat_weight_refs")})
-
-
-@contextlib.contextmanager
-def _as_if_once(state: Sequence[Any]) -> Iterator[Callable[[], None]]:
-    """What it gives puts these tensors and the device's random numbers back to where they were; so does the end. Those
-    that are as they were are not written to: others may look at their version."""
-    import torch
-
-    from hotlap.agent.probe import random_state
-
-    saved, drawn = [t.clone() for t in state], random_state()[1]
-
-    def again() -> None:
-        changed = [(t, was) for t, was in zip(state, saved, strict=True) if not torch.equal(t, was)]
-        with torch.no_grad():
-            restore_all([t for t, _ in changed], [was for _, was in changed])
-        if drawn is not None:
-            torch.cuda.set_rng_state(drawn)
-
-    try:
-        yield again
-    finally:
-        again()
+    inner = torch._C
+    return (
+        inner._current_graph_task_id() == -1
+        and inner._functorch.peek_interpreter_stack() is None
+        and forward_ad._current_level == -1
+        and inner._get_tracing_state() is None
+        and not inner._len_torch_dispatch_stack()
+        and inner._autograd._top_saved_tensors_default_hooks(True) is None
+    )
 
 
 @cache
@@ -348,14 +345,24 @@ def _function() -> Any:
     import torch
     from torch.autograd.function import once_differentiable
 
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def once(ctx: Any, *gradients: Any) -> Any:
+        return tuple(ctx.graphed.differentiate(ctx.bucket, ctx.serial, gradients))
+
     class Replay(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(
-            ctx: Any, graphed: GraphedTraining, bucket: TrainingBucket, inputs: Inputs, token: Token, *wanted: Any
+            ctx: Any,
+            graphed: GraphedTraining,
+            bucket: TrainingBucket,
+            inputs: Inputs,
+            kept: tuple[Token, Callable[[], Any]],
+            *wanted: Any,
         ) -> Any:
             assert bucket.replay is not None, "it was recorded"
             ctx.set_materialize_grads(False)
-            ctx.graphed, ctx.bucket, ctx.token, ctx.serial = graphed, bucket, token, graphed.serial
+            ctx.graphed, ctx.bucket, ctx.serial = graphed, bucket, graphed.serial
+            ctx.token, ctx.ordinary, ctx.wanted = *kept, wanted
             bucket.bring(inputs)
             bucket.replay()
             made = tuple(tensor.clone() for tensor in bucket.tensors())
@@ -364,10 +371,12 @@ def _function() -> Any:
             return made
 
         @staticmethod
-        @once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, *gradients: Any) -> Any:
-            made = ctx.graphed.differentiate(ctx.bucket, ctx.serial, gradients)
-            ctx.token = None
+            made = ctx.graphed.again(ctx, gradients) if torch.is_grad_enabled() else None
+            if made is None:
+                made = once(ctx, *gradients)
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.token = ctx.ordinary = ctx.wanted = None
             return None, None, None, None, *made
 
     return Replay

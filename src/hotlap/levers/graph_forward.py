@@ -8,8 +8,8 @@ same. A cache that the forward writes to is used where it lies, in the model or 
 
 What a forward does beside torch's ops (prints, counts outside of the model, kernels that are launched by other means
 than torch's) a replay does not do, or does with the memory of the recording; the watch does not see all of that. Each
-call looks whether the model is as it was recorded, but neither at the script's globals nor at what lies deeper than a
-list, dictionary or object that a module holds.
+call looks whether the model, and values that its code reads from outside of it, are as they were recorded, but not at
+what lies deeper than a list, dictionary or object there.
 """
 
 from collections.abc import Callable
@@ -128,7 +128,17 @@ def graphed(
         where=lambda: where(device),
         unsteady=unsteady,
         gave_up=gave_up,
+        room=lambda: room(device),
     )
+
+
+def room(device: Any) -> bool:
+    """Whether as much as a step takes beside what is there now would fit beside the most that was allocated so far."""
+    import torch
+
+    from .graph_optimizer import room as fits
+
+    return fits(torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device), device)
 
 
 def where(device: Any) -> tuple[Any, ...] | None:

@@ -7,14 +7,17 @@ draw random numbers on the device (dropout): a graph goes on where the generator
 
 With `compile` the graphs are of what that made, without the checks that its own CUDA graphs (`reduce-overhead`) make at
 each call. Forwards that await their backward when the next one comes, and those whose inputs are leaves that need a
-gradient (penalties), are ordinary ones. A backward with `create_graph=True` fails, as in any such function.
+gradient (penalties), are ordinary ones. A backward with `create_graph=True` ends it; the first such one can be
+differentiated again unless the forward draws random numbers, writes to buffers or is under autocast.
 """
 
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, no_gpu
 from ._forward_graph import MOST_SHAPES, TOLERANCE
-from ._training_graph import GraphedTraining
+from ._training_graph import GraphedTraining, missing
 from .allocator import EXPANDABLE
 from .graph_forward import graphed
 
@@ -78,21 +81,27 @@ class GraphTraining(Lever):
         return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        made: list[Any] = []
+        from hotlap.agent.seams import Refused
+
+        made: list[Callable[[], Any]] = []  # models come and go
         out = False
 
         def gave_up(why: str) -> None:
             """Of several models that train, some may go on."""
             nonlocal out
-            if all(one.given_up for one in made):
-                out = not any(one.replays for one in made)
+            every = [reference() for reference in made]
+            if all(one is None or one.given_up for one in every):
+                out = not any(one is None or one.replays for one in every)
                 (seams.leave_out if out else seams.refuse)(self.name, why)
 
         def wrap(module: Any, forward: "Forward") -> "Forward":
             if out:
                 return forward
-            made.append(graphed(module, forward, seams.unsteady, gave_up, GraphedTraining))
-            return made[-1]  # type: ignore[no-any-return]
+            if lacks := missing():
+                raise Refused(f"this torch lacks {lacks}")
+            found = graphed(module, forward, seams.unsteady, gave_up, GraphedTraining)
+            made.append(weakref.ref(found))
+            return found
 
         seams.wrap_forward(wrap, ORDER)
 
