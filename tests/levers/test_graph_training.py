@@ -261,6 +261,26 @@ def test_weights_that_are_held_twice() -> None:
     assert all(one is other for one, other in zip(flat, pair.model.lstm.parameters(), strict=True))
 
 
+class Wearing(nn.Module):
+    """Its forward writes to a parameter, as embeddings with a largest norm do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(4, 3), nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.scale.mul_(0.9)
+        return self.layer(x) * self.scale  # type: ignore[no-any-return]
+
+
+def test_what_a_forward_writes_to_a_parameter_is_written_once_a_step() -> None:
+    pair = Pair(Wearing())
+    for step in range(7):
+        pair.step(batch(4, step))
+    assert pair.graphed.replays == 7 - BEFORE and not pair.whys
+
+
 class Own(nn.Parameter):
     pass
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from ._call_inputs import ODD, Inputs, Key, Unfit, put, read
 from ._effects import PLAIN, Effects, storage, strange, watched
 from ._model_state import Model
 
@@ -31,63 +32,6 @@ TOLERANCE: Final = 0.001
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Records what a function issues, without doing it; what it returns does it."""
-Key = tuple[Any, ...]
-
-
-ODD: Final = (RuntimeError, TypeError, AttributeError, LookupError, ValueError)
-"""What may go wrong where models, arguments and outputs are looked at."""
-
-
-class Unfit(Exception):
-    """This forward, or this call of it, can't be recorded."""
-
-
-class Inputs(NamedTuple):
-    """Arguments of a call. form: all but the tensors' values, by which calls are told apart."""
-
-    form: Key
-    tensors: list[Any]
-
-
-def read(args: Any, kwargs: Any) -> Inputs:
-    """Take arguments apart. Raises Unfit for what is neither a tensor, a number, a word nor a nest of these."""
-    found: list[Any] = []
-    form = _form(args, found), _form(kwargs, found)
-    which = [id(tensor) for tensor in found]
-    return Inputs((*form, *map(which.index, which)), found)  # a forward may ask whether two are the same
-
-
-def _form(value: Any, found: list[Any]) -> Any:
-    import torch
-
-    kind = type(value)
-    if isinstance(value, torch.Tensor):
-        if value.layout != torch.strided:
-            raise Unfit(f"its inputs have a tensor of layout {value.layout}")
-        if any(not name.startswith("_dynamo") for name in vars(value)):
-            raise Unfit("its inputs have tensors with attributes of their own")
-        found.append(value)
-        return kind, tuple(value.shape), value.stride(), value.dtype, value.device
-    if kind in {tuple, list}:
-        return (kind, *[_form(item, found) for item in value])
-    if kind is dict:
-        return (kind, *[(name, _form(item, found)) for name, item in value.items()])
-    if value is None or kind in {bool, int, float, str} or kind in {torch.dtype, torch.device}:
-        return kind, value
-    raise Unfit(f"its inputs have an object of class {kind.__qualname__}")
-
-
-def put(value: Any, tensors: Iterator[Any]) -> Any:
-    """The same arguments with other tensors, in the order in which `read` found them."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return next(tensors)
-    if type(value) in {tuple, list}:
-        return type(value)(put(item, tensors) for item in value)
-    if type(value) is dict:
-        return {name: put(item, tensors) for name, item in value.items()}
-    return value
 
 
 class Slot(NamedTuple):
@@ -267,15 +211,15 @@ class GraphedForward:
 
         module = self._module()
         drawn = random_state()
-        try:
-            with without_cached_casts():
-                output, effects = watched(module, self._forward, args, kwargs)
-        except Exception as error:  # noqa: BLE001 - of the script's own code, which may run well in an ordinary call
-            self._give_up(f"it could not be watched: {(str(error) or repr(error)).splitlines()[0][:200]}")
+        with without_cached_casts():
+            seen, failed = tried(lambda: watched(module, self._forward, args, kwargs))
+        if failed:
+            self._give_up(f"it could not be watched: {failed}")
             torch.set_rng_state(drawn[0])
             if drawn[1] is not None:
                 torch.cuda.set_rng_state(drawn[1])
             return self._forward(*args, **kwargs)
+        output, effects = seen
         try:
             why = self._seen(Model(module), effects, output, inputs)
         except ODD as error:
@@ -414,6 +358,14 @@ def restore_all(tensors: Sequence[Any], saved: Sequence[Any]) -> None:
     """Give tensors the values that they had."""
     for tensor, was in zip(tensors, saved, strict=True):
         tensor.copy_(was)
+
+
+def tried(work: Callable[[], Any]) -> tuple[Any, str]:
+    """What it returns, and ""; or None, and why the script's own code failed, as an ordinary call may not."""
+    try:
+        return work(), ""
+    except Exception as error:  # noqa: BLE001 - whatever models, and what they call, may raise
+        return None, (str(error).strip() or repr(error)).splitlines()[0][:200]
 
 
 @contextlib.contextmanager

@@ -3,16 +3,25 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._forward_graph import restore_all
 
 
 def tensors(output: Any) -> list[Any]:
+    """Those of an output, in order."""
     import torch
     from torch.utils import _pytree
 
     return [leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+
+
+class Results(NamedTuple):
+    """Of a call. tensors: copies of what it returned, and of the gradients that were made; used, plain: see there."""
+
+    tensors: list[Any]
+    used: list[bool]
+    plain: tuple[Any, list[Any]]
 
 
 class Call:
@@ -57,9 +66,10 @@ class Call:
         pairs = [(place, g) for place, g in zip(places, self.gradients, strict=True) if place is not None]
         torch._foreach_copy_([place for place, _ in pairs], [g for _, g in pairs])
 
-    def results(self) -> list[Any]:
-        """Copies of what it returned, and of the gradients."""
-        return [t.detach().clone() for t in [*self.leaves(), *self.gradients] if t is not None]
+    def results(self) -> Results:
+        """What came of it."""
+        copies = [t.detach().clone() for t in [*self.leaves(), *self.gradients] if t is not None]
+        return Results(copies, self.used(), self.plain())
 
     def used(self) -> list[bool]:
         """What gradients were made of."""

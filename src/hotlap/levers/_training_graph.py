@@ -18,21 +18,11 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Final
 
+from ._call_inputs import Inputs, Unfit, put
 from ._effects import Effects, storage
-from ._forward_graph import (
-    PATIENCE,
-    Bucket,
-    GraphedForward,
-    Inputs,
-    Unfit,
-    apart,
-    put,
-    restore_all,
-    unfit,
-    without_cached_casts,
-)
+from ._forward_graph import PATIENCE, Bucket, GraphedForward, apart, restore_all, tried, unfit, without_cached_casts
 from ._model_state import Model
-from ._training_call import Call, aliased, as_if_once, reach_of, tensors, waves
+from ._training_call import Call, Results, aliased, as_if_once, reach_of, tensors, waves
 
 ELSEWHERE: Final = 0.02
 """Relative (of norms) difference of two ordinary calls on two streams, in half precision: each stream has a workspace
@@ -238,14 +228,16 @@ class GraphedTraining(GraphedForward):
     def _record(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         """Record a call, compare replays with ordinary ones, and make the script's own call an ordinary one."""
         assert self._model is not None and isinstance(bucket, TrainingBucket), "it was looked at"
-        # All buffers: what a normalization writes to its own is not always told as written.
-        frozen = {storage(p) for p in self._parameters()}  # may be large, and nothing of torch's writes to them untold
-        state = [t for t in self._model.tensors if storage(t) in bucket.written - frozen or storage(t) not in frozen]
-        try:
+        # All buffers: what a normalization writes to its own is not always told as written. Parameters may be large.
+        owned = {storage(p) for p in self._parameters()} - bucket.written
+        state = [t for t in self._model.tensors if storage(t) not in owned]
+
+        def record() -> str:
             with as_if_once(state) as again, without_cached_casts():
-                why = self._recorded_both(bucket, inputs, args, kwargs, again)
-        except Exception as error:  # noqa: BLE001 - of the script's own code, which may run well in an ordinary call
-            why = f"it could not be captured: {(str(error) or repr(error)).splitlines()[0][:200]}"
+                return self._recorded_both(bucket, inputs, args, kwargs, again)
+
+        found, failed = tried(record)
+        why = found or (failed and f"it could not be captured: {failed}")
         if why:
             self._give_up(why)
         else:
@@ -256,8 +248,6 @@ class GraphedTraining(GraphedForward):
         self, bucket: TrainingBucket, inputs: Inputs, args: Any, kwargs: Any, again: Callable[[], bool]
     ) -> str:
         """Record forward and backward; why replays of them are not used, "" if they are."""
-        import torch
-
         if not self._room():
             return "device memory has no room for what it keeps for the backward"
         if any(p._backward_hooks for p in self._parameters()):
@@ -266,35 +256,20 @@ class GraphedTraining(GraphedForward):
         first = dict(zip(map(id, reversed(inputs.tensors)), reversed(bucket.inputs), strict=True))
         alike = [first[id(t)] for t in inputs.tensors]  # the same ones where the script's are
 
-        def called(tensors: list[Any]) -> Callable[[], Any]:
+        def call_with(tensors: list[Any]) -> Call:
             own_args, own_kwargs = put((args, kwargs), iter(tensors))
-            return lambda: self._forward(*own_args, **own_kwargs)
+            return Call(lambda: self._forward(*own_args, **own_kwargs), self._wanted(tensors), bucket.cotangents)
 
-        forward = called(bucket.inputs)
-        call = Call(called(alike), self._wanted(alike))
-        call.make()
-        plain = call.plain()
-        bucket.cotangents = call.cotangents = [waves(leaf) if leaf.requires_grad else None for leaf in call.leaves()]
-        call.differentiate()
-        ordinary, used = call.results(), call.used()
-        bucket.repeatable = not (again() or self._draws or any(map(torch.is_autocast_enabled, ("cuda", "cpu"))))
-        bucket.reach = reach_of(call, used, again)
-        del call
-        again()
+        ordinary = self._ordinary(bucket, call_with(alike), again)
         with aliased(self._module()):
-            rehearsal = Call(forward, self._wanted(bucket.inputs), bucket.cotangents)
-            self._rehearse(rehearsal.make)
-            self._rehearse(rehearsal.differentiate)
-            rehearsed, same = rehearsal.results(), rehearsal.used() == used
-            bucket.gradients = [None if g is None else torch.empty_like(g) for g in rehearsal.gradients]
-            del rehearsal
+            rehearsed = self._rehearsed(bucket, call_with(bucket.inputs))
             again()
-            call = Call(forward, self._wanted(bucket.inputs), bucket.cotangents)
+            call = call_with(bucket.inputs)
             bucket.forward = self._capture(call.make)
             bucket.backward = self._capture(lambda: call.differentiate_into(bucket.gradients))
-        if not same or used != call.used():
+        if not ordinary.used == rehearsed.used == call.used():
             return "its gradients are made differently each time"
-        if plain != call.plain():
+        if ordinary.plain != call.plain():
             return "what it returns is made differently each time"
         bucket.recorded(call.outputs.pop())
         call.gradients = ()
@@ -303,8 +278,30 @@ class GraphedTraining(GraphedForward):
         again()
         bucket.forward()
         bucket.backward()
-        got = [*bucket.tensors(), *(g for g in bucket.gradients if g is not None)]
-        return apart([t.clone() for t in got], rehearsed) or apart(rehearsed, ordinary, ELSEWHERE)
+        got = [t.clone() for t in [*bucket.tensors(), *(g for g in bucket.gradients if g is not None)]]
+        return apart(got, rehearsed.tensors) or apart(rehearsed.tensors, ordinary.tensors, ELSEWHERE)
+
+    def _ordinary(self, bucket: TrainingBucket, call: Call, again: Callable[[], bool]) -> Results:
+        """A call on the script's own parameters, where the script's calls are. All is as before afterwards."""
+        import torch
+
+        call.make()
+        bucket.cotangents = call.cotangents = [waves(leaf) if leaf.requires_grad else None for leaf in call.leaves()]
+        call.differentiate()
+        results = call.results()
+        bucket.repeatable = not (again() or self._draws or any(map(torch.is_autocast_enabled, ("cuda", "cpu"))))
+        bucket.reach = reach_of(call, results.used, again)
+        again()
+        return results
+
+    def _rehearsed(self, bucket: TrainingBucket, call: Call) -> Results:
+        """The same where it will be recorded; what a recording may not do, such as compiling, is done now."""
+        import torch
+
+        self._rehearse(call.make)
+        self._rehearse(call.differentiate)
+        bucket.gradients = [None if g is None else torch.empty_like(g) for g in call.gradients]
+        return call.results()
 
 
 def missing() -> str:
