@@ -273,3 +273,20 @@ def test_one_pair_without_a_gain_has_no_interval_and_is_told(tmp_path: Path) -> 
             break
     assert found.pairs == 1 and not found.gain
     assert found.dropped["a"].why == "not confirmed: too few pairs for an interval: 0.90×"
+
+
+# pairs that are held back
+
+
+@pytest.mark.parametrize(
+    ("noise", "speedup", "pairs"), [(0.001, 1.1, 2), (0.05, 1.1, 3), (0.05, 1.6, 2), (0.27, 5.0, 3), (0.27, 14.0, 2)]
+)
+def test_two_pairs_are_held_back_where_two_will_show_it(noise: float, speedup: float, pairs: int) -> None:
+    """input_bound on an H200, 14 times as fast, once held back three of 50 s and tried nothing for the GPU."""
+    budget = Budget(280.0, lambda: 0.0)
+    assert budget.held_pairs == 3, "while nothing is known"
+    budget.noise = noise
+    budget.baseline_took(25.0, 5.0)
+    budget.best_took(18.0, 5.0, speedup)
+    assert budget.held_pairs == pairs
+    assert budget.reserve() == pytest.approx(budget.pairs_s(pairs))

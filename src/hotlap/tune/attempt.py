@@ -152,7 +152,7 @@ def try_uses(
         return try_uses(state, incumbent, uses, predicted, to_beat, instead_of)
     if judged is None:
         return None, 0.0
-    state.budget.best_took(trial.wall_s, trial.warmup_s)
+    state.gained(trial)
     return Success(judged[0], ratio, tuple(uses), tuple(levers), judged[1]), ratio
 
 

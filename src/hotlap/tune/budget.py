@@ -27,6 +27,9 @@ QUIET: Final = 0.01
 """Two runs of the bare command that differ by less than 1% (as a logarithm): the machine is still. Then two ABBA pairs
 are held back for, else three; trials that only say what a lever is worth beside the others are shorter; and the
 baseline may stand in the confirmation."""
+TWO_PAIRS: Final = 8.98
+"""Half of the 95% interval of two pairs, in standard deviations of one: Student's t with one degree of freedom, 12.7 at
+97.5%, over the root of two."""
 
 
 class BudgetSpent(Exception):
@@ -45,6 +48,8 @@ class Budget:
         self.bare_warmup_s = 0.0
         self.gain = False
         """Whether a gain was measured, which is worth nothing until it is confirmed."""
+        self.speedup = 1.0
+        """Of the incumbent over the bare command, as the search measured it."""
         self.nothing_else = False
         """Whether nothing else is left to do with the time."""
         self.timeout_s = 600.0
@@ -56,8 +61,15 @@ class Budget:
 
     @property
     def least_pairs(self) -> int:
-        """ABBA pairs that the confirmation takes at least."""
+        """ABBA pairs that the confirmation takes at least, where there is time."""
         return FEWEST_PAIRS if self.quiet else FEWEST_PAIRS + 1
+
+    @property
+    def held_pairs(self) -> int:
+        """Those that time is held back for: two, where the gain is so large that they show it, even if they differ as
+        much as the runs of the bare command did."""
+        shown = self.noise is not None and math.log(self.speedup) > TWO_PAIRS * self.noise
+        return FEWEST_PAIRS if shown else self.least_pairs
 
     def left(self) -> float:
         """Seconds."""
@@ -66,7 +78,7 @@ class Budget:
     def reserve(self) -> float:
         """Seconds that the confirmation of the incumbent needs; none while there is nothing to confirm: a gain that is
         found too late to be confirmed is still one that `--resume` goes on from, and time that is left over is not."""
-        return self.pairs_s(self.least_pairs) if self.gain else 0.0
+        return self.pairs_s(self.held_pairs) if self.gain else 0.0
 
     def pairs_s(self, pairs: int) -> float:
         """Seconds that so many pairs are planned to take."""
@@ -80,7 +92,7 @@ class Budget:
 
     def afford_second_look(self, seconds: float) -> None:
         """The same for runs that only tell whether what was measured is a gain, which then has to be confirmed."""
-        pairs_s = self.pairs_s(self.least_pairs if self.gain else FEWEST_PAIRS)
+        pairs_s = self.pairs_s(self.held_pairs if self.gain else FEWEST_PAIRS)
         if self.left() < seconds + (0.0 if self.nothing_else and not self.gain else pairs_s):
             raise BudgetSpent
 
@@ -116,9 +128,10 @@ class Budget:
         least = min(LEAST_TIMEOUT_S, 2 * self.trial_s) if self.bare_s else LEAST_TIMEOUT_S
         return max(least, min(self.patience(levers), self.left() - beside_s))
 
-    def best_took(self, wall_s: float, warmup_s: float | None) -> None:
-        """A gain was measured: most of a first compilation is in the cache when it runs again."""
-        self.gain = True
+    def best_took(self, wall_s: float, warmup_s: float | None, speedup: float) -> None:
+        """A gain was measured: most of a first compilation is in the cache when it runs again. speedup: over the bare
+        command."""
+        self.gain, self.speedup = True, max(1.0, speedup)
         self.best_s = wall_s - CACHED * max(0.0, (warmup_s or 0.0) - self.bare_warmup_s)
 
     def like_best_took(self, wall_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -161,8 +162,13 @@ class State:
 
     def incumbent(self, levers: Sequence[records.Lever], trial: Trial, value: float) -> Incumbent:
         """A measured trial as the one to beat."""
-        self.budget.best_took(trial.wall_s, trial.warmup_s)
+        self.gained(trial)
         return Incumbent(list(levers), trial, self.trials.diagnosis(trial), self.facts, value)
+
+    def gained(self, trial: Trial) -> None:
+        """A trial showed a gain; what it took is what runs of the confirmation will take."""
+        bare = fmean(self.value(base) for base in self.bases)
+        self.budget.best_took(trial.wall_s, trial.warmup_s, bare / self.value(trial))
 
     def read_facts(self, trial: Trial) -> Facts:
         """What the script is made of: from the bare command, since levers change what is seen of it."""
