@@ -161,7 +161,7 @@ def test_cuda_graphs_are_left_to_graph_training_where_it_applies() -> None:
     assert lever.variants(both) == [{"mode": "default"}] and not lever.short(both)
     assert lever.short(with_levers(still, compile={"mode": "default"})), "it could not be put in"
     assert not lever.short(with_levers(still, compile={"mode": "reduce-overhead"}))
-    many = context(True, bound="launch", optimizers=(replace(still.facts.optimizers[0], tensors=198),))
+    many = context(True, bound="launch", optimizers=(replace(still.facts.optimizers[0], tensors=2000),))
     assert lever.variants(many)[0] == {"mode": "reduce-overhead"}
 
 

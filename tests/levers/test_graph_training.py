@@ -3,6 +3,7 @@
 import copy
 import gc
 import random
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,11 +17,13 @@ from fake_graphs import BEFORE, Recorder
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from hotlap.levers import all_levers, graph_training
+from hotlap.levers import _anchored, all_levers, graph_training
 from hotlap.levers._base import Context
+from hotlap.levers._forward_graph import apart
 from hotlap.levers._training_graph import STALE, TWICE, GraphedTraining
 
 LEVER = all_levers()["graph-training"]
+_anchored.install()
 
 
 class Pair:
@@ -211,6 +214,99 @@ def test_evaluation_is_left_alone_and_training_goes_on() -> None:
             model.train()
         pair.step(batch(4, epoch))
     assert pair.graphed.replays == 6 and not pair.whys
+
+
+def anchored(forward: Any, *args: Any) -> bool:
+    """Whether the parameters are not in autograd's graph of a call."""
+    leaves, todo = [], [forward(*args).grad_fn]
+    while todo:
+        node = todo.pop()
+        todo += [one for one, _ in node.next_functions if one is not None]
+        leaves += [node.variable] if hasattr(node, "variable") else []
+    return len(leaves) == 1 and leaves[0].ndim == 0
+
+
+def asked(forward: Any, model: nn.Module, how: str) -> list[Any]:
+    """Gradients by other ways than a plain backward."""
+    parameters = list(model.parameters())
+    loss = (forward(batch(4, 5)) ** 2).sum()
+    if how == "alone":
+        return list(torch.autograd.grad(loss, parameters))
+    if how == "some":
+        return list(torch.autograd.grad([loss, parameters[1].sum()], [parameters[1], parameters[-1]], [loss, loss]))
+    if how == "one":
+        return list(torch.autograd.grad(loss, parameters[0]))
+    if how == "beside":  # and a term of the loss that the model did not make
+        loss = loss + sum((p**2).sum() for p in parameters)
+        kept = torch.autograd.grad(loss, parameters, retain_graph=True)
+        loss.backward()
+        return [*kept, *(p.grad for p in parameters)]
+    if how == "unused":
+        other = torch.ones(2, requires_grad=True)
+        made = torch.autograd.grad(loss, [other, *parameters], retain_graph=True, allow_unused=True)
+        zero = torch.autograd.grad(loss, [other], retain_graph=True, materialize_grads=True)
+        with pytest.raises(RuntimeError, match="appears to not have been used in the graph"):
+            torch.autograd.grad(loss, [parameters[0], other])
+        return [*made, *zero]
+    if how == "inputs":
+        loss.backward(inputs=[parameters[0], parameters[2]], retain_graph=True)
+        loss.backward(inputs=parameters[0])
+    elif how == "many":
+        for part in range(3):
+            (forward(batch(4, part)).sum() * loss.detach()).backward()
+    elif how == "hooks":
+        called: list[str] = []
+        handles = [
+            parameters[0].register_hook(lambda g: g * 2),
+            parameters[1].register_hook(lambda g: called.append("a")),
+        ]
+        handles += [parameters[2].register_post_accumulate_grad_hook(lambda p: called.append("b"))]
+        loss.backward()
+        for handle in handles:
+            handle.remove()
+        assert sorted(called) == ["a", "b"]
+    elif how == "created":
+        made = torch.autograd.grad(loss, parameters, create_graph=True)
+        sum(g.norm() for g in made).backward()
+    return [p.grad for p in parameters]
+
+
+@pytest.mark.parametrize(
+    "how", ["alone", "some", "one", "beside", "unused", "inputs", "many", "hooks", "created", "plain after all"]
+)
+def test_gradients_are_right_however_a_script_asks_for_them(how: str) -> None:
+    """Once its first backwards were plain ones, parameters are not in the graph."""
+    pair = Pair(mlp()).trained(4, steps=BEFORE + 1)
+    assert anchored(pair.graphed, batch(4)) and not anchored(pair.twin, batch(4))
+    for optimizer in pair.optimizers:
+        optimizer.zero_grad()
+    found = [asked(forward, model, how) for forward, model in ((pair.graphed, pair.model), (pair.twin, pair.twin))]
+    for one, other in zip(*found, strict=True):
+        assert (one is None) is (other is None)
+        assert one is None or torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+    if how != "created":
+        pair.step(batch(4, 8))
+        assert not pair.whys
+
+
+def test_a_script_that_asks_for_gradients_from_the_start_has_its_parameters_in_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = Pair(mlp())
+    for step in range(BEFORE + 2):
+        made = [torch.autograd.grad(way(batch(4, step)).sum(), model.parameters()) for way, model in
+                ((pair.graphed, pair.model), (pair.twin, pair.twin))]  # fmt: skip
+        assert all(map(torch.equal, *made))
+    assert pair.graphed.replays and not anchored(pair.graphed, batch(4))
+    monkeypatch.setitem(sys.modules, "horovod", SimpleNamespace())  # it hooks itself to nodes of the graph
+    hooked = Pair(mlp()).trained(4, steps=BEFORE + 1)
+    assert hooked.graphed.replays and not anchored(hooked.graphed, batch(4))
+
+
+@pytest.mark.parametrize(("spread", "gap", "same"), [(0.0, 0.0015, False), (0.001, 0.0015, True), (0.001, 0.01, False)])
+def test_a_replay_may_differ_as_ordinary_calls_do(spread: float, gap: float, same: bool) -> None:
+    exact = torch.linspace(1, 2, 50)
+    assert (apart([exact * (1 + gap)], [exact], spread=[exact * (1 + spread)]) == "") is same
 
 
 class Dict(nn.Module):

@@ -30,6 +30,9 @@ PATIENCE: Final = 64
 TOLERANCE: Final = 0.001
 """Relative (of norms) difference that a replay may show: captured kernels may be other ones, for want of workspace."""
 
+TIMES_SPREAD: Final = 3.0
+"""How many times as far as two ordinary calls differ a replay may lie from one of them."""
+
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Records what a function issues, without doing it; what it returns does it."""
 
@@ -329,18 +332,19 @@ def _unfit_output(output: Any, effects: Effects, inputs: Inputs) -> str:
     return ""
 
 
-def apart(got: Sequence[Any], expected: Sequence[Any], most: float = TOLERANCE) -> str:
+def apart(got: Sequence[Any], expected: Sequence[Any], most: float = TOLERANCE, spread: Sequence[Any] = ()) -> str:
     """Why tensors of a replay are not those of an ordinary call, "" if they are, but for rounding (most: relative, of
-    norms)."""
+    norms). spread: those of another such call, from which they may lie so many times as far as that does."""
     import torch
 
-    for one, other in zip(got, expected, strict=True):
+    for at, (one, other) in enumerate(zip(got, expected, strict=True)):
         if one.shape != other.shape or one.dtype != other.dtype:
             return "its replay returns other shapes"
         if torch.equal(one, other):
             continue
         gap = relative_error(one, other)
-        if not gap <= most:
+        allowed = max(most, TIMES_SPREAD * relative_error(spread[at], other)) if spread else most
+        if not gap <= allowed:
             return f"its replay differs by {gap:.2%} from an ordinary call"
     return ""
 

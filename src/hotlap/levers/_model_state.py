@@ -1,9 +1,10 @@
 """Not a lever: whether a model is still the one that something was recorded of."""
 
 import dis
+import operator
 import random
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,7 @@ class Model:
     numbers that its classes hold, and those that their code, or functions beside that, read from outside, also from
     lists, dictionaries and objects there.
 
-    Each call looks whether all is as it was, so loops over tensors and values are those of `map`.
+    Each call looks whether all is as it was, so loops are those of `map`, over all values of a kind at once.
     """
 
     def __init__(self, module: Any) -> None:
@@ -29,11 +30,12 @@ class Model:
         found = [of[name] for of, names in outer for name in names if name in of]
         found += [cell.cell_contents for cell in self._cells]
         self._cells = [cell for cell in self._cells if type(cell.cell_contents) in PLAIN]
-        self._owners = [(of, names) for of in own if (names := _names(of, _is_tensor))]
-        self._plain = [(of, names) for of in dicts if (names := _plain(of))]
-        self._plain += [(of, held) for of, names in outer if (held := [n for n in names if type(of.get(n)) in PLAIN])]
-        self._plain += [(of, names) for of in _dicts(found) if (names := _plain(of))]
-        self._other = [(of, names) for of in dicts if (names := _others(of))]
+        self._held = _Places((of, _names(of, _is_tensor)) for of in own)
+        plain = [(of, _plain(of)) for of in dicts]
+        plain += [(of, [n for n in names if type(of.get(n)) in PLAIN]) for of, names in outer]
+        plain += [(of, _plain(of)) for of in _dicts(found)]
+        self._plain = _Places(plain)
+        self._other = _Places((of, _others(of)) for of in dicts)
         values = [*found, *(item for part in parts for item in vars(part).values())]
         self._lists = [item for item in values if type(item) is list]
         self._inside = [part._modules for part in parts if part._modules]
@@ -45,25 +47,23 @@ class Model:
         self.draws = any(map(_generator, [*found, *(item for of in dicts for item in of.values())]))
         """Whether there is a generator of random numbers of its own."""
         # Classes of tensors that wrap others have no address of their own, and other values only by being another.
-        whole = all(type(tensor).__name__ in {"Tensor", "Parameter"} for tensor in self._held())
+        whole = all(type(tensor).__name__ in {"Tensor", "Parameter"} for tensor in self._held.values())
         self._address: Callable[[Any], int] = _data_ptr() if whole else id
         self._size: Callable[[Any], Any] = _shape() if whole else id
         self._was = self._now()
 
-    def _held(self) -> list[Any]:
-        return [tensor for of, names in self._owners for tensor in map(of.get, names)]
-
     @property
     def tensors(self) -> list[Any]:
         """Its parameters, buffers and other attributes; of quantized ones what they consist of."""
-        return [inner for tensor in self._held() for inner in _inner(tensor)]
+        return [inner for tensor in self._held.values() for inner in _inner(tensor)]
 
     def _now(self) -> tuple[Any, ...]:
+        tensors = self._held.values()
         return (
-            [list(map(self._address, map(of.get, names))) for of, names in self._owners],
-            [list(map(self._size, map(of.get, names))) for of, names in self._owners],
-            [list(map(of.get, names)) for of, names in self._plain],
-            [list(map(id, map(of.get, names))) for of, names in self._other],
+            list(map(self._address, tensors)),
+            list(map(self._size, tensors)),
+            self._plain.values(),
+            list(map(id, self._other.values())),
             [[item if type(item) in PLAIN else id(item) for item in items] for items in self._lists],
             [cell.cell_contents for cell in self._cells],
             [list(map(id, of.values())) for of in self._inside],
@@ -76,6 +76,18 @@ class Model:
             return not any(self._hooks) and self._was == self._now()
         except TypeError:  # what was a tensor is none
             return False
+
+
+class _Places:
+    """Names in dictionaries."""
+
+    def __init__(self, pairs: Iterable[tuple[Any, list[str]]]) -> None:
+        both = [(of.get, name) for of, names in pairs for name in names]
+        self._get, self._names = [get for get, _ in both], [name for _, name in both]
+
+    def values(self) -> list[Any]:
+        """What is there now, None where nothing is."""
+        return list(map(operator.call, self._get, self._names))
 
 
 def _data_ptr() -> Callable[[Any], int]:

@@ -3,7 +3,8 @@ each kernel, without the Python and the autograd nodes between.
 
 What `_forward_graph` does, with gradients. The forward is recorded, then `torch.autograd.grad` of what it returned, so
 that for autograd the whole model is one function, whose inputs are the parameters and those arguments that need a
-gradient (as in `torch.cuda.make_graphed_callables`). At the recording both are compared with ordinary ones.
+gradient (as in `torch.cuda.make_graphed_callables`). At the recording both are compared with ordinary ones. Where the
+script's backwards put gradients in place, as `backward()` does, the parameters are left out too (`_anchored`).
 
 What the forward saves for its backward lies in memory of the recording, so a forward whose predecessor still awaits its
 backward is an ordinary one. Gradients lie in memory of their own, always the same, and the parameters' are aliases of
@@ -16,8 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from . import _anchored
+from ._anchored import Token
 from ._call_inputs import Inputs, Unfit, put
 from ._effects import Effects, storage
 from ._forward_graph import PATIENCE, Bucket, GraphedForward, apart, restore_all, tried, unfit, without_cached_casts
@@ -33,8 +36,12 @@ EXCHANGING: Final = ("torch.distributed.", "torch.nn.parallel.", "deepspeed.")
 """Packages of modules that keep account of each forward and backward outside of Python."""
 
 
-class Token:
-    """Lives as long as a forward awaits its backward."""
+class Awaited(NamedTuple):
+    """A forward that was replayed: parameters of which its backward makes gradients; ordinary: the call itself."""
+
+    token: Token
+    parameters: Sequence[Any]
+    ordinary: Callable[[], Any]
 
 
 @dataclass
@@ -53,6 +60,7 @@ class TrainingBucket(Bucket):
     storages: list[int] = field(default_factory=list)
     unheld: list[int] = field(default_factory=list)
     repeatable: bool = False
+    _by_use: dict[tuple[bool, ...], list[Any]] = field(default_factory=dict)
 
     def tensors(self) -> list[Any]:
         """What the record returns."""
@@ -87,18 +95,21 @@ class TrainingBucket(Bucket):
             if own is not None:
                 own.zero_() if given is None else own.copy_(given)
         self.backward()
-        reached = self._reached(gradients)
+        reached = self._reached(tuple(given is not None for given in gradients))
         if not held:
-            return [own.detach() if own is not None and yes else None for own, yes in reached]
-        fresh = [own.clone() if own is not None and yes else None for own, yes in reached]
+            return [None if own is None else own.detach() for own in reached]
+        fresh = [None if own is None else own.clone() for own in reached]
         restore_all(held, saved)
         return fresh
 
-    def _reached(self, gradients: Sequence[Any]) -> list[tuple[Any, bool]]:
-        """Gradients of inputs, and whether anything that the script used depends on them: the others have none, which
-        is not the same to an optimizer as zero."""
-        rows = [row for row, given in zip(self.reach, gradients, strict=True) if given is not None]
-        return list(zip(self.gradients, map(any, zip(*rows, strict=True)), strict=True))
+    def _reached(self, used: tuple[bool, ...]) -> list[Any]:
+        """Gradients of inputs, None of those that nothing which the script used depends on: that is not the same to an
+        optimizer as zero."""
+        if used not in self._by_use:
+            rows = [row for row, yes in zip(self.reach, used, strict=True) if yes]
+            any_of = map(any, zip(*rows, strict=True))
+            self._by_use[used] = [own if yes else None for own, yes in zip(self.gradients, any_of, strict=True)]
+        return self._by_use[used]
 
 
 class GraphedTraining(GraphedForward):
@@ -111,6 +122,8 @@ class GraphedTraining(GraphedForward):
     _current: Sequence[Any] = ()
     """Parameters of the call that runs."""
     _draws = False
+    _anchor: Any = None
+    """A leaf in place of the parameters; None where they stand for themselves."""
 
     def _concerned(self) -> bool:
         import torch
@@ -155,21 +168,34 @@ class GraphedTraining(GraphedForward):
         output = super()._look(bucket, inputs, args, kwargs)
         if bucket.held:
             self._give_up("it writes to its arguments")
-        self._note_twice(output)
+        self._note_backward(output)
         return output
 
-    def _note_twice(self, output: Any) -> None:
-        """Give up where the backward of an ordinary forward is to be differentiated again."""
+    def _note_backward(self, output: Any) -> None:
+        """Give up where the backward of an ordinary forward is to be differentiated again, and see whether it puts the
+        parameters' gradients in place."""
         import torch
 
         def note(gradients: Any) -> None:
-            if torch.is_grad_enabled():
-                with self._lock:
+            with self._lock:
+                if torch.is_grad_enabled():
                     self._give_up(TWICE)
+                elif not self.given_up and _anchored.possible():
+                    self._look_at_backward()
 
         for leaf in [] if self.given_up else tensors(output):
             if leaf.grad_fn is not None:
                 leaf.grad_fn.register_prehook(note)
+
+    def _look_at_backward(self) -> None:
+        import torch
+
+        parameters = [p for p in self._parameters() if p.requires_grad]
+        nodes = (torch.autograd.graph.get_gradient_edge(p).node for p in parameters)
+        if not any(map(_anchored.adds_up, nodes)):
+            self._anchor = None
+        elif self._anchor is None:
+            self._anchor = _anchored.new_anchor(parameters[0].device)
 
     def _seen(self, model: Model, effects: Effects, output: Any, inputs: Inputs) -> str:
         module = self._module()
@@ -187,7 +213,7 @@ class GraphedTraining(GraphedForward):
         return [t for t in [*tensors, *self._parameters()] if t.requires_grad]
 
     def _give_up(self, why: str) -> None:
-        self._places = self._current = ()
+        self._places, self._current, self._anchor = (), (), None
         super()._give_up(why)
 
     def _replayed(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
@@ -195,11 +221,14 @@ class GraphedTraining(GraphedForward):
 
         self.replays += 1
         self.serial += 1
-        token = Token()
+        anchor = self._anchor
+        parameters = [p for p in self._current if p.requires_grad]
+        token = Token() if anchor is None else _anchored.awaiting(self, anchor, parameters)
         self._token = weakref.ref(token)
-        ordinary = partial(self._forward, *args, **kwargs)
-        wanted = [t for t in [*inputs.tensors, *self._current] if t.requires_grad]
-        made = iter(_function().apply(self, bucket, inputs, (token, ordinary), *wanted))
+        call = Awaited(token, parameters, partial(self._forward, *args, **kwargs))
+        leaves = [t for t in inputs.tensors if t.requires_grad]
+        leaves += parameters if anchor is None else [anchor]
+        made = iter(_function().apply(self, bucket, inputs, call, *leaves))
         self._current = ()
         leaves = [slot.plain if slot.tensor is None else next(made) for slot in bucket.slots]
         return _pytree.tree_unflatten(leaves, bucket.spec)
@@ -220,10 +249,11 @@ class GraphedTraining(GraphedForward):
             self._give_up(TWICE)
         if not ctx.bucket.repeatable:
             return None
-        made = zip(tensors(ctx.ordinary()), gradients, strict=True)
+        made = zip(tensors(ctx.call.ordinary()), gradients, strict=True)
         pairs = [(leaf, of) for leaf, of in made if of is not None]
         outputs, given = [leaf for leaf, _ in pairs], [of for _, of in pairs]
-        return torch.autograd.grad(outputs, ctx.wanted, given, create_graph=True, allow_unused=True)  # type: ignore[no-any-return]
+        wanted = [*(t for t in ctx.inputs if t.requires_grad), *ctx.call.parameters]
+        return torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True)  # type: ignore[no-any-return]
 
     def _record(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         """Record a call, compare replays with ordinary ones, and make the script's own call an ordinary one."""
@@ -248,6 +278,8 @@ class GraphedTraining(GraphedForward):
         self, bucket: TrainingBucket, inputs: Inputs, args: Any, kwargs: Any, again: Callable[[], bool]
     ) -> str:
         """Record forward and backward; why replays of them are not used, "" if they are."""
+        import torch
+
         if not self._room():
             return "device memory has no room for what it keeps for the backward"
         if any(p._backward_hooks for p in self._parameters()):
@@ -262,7 +294,9 @@ class GraphedTraining(GraphedForward):
 
         ordinary = self._ordinary(bucket, call_with(alike), again)
         with aliased(self._module()):
-            rehearsed = self._rehearsed(bucket, call_with(bucket.inputs))
+            call = call_with(bucket.inputs)
+            rehearsed = self._rehearsed(call)
+            bucket.gradients = [None if g is None else torch.empty_like(g) for g in call.gradients]
             again()
             call = call_with(bucket.inputs)
             bucket.forward = self._capture(call.make)
@@ -279,7 +313,13 @@ class GraphedTraining(GraphedForward):
         bucket.forward()
         bucket.backward()
         got = [t.clone() for t in [*bucket.tensors(), *(g for g in bucket.gradients if g is not None)]]
-        return apart(got, rehearsed.tensors) or apart(rehearsed.tensors, ordinary.tensors, ELSEWHERE)
+        why = apart(got, rehearsed.tensors)
+        if why:  # kernels that add in another order each time
+            again()
+            with aliased(self._module()):
+                once_more = self._rehearsed(call_with(bucket.inputs))
+            why = apart(got, rehearsed.tensors, spread=once_more.tensors)
+        return why or apart(rehearsed.tensors, ordinary.tensors, ELSEWHERE)
 
     def _ordinary(self, bucket: TrainingBucket, call: Call, again: Callable[[], bool]) -> Results:
         """A call on the script's own parameters, where the script's calls are. All is as before afterwards."""
@@ -294,13 +334,10 @@ class GraphedTraining(GraphedForward):
         again()
         return results
 
-    def _rehearsed(self, bucket: TrainingBucket, call: Call) -> Results:
+    def _rehearsed(self, call: Call) -> Results:
         """The same where it will be recorded; what a recording may not do, such as compiling, is done now."""
-        import torch
-
         self._rehearse(call.make)
         self._rehearse(call.differentiate)
-        bucket.gradients = [None if g is None else torch.empty_like(g) for g in call.gradients]
         return call.results()
 
 
@@ -353,13 +390,13 @@ def _function() -> Any:
             graphed: GraphedTraining,
             bucket: TrainingBucket,
             inputs: Inputs,
-            kept: tuple[Token, Callable[[], Any]],
-            *wanted: Any,
+            call: Awaited,
+            *leaves: Any,
         ) -> Any:
             assert bucket.replay is not None, "it was recorded"
             ctx.set_materialize_grads(False)
             ctx.graphed, ctx.bucket, ctx.serial = graphed, bucket, graphed.serial
-            ctx.token, ctx.ordinary, ctx.wanted = *kept, wanted
+            ctx.call, ctx.inputs = call, inputs.tensors
             bucket.bring(inputs)
             bucket.replay()
             made = tuple(tensor.clone() for tensor in bucket.tensors())
@@ -372,8 +409,13 @@ def _function() -> Any:
             made = ctx.graphed.again(ctx, gradients) if torch.is_grad_enabled() else None
             if made is None:
                 made = once(ctx, *gradients)
+            token, count = ctx.call.token, len(ctx.call.parameters)
+            if token.anchor is not None:
+                own = len(made) - count
+                token.settle(made[own:], ctx.next_functions[-1][0])
+                made = [*made[:own], None]
             if not torch._C._autograd._get_current_graph_task_keep_graph():
-                ctx.token = ctx.ordinary = ctx.wanted = None
+                ctx.call = ctx.inputs = None
             return None, None, None, None, *made
 
     return Replay

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from . import _anchored
 from ._base import Applies, Context, Lever, Settings, no_gpu
 from ._forward_graph import MOST_SHAPES, TOLERANCE
 from ._training_graph import GraphedTraining, missing
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 ORDER: Final = 60
 """Outside of autocast (10) and compile (20), which are recorded with the forward."""
-FEW: Final = 128
+FEW: Final = 1024
 """Parameters up to which it is tried before the CUDA graphs of compile: each costs microseconds of Python a step. On an
 H200 steps of models with 11 and 76 were 1.2 times as fast as with reduce-overhead, of one with 198 0.7 times."""
 SHARE: Final = 0.85
@@ -103,6 +104,7 @@ class GraphTraining(Lever):
             made.append(weakref.ref(found))
             return found
 
+        _anchored.install()  # before the script takes torch's functions for its own
         seams.wrap_forward(wrap, ORDER)
 
     def source(self, settings: Settings) -> str:

@@ -1,0 +1,210 @@
+"""Not a lever: gradients of parameters that autograd does not see, since a replayed backward puts them in place itself
+(`_training_graph`).
+
+Each parameter in autograd's graph has a node that adds up its gradient, and costs some microseconds of a step. A model
+that is replayed as one function can do without: it leads to one leaf of its own, the anchor, and its backward gives the
+parameters their gradients, as those nodes would (torch/csrc/autograd/functions/accumulate_grad.h): the first one as it
+is, later ones added in place.
+
+That is what `backward()` asks for. `torch.autograd.grad(loss, parameters)` and `backward(inputs=...)` ask for
+gradients of what is not in the graph: here they ask for the anchor's, and get those of the parameters beside it.
+"""
+
+import functools
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+HOOKING: Final = ("apex", "colossalai", "deepspeed", "fairscale", "horovod")
+"""Packages that hook themselves to the nodes that add up gradients, which can't be seen from outside."""
+UNUSED: Final = (
+    "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is "
+    "the desired behavior."
+)
+
+
+class Token:
+    """Lives as long as a forward awaits its backward. collected: by the parameter's id, where gradients are asked for
+    rather than to be put in place."""
+
+    def __init__(self, anchor: Any = None, parameters: Sequence[Any] = ()) -> None:
+        self.anchor, self.parameters = anchor, parameters
+        self.collected: dict[int, Any] | None = None
+
+    def settle(self, gradients: Sequence[Any], node: Any) -> None:
+        """Give the parameters their gradients, None of those that have none, in the backward that made them. node: of
+        the anchor in its graph."""
+        if self.collected is not None:
+            for p, g in zip(self.parameters, gradients, strict=True):
+                if g is not None:
+                    known = self.collected.get(id(p))
+                    self.collected[id(p)] = g if known is None else known + g
+        elif adds_up(node):
+            add_up(self.parameters, gradients)
+
+
+_tokens: "weakref.WeakValueDictionary[int, Token]" = weakref.WeakValueDictionary()
+"""Of forwards whose parameters are not in the graph, by the model that they are of."""
+
+
+def awaiting(owner: object, anchor: Any, parameters: Sequence[Any]) -> Token:
+    """The token of a forward of a model (owner)."""
+    token = _tokens[id(owner)] = Token(anchor, parameters)
+    return token
+
+
+def new_anchor(device: Any) -> Any:
+    import torch
+
+    return torch.zeros((), device=device, requires_grad=True)
+
+
+def possible() -> bool:
+    """Whether nobody is known to look at the nodes that there would not be."""
+    return not any(name in sys.modules for name in HOOKING)
+
+
+def adds_up(node: Any) -> bool:
+    """In a backward: whether it adds up the gradient of the leaf of this node, and does not merely give that, or those
+    of others, to who asks."""
+    import torch
+
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # torch.autograd.grad asked for it
+        return False
+
+
+def add_up(parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
+    """As the nodes of the parameters would: hooks, then the first gradient as it is, others added."""
+    import torch
+
+    pairs = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    if any(map(attrgetter("_backward_hooks"), parameters)):
+        pairs = [(p, _hooked(p, g)) for p, g in pairs]
+    adding: list[tuple[Any, Any]] = []
+    for p, g in pairs:
+        if p.grad is None:
+            p.grad = g
+        elif torch.is_grad_enabled() or p.grad.layout != torch.strided or p.grad.dtype != g.dtype:
+            p.grad = p.grad + g
+        else:
+            adding.append((p.grad, g))
+    if adding:
+        torch._foreach_add_([was for was, _ in adding], [g for _, g in adding])
+    if any(map(attrgetter("_post_accumulate_grad_hooks"), parameters)):
+        for p, _ in pairs:
+            for hook in tuple((p._post_accumulate_grad_hooks or {}).values()):
+                hook(p)
+
+
+def _hooked(p: Any, gradient: Any) -> Any:
+    for hook in tuple((p._backward_hooks or {}).values()):
+        made = hook(gradient)
+        gradient = gradient if made is None else made
+    return gradient
+
+
+def install() -> None:
+    """Let torch's functions know of forwards whose parameters are not in the graph. Once a process."""
+    import torch
+
+    if not hasattr(torch.autograd.grad, "_hotlap"):
+        torch.autograd.backward = _backward(torch.autograd.backward)
+        torch.autograd.grad = _grad(torch.autograd.grad)
+
+
+def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if torch.compiler.is_compiling() or not _tokens:
+            return original(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        wanted = _several(call.arguments["inputs"])
+        tokens = _of(wanted)
+        if not tokens:
+            return original(*args, **kwargs)
+        made = _asked(original, call, wanted, tokens)
+        materialize, unused = call.arguments.get("materialize_grads", False), call.arguments.get("allow_unused")
+        if materialize:
+            made = [_zeros(p) if g is None else g for p, g in zip(wanted, made, strict=True)]
+        elif not unused and any(g is None for g in made):
+            raise RuntimeError(UNUSED)
+        return tuple(made)
+
+    grad._hotlap = True  # type: ignore[attr-defined]
+    return grad
+
+
+def _asked(original: Callable[..., Any], call: inspect.BoundArguments, wanted: Any, tokens: Sequence[Token]) -> Any:
+    """Gradients of what is in the graph, and of parameters that are not."""
+    anchors = [token.anchor for token in tokens]
+    ask = {**call.arguments, "inputs": (*wanted, *anchors), "allow_unused": True}
+    if "materialize_grads" in ask:
+        ask["materialize_grads"] = False
+    found: dict[int, Any] = {}
+    before = [token.collected for token in tokens]  # a backward may ask itself
+    for token in tokens:
+        token.collected = found
+    try:
+        made = original(**ask)[: len(wanted)]
+    finally:
+        for token, was in zip(tokens, before, strict=True):
+            token.collected = was
+    return [_sum(g, found.get(id(p))) for p, g in zip(wanted, made, strict=True)]
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if torch.compiler.is_compiling() or not _tokens or not (len(args) > 5 or kwargs.get("inputs") is not None):
+            return original(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        wanted = _several(call.arguments.get("inputs"))
+        if not _of(wanted):
+            return original(*args, **kwargs)
+        once = {id(p): p for p in wanted}
+        said = call.arguments
+        given = said.get("grad_tensors") if said.get("grad_variables") is None else said["grad_variables"]
+        keep, create = said.get("retain_graph"), bool(said.get("create_graph"))
+        made = torch.autograd.grad(said["tensors"], tuple(once.values()), given, keep, create, allow_unused=True)
+        with torch.set_grad_enabled(create):
+            add_up(tuple(once.values()), made)
+        return None
+
+    return backward
+
+
+def _several(inputs: Any) -> tuple[Any, ...]:
+    import torch
+
+    one = isinstance(inputs, (torch.Tensor, torch.autograd.graph.GradientEdge))
+    return (inputs,) if one else tuple(inputs or ())
+
+
+def _of(wanted: Sequence[Any]) -> list[Token]:
+    """Forwards that await their backward and are of one of these."""
+    asked = set(map(id, wanted))
+    return [token for token in list(_tokens.values()) if not asked.isdisjoint(map(id, token.parameters))]
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else one + other
+
+
+def _zeros(p: Any) -> Any:
+    import torch
+
+    return torch.zeros_like(p, requires_grad=True)
