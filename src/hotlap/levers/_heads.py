@@ -13,7 +13,7 @@ from hotlap.agent.seams import Forward, Refused
 from ._autocast import product_dtype
 from ._graph import Compiled
 from ._large_head import LEAST_CLASSES
-from ._lazy_logits import Product, Watch, lazy_logits
+from ._lazy_logits import Product, Watch, alone, lazy_logits
 from ._padded_head import free
 
 LEAST_LOGITS: Final = 1 << 22
@@ -139,23 +139,13 @@ def _may(module: Any, hidden: Any) -> bool:
         return False
     if hidden.dim() < 2 or hidden.numel() // max(1, hidden.shape[-1]) * len(weight) < LEAST_LOGITS:
         return False
-    capturing = hidden.is_cuda and torch.cuda.is_current_stream_capturing()
-    recorded = capturing or torch._C._get_tracing_state() is not None
-    alone = torch._C._functorch.peek_interpreter_stack() is None and not recorded
-    return alone and not _hooked(module) and not _checkpointing() and _alike(hidden, weight)
+    return alone(hidden) and not _hooked(module) and _alike(hidden, weight)
 
 
 def _hooked(module: Any) -> bool:
     every = torch.nn.modules.module
     own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(own) or any((every._global_forward_hooks, every._global_forward_pre_hooks, every._global_backward_hooks))
-
-
-def _checkpointing() -> bool:
-    """Whether what is saved for the backward is computed again there, and has to be the same then."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    hooks = top(False) if top is not None else ()
-    return any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks or ())
 
 
 def _alike(hidden: Any, weight: Any) -> bool:

@@ -1,8 +1,9 @@
-"""Not a lever: the output of a linear layer that is not computed until something needs it.
+"""Not a lever: the output of a linear layer that is not computed until something needs it, or not in float32.
 
 It is a tensor with the logits' shape, dtype, device and place in the autograd graph, without storage. `F.cross_entropy`
-of it is computed in chunks (`_chunked_loss`); ops that only regroup, choose or widen rows give another of its kind;
-everything else computes the logits, once for all that were made of them, and goes on with those.
+of it is computed in chunks (`_chunked_loss`), or from the halves that are there (`_losses`); ops that only regroup,
+choose or widen rows give another of its kind; everything else computes the logits, once for all that were made of them,
+and goes on with those.
 """
 
 import weakref
@@ -35,11 +36,12 @@ class Watch:
 @dataclass(eq=False)
 class Product:
     """What is needed to compute logits. dtype: of the product itself; swapped: classes are the dimension before the
-    last. parent, replay: the logits that these were made of, and how, for where the values are needed. kept: weight
-    and bias as they were, where they have changed since."""
+    last. weight: None where hidden are the logits already, in half precision, and only have to be widened. parent,
+    replay: the logits that these were made of, and how, for where the values are needed. kept: weight and bias as they
+    were, where they have changed since."""
 
     hidden: torch.Tensor
-    weight: torch.Tensor
+    weight: torch.Tensor | None
     bias: torch.Tensor | None
     dtype: torch.dtype
     watch: Watch
@@ -52,18 +54,20 @@ class Product:
     version: int = 0
 
     def __post_init__(self) -> None:
-        self.version = self.weight._version
+        self.version = 0 if self.weight is None else self.weight._version
 
     def compute(self) -> torch.Tensor:
         """The product, differentiable where gradients are on. Raises RuntimeError where the weights are gone."""
         weight, bias = self.kept or (self.weight, self.bias)
-        if self.kept is None and weight._version != self.version:
+        if self.kept is None and weight is not None and weight._version != self.version:
             raise RuntimeError("hotlap's linear-cross-entropy: logits are used after something changed the weights")
         return product(self.hidden, weight, bias, self.dtype)
 
 
 def product(hidden: Any, weight: Any, bias: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A linear layer with its inputs in a dtype, as autocast computes it."""
+    """A linear layer with its inputs in a dtype, as autocast computes it; without weights its inputs."""
+    if weight is None:
+        return hidden.to(dtype)  # type: ignore[no-any-return]
     with torch.autocast(hidden.device.type, enabled=False):
         return functional.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
 
@@ -104,7 +108,7 @@ class _Made(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, hidden: Any, weight: Any, bias: Any, like: Any, dtype: torch.dtype) -> Any:
         ctx.save_for_backward(hidden, weight, bias)
         ctx.dtype, ctx.swapped = dtype, like.swapped
-        shape = (*hidden.shape[:-1], len(weight))
+        shape = hidden.shape if weight is None else (*hidden.shape[:-1], len(weight))
         if like.swapped:
             shape = (*shape[:-2], shape[-1], shape[-2])
         return torch.Tensor._make_wrapper_subclass(LazyLogits, shape, dtype=like.dtype, device=hidden.device)
@@ -141,6 +145,20 @@ def lazy_logits(found: Product, seen_as: torch.dtype | None = None) -> LazyLogit
     return made
 
 
+def alone(tensor: torch.Tensor) -> bool:
+    """Whether nothing records what is done here, or will do it again."""
+    capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    recorded = capturing or torch._C._get_tracing_state() is not None
+    return torch._C._functorch.peek_interpreter_stack() is None and not recorded and not _checkpointing()
+
+
+def _checkpointing() -> bool:
+    """Whether what is saved for the backward is computed again there, and has to be the same then."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = top(False) if top is not None else ()
+    return any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks or ())
+
+
 def values(logits: LazyLogits) -> torch.Tensor:
     """The logits themselves, differentiable as those of the layer are, computed at the first call."""
     lazy = logits.lazy
@@ -170,7 +188,7 @@ def _with_values(found: Any, name: str, detached: bool = False) -> Any:
 def _without_values(name: str, func: Any, logits: LazyLogits, args: Any, kwargs: Any) -> Any:
     """The result of a function that does not need them, None where it does."""
     if name == "cross_entropy" and getattr(func, "__module__", "") == functional.__name__:
-        return _fused(logits, *args[1:], **kwargs)
+        return (_fused if logits.lazy.weight is not None else _of_half)(logits, *args[1:], **kwargs)
     change = CHANGES.get(name)
     return None if change is None or logits.lazy.swapped else change(logits, func, args[1:], kwargs)
 
@@ -202,6 +220,15 @@ def _fused(
     found = chunked_cross_entropy(hidden, lazy.weight, lazy.bias, target.flatten(), loss)
     lazy.watch.fused()
     return found
+
+
+def _of_half(logits: LazyLogits, *args: Any, **kwargs: Any) -> Any:
+    """The loss of float32 logits, which it widens itself as it reads them; None where it is not compiled."""
+    lazy, loss = logits.lazy, getattr(functional.cross_entropy, "of_half", None)
+    if loss is None or any(isinstance(item, LazyLogits) for item in (*args, *kwargs.values())):
+        return None
+    lazy.watch.fused()
+    return loss(lazy.hidden.transpose(-1, -2) if lazy.swapped else lazy.hidden, *args, **kwargs)
 
 
 @cache

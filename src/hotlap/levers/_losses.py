@@ -12,7 +12,8 @@ def _large(logits: Any) -> bool:
 
 
 def compile_losses() -> None:
-    """Compile `F.cross_entropy` where its logits are many, on the device."""
+    """Compile `F.cross_entropy` where its logits are many, on the device. Its `of_half` is that of logits which are to
+    be widened first."""
     import torch
 
     functional = torch.nn.functional
@@ -26,4 +27,8 @@ def compile_losses() -> None:
             return original(input, *args, **kwargs)
         return compiled(input, *args, **kwargs)
 
+    def widened(input: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(input.float(), *args, **kwargs)
+
+    cross_entropy.of_half = torch.compile(widened)  # type: ignore[attr-defined]
     functional.cross_entropy = cross_entropy
