@@ -150,6 +150,8 @@ class Script:
             "softmax": code.softmax,
             "sdpa": code.sdpa,
             "cumsum": code.cumsum,
+            "constants": code.constants,
+            "experts": code.experts,
             "shapes_by": code.shapes_by,
             "classes": max((head.out_features for head in heads(module)), default=0),
             "compiled": compiled,

@@ -12,6 +12,12 @@ PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm"})
 """Names of what multiplies the weights with the values, beside the operator."""
 BY_VALUE: Final = ("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount")
 """Functions whose result has a shape that depends on values, for which the host has to wait."""
+LOOKS: Final = frozenset({"nonzero", "where", "any", "argwhere"})
+"""Names of what finds the rows of an expert."""
+NUMBERS: Final = frozenset({"enumerate", "range"})
+MAKERS: Final = frozenset({"tensor", "as_tensor", "new_tensor"})
+"""What makes tensors of Python's numbers, beside a list as an index."""
+SUBSCRIPTS: Final = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_OP"})
 SDPA: Final = "scaled_dot_product_attention"
 SDPA_KERNEL: Final = "sdpa"
 OWN_ATTENTION: Final = "MultiheadAttention"
@@ -53,6 +59,24 @@ class ModelCode:
         return "cumsum" in self.names
 
     @property
+    def constants(self) -> bool:
+        """Whether a model's code may make tensors of Python's numbers, or takes a list that it writes out as an
+        index."""
+        return not MAKERS.isdisjoint(self.names) or self.indexes_by_list
+
+    @property
+    def indexes_by_list(self) -> bool:
+        """The latter, or `new_tensor`: methods of tensors."""
+        return "new_tensor" in self.names or any(map(_indexes_by_list, self.codes))
+
+    @property
+    def experts(self) -> int:
+        """The most modules of one class in a list whose owner's forward numbers them in a loop, and looks for the rows
+        of each."""
+        lists = [part for owner in self.modules if _looks(owner) for part in owner.children()]
+        return max((len(list(part)) for part in lists if _alike(part)), default=0)
+
+    @property
     def shapes_by(self) -> str:
         """The function that a model's code names whose result has a shape that depends on values; empty where none
         is."""
@@ -64,7 +88,33 @@ def _kernel_of(module: Any) -> str:
     return str(getattr(getattr(module, "config", None), "_attn_implementation", None) or "")
 
 
+def _looks(module: Any) -> bool:
+    forward = type(module).forward
+    code = getattr(getattr(forward, "__wrapped__", forward), "__code__", None)
+    names = set(code.co_names) if code is not None else set()
+    return not LOOKS.isdisjoint(names) and not NUMBERS.isdisjoint(names)
+
+
+def _alike(module: Any) -> bool:
+    """Whether it is a list of two or more modules of one class."""
+    return type(module).__name__ == "ModuleList" and len(module) > 1 and len(set(map(type, module))) == 1
+
+
 def _multiplies(code: CodeType) -> bool:
     if not PRODUCTS.isdisjoint(code.co_names):
         return True
     return any(one.opname == "BINARY_OP" and one.argrepr in {"@", "@="} for one in dis.get_instructions(code))
+
+
+def _indexes_by_list(code: CodeType) -> bool:
+    """Whether `x[[0, 2]]` or `x[:, [0, 2]]` is in it: a list is made, and then at most constants, slices and the tuple
+    of the index until it is used."""
+    made = False
+    for one in dis.get_instructions(code):
+        if one.opname in {"BUILD_LIST", "LIST_EXTEND"}:
+            made = True
+        elif made and one.opname in SUBSCRIPTS and (one.opname != "BINARY_OP" or one.argrepr == "[]"):
+            return True
+        elif one.opname not in {"LOAD_CONST", "LOAD_SMALL_INT", "BUILD_SLICE", "BUILD_TUPLE", "CACHE", "RESUME"}:
+            made = False
+    return False

@@ -16,6 +16,8 @@ DEEPEST: Final = 6
 MOST: Final = 100_000
 WAITS: Final = ("item", "is_nonzero", "equal", "allclose")
 """Ops whose result is a Python value, by their own name; torch tags those that they consist of."""
+OUT: Final = ("tolist", "numpy", "__array__")
+"""Methods that read values with no op, where the tensor is on the host."""
 PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -105,7 +107,8 @@ def _watch(effects: Effects) -> Any:
             for key, tensor in given:
                 if key not in self.made:
                     effects.read.setdefault(key, tensor)
-            if values_of & set(func.tags) or func._schema.name.removeprefix("aten::") in WAITS:
+            by_value = values_of & set(func.tags) and not _by_integers(func, args)
+            if by_value or func._schema.name.removeprefix("aten::") in WAITS:
                 effects.waits = effects.waits or str(func._schema.name)
             effects.written |= {key for key in map(storage, _changed(func, args, kwargs)) if key not in self.made}
             output = func(*args, **kwargs)
@@ -121,13 +124,23 @@ def _watch(effects: Effects) -> Any:
     return Watch()
 
 
+def _by_integers(func: Any, args: Any) -> bool:
+    """Whether it is `x[rows]`, which gives as many as there are rows; by truth values, as many as are true."""
+    import torch
+
+    masks = (torch.bool, torch.uint8)
+    return func._schema.name == "aten::index" and all(by is None or by.dtype not in masks for by in args[1])
+
+
 def _hooks(effects: Effects) -> Any:
-    """Sees hooks that are put on tensors."""
+    """Sees hooks that are put on tensors, and values that become Python's without an op."""
     from torch.overrides import TorchFunctionMode
 
     class Hooks(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            effects.hooked |= getattr(func, "__name__", "") in {"register_hook", "retain_grad"}
+            name = getattr(func, "__name__", "")
+            effects.hooked |= name in {"register_hook", "retain_grad"}
+            effects.waits = effects.waits or (name if name in OUT else "")
             return func(*args, **(kwargs or {}))
 
     return Hooks()

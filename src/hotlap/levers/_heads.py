@@ -20,13 +20,22 @@ LEAST_LOGITS: Final = 1 << 22
 """Fewer cost less than the work of not making them."""
 PATIENCE: Final = 4
 """Forwards of a head in which its logits must have reached a loss."""
+PATIENCE_FOR_ROWS: Final = 64
+"""The same for rows that are chosen: the first forwards of a trial are looked at as a whole."""
+COMPARED: Final = 3
+ROWS_DIFFER: Final = 0.01
+"""Relative, of norms: libraries choose other kernels for fewer rows."""
 
 
 class Heads:
-    """The heads in one process. refuse: told why the logits of all of them turned out to be needed."""
+    """The heads in one process. refuse: told why the logits of all of them turned out to be needed. rows: forwards
+    without gradients, of whose logits those rows are computed that are used; else forwards whose logits a loss takes.
+    unsteady: called where that is compared with the whole."""
 
-    def __init__(self, refuse: Callable[[str], None]) -> None:
-        self.refuse = refuse
+    def __init__(
+        self, refuse: Callable[[str], None], rows: bool = False, unsteady: Callable[[], None] = lambda: None
+    ) -> None:
+        self.refuse, self.rows, self.unsteady = refuse, rows, unsteady
         self.on: list[Head] = []
         self.made: weakref.WeakSet[Product] = weakref.WeakSet()
 
@@ -42,7 +51,7 @@ class Heads:
         found = [Head(self, module) for module in heads(root, LEAST_CLASSES) if free(module) and not _hooked(module)]
         if not found:
             raise Refused(f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more")
-        if not self.on:
+        if not self.on and not self.rows:
             register_optimizer_step_pre_hook(self.before_update)
         self.on += found
         if isinstance(getattr(forward, "compiled", forward), Compiled):
@@ -55,16 +64,17 @@ class Heads:
         copies: dict[int, tuple[Any, Any]] = {}
         with torch.no_grad():
             for logits in [logits for logits in self.made if logits.value is None and logits.kept is None]:
-                key = id(logits.weight)
-                if key not in copies:
-                    copies[key] = logits.weight.clone(), None if logits.bias is None else logits.bias.clone()
+                key, weight = id(logits.weight), logits.weight
+                if weight is not None and key not in copies:
+                    copies[key] = weight.clone(), None if logits.bias is None else logits.bias.clone()
                 logits.kept = copies[key]
 
     def off(self, head: "Head") -> None:
         """A head's logits go elsewhere."""
         self.on.remove(head)
         if not self.on:
-            self.refuse(f"no F.cross_entropy takes the logits: {head.last}")
+            whole = "they are needed as a whole" if self.rows else "no F.cross_entropy takes the logits"
+            self.refuse(head.wrong or f"{whole}: {head.last}")
 
 
 class Head:
@@ -74,8 +84,8 @@ class Head:
         self.every = every
         self.module: Callable[[], Any] = weakref.ref(module)
         self.made = self.fused = 0
-        self.last = "nothing does"
-        self.watch = Watch(self.count, self.note)
+        self.last, self.wrong = "nothing does", ""
+        self.watch = Watch(self.count, self.note, self.compare if every.rows else None)
         module.__dict__["_compiled_call_impl"] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -84,19 +94,28 @@ class Head:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self.module()
-        if kwargs or len(args) != 1 or not _may(module, args[0]):
+        rows = self.every.rows
+        if kwargs or len(args) != 1 or not _may(module, args[0], rows):
             return module._call_impl(*args, **kwargs)
         self.made += 1
-        if self.made > PATIENCE and not self.fused:
+        if (self.made > (PATIENCE_FOR_ROWS if rows else PATIENCE) and not self.fused) or self.wrong:
             self.leave(module)
             return module(*args)
-        logits = Product(args[0], module.weight, module.bias, product_dtype(args[0]), self.watch)
+        logits = Product(args[0], module.weight, module.bias, product_dtype(args[0]), self.watch, rows=rows)
         self.every.made.add(logits)
         return lazy_logits(logits)
 
     def count(self) -> None:
-        """A loss was taken in chunks."""
+        """A loss was taken in chunks, or some rows were computed alone."""
         self.fused += 1
+
+    def compare(self, gap: Callable[[], float]) -> None:
+        """Whether rows that were computed alone are those of the whole, the first times."""
+        if self.fused < COMPARED:
+            self.every.unsteady()
+            differ = gap()
+            if not differ <= ROWS_DIFFER:
+                self.wrong = f"rows that are computed alone differ by {differ:.2%} from those of the whole"
 
     def note(self, name: str) -> None:
         """A function needed the logits."""
@@ -119,7 +138,7 @@ class NotInGraphs:
     """A linear layer's forward that torch.compile leaves to Python. In a pickle or a copy it is the layer's own."""
 
     _torchdynamo_disable = True
-    _torchdynamo_disable_msg = "hotlap takes the loss from the layer's input"
+    _torchdynamo_disable_msg = "hotlap computes what is used of it, from the layer's input"
 
     def __init__(self, module: Any) -> None:
         self.module: Callable[[], Any] = weakref.ref(module)
@@ -132,10 +151,10 @@ class NotInGraphs:
         return getattr, (self.module(), "forward")  # while it is made, a copy has only what its class has
 
 
-def _may(module: Any, hidden: Any) -> bool:
+def _may(module: Any, hidden: Any, rows: bool) -> bool:
     """Whether the layer is called as usual, for many logits, and computes what chunks compute."""
     weight = module.weight
-    if not torch.is_grad_enabled() or type(hidden) is not torch.Tensor or type(weight) is not torch.nn.Parameter:
+    if torch.is_grad_enabled() is rows or type(hidden) is not torch.Tensor or type(weight) is not torch.nn.Parameter:
         return False
     if hidden.dim() < 2 or hidden.numel() // max(1, hidden.shape[-1]) * len(weight) < LEAST_LOGITS:
         return False

@@ -16,21 +16,30 @@ import torch
 from torch.nn import functional
 
 from ._chunked_loss import Loss, chunked_cross_entropy
+from ._forward_graph import relative_error
 
 DESCRIBING: Final = frozenset((
     "shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad_fn", "is_leaf", "is_cuda", "is_sparse",
-    "is_quantized", "is_meta", "is_nested", "itemsize", "nbytes", "size", "dim", "ndimension", "numel", "nelement",
-    "element_size", "get_device", "is_floating_point", "is_complex", "__len__", "__hash__",
+    "is_quantized", "is_meta", "is_nested", "is_inference", "itemsize", "nbytes", "size", "dim", "ndimension", "numel",
+    "nelement", "element_size", "get_device", "is_floating_point", "is_complex", "__len__", "__hash__",
 ))  # fmt: skip
 """What is known without the values."""
+WRITING: Final = frozenset((
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ifloordiv__", "__imod__",
+    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__",
+))  # fmt: skip
+"""Beside methods whose names end with `_`."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Told what becomes of the logits of a head."""
+    """Told what becomes of the logits of a head. fused: a loss took them, or some of their rows were computed alone;
+    differs: how far some rows that were computed alone lie from those of the whole (relative, of norms), None where
+    that is not looked at."""
 
     fused: Callable[[], None]
     computed: Callable[[str], None]
+    differs: Callable[[Callable[[], float]], None] | None = None
 
 
 @dataclass(eq=False)
@@ -38,7 +47,8 @@ class Product:
     """What is needed to compute logits. dtype: of the product itself; swapped: classes are the dimension before the
     last. weight: None where hidden are the logits already, in half precision, and only have to be widened. parent,
     replay: the logits that these were made of, and how, for where the values are needed. kept: weight and bias as they
-    were, where they have changed since."""
+    were, where they have changed since. rows: they were made without gradients, and rows that are chosen of them are
+    computed alone; alone: the version of such a value as it was computed."""
 
     hidden: torch.Tensor
     weight: torch.Tensor | None
@@ -46,12 +56,14 @@ class Product:
     dtype: torch.dtype
     watch: Watch
     swapped: bool = False
+    rows: bool = False
     parent: "LazyLogits | None" = None
     replay: Callable[[Any], Any] = lambda logits: logits
     value: torch.Tensor | None = None
     made: list[Any] = field(default_factory=list)
     kept: tuple[torch.Tensor, torch.Tensor | None] | None = None
     version: int = 0
+    alone: int | None = None
 
     def __post_init__(self) -> None:
         self.version = 0 if self.weight is None else self.weight._version
@@ -60,14 +72,14 @@ class Product:
         """The product, differentiable where gradients are on. Raises RuntimeError where the weights are gone."""
         weight, bias = self.kept or (self.weight, self.bias)
         if self.kept is None and weight is not None and weight._version != self.version:
-            raise RuntimeError("hotlap's linear-cross-entropy: logits are used after something changed the weights")
+            raise RuntimeError("hotlap: logits are used after something changed the weights")
         return product(self.hidden, weight, bias, self.dtype)
 
 
 def product(hidden: Any, weight: Any, bias: Any, dtype: torch.dtype) -> torch.Tensor:
     """A linear layer with its inputs in a dtype, as autocast computes it; without weights its inputs."""
     if weight is None:
-        return hidden.to(dtype)  # type: ignore[no-any-return]
+        return hidden.to(dtype)
     with torch.autocast(hidden.device.type, enabled=False):
         return functional.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
 
@@ -88,16 +100,21 @@ class LazyLogits(torch.Tensor):  # type: ignore[misc]
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         first = args[0] if args else None
-        if isinstance(first, LazyLogits) and first.lazy.value is None and torch.is_grad_enabled():
-            found = _without_values(name, func, first, args, kwargs)
-            if found is not None:
-                return found
+        if isinstance(first, LazyLogits):
+            if name in WRITING or (name.endswith("_") and not name.endswith("__")):
+                _share(first)
+            if first.lazy.value is None and (first.lazy.rows or torch.is_grad_enabled()):
+                found = _without_values(name, func, first, args, kwargs)
+                if found is not None:
+                    return found
         return func(*_with_values(args, name), **_with_values(kwargs, name))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What C++ does with it, below autograd."""
         name = str(func)
+        if args and isinstance(args[0], LazyLogits) and name.split(".")[1].endswith("_"):
+            _share(args[0])
         return func(*_with_values(args, name, detached=True), **_with_values(kwargs or {}, name, detached=True))
 
 
@@ -164,12 +181,70 @@ def values(logits: LazyLogits) -> torch.Tensor:
     lazy = logits.lazy
     if lazy.value is None:
         with torch.inference_mode(False), torch.set_grad_enabled(logits.requires_grad):
-            lazy.value = lazy.compute() if lazy.parent is None else lazy.replay(values(lazy.parent))
+            if lazy.parent is None:
+                lazy.value = lazy.compute()
+            elif _of_fewer_rows(lazy, lazy.parent.lazy):
+                lazy.value = _rows_alone(logits, lazy.parent)
+            else:
+                lazy.value = lazy.replay(values(lazy.parent))
         # Views of them show what is written into them from now on; copies do not.
-        for reference in lazy.made:
-            if (other := reference()) is not None:
+        for other in _made_of(lazy):
+            if other.lazy.alone is None and not _of_fewer_rows(other.lazy, lazy):
                 values(other)
+            else:
+                _bring_back(other, lazy.value)
     return lazy.value
+
+
+def _made_of(lazy: Product) -> "list[LazyLogits]":
+    return [other for reference in lazy.made if (other := reference()) is not None]
+
+
+def _of_fewer_rows(lazy: Product, parent: Product) -> bool:
+    return lazy.rows and parent.value is None and lazy.hidden.numel() < parent.hidden.numel()
+
+
+def _rows_alone(logits: LazyLogits, parent: LazyLogits) -> torch.Tensor:
+    """Chosen rows, without the others."""
+    lazy = logits.lazy
+    found = lazy.compute()
+    found = (found.transpose(-1, -2) if lazy.swapped else found).to(logits.dtype)
+    if lazy.watch.differs is not None:
+        lazy.watch.differs(lambda: relative_error(found, lazy.replay(_computed_apart(parent))))
+    lazy.alone = found._version
+    lazy.watch.fused()
+    return found
+
+
+def _computed_apart(logits: LazyLogits) -> Any:
+    """The logits, without keeping them."""
+    lazy = logits.lazy
+    return lazy.compute() if lazy.parent is None else lazy.replay(_computed_apart(lazy.parent))
+
+
+def _bring_back(logits: LazyLogits, whole: torch.Tensor) -> None:
+    """Into logits that are computed now, what was written into rows of them that were computed alone before."""
+    lazy = logits.lazy
+    if lazy.alone is not None and lazy.value is not None and lazy.value._version != lazy.alone:
+        place = lazy.replay(whole)
+        if place.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
+            place.copy_(lazy.value)
+
+
+def _share(logits: LazyLogits) -> None:
+    """Before something is written into them: those that are views of one another have the same memory from now on."""
+    if logits.lazy.rows:
+        while logits.lazy.parent is not None:
+            logits = logits.lazy.parent
+        values(logits)
+        _settle(logits)
+
+
+def _settle(logits: LazyLogits) -> None:
+    for other in _made_of(logits.lazy):
+        if other.lazy.value is None or other.lazy.alone is not None:
+            other.lazy.value, other.lazy.alone = other.lazy.replay(logits.lazy.value), None
+        _settle(other)
 
 
 def _with_values(found: Any, name: str, detached: bool = False) -> Any:
@@ -187,7 +262,8 @@ def _with_values(found: Any, name: str, detached: bool = False) -> Any:
 
 def _without_values(name: str, func: Any, logits: LazyLogits, args: Any, kwargs: Any) -> Any:
     """The result of a function that does not need them, None where it does."""
-    if name == "cross_entropy" and getattr(func, "__module__", "") == functional.__name__:
+    takes_loss = name == "cross_entropy" and not logits.lazy.rows
+    if takes_loss and getattr(func, "__module__", "") == functional.__name__:
         return (_fused if logits.lazy.weight is not None else _of_half)(logits, *args[1:], **kwargs)
     change = CHANGES.get(name)
     return None if change is None or logits.lazy.swapped else change(logits, func, args[1:], kwargs)

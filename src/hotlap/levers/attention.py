@@ -105,6 +105,7 @@ class Fused:
                 self.give_up()
             return output
 
+        with_fused_attention.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
         return with_fused_attention
 
     def capture_anew(self) -> None:

@@ -65,6 +65,12 @@ def _scans(places: Places) -> list[Line]:
     return [source.place(call) for source, call in calls_named(places, "cumsum")] or _models(places)
 
 
+def _constants(places: Places) -> list[Line]:
+    """Where tensors are made of numbers; else the model's calls, as a library may make them."""
+    made = [source.place(call) for source, call in calls_named(places, "tensor", "as_tensor", "new_tensor")]
+    return made or _models(places)
+
+
 def _models(places: Places) -> list[Line]:
     return [site.place for site in places.root_calls]
 
@@ -97,10 +103,20 @@ REASONS: dict[str, Unwritten] = {
         "only, adds up in the inputs' dtype, and needs a forward that returns what the head would get, not logits",
         _losses,
     ),
+    "logits-to-keep": Unwritten(
+        "the forward has to know which positions its caller will use: give it a parameter for that, and cut the input of "
+        "the last layer",
+        _losses,
+    ),
     "chunked-cumsum": Unwritten(
         "which scans are long enough is known by their shapes, which the lever looks at in each call; the rest has to "
         "stay with torch.cumsum",
         _scans,
+    ),
+    "constant-tensors": Unwritten(
+        "which tensors are the same at each call is known by their content, which the lever looks at in each call; a "
+        "buffer in the source needs their numbers when the model is built",
+        _constants,
     ),
     "flex-attention": Unwritten(
         "a mask is known by its values, which the lever looks at in each run; the source tells only how it is made",

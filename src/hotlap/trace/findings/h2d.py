@@ -26,6 +26,6 @@ def find(answers: RankTrace) -> list[Finding]:
             f"{waited:.2f} ms idle while pageable memory is staged",
             why="a copy on the stream that computes, or from pageable memory, overlaps nothing",
             instead="pin the batches and copy the next one on a stream of its own while this one is computed",
-            levers=("loader-workers", "device-prefetch"),
+            levers=("loader-workers", "device-prefetch", "constant-tensors"),
         )
     ]
