@@ -73,3 +73,27 @@ def test_every_rank_under_torchrun(runner: Runner) -> None:
     facts = [read_facts(rank) for rank in ran.ranks]
     assert [(found.rank, found.world, found.stopped) for found in facts if found] == [(0, 2, True), (1, 2, True)]
     assert len({len(read_steps(rank)) for rank in ran.ranks}) == 1
+
+
+POOL = """
+import time
+from torch._inductor import config
+from torch._inductor.async_compile import AsyncCompile
+from hotlap.agent.compiled import end_compile_workers
+
+config.compile_threads = 2
+pool = AsyncCompile.process_pool()
+future = pool.submit(time.sleep, 600) if {busy} else pool.submit(abs, -3)
+assert {busy} or future.result() == 3
+end_compile_workers()
+print("ended" if pool.process.poll() is not None else "runs", flush=True)
+pool.process.kill()
+"""
+
+
+@pytest.mark.parametrize(("busy", "said"), [(False, "ended"), (True, "runs")])
+def test_compile_workers_that_have_nothing_to_do_are_not_waited_for(runner: Runner, busy: bool, said: str) -> None:
+    """The script ends as it would, and says nothing of it."""
+    ran = runner.apart(["-c", POOL.format(busy=busy)])
+    assert ran.output.splitlines()[:1] == [said]
+    assert busy or (ran.code == 0 and ran.output == "ended\n")

@@ -8,6 +8,7 @@ A break that the compiler can't go on after (inside a loop) leaves the whole fun
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,6 +17,21 @@ LONGEST: Final = 300
 MOST: Final = 64
 RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 HOTLAP: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def end_compile_workers() -> None:
+    """End the processes in which Inductor compiles. They start beside the script, and at its end Inductor waits for all
+    of them to be ready first, 4 to 10 seconds where what they would compile was in the cache.
+
+    Nothing of this is public, so what does not look as in torch 2.11 to 2.13 is left to end as it will.
+    """
+    for pool in list(getattr(sys.modules.get("torch._inductor.async_compile"), "_pool_set", ())):
+        process, lock = getattr(pool, "process", None), getattr(pool, "write_lock", None)
+        if isinstance(process, subprocess.Popen) and lock is not None and getattr(pool, "pending_futures", True) == {}:
+            with lock:
+                pool.running = False  # nobody wonders that it ended, or waits
+            process.kill()
+            process.wait()
 
 
 def compiled_functions(root: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import torch
 from hotlap.records.session import FEWEST_STEPS, PROFILE_FILE, STOP_FILE, Session
 from hotlap.records.steady import Steady, steady_start
 
+from .compiled import end_compile_workers
 from .guard import Stop
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class Stopper:
                 torch.cuda.synchronize()
             self.agent.recorder.drain(wait=True)
             self.agent.write_facts(kind, stopped=True)
+            end_compile_workers()
             timer = threading.Timer(GRACE_S, os._exit, args=(0,))
             timer.daemon = True
             timer.start()
