@@ -43,6 +43,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
             "pad-vocabulary": not cuda or root.classes < VOCABULARY or root.classes % ALIGNED == 0,
             "chunked-cumsum": not cuda or not root.cumsum,
             "constant-tensors": not cuda or root.compiled or not root.constants,
+            "grouped-experts": root.compiled or not root.experts or facts.world > 1,
             "flex-attention": not cuda or root.empty_blocks < EMPTY_BLOCKS,
         }
     return frozenset(name for name, is_out in out.items() if is_out)
