@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from hotlap.levers import _anchored, all_levers, graph_training
 from hotlap.levers._base import Context
 from hotlap.levers._forward_graph import apart
-from hotlap.levers._training_graph import STALE, TWICE, GraphedTraining
+from hotlap.levers._training_graph import TWICE, GraphedTraining
 
 LEVER = all_levers()["graph-training"]
 _anchored.install()
@@ -171,7 +171,7 @@ def test_a_backward_that_comes_again_after_another_forward_is_right() -> None:
     y = pair.graphed(batch(4, 1))
     y.backward(torch.ones(4, 3))
     pair.graphed(batch(4, 2))
-    with pytest.raises(RuntimeError, match=STALE):  # an ordinary one raises too
+    with pytest.raises(RuntimeError, match="a second time"):  # an ordinary one raises too
         y.backward(torch.ones(4, 3))
 
 
@@ -301,6 +301,172 @@ def test_a_script_that_asks_for_gradients_from_the_start_has_its_parameters_in_t
     monkeypatch.setitem(sys.modules, "horovod", SimpleNamespace())  # it hooks itself to nodes of the graph
     hooked = Pair(mlp()).trained(4, steps=BEFORE + 1)
     assert hooked.graphed.replays and not anchored(hooked.graphed, batch(4))
+
+
+def square(y: torch.Tensor) -> torch.Tensor:
+    return (y**2).sum()
+
+
+def clamped(forward: Any, parameters: list[Any]) -> Any:
+    """A hook is called with the sum of all gradients, also of those that the model did not make."""
+    counts: list[int] = []
+    handles = [
+        parameters[0].register_hook(lambda g: g.clamp(-0.1, 0.1)),
+        parameters[1].register_post_accumulate_grad_hook(lambda p: counts.append(1)),
+        torch.autograd.graph.register_multi_grad_hook(parameters, lambda gs: counts.append(len(gs))),
+    ]
+    (square(forward(batch(4, 5))) + sum(square(p) for p in parameters)).backward()
+    for handle in handles:
+        handle.remove()
+    return counts
+
+
+def kept_by_a_hook(forward: Any, parameters: list[Any]) -> Any:
+    loss = square(forward(batch(4, 5)))
+    kept: list[torch.Tensor] = []
+    handle = parameters[0].register_hook(kept.append)
+    loss.backward()
+    parameters[0].grad.zero_()
+    handle.remove()
+    return kept
+
+
+def asked_with_a_hook(forward: Any, parameters: list[Any]) -> Any:
+    loss = square(forward(batch(4, 5)))
+    handle = parameters[0].register_hook(lambda g: g * 2)
+    made = torch.autograd.grad(loss, [parameters[0], *parameters])
+    handle.remove()
+    return made
+
+
+def frozen_before_its_backward(forward: Any, parameters: list[Any]) -> Any:
+    loss = square(forward(batch(4, 5)))
+    parameters[0].requires_grad_(False)
+    loss.backward()
+    parameters[0].requires_grad_(True)
+    return []
+
+
+def of_another_model(forward: Any, parameters: list[Any]) -> Any:
+    loss, other = square(forward(batch(4, 5))), nn.Linear(2, 2)
+    made = torch.autograd.grad(other(torch.ones(1, 2)).sum(), other.parameters())
+    loss.backward()
+    return made
+
+
+def beside_another_leaf(forward: Any, parameters: list[Any]) -> Any:
+    other = torch.ones(3, requires_grad=True)
+    other.register_hook(lambda g: g * 2)
+    square(forward(batch(4, 5)) * other).backward(inputs=[parameters[0], other])
+    return [other.grad]
+
+
+def functional(forward: Any, parameters: list[Any]) -> Any:
+    model = getattr(forward, "_module", lambda: forward)()
+    with torch.nn.utils.stateless._reparametrize_module(
+        model, {name: p.view_as(p) for name, p in model.named_parameters()}
+    ):
+        y = forward(batch(4, 5))
+    square(y).backward()
+    return []
+
+
+def sparse_before(forward: Any, parameters: list[Any]) -> Any:
+    parameters[0].grad = torch.eye(8, 4).to_sparse()
+    square(forward(batch(4, 5))).backward()
+    return [parameters[0].grad.layout]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [clamped, kept_by_a_hook, asked_with_a_hook, frozen_before_its_backward, of_another_model, beside_another_leaf,
+     functional, sparse_before],
+)  # fmt: skip
+def test_what_the_nodes_of_parameters_do_is_done_without_them(use: Callable[[Any, list[Any]], Any]) -> None:
+    pair = Pair(mlp()).trained(4, steps=BEFORE + 1)
+    assert anchored(pair.graphed, batch(4))
+    found = []
+    for (forward, optimizer), model in zip(pair.ways, (pair.model, pair.twin), strict=True):
+        optimizer.zero_grad()
+        made = use(forward, list(model.parameters()))
+        found.append([*made, *(p.grad for p in model.parameters())])
+    for one, other in zip(*found, strict=True):
+        if isinstance(one, torch.Tensor):
+            torch.testing.assert_close(one, other)
+        else:
+            assert one == other
+    assert pair.graphed.replays == 3, "one of which was only looked at"
+
+
+def test_nodes_of_parameters_that_a_script_keeps_are_in_the_graph() -> None:
+    """As of optimizers that hook themselves to them."""
+    pair = Pair(mlp())
+    counts: list[list[int]] = []
+    nodes = []
+    for model in (pair.model, pair.twin):
+        calls: list[int] = []
+        counts.append(calls)
+        for p in model.parameters():
+            nodes.append(p.expand_as(p).grad_fn.next_functions[0][0])
+            nodes[-1].register_hook(lambda *_, calls=calls: calls.append(1))
+    pair.trained(4, steps=BEFORE + 2)
+    assert pair.graphed.replays == 2 and len(counts[0]) == len(counts[1]) > 0
+
+
+class Apart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = mlp(), mlp()
+
+    def forward(self, x: torch.Tensor) -> tuple[Any, Any]:
+        return self.a(x), self.b(x)
+
+
+def test_outputs_that_share_nothing_have_backwards_of_their_own() -> None:
+    """As of an actor and a critic: without retain_graph, and with another forward between."""
+    pair = Pair(Apart())
+    for step in range(BEFORE + 3):
+        for forward, optimizer in pair.ways:
+            optimizer.zero_grad()
+            one, other = forward(batch(4, step))
+            square(one).backward()
+            if step % 2:
+                forward(batch(4, 9))
+            square(other).backward()
+            optimizer.step()
+        pair.same()
+    assert pair.graphed.replays == 4 and not pair.whys
+    one, other = pair.graphed(batch(4))
+    (square(one) + square(other)).backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        one.backward(torch.ones(4, 3))
+
+
+class Turned(nn.Module):
+    """Autograd makes the gradient of its parameter in another layout, and puts it in place in the parameter's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.p = nn.Linear(4, 4), nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[:, :, None] * self.p.t()  # type: ignore[no-any-return]
+
+
+def test_gradients_are_laid_out_as_their_parameters() -> None:
+    pair = Pair(Turned()).trained(4, steps=BEFORE + 1)
+    assert [p.grad.stride() for p in pair.model.parameters()] == [p.stride() for p in pair.model.parameters()]
+
+
+def test_a_parameter_that_is_turned_where_it_lies_is_another() -> None:
+    pair = Pair(nn.Linear(4, 4)).trained(4, steps=BEFORE + 1)
+    for model in (pair.model, pair.twin):
+        model.weight.data = model.weight.data.t()
+        model.weight.grad = None
+    for optimizer in pair.optimizers:
+        optimizer.state.clear()
+    pair.trained(4, steps=BEFORE + 1)
+    assert pair.captures == 4
 
 
 @pytest.mark.parametrize(("spread", "gap", "same"), [(0.0, 0.0015, False), (0.001, 0.0015, True), (0.001, 0.01, False)])

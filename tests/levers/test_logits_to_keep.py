@@ -57,7 +57,7 @@ FEW: dict[str, tuple[int, Use]] = {
     "two positions": (8, lambda logits: logits[:, 1:3].sum(-1)),
     "flat": (1, lambda logits: logits.view(-1, CLASSES)[7].sum()),
     "by places": (2, lambda logits: logits.flatten(0, 1)[torch.tensor([3, 8])].sum()),
-    "of some of the last": (2, lambda logits: logits[:, -1][1:3].logsumexp(-1)),
+    "of some of the last": (4, lambda logits: logits[:, -1][1:3].logsumexp(-1)),
     "nobody": (0, lambda logits: torch.ones(2)),
 }
 
@@ -134,6 +134,89 @@ def test_under_autocast_and_compiled(rows: list[int]) -> None:
     assert sum(rows) == 8
 
 
+class Written(Model):
+    """Writes to the layer's input after it."""
+
+    def forward(self, x: Any) -> Any:
+        hidden = self.norm(self.embedding(x))
+        logits = self.head(hidden)
+        hidden.mul_(2)
+        return logits
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_layers_input_may_be_written_over(inference: bool) -> None:
+    bare, model = Written(), Written()
+    forward, _, _ = taken(model)
+    with torch.inference_mode() if inference else torch.no_grad():
+        check(forward(X)[:, -1], bare(X)[:, -1])
+
+
+def put_aside(model: Any) -> None:
+    model.head.weight.data, model.head.bias.data = model.head.weight.data * 2, model.head.bias.data + 1
+
+
+def written_over(model: Any) -> None:
+    model.head.weight.data.mul_(2)
+
+
+def loaded(model: Any) -> None:
+    model.load_state_dict({name: tensor + 1 for name, tensor in model.state_dict().items()})
+
+
+@pytest.mark.parametrize("change", [put_aside, written_over, loaded])
+@pytest.mark.parametrize("inference", [False, True])
+def test_weights_may_change_before_the_first_logits_are_used(
+    change: Callable[[Any], None], inference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two sets of weights are compared."""
+    monkeypatch.setattr(_heads, "COMPARED", 3)
+    model = Model()
+    forward, _, _ = taken(model)
+    with torch.inference_mode() if inference else torch.no_grad():
+        wanted = Model()(X)
+        logits, last = forward(X), forward(X)[:, -1]
+        change(model)
+        check((last + 0, logits + 0), (wanted[:, -1], wanted))
+        last[0] = 5.0
+        assert float(last.sum()) != pytest.approx(float(wanted[:, -1].sum()))
+
+
+@pytest.mark.parametrize("change", [put_aside, lambda model: model.bfloat16()])
+def test_logits_are_those_of_weights_that_were_put_aside(change: Callable[[Any], None]) -> None:
+    model = Model()
+    forward, _, _ = taken(model)
+    with torch.no_grad():
+        last = forward(X)[:, -1]
+        change(model)
+        check(last + 0, Model()(X)[:, -1])
+        last = Model()(X)[:, -1]
+        logits = taken(other := Model())[0](X)
+        other.head.bias.mul_(2)
+        with pytest.raises(RuntimeError, match="changed the weights"):
+            logits.sum()
+
+
+def by_out(last: Any) -> Any:
+    return torch.exp(last, out=last)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [by_out, lambda last: functional.relu(last, inplace=True), lambda last: last.data.add_(3),
+     lambda last: last.detach().add_(3)],
+)  # fmt: skip
+def test_what_is_written_into_rows_is_there_when_they_are_chosen_again(write: Use) -> None:
+    def use(logits: Any) -> Any:
+        last = logits[:, -1]
+        write(last)
+        return logits[:, -1], last, logits[:, -2:], logits
+
+    bare, model = Model(), Model()
+    with torch.no_grad():
+        check(use(taken(model)[0](X)), use(bare(X)))
+
+
 def test_a_head_whose_logits_are_needed_as_a_whole_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_heads, "PATIENCE_FOR_ROWS", 3)
     model = Model()
@@ -194,3 +277,22 @@ def test_a_script_that_generates_says_the_same(runner: Runner, tmp_path: Path) -
     plain, run = runner.apart([str(script)]), runner.under([str(script)], levers=(Lever(name="logits-to-keep"),))
     check_clean(run)
     assert run.output == plain.output and "50 " in plain.output
+
+
+def test_a_script_that_compares_two_sets_of_weights_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen rows are those of before; where it is the logits that are kept, they are, and the lever goes."""
+    bare, model = Model(), Model()
+    forward, _, refused = taken(model)
+    with torch.no_grad():
+        last, wanted = forward(X)[:, -1], bare(X)[:, -1]
+        for one in (bare, model):
+            one.head.weight.mul_(2)
+        check(last, wanted)
+        monkeypatch.setattr(_heads, "COMPARED", 3)
+        logits, wanted = forward(X), bare(X)
+        for one in (bare, model):
+            one.head.weight.mul_(2)
+        check(logits[:, -1], wanted[:, -1])
+        assert not refused
+        check(forward(X)[:, -1], bare(X)[:, -1])
+    assert refused == ["its logits are used after its weights have changed"]

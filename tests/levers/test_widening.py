@@ -63,6 +63,22 @@ def test_whoever_looks_finds_float32(change: Change) -> None:
     assert seen == [torch.float32] * 2
 
 
+SLOPES: dict[str, Change] = {
+    "plain": lambda logits: torch.autograd.grad(loss_of(logits), logits),
+    "of several": lambda logits: torch.autograd.grad(loss_of(logits) + logits.square().mean(), [logits]),
+    "transposed": lambda logits: torch.autograd.grad(
+        functional.cross_entropy(t := logits.transpose(1, 2), Y), [t, logits]
+    ),
+    "without a loss": lambda logits: torch.autograd.grad(logits.square().mean(), logits),
+}
+
+
+@pytest.mark.parametrize("slopes", SLOPES.values(), ids=SLOPES)
+def test_gradients_of_logits_whose_halves_a_loss_read(slopes: Change) -> None:
+    _, plain, _, wide = forwards()
+    check_equal(list(slopes(wide(X))), list(slopes(plain(X))), 1e-4)
+
+
 def test_what_is_not_a_loss_is_widened_at_once_after_some_forwards() -> None:
     wide = forwards()[-1]
     kinds = []

@@ -1,6 +1,7 @@
 """What the code of a model says of it: whether it has attention, by hand or fused, and shapes that depend on values."""
 
 import dis
+import inspect
 from collections.abc import Iterable
 from types import CodeType
 from typing import Any, Final
@@ -89,7 +90,7 @@ def _kernel_of(module: Any) -> str:
 
 
 def _looks(module: Any) -> bool:
-    forward = type(module).forward
+    forward = inspect.getattr_static(type(module), "forward", None)  # of TorchScript it is no attribute of the class
     code = getattr(getattr(forward, "__wrapped__", forward), "__code__", None)
     names = set(code.co_names) if code is not None else set()
     return not LOOKS.isdisjoint(names) and not NUMBERS.isdisjoint(names)

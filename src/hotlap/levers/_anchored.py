@@ -67,6 +67,34 @@ def possible() -> bool:
     return not any(name in sys.modules for name in HOOKING)
 
 
+def plain(parameters: Sequence[Any]) -> bool:
+    """Whether these may be left out of the graph now. Hooks are called once with the sum of all gradients, of which
+    others may come from outside of the model; what is no leaf (`functional_call`) has no gradient in place."""
+    import torch
+
+    hooks = any(map(attrgetter("_backward_hooks"), parameters))
+    later = any(map(attrgetter("_post_accumulate_grad_hooks"), parameters))
+    return not hooks and not later and {torch.nn.Parameter}.issuperset(map(type, parameters))
+
+
+def held(parameters: Sequence[Any]) -> bool:
+    """In a backward: whether the script keeps nodes of some of these, as those do that hook themselves to them."""
+    import torch
+
+    with torch.enable_grad():
+        nobodys = new_anchor("cpu") + 0  # a node in a graph, as theirs are
+    nodes = [*map(node_of, parameters), nobodys.grad_fn.next_functions[0][0]]
+    *counts, own = map(sys.getrefcount, nodes)
+    return any(count > own for count in counts)
+
+
+def node_of(leaf: Any) -> Any:
+    """Its node in autograd's graph, which adds up its gradient."""
+    import torch
+
+    return torch.autograd.graph.get_gradient_edge(leaf).node
+
+
 def adds_up(node: Any) -> bool:
     """In a backward: whether it adds up the gradient of the leaf of this node, and does not merely give that, or those
     of others, to who asks."""
@@ -82,15 +110,15 @@ def add_up(parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
     """As the nodes of the parameters would: hooks, then the first gradient as it is, others added."""
     import torch
 
-    pairs = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    pairs = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None and p.requires_grad]
     if any(map(attrgetter("_backward_hooks"), parameters)):
         pairs = [(p, _hooked(p, g)) for p, g in pairs]
     adding: list[tuple[Any, Any]] = []
     for p, g in pairs:
         if p.grad is None:
             p.grad = g
-        elif torch.is_grad_enabled() or p.grad.layout != torch.strided or p.grad.dtype != g.dtype:
-            p.grad = p.grad + g
+        elif torch.is_grad_enabled() or p.grad.layout != torch.strided:
+            p.grad = g + p.grad
         else:
             adding.append((p.grad, g))
     if adding:
@@ -102,10 +130,11 @@ def add_up(parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
 
 
 def _hooked(p: Any, gradient: Any) -> Any:
-    for hook in tuple((p._backward_hooks or {}).values()):
+    hooks = tuple((p._backward_hooks or {}).values())
+    for hook in hooks:
         made = hook(gradient)
         gradient = gradient if made is None else made
-    return gradient
+    return gradient.clone() if hooks else gradient  # a hook may have kept it
 
 
 def install() -> None:
@@ -128,10 +157,10 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        wanted = _several(call.arguments["inputs"])
+        call.arguments["inputs"] = wanted = _several(call.arguments["inputs"])
         tokens = _of(wanted)
         if not tokens:
-            return original(*args, **kwargs)
+            return original(*call.args, **call.kwargs)
         made = _asked(original, call, wanted, tokens)
         materialize, unused = call.arguments.get("materialize_grads", False), call.arguments.get("allow_unused")
         if materialize:
@@ -146,20 +175,27 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _asked(original: Callable[..., Any], call: inspect.BoundArguments, wanted: Any, tokens: Sequence[Token]) -> Any:
     """Gradients of what is in the graph, and of parameters that are not."""
-    anchors = [token.anchor for token in tokens]
-    ask = {**call.arguments, "inputs": (*wanted, *anchors), "allow_unused": True}
+    ask = {**call.arguments, "allow_unused": True}
     if "materialize_grads" in ask:
         ask["materialize_grads"] = False
+    made, found = _collected(original, ask, wanted, tokens)
+    once = {id(p): p for p in wanted}
+    hooked = {key: _hooked(once[key], g) for key, g in found.items() if key in once}
+    return [_sum(g, hooked.get(id(p))) for p, g in zip(wanted, made[: len(wanted)], strict=True)]
+
+
+def _collected(original: Callable[..., Any], ask: Any, wanted: Any, tokens: Sequence[Token]) -> tuple[Any, Any]:
+    """What a function returns that is asked for the anchors too, and by the parameter's id what these stand for."""
     found: dict[int, Any] = {}
     before = [token.collected for token in tokens]  # a backward may ask itself
     for token in tokens:
         token.collected = found
     try:
-        made = original(**ask)[: len(wanted)]
+        made = original(**{**ask, "inputs": (*wanted, *(token.anchor for token in tokens))})
     finally:
         for token, was in zip(tokens, before, strict=True):
             token.collected = was
-    return [_sum(g, found.get(id(p))) for p, g in zip(wanted, made, strict=True)]
+    return made, found
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,15 +209,13 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         call = signature.bind(*args, **kwargs)
         wanted = _several(call.arguments.get("inputs"))
-        if not _of(wanted):
+        tokens = _of(wanted)
+        if not tokens:
             return original(*args, **kwargs)
-        once = {id(p): p for p in wanted}
-        said = call.arguments
-        given = said.get("grad_tensors") if said.get("grad_variables") is None else said["grad_variables"]
-        keep, create = said.get("retain_graph"), bool(said.get("create_graph"))
-        made = torch.autograd.grad(said["tensors"], tuple(once.values()), given, keep, create, allow_unused=True)
-        with torch.set_grad_enabled(create):
-            add_up(tuple(once.values()), made)
+        _, found = _collected(original, call.arguments, wanted, tokens)
+        asked = tuple({id(p): p for p in wanted if id(p) in found}.values())
+        with torch.set_grad_enabled(bool(call.arguments.get("create_graph"))):
+            add_up(asked, [found[id(p)] for p in asked])
         return None
 
     return backward

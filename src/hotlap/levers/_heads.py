@@ -85,7 +85,7 @@ class Head:
         self.module: Callable[[], Any] = weakref.ref(module)
         self.made = self.fused = 0
         self.last, self.wrong = "nothing does", ""
-        self.watch = Watch(self.count, self.note, self.compare if every.rows else None)
+        self.watch = Watch(self.count, self.note, self.compare if every.rows else None, self.come_late)
         module.__dict__["_compiled_call_impl"] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,9 +101,20 @@ class Head:
         if (self.made > (PATIENCE_FOR_ROWS if rows else PATIENCE) and not self.fused) or self.wrong:
             self.leave(module)
             return module(*args)
-        logits = Product(args[0], module.weight, module.bias, product_dtype(args[0]), self.watch, rows=rows)
+        logits = (self.of_rows if rows else self.of_loss)(module, args[0])
         self.every.made.add(logits)
         return lazy_logits(logits)
+
+    def of_loss(self, module: Any, hidden: Any) -> Product:
+        return Product(hidden, module.weight, module.bias, product_dtype(hidden), self.watch)
+
+    def of_rows(self, module: Any, hidden: Any) -> Product:
+        """Of a copy of the layer's input, which may be written over, and of weights that lie where they lie now. Until
+        rows were chosen some times, the logits are there as a whole."""
+        weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
+        with torch.inference_mode(False), torch.no_grad():
+            whole = module._call_impl(hidden) if self.fused < COMPARED else None
+        return Product(hidden.clone(), weight, bias, product_dtype(hidden), self.watch, rows=True, whole=whole)
 
     def count(self) -> None:
         """A loss was taken in chunks, or some rows were computed alone."""
@@ -120,6 +131,10 @@ class Head:
     def note(self, name: str) -> None:
         """A function needed the logits."""
         self.last = f"{name} does"
+
+    def come_late(self) -> None:
+        """Logits were used after the weights had changed, as scripts do that compare two sets of weights."""
+        self.wrong = "its logits are used after its weights have changed"
 
     def end_graphs(self) -> None:
         """Let torch.compile call this head where it is instead of taking it into its graph."""

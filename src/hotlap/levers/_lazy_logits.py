@@ -26,20 +26,21 @@ DESCRIBING: Final = frozenset((
 """What is known without the values."""
 WRITING: Final = frozenset((
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ifloordiv__", "__imod__",
-    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__",
+    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "data",
 ))  # fmt: skip
-"""Beside methods whose names end with `_`."""
+"""Beside methods whose names end with `_`. What is written into `data` is not told by its version."""
 
 
 @dataclass(frozen=True)
 class Watch:
     """Told what becomes of the logits of a head. fused: a loss took them, or some of their rows were computed alone;
     differs: how far some rows that were computed alone lie from those of the whole (relative, of norms), None where
-    that is not looked at."""
+    that is not looked at; late: the weights were others by the time that they were needed."""
 
     fused: Callable[[], None]
     computed: Callable[[str], None]
     differs: Callable[[Callable[[], float]], None] | None = None
+    late: Callable[[], None] = lambda: None
 
 
 @dataclass(eq=False)
@@ -48,7 +49,8 @@ class Product:
     last. weight: None where hidden are the logits already, in half precision, and only have to be widened. parent,
     replay: the logits that these were made of, and how, for where the values are needed. kept: weight and bias as they
     were, where they have changed since. rows: they were made without gradients, and rows that are chosen of them are
-    computed alone; alone: the version of such a value as it was computed."""
+    computed alone; alone: the version of such a value as it was computed; whole: the logits, where rows are only
+    compared with them; taken: a loss read the halves."""
 
     hidden: torch.Tensor
     weight: torch.Tensor | None
@@ -62,17 +64,30 @@ class Product:
     value: torch.Tensor | None = None
     made: list[Any] = field(default_factory=list)
     kept: tuple[torch.Tensor, torch.Tensor | None] | None = None
-    version: int = 0
+    versions: tuple[int, ...] = ()
     alone: int | None = None
+    whole: torch.Tensor | None = None
+    taken: bool = False
 
     def __post_init__(self) -> None:
-        self.version = 0 if self.weight is None else self.weight._version
+        self.versions = self._versions()
+
+    def _versions(self) -> tuple[int, ...]:
+        return tuple(t._version for t in (self.weight, self.bias) if t is not None)
+
+    def changed(self) -> bool:
+        """Whether the weights are others by now."""
+        return self.kept is None and self._versions() != self.versions
 
     def compute(self) -> torch.Tensor:
         """The product, differentiable where gradients are on. Raises RuntimeError where the weights are gone."""
-        weight, bias = self.kept or (self.weight, self.bias)
-        if self.kept is None and weight is not None and weight._version != self.version:
+        if self.whole is not None:
+            if self.changed():
+                self.watch.late()
+            return self.whole
+        if self.changed():
             raise RuntimeError("hotlap: logits are used after something changed the weights")
+        weight, bias = self.kept or (self.weight, self.bias)
         return product(self.hidden, weight, bias, self.dtype)
 
 
@@ -99,6 +114,8 @@ class LazyLogits(torch.Tensor):  # type: ignore[misc]
         if name in DESCRIBING:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        if name == "grad" and getattr(func, "__module__", "") == "torch.autograd":
+            return _differentiated(func, *args, **kwargs)
         first = args[0] if args else None
         if isinstance(first, LazyLogits):
             if name in WRITING or (name.endswith("_") and not name.endswith("__")):
@@ -183,7 +200,7 @@ def values(logits: LazyLogits) -> torch.Tensor:
         with torch.inference_mode(False), torch.set_grad_enabled(logits.requires_grad):
             if lazy.parent is None:
                 lazy.value = lazy.compute()
-            elif _of_fewer_rows(lazy, lazy.parent.lazy):
+            elif _of_fewer_rows(lazy, lazy.parent.lazy) and not _written(_first(logits)):
                 lazy.value = _rows_alone(logits, lazy.parent)
             else:
                 lazy.value = lazy.replay(values(lazy.parent))
@@ -204,13 +221,34 @@ def _of_fewer_rows(lazy: Product, parent: Product) -> bool:
     return lazy.rows and parent.value is None and lazy.hidden.numel() < parent.hidden.numel()
 
 
+def _first(logits: LazyLogits) -> LazyLogits:
+    """Those that they were made of."""
+    while logits.lazy.parent is not None:
+        logits = logits.lazy.parent
+    return logits
+
+
+def _written(logits: LazyLogits) -> bool:
+    """Whether something was written into rows that were computed alone."""
+    return _written_itself(logits.lazy) or any(map(_written, _made_of(logits.lazy)))
+
+
+def _written_itself(lazy: Product) -> bool:
+    return lazy.alone is not None and lazy.value is not None and lazy.value._version != lazy.alone
+
+
 def _rows_alone(logits: LazyLogits, parent: LazyLogits) -> torch.Tensor:
     """Chosen rows, without the others."""
-    lazy = logits.lazy
-    found = lazy.compute()
-    found = (found.transpose(-1, -2) if lazy.swapped else found).to(logits.dtype)
-    if lazy.watch.differs is not None:
-        lazy.watch.differs(lambda: relative_error(found, lazy.replay(_computed_apart(parent))))
+    lazy, whole = logits.lazy, _first(logits).lazy.whole
+    if whole is not None and lazy.changed():
+        lazy.watch.late()
+        found = lazy.replay(_computed_apart(parent)).clone()
+    else:
+        found = lazy.compute()
+        found = (found.transpose(-1, -2) if lazy.swapped else found).to(logits.dtype)
+        if lazy.watch.differs is not None:
+            lazy.watch.differs(lambda: relative_error(found, lazy.replay(_computed_apart(parent))))
+        found = found if whole is None else lazy.replay(_computed_apart(parent)).clone()
     lazy.alone = found._version
     lazy.watch.fused()
     return found
@@ -225,26 +263,38 @@ def _computed_apart(logits: LazyLogits) -> Any:
 def _bring_back(logits: LazyLogits, whole: torch.Tensor) -> None:
     """Into logits that are computed now, what was written into rows of them that were computed alone before."""
     lazy = logits.lazy
-    if lazy.alone is not None and lazy.value is not None and lazy.value._version != lazy.alone:
-        place = lazy.replay(whole)
-        if place.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
-            place.copy_(lazy.value)
+    if not _written(logits) or not _same_memory(place := lazy.replay(whole), whole):
+        return
+    if _written_itself(lazy):
+        place.copy_(lazy.value)
+    for other in _made_of(lazy):
+        _bring_back(other, place)
+
+
+def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
 
 
 def _share(logits: LazyLogits) -> None:
     """Before something is written into them: those that are views of one another have the same memory from now on."""
     if logits.lazy.rows:
-        while logits.lazy.parent is not None:
-            logits = logits.lazy.parent
+        logits = _first(logits)
         values(logits)
         _settle(logits)
 
 
-def _settle(logits: LazyLogits) -> None:
+def _settle(logits: LazyLogits, before: torch.Tensor | None = None) -> None:
+    """Those that were made of logits are parts of their value from now on. before: what that was."""
+    value = logits.lazy.value
+    assert value is not None, "it was computed"
     for other in _made_of(logits.lazy):
-        if other.lazy.value is None or other.lazy.alone is not None:
-            other.lazy.value, other.lazy.alone = other.lazy.replay(logits.lazy.value), None
-        _settle(other)
+        was = other.lazy.value
+        apart = was is None or other.lazy.alone is not None or (before is not None and _same_memory(was, before))
+        made = other.lazy.replay(value) if apart else None
+        if made is not None and (was is None or _same_memory(made, value)):
+            other.lazy.value = made
+        other.lazy.alone = None
+        _settle(other, was)
 
 
 def _with_values(found: Any, name: str, detached: bool = False) -> Any:
@@ -304,7 +354,23 @@ def _of_half(logits: LazyLogits, *args: Any, **kwargs: Any) -> Any:
     if loss is None or any(isinstance(item, LazyLogits) for item in (*args, *kwargs.values())):
         return None
     lazy.watch.fused()
+    _first(logits).lazy.taken = True
     return loss(lazy.hidden.transpose(-1, -2) if lazy.swapped else lazy.hidden, *args, **kwargs)
+
+
+def _differentiated(func: Any, outputs: Any, inputs: Any, **kwargs: Any) -> Any:
+    """`torch.autograd.grad`, also of logits whose halves a loss read."""
+    halves = [isinstance(one, LazyLogits) and _first(one).lazy.taken and _untouched(one.lazy) for one in inputs]
+    asked = tuple(one.lazy.hidden if half else one for one, half in zip(inputs, halves, strict=True))
+    found = func(_with_values(outputs, "grad"), _with_values(asked, "grad"), **_with_values(kwargs, "grad"))
+    return tuple(
+        g if g is None or not half else (g.transpose(-1, -2) if one.lazy.swapped else g).to(one.dtype)
+        for g, one, half in zip(found, inputs, halves, strict=True)
+    )
+
+
+def _untouched(lazy: Product) -> bool:
+    return lazy.value is None or lazy.value._version == 0
 
 
 @cache
@@ -321,7 +387,9 @@ def _another(logits: LazyLogits, replay: Callable[[Any], Any], hidden: Any = Non
     lazy = logits.lazy
     seen_as = changes.pop("seen_as", logits.dtype)
     hidden = lazy.hidden if hidden is None else hidden
-    made = lazy_logits(replace(lazy, hidden=hidden, parent=logits, replay=replay, made=[], **changes), seen_as)
+    made = lazy_logits(
+        replace(lazy, hidden=hidden, parent=logits, replay=replay, made=[], whole=None, taken=False, **changes), seen_as
+    )
     lazy.made.append(weakref.ref(made))
     return made
 
@@ -356,7 +424,10 @@ def _chosen(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
     (index,) = args
     if not _of_rows(index, logits.dim()):
         return None
-    return _another(logits, lambda found: found[index], logits.lazy.hidden[index])
+    made = _another(logits, lambda found: found[index], logits.lazy.hidden[index])
+    if _of_fewer_rows(made.lazy, logits.lazy):
+        values(made)  # at once: the weights may be others when they are used
+    return made
 
 
 def _of_rows(index: Any, dims: int) -> bool:
@@ -373,6 +444,10 @@ def _of_rows(index: Any, dims: int) -> bool:
 def _copied(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
     """Also of the hidden values: those that a CUDA graph returns are written over by its next replay."""
     return None if args or kwargs else _another(logits, func, func(logits.lazy.hidden))
+
+
+def _detached(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
+    return _another(logits, func) if logits.lazy.rows else None
 
 
 def _widened(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
@@ -393,4 +468,5 @@ CHANGES: Final[dict[str, Callable[..., Any]]] = {
     **dict.fromkeys(("clone", "contiguous"), _copied),
     **dict.fromkeys(("float", "to"), _widened),
     "__getitem__": _chosen,
+    "detach": _detached,
 }

@@ -49,7 +49,7 @@ class Model:
         # Classes of tensors that wrap others have no address of their own, and other values only by being another.
         whole = all(type(tensor).__name__ in {"Tensor", "Parameter"} for tensor in self._held.values())
         self._address: Callable[[Any], int] = _data_ptr() if whole else id
-        self._size: Callable[[Any], Any] = _shape() if whole else id
+        self._sizes_of: tuple[Callable[[Any], Any], ...] = _shape() if whole else ()
         self._was = self._now()
 
     @property
@@ -61,7 +61,7 @@ class Model:
         tensors = self._held.values()
         return (
             list(map(self._address, tensors)),
-            list(map(self._size, tensors)),
+            [list(map(size, tensors)) for size in self._sizes_of],
             self._plain.values(),
             list(map(id, self._other.values())),
             [[item if type(item) in PLAIN else id(item) for item in items] for items in self._lists],
@@ -96,10 +96,10 @@ def _data_ptr() -> Callable[[Any], int]:
     return torch.Tensor.data_ptr  # type: ignore[no-any-return]
 
 
-def _shape() -> Callable[[Any], Any]:
+def _shape() -> tuple[Callable[[Any], Any], ...]:
     import torch
 
-    return torch.Tensor.size  # type: ignore[no-any-return]
+    return torch.Tensor.size, torch.Tensor.stride
 
 
 def _generator(item: Any) -> bool:

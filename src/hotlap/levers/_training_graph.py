@@ -12,6 +12,7 @@ it, which is also what a recorded update wants (`_update_graph`). Where the scri
 backward (it accumulates, or keeps them), they are left as they are, and it gets copies.
 """
 
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ ELSEWHERE: Final = 0.02
 """Relative (of norms) difference of two ordinary calls on two streams, in half precision: each stream has a workspace
 of its own, by which libraries choose their kernels. What has to show is a parameter that was not taken for another."""
 STALE: Final = "hotlap's graph-training: a backward came a second time, after another forward"
+FREED: Final = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Specify retain_graph=True if you need to backward through the graph a second time."
+)
 TWICE: Final = "the script differentiates its gradients again"
 EXCHANGING: Final = ("torch.distributed.", "torch.nn.parallel.", "deepspeed.")
 """Packages of modules that keep account of each forward and backward outside of Python."""
@@ -101,6 +106,13 @@ class TrainingBucket(Bucket):
         fresh = [None if own is None else own.clone() for own in reached]
         restore_all(held, saved)
         return fresh
+
+    def whole(self, used: Sequence[bool]) -> bool:
+        """Whether the graph is freed by a backward of these outputs: others may have one of their own, whose backward
+        comes later."""
+        reached = [any(of) for of in zip(*(row for row, yes in zip(self.reach, used, strict=True) if yes), strict=True)]
+        others = [row for row, yes in zip(self.reach, used, strict=True) if any(row) and not yes]
+        return all(any(map(operator.and_, row, reached)) for row in others)
 
     def _reached(self, used: tuple[bool, ...]) -> list[Any]:
         """Gradients of inputs, None of those that nothing which the script used depends on: that is not the same to an
@@ -188,11 +200,9 @@ class GraphedTraining(GraphedForward):
                 leaf.grad_fn.register_prehook(note)
 
     def _look_at_backward(self) -> None:
-        import torch
-
         parameters = [p for p in self._parameters() if p.requires_grad]
-        nodes = (torch.autograd.graph.get_gradient_edge(p).node for p in parameters)
-        if not any(map(_anchored.adds_up, nodes)):
+        nodes = map(_anchored.node_of, parameters)
+        if _anchored.held(parameters) or not any(map(_anchored.adds_up, nodes)):
             self._anchor = None
         elif self._anchor is None:
             self._anchor = _anchored.new_anchor(parameters[0].device)
@@ -221,8 +231,8 @@ class GraphedTraining(GraphedForward):
 
         self.replays += 1
         self.serial += 1
-        anchor = self._anchor
         parameters = [p for p in self._current if p.requires_grad]
+        anchor = self._anchor if _anchored.plain(parameters) else None
         token = Token() if anchor is None else _anchored.awaiting(self, anchor, parameters)
         self._token = weakref.ref(token)
         call = Awaited(token, parameters, partial(self._forward, *args, **kwargs))
@@ -278,8 +288,6 @@ class GraphedTraining(GraphedForward):
         self, bucket: TrainingBucket, inputs: Inputs, args: Any, kwargs: Any, again: Callable[[], bool]
     ) -> str:
         """Record forward and backward; why replays of them are not used, "" if they are."""
-        import torch
-
         if not self._room():
             return "device memory has no room for what it keeps for the backward"
         if any(p._backward_hooks for p in self._parameters()):
@@ -296,7 +304,9 @@ class GraphedTraining(GraphedForward):
         with aliased(self._module()):
             call = call_with(bucket.inputs)
             rehearsed = self._rehearsed(call)
-            bucket.gradients = [None if g is None else torch.empty_like(g) for g in call.gradients]
+            bucket.gradients = [
+                None if g is None else _place(t, g) for t, g in zip(call.wanted, call.gradients, strict=True)
+            ]
             again()
             call = call_with(bucket.inputs)
             bucket.forward = self._capture(call.make)
@@ -339,6 +349,18 @@ class GraphedTraining(GraphedForward):
         self._rehearse(call.make)
         self._rehearse(call.differentiate)
         return call.results()
+
+
+def _place(tensor: Any, gradient: Any) -> Any:
+    """Where a gradient is left: laid out as its tensor is, as autograd lays it out."""
+    import torch
+
+    if gradient.layout != torch.strided:
+        return torch.empty_like(gradient)
+    place = torch.empty_like(tensor, dtype=gradient.dtype, requires_grad=False)
+    if place.stride() != tensor.stride():
+        place = place.contiguous()
+    return place
 
 
 def missing() -> str:
@@ -397,6 +419,7 @@ def _function() -> Any:
             ctx.set_materialize_grads(False)
             ctx.graphed, ctx.bucket, ctx.serial = graphed, bucket, graphed.serial
             ctx.call, ctx.inputs = call, inputs.tensors
+            ctx.freed = (False,) * len(bucket.cotangents)
             bucket.bring(inputs)
             bucket.replay()
             made = tuple(tensor.clone() for tensor in bucket.tensors())
@@ -406,6 +429,9 @@ def _function() -> Any:
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            used = tuple(given is not None for given in gradients)
+            if ctx.call is None or any(map(operator.and_, used, ctx.freed)):
+                raise RuntimeError(FREED)
             made = ctx.graphed.again(ctx, gradients) if torch.is_grad_enabled() else None
             if made is None:
                 made = once(ctx, *gradients)
@@ -415,7 +441,9 @@ def _function() -> Any:
                 token.settle(made[own:], ctx.next_functions[-1][0])
                 made = [*made[:own], None]
             if not torch._C._autograd._get_current_graph_task_keep_graph():
-                ctx.call = ctx.inputs = None
+                ctx.freed = tuple(map(operator.or_, used, ctx.freed))
+                if ctx.bucket.whole(ctx.freed):
+                    ctx.call = ctx.inputs = None
             return None, None, None, None, *made
 
     return Replay

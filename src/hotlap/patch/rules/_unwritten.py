@@ -109,8 +109,8 @@ REASONS: dict[str, Unwritten] = {
         _losses,
     ),
     "logits-to-keep": Unwritten(
-        "the forward has to know which positions its caller will use: give it a parameter for that, and cut the input of "
-        "the last layer",
+        "the forward has to know which positions its caller will use: give it a parameter for that, and cut the input "
+        "of the last layer",
         _losses,
     ),
     "chunked-cumsum": Unwritten(
