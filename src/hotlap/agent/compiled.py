@@ -25,9 +25,13 @@ def end_compile_workers() -> None:
 
     Nothing of this is public, so what does not look as in torch 2.11 to 2.13 is left to end as it will.
     """
-    for pool in list(getattr(sys.modules.get("torch._inductor.async_compile"), "_pool_set", ())):
+    module = sys.modules.get("torch._inductor.async_compile")
+    awaited = getattr(getattr(module, "AsyncCompile", None), "_ready_future", None)  # of a job that does nothing
+    for pool in list(getattr(module, "_pool_set", ())):
         process, lock = getattr(pool, "process", None), getattr(pool, "write_lock", None)
-        if isinstance(process, subprocess.Popen) and lock is not None and getattr(pool, "pending_futures", True) == {}:
+        if not isinstance(process, subprocess.Popen) or lock is None or not hasattr(pool, "pending_futures"):
+            continue
+        if all(job is awaited for job in pool.pending_futures.copy().values()):
             with lock:
                 pool.running = False  # nobody wonders that it ended, or waits
             process.kill()
