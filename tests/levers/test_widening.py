@@ -113,3 +113,12 @@ def test_the_loss_inside_of_the_forward_and_logits_nobody_reads() -> None:
     assert type(wide(X)[0]) is LazyLogits and type(wide(X)[1]) is torch.Tensor
     assert torch.equal(wide(X)[0].argmax(-1), plain(X)[0].argmax(-1)) and Y.shape == X.shape
     assert float(loss_of(wide(X)[0]).detach()) == pytest.approx(float(loss_of(plain(X)[0]).detach()))
+
+
+def scripted(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, classes)
+
+
+def test_torchscript_takes_the_loss_as_it_was() -> None:
+    logits, classes = torch.randn(4, 5), torch.tensor([0, 1, 2, 3])
+    assert torch.equal(torch.jit.script(scripted)(logits, classes), scripted(logits, classes))

@@ -31,4 +31,7 @@ def compile_losses() -> None:
         return original(input.float(), *args, **kwargs)
 
     cross_entropy.of_half = torch.compile(widened)  # type: ignore[attr-defined]
+    # TorchScript takes the original in its place, as it does for what `torch.jit.script_if_tracing` made.
+    setattr(cross_entropy, "__script_if_tracing_wrapper", True)
+    setattr(cross_entropy, "__original_fn", original)
     functional.cross_entropy = cross_entropy
