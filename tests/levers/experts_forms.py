@@ -341,6 +341,15 @@ class InPlace(nn.Module):
         return self.inner(x.mul_(0.5))
 
 
+class InPlaceByName(InPlace):
+    """The same by a keyword."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            torch.mul(x, 0.5, out=x.data)
+        return self.inner(x)
+
+
 class Scaled(nn.Module):
     """made: so many so far; each has a number of its own."""
 

@@ -145,6 +145,7 @@ def test_contents_are_told_apart_by_types_and_bits(lever: In) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert forward([1.0]).dtype == torch.float32
+    assert lever.used == 2 * len(nests) + 3
 
 
 def test_what_the_script_does_to_a_tensor_is_its_own_affair(lever: In) -> None:
@@ -268,6 +269,7 @@ def test_under_other_modes_transforms_and_inference_torch_makes_them(lever: In) 
         assert forward(lambda: torch.tensor([1.0])).is_meta and torch.tensor([1.0]).is_meta
         assert forward(lambda: torch.arange(2)).is_meta
     assert not lever.used
+    assert not forward(lambda: torch.tensor([1.0], device="cpu")).is_inference() and lever.used == 1
 
 
 def test_checkpointed_parts_save_the_same_in_each_run(lever: In) -> None:
@@ -307,6 +309,9 @@ def test_classes_of_tensors_are_told_what_they_know(lever: In) -> None:
     forward = lever(lambda x: [x[[1]], x.new_tensor([1]), x.to("cpu")])
     for call in (forward, lambda x: [x[[1]], x.new_tensor([1]), x.to("cpu")]):
         assert call(told) == ["an item", "a new one", "moved"]
+    assert not lever.used
+    forward(torch.zeros(3))
+    assert lever.used == 2, "the mode looks"
 
 
 def compiled_part(x: torch.Tensor) -> torch.Tensor:
@@ -405,7 +410,7 @@ def test_a_forward_with_them_is_recorded(lever: In, monkeypatch: pytest.MonkeyPa
         assert all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
         for p in (*model.parameters(), *twin.parameters()):
             p.grad = None
-    assert not lever.whys and forward.replays == 12 - 2 * BEFORE and forward.changes == 1
+    assert lever.used and not lever.whys and forward.replays == 12 - 2 * BEFORE and forward.changes == 1
 
 
 class Indexed(nn.Module):
@@ -440,7 +445,7 @@ def test_what_may_be_recorded(lever: In, how: Callable[[torch.Tensor], Any], why
 
 
 def test_a_script_trains_the_same(runner: Runner) -> None:
-    before = "import hotlap.levers._constants; hotlap.levers._constants.AWAY = ('cpu',)"
+    before = "import hotlap.levers._constants as own; own.AWAY, own.PATIENCE = ('cpu',), 1"  # or it leaves, a problem
     bare = runner.bare("constants.py")
     ran = runner.forked("constants.py", before=before, levers=(Lever(name="constant-tensors"),))
     check_clean(ran)

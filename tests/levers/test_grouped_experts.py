@@ -172,6 +172,7 @@ def test_evaluation_is_compared_apart_and_draws_nothing() -> None:
 
 def test_the_loads_are_the_loops_to_the_bit() -> None:
     pair = Pair(made(forms.Zoo)).train()
+    assert pair.used
     for seed in range(4):
         assert torch.equal(pair.forward(rows(seed, 21))[1], pair.twin(rows(seed, 21))[1])
 
@@ -180,6 +181,7 @@ def test_the_loads_are_the_loops_to_the_bit() -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_no_graph_break(kind: Any, backend: str) -> None:
     pair = Pair(made(kind)).train()
+    assert pair.used
     torch._dynamo.reset()
     compiled = torch.compile(pair.forward, fullgraph=False, backend=backend)
     whole = torch.compile(pair.model, fullgraph=True, backend=backend)
@@ -270,6 +272,7 @@ def test_experts_that_others_look_at(how: str) -> None:
         (lambda: forms.Norm(partial(nn.BatchNorm1d, affine=False, track_running_stats=False)), "of its own"),
         (partial(Expert, drop=0.5), "draws random numbers"),
         (forms.InPlace, "writes to the rows"),
+        (forms.InPlaceByName, "writes to the rows"),
         (forms.Counted, "differs by"),
     ],
 )
@@ -350,6 +353,7 @@ class Beyond(Layer):
 
 def test_copies_and_pickles_have_the_script_own_forward() -> None:
     pair = Pair(made(forms.Zoo)).train()
+    assert pair.used and MARK in vars(pair.model)
     for other in (copy.deepcopy(pair.model), pickle.loads(pickle.dumps(pair.model))):
         assert vars(other).get(MARK) is None
         torch.testing.assert_close(other(rows()), pair.twin(rows()))
@@ -358,6 +362,7 @@ def test_copies_and_pickles_have_the_script_own_forward() -> None:
 
 def test_second_derivatives() -> None:
     pair = Pair(made(forms.Where)).train()
+    assert pair.used
     found = []
     for run in (pair.forward, pair.twin):
         x = rows(3).requires_grad_()
@@ -427,10 +432,22 @@ def test_the_products_of_groups(pads: bool, monkeypatch: pytest.MonkeyPatch) -> 
     assert _padded(x, [9, 9, 9]) is None, "three times as many rows"
 
 
+TELL = """
+import atexit, hotlap.levers.grouped_experts as own
+made, enter = [], own.Grouped.__init__
+def init(self, seams):
+    enter(self, seams)
+    made.append(self)
+own.Grouped.__init__ = init
+atexit.register(lambda: print("ready", sum(mark.used for grouped in made for mark in grouped.marks)))
+"""
+
+
 def test_a_script_trains_the_same(runner: Runner) -> None:
     bare = runner.bare("experts.py")
-    ran = runner.forked("experts.py", levers=USE)
+    ran = runner.forked("experts.py", before=TELL, levers=USE)
     check_clean(ran)
+    assert "ready 2" in ran.output, "both layers"
     assert ran.losses == pytest.approx(bare.losses, rel=1e-5) and len(bare.losses) == 6
     assert ran.facts.roots[0].experts == 4
     assert '"grouped-experts"' in (ran.ranks[0] / "levers.jsonl").read_text()

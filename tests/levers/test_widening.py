@@ -8,9 +8,10 @@ import torch
 from test_linear_cross_entropy import FUSED, NEEDED, Change, Model, X, Y, check_equal, loss_of, step
 from torch.nn import functional
 
-from hotlap.levers import _autocast, _losses
-from hotlap.levers._autocast import Widening, autocasting, large
+from hotlap.levers import _losses, _widening
+from hotlap.levers._autocast import autocasting
 from hotlap.levers._lazy_logits import LazyLogits
+from hotlap.levers._widening import Widening, large
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +26,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.dtype]]:
 
         return noting
 
-    monkeypatch.setattr(_autocast, "LEAST_LOGITS", 1)
-    monkeypatch.setattr(_autocast, "DEVICES", ("cpu",))
+    monkeypatch.setattr(_widening, "LEAST_LOGITS", 1)
+    monkeypatch.setattr(_widening, "DEVICES", ("cpu",))
     monkeypatch.setattr(functional, "cross_entropy", functional.cross_entropy)
     monkeypatch.setattr(torch, "compile", compile_)
     _losses.compile_losses()
@@ -82,11 +83,11 @@ def test_gradients_of_logits_whose_halves_a_loss_read(slopes: Change) -> None:
 def test_what_is_not_a_loss_is_widened_at_once_after_some_forwards() -> None:
     wide = forwards()[-1]
     kinds = []
-    for _ in range(_autocast.PATIENCE + 2):
+    for _ in range(_widening.PATIENCE + 2):
         logits = wide(X)
         kinds.append(type(logits) is LazyLogits)
         logits.softmax(-1).square().sum().backward()
-    assert kinds == [True] * _autocast.PATIENCE + [False] * 2
+    assert kinds == [True] * _widening.PATIENCE + [False] * 2
     with torch.no_grad():
         assert type(wide(X)) is torch.Tensor and wide(X).dtype is torch.float32
 
@@ -97,7 +98,7 @@ def test_where_it_keeps_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert type(wide(X)) is torch.Tensor and wide(X).dtype is torch.bfloat16
     inside = torch.utils.checkpoint.checkpoint(lambda x: type(wide(x)), X, use_reentrant=False)
     assert inside is torch.Tensor
-    monkeypatch.setattr(_autocast, "LEAST_LOGITS", 1 << 22)
+    monkeypatch.setattr(_widening, "LEAST_LOGITS", 1 << 22)
     assert type(wide(X)) is torch.Tensor and wide(X).dtype is torch.float32
     monkeypatch.undo()
     assert not hasattr(functional.cross_entropy, "of_half"), "nothing is compiled"

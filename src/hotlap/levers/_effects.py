@@ -110,7 +110,7 @@ def _watch(effects: Effects) -> Any:
             by_value = values_of & set(func.tags) and not _by_integers(func, args)
             if by_value or func._schema.name.removeprefix("aten::") in WAITS:
                 effects.waits = effects.waits or str(func._schema.name)
-            effects.written |= {key for key in map(storage, _changed(func, args, kwargs)) if key not in self.made}
+            effects.written |= {key for key in map(storage, written_by(func, args, kwargs)) if key not in self.made}
             output = func(*args, **kwargs)
             known = {key for key, _ in given}
             seeds = func._schema.name.startswith("aten::_scaled_dot_product")  # on the host, and of the host
@@ -146,7 +146,16 @@ def _hooks(effects: Effects) -> Any:
     return Hooks()
 
 
-def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+def checkpointing() -> bool:
+    """Whether what this call keeps for the backward is computed again there, which has to be done in the same way."""
+    import torch
+
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = top(False) if top is not None else ()
+    return any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks or ())
+
+
+def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """The arguments of an op that it writes to."""
     for at, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -5,7 +5,7 @@ op has to be elementwise, or one of a few that leave the rows where they are.
 """
 
 import dis
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotlap.agent.reach import reachable
 
-from ._effects import PLAIN, hooks_of, hooks_of_all, storage
+from ._effects import PLAIN, hooks_of, hooks_of_all, storage, values, written_by
 from ._experts_plan import Layout, Linear, has_grouped
+from ._training_call import tensors
 
 STORES: Final = frozenset({"STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"})
 KEEPERS: Final = frozenset({"append", "extend", "insert", "update", "setdefault", "pop", "print", "register_buffer"})
@@ -120,14 +121,14 @@ def _same(parts: list[Any], name: str) -> None:
 
 def _same_layers(parts: list[Any], name: str) -> None:
     for kind in ("weight", "bias"):
-        tensors = [getattr(part, kind) for part in parts]
-        if tensors[0] is None and all(one is None for one in tensors):
+        own = [getattr(part, kind) for part in parts]
+        if all(one is None for one in own):
             continue
-        if any(type(one) is not torch.nn.Parameter for one in tensors):
+        if any(type(one) is not torch.nn.Parameter for one in own):
             raise Unlike(f"the {kind} of {name} is no ordinary parameter")
-        if any(one._backward_hooks or one._post_accumulate_grad_hooks for one in tensors):
+        if any(one._backward_hooks or one._post_accumulate_grad_hooks for one in own):
             raise Unlike(f"the {kind} of {name} has hooks")
-        if len({(tuple(one.shape), one.dtype, one.device) for one in tensors}) > 1:
+        if len({(tuple(one.shape), one.dtype, one.device) for one in own}) > 1:
             raise Unlike(f"the {kind} of {name} has different shapes")
 
 
@@ -156,9 +157,9 @@ class Watched:
         parts = [part for expert in experts for part in expert.modules()]
         self.hooks = [*(hooks for part in parts for hooks in hooks_of(part)), *hooks_of_all()]
         self.places = [(part._modules, name) for part in parts for name in part._modules]
-        self.parts = [of[name] for of, name in self.places]
+        self.parts = values(self.places)
         self.held = [(vars(part), key) for part in parts for key in _own(part)]
-        self.values = self._values()
+        self.values = values(self.held)
         self.own = [part._parameters for part in parts if type(part) is torch.nn.Linear]
         self.biases = [of.get("bias") is None for of in self.own]
 
@@ -168,17 +169,14 @@ class Watched:
             return "the experts are others now"
         if any(self.hooks):
             return "the experts have hooks now"
-        if [of.get(name) for of, name in self.places] != self.parts:
+        if values(self.places) != self.parts:
             return "the parts of the experts are others now"
-        pairs = [(a, b) for a, b in zip(self._values(), self.values, strict=True) if a is not b]
+        pairs = [(a, b) for a, b in zip(values(self.held), self.values, strict=True) if a is not b]
         if any(type(a) not in PLAIN or a != b for a, b in pairs):
             return "the experts have other settings now"
         if any((of.get("bias") is None) is not none for of, none in zip(self.own, self.biases, strict=True)):
             return "the biases of the experts are others now"
         return ""
-
-    def _values(self) -> list[Any]:
-        return [of.get(key) for of, key in self.held]
 
     def apart(self) -> bool:
         """Whether some experts train and some do not, for the moment."""
@@ -199,15 +197,16 @@ class ByRow(TorchDispatchMode):  # type: ignore[misc]
         if self.at.layout is not None:
             if not self.at.inside and not self.why:
                 self.why = self._why(func, args, kwargs or {}, output, self.at.layout.rows)
-            self.made |= {storage(one) for one in _tensors(output)}
+            given = set(map(storage, tensors((args, kwargs or {}))))  # a view of what was given is that
+            self.made |= set(map(storage, tensors(output))) - given
         return output
 
     def _why(self, func: Any, args: Any, kwargs: Any, output: Any, rows: int) -> str:
         name = func._schema.name.removeprefix("aten::").rstrip("_")
-        given, made = list(_tensors((args, kwargs))), list(_tensors(output))
+        given, made = tensors((args, kwargs)), tensors(output)
         if torch.Tag.nondeterministic_seeded in func.tags:
             return f"{name} draws random numbers"
-        if any(storage(one) not in self.made for one in _written(func, args)):
+        if any(storage(one) not in self.made for one in written_by(func, args, kwargs)):
             return f"{name}_ writes to the rows that it was given"
         if name in MAKES or not given:
             return "" if all(one.dim() == 0 or "like" in name for one in made) else f"{name} makes rows of its own"
@@ -223,19 +222,3 @@ class ByRow(TorchDispatchMode):  # type: ignore[misc]
             width = max(one.dim() for one in given) + (name == "unsqueeze")
             return "" if isinstance(dim, int) and dim % max(1, width) else f"{name} works along the rows"
         return f"{name} is not known to work on each row alone"
-
-
-def _written(func: Any, args: Any) -> Iterator[Any]:
-    for at, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write and at < len(args):
-            yield from _tensors(args[at])
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

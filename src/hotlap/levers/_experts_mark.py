@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from ._effects import storage
+from ._effects import checkpointing, storage
 from ._experts_alike import ByRow, StandIn, Unlike, Watched, alike
 from ._experts_plan import Misfit, Plan
 from ._experts_values import Unread
@@ -67,7 +67,7 @@ class Mark:
         """The loop, and beside it what would take its place."""
         copies, failed = tried(lambda: (self._copies(values), self._copies(values)))
         result = self.how.loop(module, *values)
-        if not _checkpointing():
+        if not checkpointing():
             why, failed = (None, failed) if failed else tried(lambda: self._compare(module, *copies))
             if why := why or failed or self._aliased(values):
                 self.leave(self, why)
@@ -158,13 +158,6 @@ def _tolerance(expected: Sequence[Any]) -> float:
     device = expected[0].device.type if expected else "cpu"
     half = any(one.dtype in (torch.bfloat16, torch.float16) for one in expected)
     return HALF if half or torch.is_autocast_enabled(device) else SINGLE.get(device, SINGLE["cpu"])
-
-
-def _checkpointing() -> bool:
-    """Whether what this call keeps for the backward is computed again there, which has to be done in the same way."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    hooks = top(False) if top is not None else ()
-    return any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks or ())
 
 
 def _at(module: Any, path: str) -> Any:

@@ -11,6 +11,7 @@ from ._autocast import product_dtype
 ALIGN: Final = 8
 """Rows of a group, so that each begins at a multiple of 16 bytes in bfloat16, as the grouped product wants it."""
 LEAST_CAPABILITY: Final = (9, 0)
+GROUPED_MM: Final[Any] = getattr(functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 PADDED: Final = 2
 """Groups are padded to the largest while that makes at most so many times as many rows."""
 
@@ -21,13 +22,10 @@ class Misfit(Exception):
 
 def has_grouped(device: Any, features: Sequence[int]) -> bool:
     """Whether torch's grouped product, which reads the groups' sizes on the device, takes layers of these sizes."""
-    if device.type != "cuda" or not hasattr(torch, "_grouped_mm"):
+    if device.type != "cuda" or GROUPED_MM is None:
         return False
     fits = all(number % ALIGN == 0 for number in features)
     return fits and torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
-
-
-GROUPED_MM: Final[Any] = getattr(functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 
 
 class Layout:

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Sequence
 from types import FunctionType
 
-from ._experts_values import Loop, Unread, Value, Values, called, constant, name_of, text_of
+from ._experts_values import Loop, Unread, Value, Values, called, constant, name_of, text_of, unknown
 
 
 def _stored(nodes: Sequence[ast.AST]) -> set[str]:
@@ -90,8 +90,7 @@ class Reader(Values):
 
     def _by_topk(self) -> bool:
         """Whether the choices are indices of a topk along the last dimension, and so differ in a row."""
-        stores = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == self.loop.chosen]
-        stores = [n for n in stores if not isinstance(n.ctx, ast.Load)]
+        stores = [n for n in self.named(self.loop.chosen) if not isinstance(n.ctx, ast.Load)]
         for node in ast.walk(self.tree):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or len(stores) != 1:
                 continue
@@ -99,11 +98,12 @@ class Reader(Values):
             if not isinstance(target, ast.Tuple) or len(target.elts) != 2 or target.elts[1] is not stores[0]:
                 continue
             method = isinstance(call.func, ast.Attribute) and call.func.attr == "topk"
-            if self.resolved(call.func) is not self.torch.topk and not method:
+            function = self.resolved(call.func) is self.torch.topk
+            if not function and not method:
                 continue
-            first = 1 if self.resolved(call.func) is self.torch.topk else 0
+            at = 2 if function else 1
             dim = next((k.value for k in call.keywords if k.arg == "dim"), None)
-            dim = call.args[first + 1] if dim is None and len(call.args) > first + 1 else dim
+            dim = call.args[at] if dim is None and len(call.args) > at else dim
             return dim is None or constant(dim) in (-1, 1)
         return False
 
@@ -153,7 +153,7 @@ class Reader(Values):
             return self._add(node, node.target, node.value)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             return self._call(node, node.value)
-        raise Unread(node, f"a statement that is not known: {text_of(node)}")
+        raise unknown("statement", node)
 
     def _guard(self, node: ast.If) -> list[ast.stmt]:
         some = self._some(node.test)
@@ -162,7 +162,7 @@ class Reader(Values):
         self.loop.skips = True
         if not some:
             if len(node.body) != 1 or not isinstance(node.body[0], ast.Continue):
-                raise Unread(node.body[0], f"a statement that is not known: {text_of(node.body[0])}")
+                raise unknown("statement", node.body[0])
             self.guarded = True
             return []
         before, known = self.guarded, set(self.env)
@@ -196,9 +196,9 @@ class Reader(Values):
         if isinstance(target, ast.Subscript):  # out[rows] = out[rows] + y
             value = node.value
             if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
-                raise Unread(node, f"a statement that is not known: {text_of(node)}")
+                raise unknown("statement", node)
             if ast.unparse(value.left) != ast.unparse(target):
-                raise Unread(node, f"a statement that is not known: {text_of(node)}")
+                raise unknown("statement", node)
             self.used_outs += 1
             return self._add(node, target, value.right)
         if isinstance(target, ast.Name) and isinstance(node.value, ast.Call) and called(node.value) == "index_add":
@@ -208,11 +208,11 @@ class Reader(Values):
             kinds = ("slots", "rows") if value_.swapped else ("rows", "slots")
             for one, kind in zip(target.elts, kinds, strict=True):
                 if not isinstance(one, ast.Name):
-                    raise Unread(node, f"a statement that is not known: {text_of(node)}")
+                    raise unknown("statement", node)
                 self.env[one.id] = Value(kind)
             return []
         if not isinstance(target, ast.Name) or value_.kind in {"outer", "pair", "count", "number"}:
-            raise Unread(node, f"a statement that is not known: {text_of(node)}")
+            raise unknown("statement", node)
         if value_.kind in {"row", "leading"}:
             assert value_.text is not None
             self.env[target.id] = Value(value_.kind, name_of(target.id))
@@ -223,7 +223,7 @@ class Reader(Values):
     def _add(self, node: ast.stmt, target: ast.Subscript, value: ast.expr) -> list[ast.stmt]:
         out, place = target.value, self.value(target.slice)
         if not self.local(out) or place.kind not in {"rows", "tokens"}:
-            raise Unread(node, f"a statement that is not known: {text_of(node)}")
+            raise unknown("statement", node)
         self.by_rows |= place.kind == "rows"
         return [self._added(node, out, self.rows(value))]
 
@@ -248,13 +248,13 @@ class Reader(Values):
         wanted = "index_add_" if target is None else "index_add"
         known = name == wanted and len(call.args) == 3 and not call.keywords and constant(call.args[0]) == 0
         if not known or not self.local(on) or self.value(call.args[1]).kind != "rows":
-            raise Unread(node, f"a statement that is not known: {text_of(node)}")
+            raise unknown("statement", node)
         assert isinstance(on, ast.Name)
         added = self._added(node, on, self.rows(call.args[2]))
         if target is None:
             return [added]
         if target.id != on.id:
-            raise Unread(node, f"a statement that is not known: {text_of(node)}")
+            raise unknown("statement", node)
         self.used_outs += 1
         self.new_outs = [on.id]
         assert isinstance(added, ast.Expr) and isinstance(added.value, ast.Call)
@@ -265,7 +265,7 @@ class Reader(Values):
 
     def _only_gathers(self, name: str, end: int) -> bool:
         """Whether a list is made empty, and up to a line only the loop adds to it."""
-        names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name and n.lineno <= end]
+        names = [n for n in self.named(name) if n.lineno <= end]
         stores = [n.value for n in ast.walk(self.tree) if isinstance(n, ast.Assign) and n.targets[0] in names]
         empty = [value for value in stores if isinstance(value, ast.List) and not value.elts]
         return (len(names), len(stores), len(empty)) == (4, 2, 1)
@@ -291,7 +291,7 @@ class Reader(Values):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and self.outer(node.right):
             count, by = node.left, node.right
         if self.value(count).kind != "count":
-            raise Unread(node, f"a number that is not known: {text_of(node)}")
+            raise unknown("number", node)
         return by
 
     def _numbers(self, node: ast.stmt) -> ast.stmt | None:
@@ -304,7 +304,7 @@ class Reader(Values):
         self.loop.lists = (*self.loop.lists, name)
         known = all(self.outer(keyword.value) for keyword in node.value.keywords)
         if not known or not self._only_gathers(name, node.end_lineno or node.lineno):
-            raise Unread(node, f"a statement that is not known: {text_of(node)}")
+            raise unknown("statement", node)
         made = self.plan("numbers", by)
         assert isinstance(made, ast.Call)
         made.keywords = node.value.keywords

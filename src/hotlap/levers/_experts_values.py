@@ -94,6 +94,10 @@ class Values:
             node = node.value
         return ".".join(reversed(names)) if isinstance(node, ast.Name) and node.id == self.own else ""
 
+    def named(self, name: str) -> list[ast.Name]:
+        """Where a name stands in the function."""
+        return [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
+
     def local(self, node: ast.expr | None) -> bool:
         return isinstance(node, ast.Name) and node.id in self.locals and node.id not in self.env
 
@@ -101,7 +105,7 @@ class Values:
         """A tensor with a row for each place, for all experts."""
         value = self.value(node)
         if value.kind != "row" or value.text is None:
-            raise Unread(node, f"a value that is not known: {text_of(node)}")
+            raise unknown("value", node)
         return value.text
 
     def value(self, node: ast.expr) -> Value:
@@ -121,7 +125,7 @@ class Values:
             if {left.kind, right.kind} <= {"row", "outer"} and left.text is not None and right.text is not None:
                 made = Value("row", ast.BinOp(left.text, node.op, right.text))
         if made is None:
-            raise Unread(node, f"a value that is not known: {text_of(node)}")
+            raise unknown("value", node)
         if made.text is not None:
             ast.copy_location(made.text, node)
         return made
@@ -184,8 +188,7 @@ class Values:
 
     def one_hot_of(self, name: str) -> str:
         """The choices whose `one_hot(choices, ...).permute(2, 1, 0)` a name holds; "" where it holds another."""
-        stores = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
-        if sum(not isinstance(n.ctx, ast.Load) for n in stores) != 1:
+        if sum(not isinstance(n.ctx, ast.Load) for n in self.named(name)) != 1:
             return ""
         for node in ast.walk(self.tree):
             if not isinstance(node, ast.Assign) or len(node.targets) != 1:
@@ -206,8 +209,7 @@ class Values:
 
     def _unchanged(self, name: str, since: ast.stmt) -> bool:
         """Whether nothing gives a name another value from a statement on."""
-        every = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
-        return all(isinstance(n.ctx, ast.Load) or n.lineno < since.lineno for n in every)
+        return all(isinstance(n.ctx, ast.Load) or n.lineno < since.lineno for n in self.named(name))
 
     def _returned(self, node: ast.Call) -> Value | None:
         if self._is_len(node):
@@ -338,6 +340,10 @@ def _column(index: ast.expr) -> bool:
         return False
     first = index.elts[0]
     return isinstance(first, ast.Slice) and first.lower is first.upper is first.step is None
+
+
+def unknown(what: str, node: ast.AST) -> Unread:
+    return Unread(node, f"a {what} that is not known: {text_of(node)}")
 
 
 def text_of(node: ast.AST) -> str:

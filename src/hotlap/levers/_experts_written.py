@@ -52,8 +52,8 @@ def written(function: FunctionType, call: Callable[..., Any]) -> Written | None:
     reader = Reader(function, tree)
     end, loop = reader.read(block, at)
     region = block[at:end]
-    block[at:end] = [_statement(loop, CALL, tree.args.args[0].arg, block[at])]
     own = tree.args.args[0].arg
+    block[at:end] = [_statement(loop, own, block[at])]
     returned = ast.Return(_tuple(loop.outputs, ast.Load()))
     args = [own, *loop.inputs]
     plan: ast.stmt = ast.Assign([ast.Name(PLAN, ast.Store())], ast.Call(name_of(PLANNED), [name_of(loop.chosen)], []))
@@ -141,8 +141,8 @@ def _tuple(names: Sequence[str], how: ast.expr_context) -> ast.Tuple:
     return ast.Tuple([ast.Name(name, how) for name in names], how)
 
 
-def _statement(loop: Loop, call: str, own: str, where: ast.stmt) -> ast.stmt:
-    made: ast.expr = ast.Call(name_of(call), [name_of(own), *map(name_of, loop.inputs)], [])
+def _statement(loop: Loop, own: str, where: ast.stmt) -> ast.stmt:
+    made: ast.expr = ast.Call(name_of(CALL), [name_of(own), *map(name_of, loop.inputs)], [])
     statement: ast.stmt = ast.Expr(made)
     if loop.outputs:
         statement = ast.Assign([_tuple(loop.outputs, ast.Store())], made)

@@ -12,12 +12,10 @@ from hotlap.agent.seams import Forward, Refused
 
 from ._autocast import product_dtype
 from ._graph import Compiled
-from ._large_head import LEAST_CLASSES
+from ._large_head import LEAST_CLASSES, LEAST_LOGITS
 from ._lazy_logits import Product, Watch, alone, lazy_logits
 from ._padded_head import free
 
-LEAST_LOGITS: Final = 1 << 22
-"""Fewer cost less than the work of not making them."""
 PATIENCE: Final = 4
 """Forwards of a head in which its logits must have reached a loss."""
 PATIENCE_FOR_ROWS: Final = 64

@@ -5,6 +5,8 @@ from typing import Final
 from ._base import Applies, Context
 
 LEAST_CLASSES: Final = 4096
+LEAST_LOGITS: Final = 1 << 22
+"""Fewer cost less to make, or to widen, than it costs to look after them."""
 
 
 def large_head(context: Context) -> int | Applies:

@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from ._chunked_loss import Loss, chunked_cross_entropy
+from ._effects import checkpointing
 from ._forward_graph import relative_error
 
 DESCRIBING: Final = frozenset((
@@ -183,14 +184,7 @@ def alone(tensor: torch.Tensor) -> bool:
     """Whether nothing records what is done here, or will do it again."""
     capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     recorded = capturing or torch._C._get_tracing_state() is not None
-    return torch._C._functorch.peek_interpreter_stack() is None and not recorded and not _checkpointing()
-
-
-def _checkpointing() -> bool:
-    """Whether what is saved for the backward is computed again there, and has to be the same then."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    hooks = top(False) if top is not None else ()
-    return any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks or ())
+    return torch._C._functorch.peek_interpreter_stack() is None and not recorded and not checkpointing()
 
 
 def values(logits: LazyLogits) -> torch.Tensor:

@@ -110,18 +110,21 @@ class TrainingBucket(Bucket):
     def whole(self, used: Sequence[bool]) -> bool:
         """Whether the graph is freed by a backward of these outputs: others may have one of their own, whose backward
         comes later."""
-        reached = [any(of) for of in zip(*(row for row, yes in zip(self.reach, used, strict=True) if yes), strict=True)]
         others = [row for row, yes in zip(self.reach, used, strict=True) if any(row) and not yes]
+        reached = self._reaches(used) if others else []
         return all(any(map(operator.and_, row, reached)) for row in others)
 
     def _reached(self, used: tuple[bool, ...]) -> list[Any]:
         """Gradients of inputs, None of those that nothing which the script used depends on: that is not the same to an
         optimizer as zero."""
         if used not in self._by_use:
-            rows = [row for row, yes in zip(self.reach, used, strict=True) if yes]
-            any_of = map(any, zip(*rows, strict=True))
-            self._by_use[used] = [own if yes else None for own, yes in zip(self.gradients, any_of, strict=True)]
+            pairs = zip(self.gradients, self._reaches(used), strict=True)
+            self._by_use[used] = [own if yes else None for own, yes in pairs]
         return self._by_use[used]
+
+    def _reaches(self, used: Sequence[bool]) -> list[bool]:
+        """Of each input, whether any of these outputs depends on it."""
+        return list(map(any, zip(*(row for row, yes in zip(self.reach, used, strict=True) if yes), strict=True)))
 
 
 class GraphedTraining(GraphedForward):

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from . import _same_random
-from ._autocast import HALF, ORDER, WIDENING, Widening, autocasting, large
+from . import _same_random, _widening
+from ._autocast import HALF, ORDER, autocasting
 from ._base import Applies, Context, Settings
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
 
         if settings.get(_same_random.SETTING):
             _same_random.draw_as_without(self.name)
-        seams.wrap_forward(autocasting(torch.bfloat16, left=large), ORDER)
-        seams.wrap_forward(Widening(torch.bfloat16).wrap, WIDENING)
+        seams.wrap_forward(autocasting(torch.bfloat16, left=_widening.large), ORDER)
+        seams.wrap_forward(_widening.Widening(torch.bfloat16).wrap, _widening.ORDER)
 
     def source(self, settings: Settings) -> str:
         return 'with torch.autocast("cuda", dtype=torch.bfloat16):  # "cpu" on the CPU\n    output = model(inputs)'
