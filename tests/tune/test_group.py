@@ -148,8 +148,28 @@ def test_a_trial_that_crashes_after_one_left_itself_out_is_parted_without_it(tun
         [*TRIO, FakeLever("fused", 0.2)], factors(tf32=0.8, fused=0.9), left_out=no_attention,
         outcome=lambda uses: ("crashed", "boom") if "compile" in uses else ("measured", ""),
     )  # fmt: skip
-    assert machine.tries() == ["attention + compile + tf32 + fused", "tf32 + fused", "compile"]
+    assert machine.tries() == ["attention + compile + tf32 + fused", "tf32 + fused + attention", "compile"]
     assert sorted(kept(found)) == ["fused", "tf32"] and found.dropped["compile"].why == "crashed: boom"
+    assert found.dropped["attention"].why == f"refused: {NONE_FOUND}"
+
+
+def beside_compile(uses: Uses) -> dict[str, str]:
+    return {"constants": "something is compiled"} if "compile" in uses and "constants" in uses else {}
+
+
+@pytest.mark.parametrize("others", [(), (FakeLever("tf32", 0.3),)])
+def test_what_leaves_itself_out_beside_the_compiler_is_tried_without_it(
+    tune: Tune, others: tuple[FakeLever, ...]
+) -> None:
+    """A recommendation model on an H200: its constants were the compiler's, which did not end, and then no one's."""
+    found, machine = tune(
+        [FakeLever("constants", 0.5), FakeLever("compile", 0.6), *others], factors(constants=0.5, tf32=0.8),
+        left_out=beside_compile,
+        outcome=lambda uses: ("timeout", "did not end") if "compile" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert len(machine.tries()) == 2 and "constants" in machine.tries()[1] and "compile" not in machine.tries()[1]
+    assert sorted(kept(found)) == sorted(["constants", *(one.name for one in others)])
+    assert "constants" not in found.dropped and "compile" in found.dropped
 
 
 def test_a_resumed_tune_knows_a_trial_that_went_on_without_a_lever(tune: Tune) -> None:

@@ -6,7 +6,8 @@ and the sum of its tolerances, as if they had been added one by one. If somethin
 first what is most likely the culprit from the rest, else in halves, each tried on top of what was kept by then.
 
 A lever that could not be put in says so by name. Where it left nothing behind, the trial goes on as one of the others;
-else it is dropped, and the others are the next set.
+else it is dropped, and the others are the next set. What it says of one set need not hold of a smaller one (tensors of
+constants are the compiler's where something is compiled): where those others fail, it is in their first part again.
 """
 
 from collections.abc import Sequence
@@ -45,24 +46,34 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     if named:  # it says no by itself, so that the rest has not been tried yet
         state.refuse(named[0].use, f"{failed.outcome}: {failed.why}")
         return try_together(state, _still_usable(state, [one for one in group if one not in named]))
+    back = [one for one in group if one.lever.name in left]
     if left:
         group = _still_usable(state, [one for one in group if one.lever.name not in left])
-    return _in_parts(state, group, ratio, failed)
+    return _in_parts(state, group, back, ratio, failed)
 
 
-def _in_parts(state: State, group: Sequence[Candidate], ratio: float, failed: Trial) -> bool:
-    """What to do with levers that failed together, or won nothing (ratio above 0)."""
-    if len(group) == 1:  # the others left themselves out
-        return try_together(state, [replace(one, variants=one.variants[1:]) for one in group if one.variants[1:]])
+def _in_parts(
+    state: State, group: Sequence[Candidate], back: Sequence[Candidate], ratio: float, failed: Trial
+) -> bool:
+    """What to do with levers that failed together, or won nothing (ratio above 0). back: that left themselves out."""
+    if len(group) == 1:
+        others = [replace(one, variants=one.variants[1:]) for one in group if one.variants[1:]]
+        kept = try_together(state, others)
+        return (not ratio and try_together(state, _once_more(state, [], back))) or kept
     blamed, why = blame(state, group, ratio, failed)
     if blamed is not None:
         state.say(f"blame  {use_text(blamed.use)}  {why}")
-        rest = [one for one in group if one is not blamed]
-        kept = try_together(state, _still_usable(state, rest))
+        kept = try_together(state, _once_more(state, [one for one in group if one is not blamed], back))
         return _otherwise(state, blamed, why, ratio) or kept
     first, second = parts(group, slow=ratio > 0)
-    kept = try_together(state, first)
+    kept = try_together(state, _once_more(state, first, back))
     return try_together(state, _still_usable(state, second)) or kept
+
+
+def _once_more(state: State, group: Sequence[Candidate], back: Sequence[Candidate]) -> list[Candidate]:
+    """A part of a set that failed, with those that left themselves out of the whole of it."""
+    state.refused -= {one.lever.name for one in back}
+    return _still_usable(state, [*group, *back])
 
 
 def _otherwise(state: State, blamed: Candidate, why: str, ratio: float) -> bool:
