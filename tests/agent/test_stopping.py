@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from hotlap.records.files import read_facts, read_steps
+from hotlap.records.run import Lever
 
 from .harness import Runner, check_clean, check_lines, free_port
 
@@ -32,6 +33,23 @@ def test_the_steps_asked_for_are_steady_ones(runner: Runner) -> None:
     assert ran.code == 0
     assert len(ran.steps) == 12
     assert not ran.facts.stopped
+
+
+@pytest.mark.parametrize(("kind", "ended"), [("stopped", "[False, False]"), ("own", "[True, True]")])
+def test_workers_that_outlive_an_epoch_end_before_the_process(kind: str, ended: str, runner: Runner) -> None:
+    """Older versions of torch wait 5 s at exit for each that nobody told. What the script does alone stays its own."""
+    ran = runner.under(["persistent_workers.py"], steps=6 if kind == "stopped" else 500)
+    check_clean(ran)
+    assert (ran.code, ran.facts.stopped) == (0, kind == "stopped")
+    assert f"alive at exit {ended}" in ran.output
+
+
+def test_workers_that_a_lever_lets_live_end_before_the_process(runner: Runner) -> None:
+    settings = {"workers": 2, "prefetch": 2, "pin_memory": False, "persistent": True}
+    ran = runner.under(["persistent_workers.py", "not"], levers=(Lever(name="loader-workers", settings=settings),))
+    check_clean(ran)
+    assert ran.code == 0
+    assert "alive at exit [False, False]" in ran.output
 
 
 def test_inference_stops_too(runner: Runner) -> None:

@@ -253,6 +253,23 @@ def test_a_baseline_that_the_machine_has_drifted_from_is_no_a(tune: Tune) -> Non
     assert found.speedup == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(("drift", "pairs"), [(1.0, 2), (1.02, 1)])
+def test_where_only_one_more_run_fits_the_baseline_is_its_partner(tune: Tune, drift: float, pairs: int) -> None:
+    """The try compiles for long, so that there seems to be no time for B B A; its second start is quick."""
+    bare = iter([100.0, 100.0])
+
+    def wall_s(purpose: str, uses: Uses, least: int) -> float:
+        return 16.0 if not uses else 40.0 if purpose.startswith("try") else 21.0
+
+    lever = FakeLever("a", 0.5)
+    found, machine = tune(
+        [lever], lambda uses: 50.0 if uses else next(bare, 100.0 * drift), budget=128.0, wall_of=wall_s
+    )
+    order = "".join("B" if trial.levers else "A" for trial in machine.done if trial.purpose == "confirm")
+    assert (order, found.pairs, found.gain) == ("ABB" if pairs == 2 else "AB", pairs, pairs == 2)
+    assert bool(found.reused) == (pairs == 2)
+
+
 def test_a_gain_that_the_confirmation_does_not_bear_out_is_not_kept(tune: Tune) -> None:
     """The climb was lucky: in fresh pairs the interval spans 1."""
     wild = iter([1.0, 2.0] * 20)

@@ -134,3 +134,17 @@ def test_steps_that_are_not_the_runs_typical_ones_predict_nothing(fp32: WhatIf, 
     assert read_whatif(tmp_path, 0.9 * recorded) is not None
     assert read_whatif(tmp_path, 0.25 * recorded) is None
     assert read_whatif(tmp_path, 2.0 * recorded) is None
+
+
+def test_steps_that_do_not_wait_for_data_as_the_run_does_predict_nothing(fp32: WhatIf, tmp_path: Path) -> None:
+    """While a profiler starts, workers fill their queues: the steps that it then records find their batches ready."""
+    rank = tmp_path / "rank-0"
+    rank.mkdir()
+    shutil.copy(FP32, rank / "trace.json.gz")
+    recorded = fp32.before_ns / 1e6
+    (rank / "profile.json").write_text('{"steps": 1, "wanted": 1, "first_step": 7}')
+    line = '{{"step": {}, "time": 0.0, "wall_ms": {}, "phases": {{"data": {}}}}}\n'
+    (rank / "steps.jsonl").write_text(line.format(6, recorded, 0.6 * recorded) + line.format(7, recorded, 0.1))
+    assert read_whatif(tmp_path, recorded, 0.6 * recorded) is None
+    assert read_whatif(tmp_path, recorded, 0.05 * recorded) is not None
+    assert read_whatif(tmp_path, recorded) is not None

@@ -2,7 +2,8 @@
 
 Where the machine is still, the second run of the baseline is the first A, so that the whole is A, the search, B B A,
 and so on. It counts only if the A that is made at the end agrees with it; else the machine has drifted, and it is left
-out. No trial of the search is a B: those were chosen for being fast.
+out. Where there seemed to be no time for that, and after one pair only a B fits, it may still be its A. No trial of the
+search is a B: those were chosen for being fast.
 
 A pair is begun only where there is time for both of its runs. Where the budget ends before pairs that each show a gain
 prove it, they are kept in the journal, and `--resume` goes on with more of them.
@@ -76,7 +77,7 @@ class Confirmation:
         against = "the bare command" if not self.state.given else names(self.state.given)
         self.state.say(f"confirm  {names(self.levers)} against {against}, in ABBA pairs")
         for letter in letters:
-            if self._enough() or not self._fits(letter):
+            if self._enough() or not (self._fits(letter) or self._takes_baseline(letter)):
                 break
             if not self._made(letter):
                 return
@@ -102,10 +103,24 @@ class Confirmation:
     def _may_reuse(self) -> bool:
         """Whether the baseline's second run can be an A: of this session, on a machine that is still, with time for the
         A that it has to agree with."""
+        return self._stands(self.took_s["A"] + 2 * self.took_s["B"]) and not self.before
+
+    def _stands(self, wanted_s: float) -> bool:
         state = self.state
         made_now = len(state.bases) > 1 and state.bases[-1].id not in state.trials.recalled
-        in_time = state.budget.left() + OVER * state.budget.seconds >= self.took_s["A"] + 2 * self.took_s["B"]
-        return state.budget.quiet and made_now and in_time and not self.before
+        in_time = state.budget.left() + OVER * state.budget.seconds >= wanted_s
+        return state.budget.quiet and made_now and in_time
+
+    def _takes_baseline(self, letter: str) -> bool:
+        """Whether the baseline's second run is the A of the last of the fewest pairs, where only a B can be made."""
+        baseline, missing = self.state.bases[-1], FEWEST_PAIRS - len(self.after)
+        if letter != "B" or missing != 1 or baseline in self.before or not self._stands(self.took_s["B"]):
+            return False
+        if any(log_ratio(baseline.step_ms or math.nan, run.step_ms or math.nan) > AGREES for run in self.before):
+            return False
+        self.before.insert(0, baseline)
+        self.state.found.reused.append(REUSED)
+        return True
 
     def _made(self, letter: str) -> bool:
         state = self.state

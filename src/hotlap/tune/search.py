@@ -183,7 +183,8 @@ class Search:
         from .whatif import read_whatif  # polars and the trace engine: not for commands without a device
 
         state = self.state
-        state.whatif = read_whatif(Path(state.trials.plan.folder / trial.folder), trial.step_ms)
+        waits_ms = state.best.diagnosis.phases.data  # of the same trial
+        state.whatif = read_whatif(Path(state.trials.plan.folder / trial.folder), trial.step_ms, waits_ms)
         known = "orders the levers it knows of" if state.whatif else "can't be made; shares of the step stand for it"
         state.say(f"what-if  the replay of {trial.folder} {known}")
 

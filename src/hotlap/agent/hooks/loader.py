@@ -4,7 +4,9 @@
 ones. `DataLoader._get_iterator` (workers start there) is charged to data as well.
 """
 
+import atexit
 import functools
+import weakref
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +110,9 @@ def _patch_start(agent: "Agent") -> None:
             agent.steps.data_end(None, True)
         if iterator is not None:
             iterator._hotlap_facts = agent.script.loader(loader, torch.is_grad_enabled())
+        if isinstance(iterator, module._MultiProcessingDataLoaderIter) and iterator._persistent_workers:
+            ours = getattr(loader, "_hotlap_persistent", False)
+            atexit.register(agent.guard.call, START, _end_workers, agent, weakref.ref(iterator), ours)
 
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
@@ -124,6 +129,17 @@ def _patch_start(agent: "Agent") -> None:
                 agent.guard.call(START, end, self, iterator, thin)
 
     torch.utils.data.DataLoader._get_iterator = _get_iterator
+
+
+def _end_workers(agent: "Agent", iterator: "weakref.ref[Any]", ours: bool) -> None:
+    """Tell workers that outlive their epoch to end, where hotlap ends the script or a lever let them live (ours).
+
+    Where memory is pinned too, torch 2.11 and before wait 5 s for each at exit, whom nobody has told, before they end
+    it (pytorch/pytorch#81794): with seven of them a trial ended after 20 s, by the stopper's hard end.
+    """
+    one = iterator()
+    if one is not None and (ours or agent.stopper.stopped):
+        one._shutdown_workers()
 
 
 def _patch_iter(agent: "Agent") -> None:
