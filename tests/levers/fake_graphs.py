@@ -43,6 +43,7 @@ class Recorder(TorchDispatchMode):
                 tensor.data.fill_(math.nan)  # unseen by autograd, as a capture is
 
     @torch.no_grad()
+    @torch.autocast("cpu", enabled=False)  # of the call that it is in, which a graph knows nothing of
     def replay(self) -> None:
         for func, args, kwargs, output in self.launches:
             again = func(*args, **kwargs)

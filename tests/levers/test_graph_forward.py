@@ -57,6 +57,25 @@ def test_numpy_that_is_loaded_meanwhile_is_no_draw(monkeypatch: pytest.MonkeyPat
     assert run.graphed.replays == 1 and not run.whys
 
 
+class Lazy(nn.Linear):
+    """Makes its scale in the first call."""
+
+    scale: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scale is None:
+            self.scale = torch.full((1,), float(x.new_ones(()).item()) + 2.0)
+        return super().forward(x) * self.scale
+
+
+def test_what_only_a_first_forward_does_is_looked_at_again() -> None:
+    run = Run(Lazy(4, 3))
+    for turn in range(BEFORE + 3):
+        run(batch(2, turn))
+    run.same(batch(2, 9))
+    assert not run.whys and run.graphed.replays == 3 and run.captures == 1
+
+
 def test_the_script_keeps_what_it_got() -> None:
     """Outputs are its own: the next replay leaves them as they are, and so does the script the record's."""
     run = Run(mlp())

@@ -590,6 +590,64 @@ def test_what_a_replay_would_leave_out_is_seen(how: str) -> None:
     assert pair.graphed.replays == 0 and len(pair.whys) == 1 and WHYS[how] in pair.whys[0]
 
 
+class Lazy(nn.Module):
+    """Makes its scale in the first call, or in so many of the first, and for another number of rows."""
+
+    def __init__(self, each: int = 0) -> None:
+        super().__init__()
+        self.layer, self.first = nn.Linear(4, 3), iter(range(each))
+        self.scale: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        again = next(self.first, None) is not None
+        if again or self.scale is None or len(self.scale) != len(x):
+            self.scale = torch.full((len(x), 1), 2.0 + float(torch.ones(()).item()))
+        return self.layer(x) * self.scale  # type: ignore[no-any-return]
+
+
+def test_what_only_a_first_forward_does_is_looked_at_again() -> None:
+    """A public language model makes its mask there, on the host."""
+    pair = Pair(Lazy()).trained(4, steps=BEFORE + 4)
+    assert not pair.whys and pair.graphed.replays == 3 and pair.captures == 2
+    pair.trained(6, steps=BEFORE + 3)
+    assert not pair.whys and pair.graphed.replays == 3 + 2 and pair.captures == 4
+
+
+@pytest.mark.parametrize("each", [2, 3])
+def test_what_the_first_three_do_is_believed(each: int) -> None:
+    pair = Pair(Lazy(each)).trained(4, steps=each + 4)
+    assert pair.whys == (["the host waits for the device in it (aten::_local_scalar_dense)"] if each == 3 else [])
+    assert pair.graphed.replays == (0 if each == 3 else 1)
+
+
+class Island(nn.Module):
+    """A layer in float32 whatever autocast is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        with torch.autocast("cpu", enabled=False):
+            return self.second(x.float())  # type: ignore[no-any-return]
+
+
+def test_a_backward_is_recorded_outside_of_the_autocast_around_the_forward() -> None:
+    """As the script calls it: else layers that are kept in float32 get a backward in half precision."""
+    pair = Pair(Island())
+    for number in range(BEFORE + 4):
+        for forward, optimizer in pair.ways:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                output = forward(batch(4, number))
+            output.square().mean().backward()
+            optimizer.step()
+        pair.same()
+    assert not pair.whys and pair.graphed.replays == 4
+
+
 class Unlike(nn.Module):
     """A function whose backward is another at each call, which no record can be."""
 

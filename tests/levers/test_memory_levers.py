@@ -20,7 +20,7 @@ from hotlap.levers._base import Context
 from hotlap.levers.accumulate import Cycle
 from hotlap.levers.activation_offload import offloading
 from hotlap.levers.allocator import ASYNC, EXPANDABLE, ROUNDED, VARIABLES
-from hotlap.levers.compile_blocks import compile_blocks
+from hotlap.levers.compile_blocks import Now, compile_blocks
 from hotlap.records.run import MemoryFacts
 from hotlap.records.session import Session
 
@@ -192,14 +192,14 @@ def test_blocks_share_one_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(2, 4)
     plain = model(x)
     names = list(model.state_dict())
-    compile_blocks(model, dynamic=None)
+    compile_blocks(model, dynamic=None, now=Now())
     assert torch.equal(model(x), plain)
     assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2, "of torch's own classes, too"
     assert list(model.state_dict()) == names
     with pytest.raises(Refused, match="compiles them itself"):
-        compile_blocks(model, dynamic=None)
+        compile_blocks(model, dynamic=None, now=Now())
     with pytest.raises(Refused, match="DataParallel"):
-        compile_blocks(nn.DataParallel(model), dynamic=None)
+        compile_blocks(nn.DataParallel(model), dynamic=None, now=Now())
     torch._dynamo.reset()
 
 

@@ -152,6 +152,7 @@ class Script:
             "cumsum": code.cumsum,
             "constants": code.constants,
             "experts": code.experts,
+            "mask_checks": code.mask_checks,
             "shapes_by": code.shapes_by,
             "classes": max((head.out_features for head in heads(module)), default=0),
             "compiled": compiled,

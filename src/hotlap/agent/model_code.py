@@ -24,6 +24,8 @@ SDPA_KERNEL: Final = "sdpa"
 OWN_ATTENTION: Final = "MultiheadAttention"
 WITHOUT_WEIGHTS: Final = ("TransformerEncoderLayer", "TransformerDecoderLayer")
 """torch's layers that ask their MultiheadAttention for no weights, and so run the fused kernel already."""
+CHECK_MASKS: Final = ("TransformerEncoder", "TransformerDecoder")
+"""torch's modules that compare their mask with the causal one in each forward."""
 
 
 class ModelCode:
@@ -71,6 +73,12 @@ class ModelCode:
         return "new_tensor" in self.names or any(map(_indexes_by_list, self.codes))
 
     @property
+    def mask_checks(self) -> bool:
+        """Whether a model holds torch's encoder or decoder, with layers of torch's own."""
+        held = [module for module in self.modules if any(_torchs(kind, CHECK_MASKS) for kind in type(module).__mro__)]
+        return any(all(_torchs(type(one), WITHOUT_WEIGHTS) for one in module.layers) for module in held)
+
+    @property
     def experts(self) -> int:
         """The most modules of one class in a list whose owner's forward numbers them in a loop, and looks for the rows
         of each."""
@@ -87,6 +95,10 @@ class ModelCode:
 def _kernel_of(module: Any) -> str:
     """Which attention a configuration of transformers chose; empty where there is none, or it says nothing."""
     return str(getattr(getattr(module, "config", None), "_attn_implementation", None) or "")
+
+
+def _torchs(kind: type, names: tuple[str, ...]) -> bool:
+    return kind.__module__ == "torch.nn.modules.transformer" and kind.__name__ in names
 
 
 def _looks(module: Any) -> bool:

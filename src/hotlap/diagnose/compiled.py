@@ -62,6 +62,7 @@ def _breaks(function: CompiledFunction) -> Finding:
         evidence=said,
         why="torch.compile can't see past this line: what follows is launched by the host again, and can't be fused",
         instead="take it out of the forward: print, log and branch on values outside of the compiled function",
+        levers=("causal-mask-check",),
     )
 
 

@@ -42,6 +42,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def children(pid: int) -> list[int]:
+    """Processes that a process started, or that came to it when theirs ended."""
+    try:
+        return _children(pid)
+    except NotImplementedError:
+        with contextlib.suppress(psutil.Error):
+            return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
 def _children(pid: int) -> list[int]:
     """Raises NotImplementedError where the kernel does not tell."""
     found: list[int] = []

@@ -12,10 +12,12 @@ from typing import Final, NamedTuple, Protocol
 
 import psutil
 
-from .aside import descendants
+from .aside import children, descendants
 
 KILL_AFTER_S: Final = 8.0
 POLL_S: Final = 0.05
+GENERATIONS: Final = 8
+"""Of left-overs: those of one that is ended come to us too."""
 PR_SET_CHILD_SUBREAPER: Final = 36
 FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -101,6 +103,7 @@ def wait_apart(
     `least_free_gib`. KeyboardInterrupt passes through after everything was ended.
     """
     deadline = time.monotonic() + timeout_s
+    before = set(children(os.getpid()))
     timed_out = starved = False
     family: dict[int, psutil.Process] = {}
     looked = 0.0
@@ -121,6 +124,7 @@ def wait_apart(
             time.sleep(POLL_S)
     finally:
         end_family(process, family)
+        _end_orphans(before)
     ended = _ended(process.returncode)
     return ended._replace(timed_out=timed_out, out_of_memory=starved)
 
@@ -155,6 +159,27 @@ def end_family(process: "subprocess.Popen[bytes]", family: dict[int, psutil.Proc
             child.kill()
     process.wait()
     _reap()
+
+
+def _end_orphans(before: set[int]) -> None:
+    """End what the command left behind between two looks: since `adopt_orphans` it is ours. What shares our session we
+    have started ourselves."""
+    for _ in range(GENERATIONS):
+        left = [pid for pid in set(children(os.getpid())) - before if _apart(pid)]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
+        _reap()
+
+
+def _apart(pid: int) -> bool:
+    try:
+        return os.getsid(pid) != os.getsid(0)
+    except (ProcessLookupError, PermissionError):
+        return False
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -1,6 +1,7 @@
 """Not a lever: autocast to a half precision around the outermost forward, which levers share."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ._nested import each_tensor
@@ -26,6 +27,30 @@ def product_dtype(tensor: Any) -> Any:
 
     device = tensor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
+@contextlib.contextmanager
+def without_autocast(device: Any) -> Iterator[None]:
+    """Ops in the dtypes of their tensors, as in a backward that the script calls outside of its autocast."""
+    import torch
+
+    with torch.autocast(device.type, enabled=False):
+        yield
+
+
+def backward_by_dtypes() -> None:
+    """Let compiled backwards compute in the dtypes that their forwards computed in, as eager ones do that are called
+    outside of autocast.
+
+    The compiler would make them under the autocast that is on around the compiled code. With a lever's autocast inside
+    of that, it is the script's, which on CUDA may be one to float32 that is enabled: all products of the backward were
+    in float32. With one to a half precision, products that a model keeps in float32 had a backward in that.
+    """
+    import torch._functorch.config
+
+    config = torch._functorch.config
+    if getattr(config, "backward_pass_autocast", None) == "same_as_forward":  # older torch has no choice
+        config.backward_pass_autocast = "off"
 
 
 def autocasting(

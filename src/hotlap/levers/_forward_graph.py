@@ -2,10 +2,12 @@
 Python that issues it.
 
 A shape is run three times by the script's own calls before it is replayed: once watched (`_effects`), once as it is,
-and once recorded. The record is replayed at once beside an ordinary run with the same inputs, and has to give the same.
-From then on inputs are copied to where the record reads them, and the script gets copies of what it returned. Tensors
-of the model are used where they lie; so are arguments that the forward writes to, such as a cache of keys and values.
-Records of one stream share a pool of memory: what one of them leaves there is not needed by the next.
+and once recorded. Where the watched one waits for the device or leaves something in the model, as a first call may that
+makes a mask or a cache, the next one is watched too, twice at most. The record is replayed at once beside an ordinary
+run with the same inputs, and has to give the same. From then on inputs are copied to where the record reads them, and
+the script gets copies of what it returned. Tensors of the model are used where they lie; so are arguments that the
+forward writes to, such as a cache of keys and values. Records of one stream share a pool of memory: what one of them
+leaves there is not needed by the next.
 
 A replay does what was recorded with the same addresses, so each call looks whether the model is as it was: its parts'
 parameters, buffers, other tensors, numbers, flags and functions (`_model_state`). Where it is not, all is watched and
@@ -21,10 +23,13 @@ from typing import Any, Final, NamedTuple
 
 from ._call_inputs import ODD, Inputs, Key, Unfit, put, read
 from ._effects import PLAIN, Effects, storage, strange, watched
+from ._mask_check import as_given
 from ._model_state import Model
 
 MOST_SHAPES: Final = 8
 MOST_CHANGES: Final = 4
+MOST_LOOKS: Final = 3
+"""Calls that are watched one after another before it is believed that all of them wait, or leave something."""
 PATIENCE: Final = 64
 """Calls after which most of them have to be replays, once there are more shapes than are recorded."""
 TOLERANCE: Final = 0.001
@@ -131,6 +136,7 @@ class GraphedForward:
         room: Callable[[], bool] = lambda: True,
     ) -> None:
         self.calls = self.replays = self.changes = 0
+        self._looks = 0
         self.buckets: dict[Key, Bucket] = {}
         self.given_up = False
         self._module, self._forward = weakref.ref(module), forward
@@ -196,6 +202,10 @@ class GraphedForward:
         return bucket.replay is None or bucket.addresses == [inputs.tensors[at].data_ptr() for at in bucket.held]
 
     def _towards(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
+        with as_given():  # a record reads masks where they lie, and their values may change
+            return self._one_more(bucket, inputs, args, kwargs)
+
+    def _one_more(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         bucket.calls += 1
         self._unsteady()
         if self.changes > MOST_CHANGES:
@@ -227,8 +237,11 @@ class GraphedForward:
             why = self._seen(Model(module), effects, output, inputs)
         except ODD as error:
             why = f"it could not be looked at: {error}"
-        if why:
+        self._looks = self._looks + 1 if why and (effects.waits or effects.leaves) else 0
+        if why and not 0 < self._looks < MOST_LOOKS:
             self._give_up(why)
+        elif why:
+            bucket.calls = 0  # it may be of a first call only
         bucket.written = effects.written
         bucket.held = tuple(at for at, tensor in enumerate(inputs.tensors) if storage(tensor) in effects.written)
         return output

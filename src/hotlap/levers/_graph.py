@@ -43,6 +43,16 @@ class Compiled:
         return torch.compile(self._original, backend=Backend(compiler), dynamic=dynamic)  # type: ignore[no-any-return]
 
 
+def scalars_on_host(module: Any) -> None:
+    """Where a model is on a GPU, what Inductor makes for the host is of scalars and small constants. It is made without
+    vector instructions then: to see which there are, torch 2.11 builds a library for each kind, and loads it in a
+    process of its own that imports torch."""
+    from torch._inductor import config
+
+    if config.cpp.vec_isa_ok is None and {p.device.type for p in module.parameters()} == {"cuda"}:
+        config.cpp.vec_isa_ok = False
+
+
 class Backend:
     """A backend of torch.compile: the passes, then a compiler (None: no compiler, the graph runs as it is).
 

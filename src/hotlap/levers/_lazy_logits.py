@@ -89,6 +89,8 @@ class Product:
         if self.changed():
             raise RuntimeError("hotlap: logits are used after something changed the weights")
         weight, bias = self.kept or (self.weight, self.bias)
+        if weight is None and self.rows:  # they are kept, and what the script writes is not for those that come later
+            return self.hidden.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
         return product(self.hidden, weight, bias, self.dtype)
 
 

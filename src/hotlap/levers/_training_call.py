@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ._autocast import without_autocast
 from ._forward_graph import restore_all
 
 
@@ -56,7 +57,8 @@ class Call:
         every = enumerate(zip(self.leaves(), self.cotangents, strict=True))
         pairs = [(leaf, of) for at, (leaf, of) in every if of is not None and only in (None, at)]
         leaves, given = [leaf for leaf, _ in pairs], [of for _, of in pairs]
-        self.gradients = torch.autograd.grad(leaves, self.wanted, given, allow_unused=True)
+        with without_autocast(self.wanted[0].device):  # the script's own, around the forward, is not around backwards
+            self.gradients = torch.autograd.grad(leaves, self.wanted, given, allow_unused=True)
 
     def differentiate_into(self, places: Sequence[Any]) -> None:
         """The backward, whose gradients are copied out of the recording's memory: the next forward uses that again."""

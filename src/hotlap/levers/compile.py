@@ -1,10 +1,19 @@
-"""torch.compile around the outermost forward, in place: type, state_dict keys and copies stay as they are."""
+"""torch.compile around the outermost forward, in place: type, state_dict keys and copies stay as they are.
+
+In a command that trains, a forward without gradients is compiled where the sizes of its inputs lie between those of
+forwards with gradients, which costs one more compilation, of a forward alone; or from the 1000th call alike on. Others
+run as they were written: text that is sampled now and then grows by a token a call. Commands that only infer are
+compiled from the first call on.
+
+A backward computes in the dtypes of its forward, whatever autocast the script has around the call.
+"""
 
 import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache, _same_random, graph_training
+from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
 from .allocator import EXPANDABLE
@@ -84,6 +93,7 @@ class Compile(_same_random.DrawsOtherwise):
             import torch._dynamo.config
 
             torch._dynamo.config.assume_static_by_default, mode = False, "default"
+        backward_by_dtypes()
         compile_losses()
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
 
@@ -103,23 +113,28 @@ def _graphed(context: Context) -> bool:
 
 
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
-    from ._graph import Compiled
+    from ._graph import Compiled, scalars_on_host
     from ._nested import each_tensor
     from ._traceable import traceable
+    from ._worth_compiling import Worth
 
+    scalars_on_host(module)
     compiled = Compiled(traceable(module, forward), mode)
-    if mode != "reduce-overhead":
-        return compiled
+    worth = Worth()
 
-    def with_own_outputs(*args: Any, **kwargs: Any) -> Any:
+    def where_worth(*args: Any, **kwargs: Any) -> Any:
+        if not worth(args, kwargs):
+            return forward(*args, **kwargs)
+        if mode != "reduce-overhead":
+            return compiled(*args, **kwargs)
         import torch
 
         # The graph's outputs are overwritten by its next replay; scripts keep them (running losses, metrics).
         torch.compiler.cudagraph_mark_step_begin()
         return each_tensor(compiled(*args, **kwargs), lambda tensor: tensor.clone())
 
-    with_own_outputs.compiled = compiled  # type: ignore[attr-defined]
-    return with_own_outputs
+    where_worth.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
+    return where_worth
 
 
 LEVER = Compile()

@@ -1,16 +1,21 @@
-"""Regional compilation: each repeated block is compiled instead of the whole forward, and all share one compilation."""
+"""Regional compilation: each repeated block is compiled instead of the whole forward, and all share one compilation.
+
+Which forwards without gradients run compiled, and in which dtypes a backward computes: see compile.
+"""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache, _same_random
+from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
 from .compile import LEVER as WHOLE
+from .compile import ORDER
 
 if TYPE_CHECKING:
-    from hotlap.agent.seams import Seams
+    from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Environment
 
 SHAPES: Final = ("automatic", "dynamic")
@@ -63,24 +68,47 @@ class CompileBlocks(_same_random.DrawsOtherwise):
         dynamic = True if settings["shapes"] == "dynamic" else None
         with_losses = functools.cache(compile_losses)  # once, and not where the lever refuses
 
+        now = Now()
+
         def change(root: Any) -> None:
-            compile_blocks(root, dynamic)
+            compile_blocks(root, dynamic, now)
+            backward_by_dtypes()
             with_losses()
 
         seams.on_root(change)
+        seams.wrap_forward(now.wrap, ORDER)
 
     def source(self, settings: Settings) -> str:
         dynamic = "dynamic=True" if settings["shapes"] == "dynamic" else ""
         return f"for block in model.blocks:  # wherever the repeated blocks are\n    block.compile({dynamic})"
 
 
-def compile_blocks(root: Any, dynamic: bool | None) -> None:
+class Now:
+    """Whether blocks run compiled, decided once for all of a model at each of its forwards."""
+
+    def __init__(self) -> None:
+        self.compiled = True
+
+    def wrap(self, module: Any, forward: "Forward") -> "Forward":
+        from ._worth_compiling import Worth
+
+        worth = Worth()
+
+        def decided(*args: Any, **kwargs: Any) -> Any:
+            self.compiled = worth(args, kwargs)
+            return forward(*args, **kwargs)
+
+        return decided
+
+
+def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     """Compile the repeated blocks of a model in place. Raises Refused where copies of modules would share them."""
     import torch
 
     from hotlap.agent.blocks import repeated
     from hotlap.agent.seams import Refused
 
+    from ._graph import scalars_on_host
     from ._traceable import traceable
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
@@ -88,9 +116,21 @@ def compile_blocks(root: Any, dynamic: bool | None) -> None:
     blocks = [block for block in repeated(root) if block._compiled_call_impl is None]
     if not blocks:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")
+    scalars_on_host(root)
     _allow_recompiles(len({_signature(block) for block in blocks}))
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
-        block._compiled_call_impl = torch.compile(traceable(block, block._call_impl), dynamic=dynamic)
+        compiled = torch.compile(traceable(block, block._call_impl), dynamic=dynamic)
+        block._compiled_call_impl = _where_worth(now, compiled, block._call_impl)
+
+
+def _where_worth(now: Now, compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        # With gradients also where a checkpoint computes the block again, after another forward.
+        return (compiled if now.compiled or torch.is_grad_enabled() else plain)(*args, **kwargs)
+
+    return call
 
 
 def _signature(block: Any) -> tuple[Any, ...]:

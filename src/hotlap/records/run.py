@@ -162,8 +162,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module whose forward was seen. parameters: their number. blocks: modules in it that are repeated
     (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it beside a product of matrices,
     sdpa: it calls torch's fused attention, cumsum: it names that, constants: it makes tensors of Python's numbers,
-    experts: the most modules that a loop in it numbers and looks for the rows of, shapes_by: a function in it whose
-    result has a shape that depends on values (all `agent/model_code.py`). classes:
+    experts: the most modules that a loop in it numbers and looks for the rows of, mask_checks: it holds torch's encoder
+    or decoder, which compare their mask with the causal one in each forward, shapes_by: a function in it whose result
+    has a shape that depends on values (all `agent/model_code.py`). classes:
     the most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
     forwards. empty_blocks: where the lever `attention` is in, the largest share of blocks (128 by 128) that a constant
     mask leaves empty: of those within the lower triangle where it lies in that, else of all.
@@ -186,6 +187,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     cumsum: bool = False
     constants: bool = False
     experts: Count = 0
+    mask_checks: bool = False
     shapes_by: str = ""
     classes: Count = 0
     compiled: bool = False

@@ -52,9 +52,7 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     return _in_parts(state, group, back, ratio, failed)
 
 
-def _in_parts(
-    state: State, group: Sequence[Candidate], back: Sequence[Candidate], ratio: float, failed: Trial
-) -> bool:
+def _in_parts(state: State, group: Sequence[Candidate], back: Sequence[Candidate], ratio: float, failed: Trial) -> bool:
     """What to do with levers that failed together, or won nothing (ratio above 0). back: that left themselves out."""
     if len(group) == 1:
         others = [replace(one, variants=one.variants[1:]) for one in group if one.variants[1:]]

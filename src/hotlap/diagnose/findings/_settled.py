@@ -31,6 +31,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
         "attention": root is None or root.compiled or not root.softmax,
         "allocator": not cuda,
         "graph-forward": not cuda or not _graphable(facts),
+        "kv-cache": not _grows(facts),
         "graph-training": not cuda or not _records(facts),
         "graph-optimizer": not cuda or all(one.capturable for one in facts.optimizers),
     }
@@ -42,6 +43,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
             "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,
             "pad-vocabulary": not cuda or root.classes < VOCABULARY or root.classes % ALIGNED == 0,
             "chunked-cumsum": not cuda or not root.cumsum,
+            "causal-mask-check": not cuda or not root.mask_checks,
             "constant-tensors": not cuda or root.compiled or not root.constants,
             "grouped-experts": root.compiled or not root.experts or facts.world > 1,
             "flex-attention": not cuda or root.empty_blocks < EMPTY_BLOCKS,
@@ -59,6 +61,16 @@ def _graphable(facts: Facts) -> bool:
     inferring = facts.mode == "inference" and not any(root.training for root in facts.roots)
     few = all(root.shapes <= MOST_SHAPES for root in facts.roots)
     return inferring and few and not all(root.compiled for root in facts.roots)
+
+
+def _grows(facts: Facts) -> bool:
+    """Whether all that the command does is forwards of an attention without gradients, of inputs in many shapes."""
+    inferring = facts.mode == "inference" and not any(root.training for root in facts.roots)
+    return (
+        inferring
+        and facts.world == 1
+        and any((root.softmax or root.sdpa) and root.shapes > 2 and not root.compiled for root in facts.roots)
+    )
 
 
 def _records(facts: Facts) -> bool:

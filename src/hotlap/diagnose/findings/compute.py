@@ -7,6 +7,7 @@ from ._base import Measured
 
 MODEL = ("forward", "backward", "optimizer")
 LEVERS = (
+    "kv-cache",
     "bf16-autocast",
     "tf32",
     "compile",

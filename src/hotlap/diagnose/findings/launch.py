@@ -6,10 +6,12 @@ from ._base import Measured
 
 LEVERS = (
     "grouped-experts", "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
-    "constant-tensors",
+    "constant-tensors", "causal-mask-check",
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
+
+FOR_INFERENCE = ("graph-forward", "kv-cache", "grouped-experts", "compile", "attention", "constant-tensors")
 
 
 def find(measured: Measured) -> Finding | None:
@@ -28,5 +30,5 @@ def find(measured: Measured) -> Finding | None:
         f"{measured.step_ms:.2f} ms",
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
         instead=INFERS if infers else TRAINS,
-        levers=("graph-forward", "grouped-experts", "compile", "attention", "constant-tensors") if infers else LEVERS,
+        levers=FOR_INFERENCE if infers else LEVERS,
     )

@@ -71,6 +71,12 @@ def _constants(places: Places) -> list[Line]:
     return made or _models(places)
 
 
+def _encoders(places: Places) -> list[Line]:
+    """Where torch's encoders and decoders are made; else the model's calls, as a library may make them."""
+    names = ("Transformer", "TransformerEncoder", "TransformerDecoder")
+    return [source.place(call) for source, call in calls_named(places, *names)] or _models(places)
+
+
 def _experts(places: Places) -> list[Line]:
     """Where rows of one expert are looked for; else the model's calls, as a library may loop."""
     return [source.place(call) for source, call in calls_named(places, "nonzero", "where")] or _models(places)
@@ -108,10 +114,20 @@ REASONS: dict[str, Unwritten] = {
         "only, adds up in the inputs' dtype, and needs a forward that returns what the head would get, not logits",
         _losses,
     ),
+    "kv-cache": Unwritten(
+        "the attention has to take keys and values of the tokens before, positions have to follow, and the loop has to "
+        "give the new token alone",
+        _models,
+    ),
     "logits-to-keep": Unwritten(
         "the forward has to know which positions its caller will use: give it a parameter for that, and cut the input "
         "of the last layer",
         _losses,
+    ),
+    "causal-mask-check": Unwritten(
+        "whether a mask is the causal one is known by its values, which the lever looks at in each run; where you know "
+        "it, give `is_causal` to the encoder or decoder",
+        _encoders,
     ),
     "chunked-cumsum": Unwritten(
         "which scans are long enough is known by their shapes, which the lever looks at in each call; the rest has to "

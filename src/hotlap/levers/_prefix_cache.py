@@ -1,0 +1,437 @@
+"""Not a lever: forwards over a sequence that grows by a token each call, of which only the last token is computed.
+
+Loops that generate text often put the whole sequence through the model for each new token. A causal model computes the
+same keys and values for the tokens before as it did in the call before; here they are kept.
+
+Two calls, the second with one token more, are written down (`_prefix_tape`), and what they do for the last token is
+worked out op by op (`_prefix_rules`). A third call is as it was, and what it computes fills the caches; by its values
+no token may look at a later one. Two more are computed both ways, and have to agree in all that they return. From then
+on, a call whose sequence is that of the call before and one token is computed from the caches. All other calls are as
+they were; what they compute fills the caches anew.
+
+Each call compares its tokens with those of the call before, for which the host waits, and looks whether the model, and
+the values of its weights by their versions, are as they were.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ._autocast import without_autocast
+from ._call_inputs import ODD, Key, Unfit, put, read
+from ._effects import strange, watched
+from ._forward_graph import Capture, apart, relative_error, tried, without_cached_casts
+from ._model_state import Model
+from ._prefix_build import Builder, Row, TooLong
+from ._prefix_tape import SMALL, Made, Outside, Tape, beside, each, taped
+from ._prefix_work import Form, Plan, Work, copy, looks_ahead, room
+
+MOST_FORMS: Final = 4
+"""Batch sizes and the like, each with caches of its own."""
+MOST_CHANGES: Final = 4
+MOST_UNLIKE: Final = 8
+"""Calls that do other ops than those that were written down. After each, two are written down anew: other levers may
+have watched the first ones."""
+PATIENCE: Final = 64
+"""Calls among which two have to follow one another."""
+PROOFS: Final = 2
+LEAST_ROOM: Final = 64
+TOLERANCE: Final = 1e-3
+HALF_TOLERANCE: Final = 0.03
+"""Relative (of norms) difference that what it returns may show: where it reckons in half precision, other kernels for
+fewer rows round otherwise, in every layer."""
+
+
+class CachedForward:
+    """In place of a forward of `module`.
+
+    capture: of CUDA graphs, see `Capture`, None on the host. where: what a graph depends on, None where nothing can be
+    recorded. unsteady: called in calls that take longer for it; gave_up: called with the reason, once, and whether any
+    call had been computed from the caches by then.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        forward: Callable[..., Any],
+        *,
+        where: Callable[[], Any],
+        unsteady: Callable[[], None],
+        gave_up: Callable[[str, bool], None],
+        capture: Capture | None = None,
+    ) -> None:
+        self.calls = self.followed = self.cached = self.changes = 0
+        self.given_up = False
+        self._module, self._forward, self._capture = weakref.ref(module), forward, capture
+        self._where, self._unsteady, self._gave_up = where, unsteady, gave_up
+        self._forms: dict[Key, Form] = {}
+        self._model: Model | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if self.given_up or torch.is_grad_enabled() or not self._lock.acquire(blocking=False):
+            return self._forward(*args, **kwargs)
+        try:
+            return self._call(args, kwargs)
+        finally:
+            self._lock.release()
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
+        self.calls += 1
+        try:
+            tokens, key = self._tokens(args, kwargs)
+            form = self._form(key, tokens)
+        except Unfit as error:
+            self._give_up(str(error))
+            form = None
+        if form is None or self.given_up:
+            return self._forward(*args, **kwargs)
+        length, before = tokens.shape[1], form.tokens
+        follows = before is not None and before.shape[1] == length - 1 and bool((tokens[:, :-1] == before).all())
+        form.tokens = tokens.clone()
+        self.followed += follows
+        return (self._go_on if follows else self._begin)(form, before, tokens, args, kwargs)
+
+    def _tokens(self, args: Any, kwargs: Any) -> tuple[Any, Key]:
+        """The one tensor among the arguments, (batch, length), and what else there is of the call."""
+        inputs = read(args, kwargs)
+        whole = [tensor for tensor in inputs.tensors if tensor.dim() == 2 and not tensor.dtype.is_floating_point]
+        if len(inputs.tensors) != 1 or not whole:
+            raise Unfit("its inputs are not one tensor of tokens, of shape (batch, length)")
+        tokens = whole[0]
+        form = put((args, kwargs), iter([None]))
+        return tokens, (repr(form), tokens.shape[0], tokens.dtype, tokens.device, self._where())
+
+    def _form(self, key: Key, tokens: Any) -> Form | None:
+        """Calls like this one; None where this one is to be left alone. Raises Unfit."""
+        form = self._forms.get(key)
+        if key[-1] is None or tokens.shape[1] < 2:
+            return None
+        if self.calls > PATIENCE and not self.followed:
+            raise Unfit("no call goes on with the sequence of the call before it")
+        plans = [one.plan for one in self._forms.values() if one.plan is not None]
+        if self._model is not None and not (self._model.same() and all(plan.same() for plan in plans)):
+            self._forget()
+            form = None
+        if form is None and len(self._forms) < MOST_FORMS:
+            form = self._forms[key] = Form()
+        return form
+
+    def _forget(self) -> None:
+        """The model is another now. Raises Unfit where that is so again and again."""
+        self._forms, self._model = {}, None
+        self.changes += 1
+        if self.changes > MOST_CHANGES:
+            raise Unfit(f"the model changed {self.changes} times")
+
+    # a call that begins a sequence
+
+    def _begin(self, form: Form, before: Any, tokens: Any, args: Any, kwargs: Any) -> Any:
+        form.filled = False
+        if form.plan is None:
+            self._unsteady()
+            return self._write_down(form, tokens, args, kwargs)
+        if (
+            before is not None and before.shape == tokens.shape
+        ):  # a window that slides: none of them will be gone on with
+            return self._forward(*args, **kwargs)
+        return self._fill(form, form.plan, tokens, args, kwargs)
+
+    def _look(self, args: Any, kwargs: Any) -> Any:
+        """An ordinary call that is watched."""
+        module = self._module()
+        with without_cached_casts():
+            seen, failed = tried(lambda: watched(module, self._forward, args, kwargs))
+        if failed:
+            self._give_up(f"it could not be watched: {failed}")
+            return self._forward(*args, **kwargs)
+        output, effects = seen
+        if effects.hooked:
+            self._give_up("its modules or tensors have hooks")
+        elif effects.draws:
+            self._give_up("it draws random numbers")
+        elif effects.leaves or effects.written:
+            self._give_up("it leaves something in the model or in its arguments")
+        elif effects.waits:
+            self._give_up(f"what it does hangs on values ({effects.waits})")
+        elif effects.odd:
+            self._give_up(f"its tensors can't be looked at: {effects.odd}")
+        elif strange(output):
+            self._give_up(f"it returns an object of class {strange(output)}")
+        else:
+            try:
+                self._model = Model(module)
+            except ODD as error:
+                self._give_up(f"it could not be looked at: {error}")
+        return output
+
+    def _write_down(self, form: Form, tokens: Any, args: Any, kwargs: Any) -> Any:
+        """An ordinary call, of which a tape is made. Raises Unfit."""
+        if self._model is None:
+            return self._look(args, kwargs)
+        form.tape = tape = Tape(tokens)
+        with without_cached_casts(), taped(tape):
+            output = self._forward(*args, **kwargs)
+        try:
+            form.outputs = self._outputs(form, tape, output)
+        except Unfit as error:
+            self._give_up(str(error))
+        return output
+
+    def _outputs(self, form: Form, tape: Tape, output: Any) -> list[Any]:
+        """Where the tensors that a forward returned were made. Raises Unfit."""
+        import torch
+        from torch.utils import _pytree
+
+        if tape.odd:
+            raise Unfit(tape.odd)
+        leaves, form.spec = _pytree.tree_flatten(output)
+        found = [tape.where(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        form.plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        made = [one for one in found if one is not None]
+        if not made or not all(isinstance(one, Made) and one.op >= 0 for one in made):
+            raise Unfit("it returns something that it did not make of the tokens")
+        if not all(type(leaf) is torch.Tensor and leaf.is_contiguous() for leaf in tensors):
+            raise Unfit("it returns a tensor whose elements do not lie one after another")
+        if len({leaf.untyped_storage().data_ptr() for leaf in tensors}) < len(tensors):
+            raise Unfit("it returns tensors that share memory")
+        return found
+
+    # a call that goes on
+
+    def _go_on(self, form: Form, before: Any, tokens: Any, args: Any, kwargs: Any) -> Any:
+        length, plan = tokens.shape[1], form.plan
+        if plan is None:
+            self._unsteady()
+            shorter, outputs = form.tape, form.outputs
+            output = self._write_down(form, tokens, args, kwargs)
+            if not self.given_up and shorter is not None and form.tape is not None:
+                self._own(lambda: self._compare(form, shorter, outputs, length - 1))
+            return output
+        if form.filled and form.work is not None and length > form.work.most and not form.ends_before(length):
+            self._unsteady()
+            self._own(lambda: self._grow(form, plan, length))
+        work = form.work
+        if self.given_up or not form.filled or work is None or length > work.most:
+            return self._fill(form, plan, tokens, args, kwargs)
+        if work.proofs < PROOFS:
+            self._unsteady()
+            output = self._forward(*args, **kwargs)
+            self._own(lambda: self._prove(form, plan, work, tokens, output))
+            return output
+        found = self._own(lambda: [self._together(form, work, self._last(work, tokens), length)])
+        if found is None:
+            return self._forward(*args, **kwargs)
+        self.cached += 1
+        return found[0]
+
+    def _own(self, work: Callable[[], Any]) -> Any:
+        """What is not the script's; where it fails, None, and this is given up."""
+        try:
+            return work()
+        except (Unfit, *ODD) as error:
+            self._give_up((str(error).strip() or repr(error)).splitlines()[0][:200])
+            return None
+
+    def _compare(self, form: Form, shorter: Tape, outputs: list[Any], length: int) -> None:
+        """Make a plan of two calls. Raises Unfit."""
+        import torch
+
+        assert form.tape is not None and self._model is not None, "both calls were written down"
+        if outputs != form.outputs:
+            raise Unfit("it returns something else for a longer sequence")
+        ops = beside(shorter, form.tape, length)
+        models = {id(tensor) for tensor in self._model.tensors}
+        outside: dict[int, Any] = {}
+        for value in (leaf for op in ops for leaf in each([op.args, op.kwargs]) if isinstance(leaf, Outside)):
+            tensor = value.tensor
+            if id(tensor) in models:
+                outside[id(tensor)] = tensor
+            elif tensor.device.type != "cpu" or tensor.numel() > SMALL:
+                raise Unfit("it reads tensors that are neither the model's nor its arguments")
+        if any(tensor.is_inference() for tensor in outside.values()):
+            raise Unfit("its weights were made in inference mode, where changes of them can't be seen")
+        half = any(dtype in {torch.float16, torch.bfloat16} for op in ops for dtype in op.dtypes)
+        form.plan = Plan(ops, [one for one in outputs if one is not None], list(outside.values()), half)
+        form.tape = None
+
+    def _work(self, form: Form, plan: Plan, length: int) -> Work:
+        """What has room for a sequence of a length. Raises Unfit."""
+        import torch
+
+        most = max(LEAST_ROOM, 1 << (2 * length - 1).bit_length())
+        tokens = form.tokens
+        for _ in range(4):
+            try:
+                with torch.inference_mode(False), torch.no_grad(), without_autocast(tokens.device):
+                    builder = Builder(plan.ops, plan.outputs, tokens.shape[0], length, most, tokens.device)
+                    work = Work(builder, most, builder.module())
+                break
+            except TooLong as error:
+                form.limit = most = min(error.limit, most - 1)
+                if most < length:
+                    raise Unfit(str(error)) from error
+            except RuntimeError as error:
+                raise Unfit(
+                    f"what its last token takes could not be made: {str(error).splitlines()[0][:200]}"
+                ) from error
+        else:
+            raise Unfit("it is not known how long a sequence it takes")
+        work.token = tokens[:, -1:].clone()
+        work.place = torch.zeros(1, dtype=torch.int64, device=tokens.device)
+        return work
+
+    def _grow(self, form: Form, plan: Plan, length: int) -> None:
+        """More room, with what is kept so far."""
+        old, work = form.work, self._work(form, plan, length)
+        assert old is not None, "it is too small"
+        form.work = work
+        for (cache, _), (was, _) in zip(work.builder.caches.values(), old.builder.caches.values(), strict=True):
+            cache.tensor.narrow(cache.dim, 0, old.most).copy_(was.tensor)
+        for one, kept in zip(work.builder.results, old.kept, strict=True):
+            work.kept.append(None if kept is None else room(work, one, kept))
+        work.looked = True
+
+    def _fill(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> Any:
+        """An ordinary call, of which keys and values are kept, and what it returns for each token."""
+        import torch
+        from torch.utils import _pytree
+
+        if not self._own(lambda: self._ready(form, plan, tokens.shape[1])):
+            return self._forward(*args, **kwargs)
+        length = tokens.shape[1]
+        work = form.work
+        assert work is not None, "it is ready"
+        sources: dict[int, list[Any]] = {}
+        for cache, _ in work.builder.caches.values():
+            sources.setdefault(cache.made.op, []).append(cache)
+        looks = {} if work.looked else {look.op: look for look in work.builder.looks}
+        ahead: list[Any] = []
+
+        def seen(at: int, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+            if at < len(plan.ops) and func is plan.done[at] and (at in sources or at in looks):
+                self._own(lambda: keep(at, func, args, kwargs, out))
+
+        def keep(at: int, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+            for cache in sources.get(at, ()):
+                into = cache.tensor.narrow(cache.dim, 0, length)
+                into.copy_(out[cache.made.out] if isinstance(out, (tuple, list)) else out)
+            if at in looks:
+                ahead.append(looks_ahead(func, args, kwargs, out, looks[at].mask))
+
+        tape = Tape(tokens)
+        with without_cached_casts(), taped(tape, seen):
+            output = self._forward(*args, **kwargs)
+        if any(map(bool, ahead)):
+            self._give_up("tokens look at later ones")
+        if self.given_up:
+            return output
+        leaves = _pytree.tree_flatten(output)[0]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        form.filled = [op.func for op in tape.ops] == plan.done and len(tensors) == len(plan.outputs)
+        if not form.filled:
+            form.unlike += 1
+            form.plan = form.work = None
+            self._unsteady()
+        if form.unlike > MOST_UNLIKE:
+            self._give_up("it does other ops than when it was written down")
+        if form.filled:
+            work.looked = True
+            kept = self._own(lambda: [
+                room(work, one, leaf) if Row() in one.kinds else None
+                for one, leaf in zip(work.builder.results, tensors, strict=True)
+            ])  # fmt: skip
+            work.kept = kept or []
+        return output
+
+    def _ready(self, form: Form, plan: Plan, length: int) -> bool:
+        """Whether there is room for a sequence and for more than it. Raises Unfit."""
+        if form.ends_before(length + 1):
+            return False
+        if not plan.same_values():
+            self._forget()
+            return False
+        if form.work is None or form.work.most <= length:
+            self._unsteady()
+            form.work = self._work(form, plan, length)
+        return form.work.most > length
+
+    def _last(self, work: Work, tokens: Any) -> Sequence[Any]:
+        """What the last token's work makes of it; it goes to the caches."""
+        import torch
+
+        work.steps += 1
+        with torch.no_grad(), without_autocast(tokens.device):
+            work.token.copy_(tokens[:, -1:])
+            work.place.fill_(tokens.shape[1] - 1)
+            if work.replay is not None:
+                work.replay()
+            elif self._capture is not None and work.proofs >= PROOFS:
+                self._unsteady()
+                self._record(work)
+            else:
+                work.made = work.run(work.token, work.place)
+        return work.made
+
+    def _record(self, work: Work) -> None:
+        """From here on a CUDA graph does it. What it writes is the same each time that it does."""
+        assert self._capture is not None, "it is on a device"
+        expected = [one.clone() for one in work.run(work.token, work.place)]
+        made: list[Any] = []
+
+        def issue() -> None:
+            made[:] = work.run(work.token, work.place)
+
+        try:
+            replay = self._capture(issue)
+        except (RuntimeError, AssertionError) as error:
+            raise Unfit(f"the last token's work could not be captured: {str(error).splitlines()[0][:200]}") from error
+        replay()
+        why = apart(made, expected, TOLERANCE)
+        if why:
+            raise Unfit(why)
+        work.replay, work.made = replay, made
+
+    def _prove(self, form: Form, plan: Plan, work: Work, tokens: Any, output: Any) -> None:
+        """Compare what a call returned with what it is from the caches. Raises Unfit."""
+        from torch.utils import _pytree
+
+        found = self._together(form, work, self._last(work, tokens), tokens.shape[1])
+        both = zip(_pytree.tree_flatten(found)[0], _pytree.tree_flatten(output)[0], strict=True)
+        for one, other in both:
+            if not hasattr(other, "shape"):
+                continue
+            if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+                raise Unfit("it returns tensors of another kind")
+            gap = relative_error(one, other)
+            if not gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
+                raise Unfit(f"what it returns differs by {gap:.2%} from the whole")
+        work.proofs += 1
+
+    def _together(self, form: Form, work: Work, made: Sequence[Any], length: int) -> Any:
+        """The output of a forward, the caller's own."""
+        from torch.utils import _pytree
+
+        found = []
+        for last, one, kept in zip(made, work.builder.results, work.kept, strict=True):
+            if kept is None:
+                found.append(last.clone())
+                continue
+            dim = one.kinds.index(Row())
+            kept.narrow(dim, length - 1, 1).copy_(last)
+            found.append(copy(kept.narrow(dim, 0, length), dim))
+        leaves, rest = [], iter(found)
+        for where, plain in zip(form.outputs, form.plain, strict=True):
+            leaves.append(plain if where is None else next(rest))
+        return _pytree.tree_unflatten(leaves, form.spec)
+
+    def _give_up(self, why: str) -> None:
+        """From here on, every call is an ordinary one."""
+        if not self.given_up:
+            self.given_up = True
+            self._forms, self._model = {}, None
+            self._gave_up(why, self.cached > 0)

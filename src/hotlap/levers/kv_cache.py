@@ -1,0 +1,115 @@
+"""Loops that put the whole sequence through the model for each new token: only the new token is computed, and keys and
+values of those before it are kept.
+
+`model(tokens)` and then `model(torch.cat([tokens, new], dim=1))` is how text is generated where nobody wrote a cache of
+keys and values. What the forward does for the last token is worked out from two of its calls (`_prefix_cache`), and
+computed both ways some times before it counts. Taken are causal models of one argument, the tokens (batch, length), and
+other arguments that are no tensors; a call whose tokens are not those of the call before and one more is computed as
+ever. On a GPU the token's work is one CUDA graph.
+
+Models that look at later tokens, that mix tokens in ways for which there is no rule (recurrent layers, convolutions,
+experts, padding masks as an argument), that draw random numbers or that keep something themselves leave it alone.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ._base import Applies, Context, Lever, Settings, not_inference
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Forward, Seams
+
+ORDER: Final = 60
+"""Outside of autocast (10) and inference mode (40), whose ops it takes over."""
+SHARE: Final = 0.9
+"""Of the forward: a token's own work remains."""
+LEAST_SHAPES: Final = 3
+"""Of inputs, as of a sequence that grows."""
+
+
+class KvCache(Lever):
+    name = "kv-cache"
+    meaning = "of a sequence that grows by a token each call only that token is computed; keys and values are kept"
+    risk = "numeric"
+    tolerance = 0.01
+    excludes = (
+        "attention", "compile", "compile-blocks", "flex-attention", "graph-forward", "grouped-experts",
+        "logits-to-keep", "pad-vocabulary", "quantize-linear", "sdpa-backend", "constant-tensors", "chunked-cumsum",
+    )  # fmt: skip
+
+    def applies(self, context: Context) -> Applies:
+        if why := not_inference(context):
+            return Applies(False, why)
+        roots = context.facts.roots
+        if not any(root.softmax or root.sdpa for root in roots):
+            return Applies(False, "no attention was found in the code of the model")
+        if not any(root.shapes >= LEAST_SHAPES for root in roots):
+            return Applies(False, "its inputs do not grow from call to call")
+        if all(root.compiled for root in roots):
+            return Applies(False, "the script compiles the model itself")
+        if context.facts.world > 1 or any(root.wrapper for root in roots):
+            return Applies(False, "the model is wrapped or run by several processes")
+        return Applies(True, f"attention over inputs of {max(root.shapes for root in roots)} shapes or more")
+
+    def share(self, context: Context) -> float:
+        return SHARE * context.share_of("forward")
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        def wrap(module: Any, forward: "Forward") -> "Forward":
+            return cached(module, forward, seams, self.name)
+
+        seams.wrap_forward(wrap, ORDER)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            "# in the attention, with the keys and values of the tokens before it:\n"
+            "keys[:, :, place], values[:, :, place] = k, v\n"
+            "y = F.scaled_dot_product_attention(q, keys[:, :, : place + 1], values[:, :, : place + 1])\n"
+            "# in the loop, after the prompt:\n"
+            "logits = model(tokens[:, -1:], place)"
+        )
+
+
+def cached(module: Any, forward: "Forward", seams: "Seams", name: str) -> "Forward":
+    """A forward of a module on one device that is computed from caches where it can be. Raises Refused."""
+    from hotlap.agent.seams import Refused
+
+    from ._prefix_cache import CachedForward
+
+    devices = {p.device for p in module.parameters()}
+    if len(devices) != 1:
+        raise Refused("the model is not on one device")
+    device = devices.pop()
+
+    def gave_up(why: str, used: bool) -> None:
+        (seams.refuse if used else seams.leave_out)(name, why)
+
+    return CachedForward(
+        module,
+        forward,
+        where=lambda: _where(device),
+        unsteady=seams.unsteady,
+        gave_up=gave_up,
+        capture=(lambda work: _capture(work, device)) if device.type == "cuda" else None,
+    )
+
+
+def _where(device: Any) -> Any:
+    """What a plan depends on beside the model and the tokens; None while the script captures a graph itself."""
+    import torch
+
+    from .graph_forward import where
+
+    if device.type == "cuda":
+        return where(device)
+    kind = device.type
+    autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return torch.is_inference_mode_enabled(), autocast
+
+
+def _capture(work: Any, device: Any) -> Any:
+    from .graph_optimizer import capture
+
+    return capture(work, device)
+
+
+LEVER = KvCache()

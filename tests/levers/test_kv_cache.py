@@ -1,0 +1,620 @@
+"""`kv-cache`: what is computed from the caches is what the whole gives, and what can't be is left alone."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from tests.levers.contexts import ROOT, context
+from torch import nn
+from torch.nn import functional
+
+from hotlap.levers import _prefix_work
+from hotlap.levers._base import Applies
+from hotlap.levers._prefix_build import COLUMN, Row
+from hotlap.levers._prefix_cache import CachedForward
+from hotlap.levers._prefix_rules import regrouped
+from hotlap.levers._prefix_tape import Made, Size, Tape
+from hotlap.levers.kv_cache import LEVER
+
+VOCAB, DIM, HEADS, ROOM = 50, 16, 2, 96
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """Attention of a kind, and an MLP."""
+
+    def __init__(self, attend: Callable[..., Any]) -> None:
+        super().__init__()
+        self.attend = attend
+        self.norm = nn.LayerNorm(DIM)
+        self.qkv = nn.Linear(DIM, 3 * DIM)
+        self.proj = nn.Linear(DIM, DIM)
+        self.mlp = nn.Sequential(nn.LayerNorm(DIM), nn.Linear(DIM, 2 * DIM), nn.GELU(), nn.Linear(2 * DIM, DIM))
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).split(DIM, dim=2)
+        q, k, v = (part.view(batch, length, HEADS, DIM // HEADS).transpose(1, 2) for part in (q, k, v))
+        y = self.attend(q, k, v, mask)
+        x = x + self.proj(y.transpose(1, 2).contiguous().view(batch, length, DIM))
+        return x + self.mlp(x)
+
+
+def by_hand(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    length = q.shape[2]
+    scores = (q @ k.transpose(-2, -1)) / math.sqrt(k.shape[-1])
+    return scores.masked_fill(mask[:, :, :length, :length] == 0, -math.inf).softmax(-1) @ v
+
+
+def made_anew(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    later = torch.triu(torch.full((q.shape[2], q.shape[2]), -math.inf), 1)
+    return ((q @ k.mT) * k.shape[-1] ** -0.5 + later).softmax(-1) @ v
+
+
+def fused(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def fused_with_mask(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    length = q.shape[2]
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask[0, 0, :length, :length].bool())
+
+
+def rotated(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    """RoPE by halves, and a distance that is taken off the scores (ALiBi)."""
+    places = torch.arange(q.shape[2])
+    angles = places[:, None] / 100 ** (torch.arange(DIM // HEADS // 2) / 4)
+    cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+    q, k = (x * cos + torch.cat((-x.chunk(2, -1)[1], x.chunk(2, -1)[0]), -1) * sin for x in (q, k))
+    scores = q @ k.mT - 0.1 * (places[:, None] - places[None, :]).clamp(min=0)
+    return scores.masked_fill(places[None, :] > places[:, None], -math.inf).softmax(-1) @ v
+
+
+def windowed(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    """Only the eight tokens before."""
+    places = torch.arange(q.shape[2])
+    far = places[:, None] - places[None, :]
+    return (q @ k.mT).masked_fill((far < 0) | (far > 8), -math.inf).softmax(-1) @ v
+
+
+def both_ways(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def both_ways_fused(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return functional.scaled_dot_product_attention(q, k, v)
+
+
+def with_the_last(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return fused(q, k + 0.1 * k[:, :, -1:], v, mask)
+
+
+class Model(nn.Module):  # type: ignore[misc]
+    def __init__(self, attend: Callable[..., Any] = by_hand, end: Callable[..., Any] = lambda head, x: head(x)) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tok, self.pos = nn.Embedding(VOCAB, DIM), nn.Embedding(ROOM, DIM)
+        self.layers = nn.ModuleList([Layer(attend) for _ in range(2)])
+        self.head = nn.Linear(DIM, VOCAB, bias=False)
+        self.register_buffer("mask", torch.tril(torch.ones(ROOM, ROOM)).view(1, 1, ROOM, ROOM))
+        self.end = end
+        self.eval()
+
+    def hidden(self, tokens: Any) -> Any:
+        return self.tok(tokens) + self.pos(torch.arange(tokens.shape[1]))
+
+    def forward(self, tokens: Any, scale: float = 1.0) -> Any:
+        x = self.hidden(tokens) * scale
+        for layer in self.layers:
+            x = layer(x, self.mask)
+        return self.end(self.head, x)
+
+
+class Decoder:
+    """Calls a model and the one with caches with the same tokens, and compares."""
+
+    def __init__(self, model: nn.Module, forward: Any = None, **options: Any) -> None:
+        self.model = model
+        self.whole = forward or model.forward
+        self.why: list[tuple[str, bool]] = []
+        options.setdefault("where", lambda: ("here",))
+        self.cached = CachedForward(
+            model, self.whole, unsteady=lambda: None, gave_up=lambda *why: self.why.append(why), **options
+        )
+
+    def go(self, tokens: Any, times: int, most: float = 1e-4, **kwargs: Any) -> Any:
+        """Let a sequence grow. Returns its tokens."""
+        for _ in range(times):
+            got, whole = self.cached(tokens, **kwargs), self.whole(tokens, **kwargs)
+            one, other = (x if isinstance(x, torch.Tensor) else next(iter(_tensors(x))) for x in (got, whole))
+            assert one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
+            assert type(got) is type(whole) or type(got).__name__ == "LazyLogits"
+            assert float((one - other).abs().max()) <= most * float(other.abs().max())
+            new = torch.randint(VOCAB, (len(tokens), 1))
+            tokens = torch.cat([tokens, new], dim=1)
+        return tokens
+
+
+def _tensors(value: Any) -> list[Any]:
+    items = value.values() if isinstance(value, dict) else value
+    return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def prompt(length: int = 7, batch: int = 3) -> Any:
+    return torch.randint(VOCAB, (batch, length))
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+# what is taken
+
+CAUSAL = [by_hand, made_anew, fused, fused_with_mask, rotated, windowed]
+
+
+@pytest.mark.parametrize("attend", CAUSAL)
+def test_a_sequence_that_grows_is_computed_from_the_caches(attend: Callable[..., Any]) -> None:
+    decoder = Decoder(Model(attend))
+    decoder.go(prompt(), 40)
+    assert not decoder.why and decoder.cached.cached >= 30
+
+
+@pytest.mark.parametrize("attend", CAUSAL)
+def test_only_the_last_token_is_computed(attend: Callable[..., Any]) -> None:
+    decoder = Decoder(Model(attend))
+    tokens = decoder.go(prompt(), 12)
+    work = next(iter(decoder.cached._forms.values())).work
+    assert work is not None
+    seen = _sizes(work.run, work.token, work.place)
+    assert max(seen["addmm"]) == len(tokens), "each product of weights is of one token for each sequence"
+
+
+def _sizes(run: Any, *args: Any) -> dict[str, list[int]]:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: dict[str, list[int]] = {}
+
+    class Mode(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.dim():
+                found.setdefault(func._schema.name.removeprefix("aten::"), []).append(out.shape[0])
+            return out
+
+    with Mode():
+        run(*args)
+    return found
+
+
+@pytest.mark.parametrize("end", [
+    lambda head, x: head(x[:, -1, :]),
+    lambda head, x: head(x[:, [-1], :]),
+    lambda head, x: head(x[:, -1:]),
+    lambda head, x: (head(x), None),
+    lambda head, x: {"logits": head(x), "loss": None, "of": "tokens"},
+    lambda head, x: head(x).log_softmax(-1),
+    lambda head, x: head(x.reshape(-1, DIM)).view(x.shape[0], -1, VOCAB),
+    lambda head, x: head(functional.rms_norm(x, (DIM,)) / x.pow(2).mean(-1, keepdim=True).sqrt()),
+])  # fmt: skip
+def test_outputs_of_several_forms(end: Callable[..., Any]) -> None:
+    decoder = Decoder(Model(fused, end))
+    decoder.go(prompt(), 20)
+    assert not decoder.why and decoder.cached.cached >= 10
+
+
+def test_changes_in_place_of_what_it_makes_itself() -> None:
+    class Inside(Model):
+        def hidden(self, tokens: Any) -> Any:
+            x = self.tok(tokens)
+            x += self.pos(torch.arange(tokens.shape[1]))
+            return x.mul_(2).relu_()
+
+    decoder = Decoder(Inside())
+    decoder.go(prompt(), 20)
+    assert not decoder.why and decoder.cached.cached >= 10
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_autocast_inside_is_taken_over(inference: bool) -> None:
+    model = Model()
+    mode = torch.inference_mode if inference else torch.no_grad
+
+    def forward(tokens: Any) -> Any:
+        with mode(), torch.autocast("cpu", torch.bfloat16):
+            return model(tokens)
+
+    decoder = Decoder(model, forward)
+    with mode():
+        decoder.go(prompt(), 20, most=0.05)
+    assert not decoder.why and decoder.cached.cached >= 10
+
+
+def test_the_next_prompt_may_be_of_another_length_and_batch() -> None:
+    decoder = Decoder(Model())
+    decoder.go(prompt(), 15)
+    before = decoder.cached.cached
+    decoder.go(prompt(20), 15)
+    assert decoder.cached.cached == before + 14, "the prompt fills the caches, and the rest comes from them"
+    decoder.go(prompt(5, batch=2), 15)
+    decoder.go(prompt(9), 15)
+    assert not decoder.why and decoder.cached.cached > before + 35
+
+
+def test_other_tokens_than_those_of_the_call_before_are_computed_as_a_whole() -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    before = decoder.cached.cached
+    tokens[1, 2] = (tokens[1, 2] + 1) % VOCAB  # in place, and one longer than the last call
+    decoder.go(tokens, 1)
+    assert decoder.cached.cached == before
+    decoder.go(tokens[:, :-4], 3)
+    assert not decoder.why
+
+
+def test_a_window_that_slides_is_computed_as_a_whole() -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    before = decoder.cached.cached
+    for _ in range(10):
+        tokens = torch.cat([tokens[:, 1:], torch.randint(VOCAB, (3, 1))], dim=1)
+        assert torch.equal(decoder.cached(tokens), decoder.model(tokens))
+    assert decoder.cached.cached <= before + 1
+
+
+def test_room_grows_and_ends_where_the_table_of_positions_does() -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(60), ROOM - 60)
+    assert tokens.shape[1] == ROOM and not decoder.why
+    assert decoder.cached.cached >= ROOM - 60 - 12
+    decoder.go(tokens, 1)
+    beyond = torch.cat([tokens, tokens[:, :1]], dim=1)
+    with pytest.raises(IndexError):
+        decoder.model(beyond)
+    with pytest.raises(IndexError):
+        decoder.cached(beyond)
+
+
+def test_what_a_script_writes_into_its_output_stays_its_own() -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    old = decoder.cached(tokens)
+    kept = old.clone()
+    old[:, -1] = 0
+    old[:, 0] = 0
+    decoder.go(tokens[:, :-1], 1)
+    tokens = decoder.go(tokens, 5)
+    first = decoder.cached(tokens)
+    decoder.go(prompt(), 10)
+    assert float((first - decoder.model(tokens)).abs().max()) < 1e-4 and kept.shape == old.shape
+
+
+def test_large_logits_are_made_of_the_rows_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prefix_work, "LEAST_CLASSES", VOCAB)
+    monkeypatch.setattr(_prefix_work, "LEAST_LOGITS", 1)
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    logits = decoder.cached(tokens)
+    assert type(logits).__name__ == "LazyLogits"
+    whole = decoder.model(tokens)
+    assert torch.allclose(logits[:, -1, :], whole[:, -1], atol=1e-5)
+    last = logits[:, -1, :]
+    last /= 2
+    assert torch.allclose(logits[:, -1], whole[:, -1] / 2, atol=1e-5)
+    assert torch.allclose(logits.view(-1, VOCAB)[:5], whole.view(-1, VOCAB)[:5], atol=1e-5)
+    tokens = torch.cat([tokens, tokens[:, :1]], dim=1)
+    again = decoder.cached(tokens)
+    assert torch.allclose(again + 0, decoder.model(tokens), atol=1e-5), "of the row that was written to as well"
+
+
+# a model that changes
+
+
+@pytest.mark.parametrize("change", [
+    lambda model: model.head.weight.mul_(1.5),
+    lambda model: model.tok.weight.add_(0.1),
+    lambda model: model.load_state_dict({name: value * 1.1 for name, value in model.state_dict().items()}),
+    lambda model: model.layers.append(Layer(by_hand)),
+    lambda model: setattr(model, "end", lambda head, x: head(x) * 2),
+])  # fmt: skip
+def test_a_model_that_changed_is_looked_at_anew(change: Callable[[Model], Any]) -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    change(decoder.model)
+    before = decoder.cached.cached
+    decoder.go(tokens, 1)
+    assert decoder.cached.cached == before
+    decoder.go(prompt(), 20)
+    assert not decoder.why and decoder.cached.cached > before + 5
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_weights_that_are_written_past_their_version_are_seen_with_the_next_prompt(half: bool) -> None:
+    model = Model()
+
+    def forward(tokens: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return model(tokens)
+
+    decoder = Decoder(model, forward)
+    decoder.go(prompt(), 15, most=0.05 if half else 1e-4)
+    for parameter in model.parameters():
+        parameter.data.mul_(1.3)
+    decoder.go(prompt(8), 15, most=0.05 if half else 1e-4)
+    assert not decoder.why
+
+
+def test_ops_that_change_are_written_down_anew() -> None:
+    """As with inference mode by a lever, which watches the first calls in another mode."""
+    model, calls = Model(), [0]
+
+    def forward(tokens: Any) -> Any:
+        calls[0] += 1
+        return model(tokens) if calls[0] < 5 else model(tokens).clone()
+
+    decoder = Decoder(model, forward)
+    decoder.whole = model.forward
+    tokens = decoder.go(prompt(), 20)
+    assert not decoder.why and decoder.cached.cached >= 5
+    turns = Decoder(model, lambda tokens: model(tokens) if tokens.shape[1] % 2 else model(tokens) + 0)
+    turns.go(tokens, 40)
+    assert turns.why and turns.cached.cached == 0
+
+
+def test_gradients_are_none_of_its_business() -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    with torch.enable_grad():
+        loss = decoder.cached(tokens).sum()
+        loss.backward()
+    assert decoder.model.head.weight.grad is not None
+    decoder.go(tokens, 3)
+    assert not decoder.why
+
+
+def test_other_arguments_are_another_form() -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    decoder.go(tokens, 10, scale=0.5)
+    decoder.go(tokens, 5)
+    assert not decoder.why
+
+
+# what is left alone
+
+
+class Recurrent(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(DIM, DIM, batch_first=True)
+
+    def hidden(self, tokens: Any) -> Any:
+        return self.rnn(self.tok(tokens))[0]
+
+
+class FromTheEnd(Model):
+    def hidden(self, tokens: Any) -> Any:
+        length = tokens.shape[1]
+        return self.tok(tokens) + self.pos(torch.arange(length - 1, -1, -1))
+
+
+class OfTheMean(Model):
+    def hidden(self, tokens: Any) -> Any:
+        x = self.tok(tokens)
+        return x - x.mean(dim=1, keepdim=True)
+
+
+class ByTheLength(Model):
+    def hidden(self, tokens: Any) -> Any:
+        return self.tok(tokens) / tokens.shape[1]
+
+
+class Summed(Model):
+    def hidden(self, tokens: Any) -> Any:
+        return self.tok(tokens).cumsum(dim=1)
+
+
+class Shifted(Model):
+    def hidden(self, tokens: Any) -> Any:
+        x = self.tok(tokens)
+        return x + functional.pad(x[:, :-1], (0, 0, 1, 0))
+
+
+class Noisy(Model):
+    def hidden(self, tokens: Any) -> Any:
+        return functional.dropout(self.tok(tokens), 0.1, training=True)
+
+
+class Counting(Model):
+    def hidden(self, tokens: Any) -> Any:
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.tok(tokens)
+
+
+class Looking(Model):
+    def hidden(self, tokens: Any) -> Any:
+        x = self.tok(tokens)
+        return x * 2 if bool((tokens == 3).any()) else x
+
+
+class Scrambled(Model):
+    """A view that mixes tokens of several sequences."""
+
+    def hidden(self, tokens: Any) -> Any:
+        x = self.tok(tokens)
+        return x.transpose(0, 1).reshape(x.shape)
+
+
+class FirstLooked(Model):
+    def hidden(self, tokens: Any) -> Any:
+        x = self.tok(tokens)
+        return x + x[:, :1]
+
+
+@pytest.mark.parametrize(("model", "why"), [
+    (Model(both_ways), "later"), (Model(both_ways_fused), "later"), (Model(with_the_last), "later"),
+    (Recurrent(), "not known"), (FromTheEnd(), "positions"), (OfTheMean(), "goes over tokens"),
+    (ByTheLength(), "length"), (Summed(), "cumsum"), (Shifted(), "tokens"), (Noisy(), "random"),
+    (Counting(), "leaves"), (Looking(), "hangs on values"), (Scrambled(), "mixes"), (FirstLooked(), "tokens"),
+    (Model(end=lambda head, x: head(x.mean(1))), "goes over"), (Model(end=lambda head, x: head(x).mT), "not lie"),
+    (Model(end=lambda head, x: x @ x.mT), "something else"), (Model(end=lambda head, x: head.weight), "did not make"),
+    (Model(end=lambda head, x: head(x[:, 0])), "another token"),
+])  # fmt: skip
+def test_models_that_are_left_alone(model: Model, why: str) -> None:
+    decoder = Decoder(model)
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(model, Noisy):
+            patch.setattr(Decoder, "go", lambda self, tokens, times: [
+                self.cached(torch.randint(VOCAB, (3, length))) for length in range(5, 15)
+            ])  # fmt: skip
+        decoder.go(prompt(), 20)
+    assert len(decoder.why) == 1 and why in decoder.why[0][0], decoder.why
+    assert not decoder.why[0][1] and decoder.cached.cached == 0, "before anything was computed from the caches"
+
+
+def test_a_call_with_two_tensors_is_left_alone() -> None:
+    model = Model()
+    decoder = Decoder(model, lambda tokens, mask=None: model(tokens))
+    decoder.go(prompt(), 3, mask=torch.ones(3, 7))
+    assert "not one tensor" in decoder.why[0][0]
+
+
+def test_a_model_whose_calls_never_go_on_is_left_alone() -> None:
+    decoder = Decoder(Model())
+    for _ in range(70):
+        decoder.cached(prompt())
+    assert "no call goes on" in decoder.why[0][0]
+
+
+def test_hooks_are_called_as_ever() -> None:
+    model = Model()
+    calls: list[int] = []
+    model.head.register_forward_hook(lambda *_: calls.append(1))
+    decoder = Decoder(model, model)
+    decoder.go(prompt(), 10)
+    assert "hooks" in decoder.why[0][0] and len(calls) == 20
+
+
+def test_a_hook_that_comes_later_is_called() -> None:
+    model = Model()
+    decoder = Decoder(model)
+    tokens = decoder.go(prompt(), 15)
+    calls: list[int] = []
+    model.head.register_forward_hook(lambda *_: calls.append(1))
+    decoder.cached(tokens)
+    assert calls == [1] and decoder.cached.cached
+
+
+@pytest.mark.parametrize("wrong", ["raises", "differs"])
+def test_where_its_own_work_fails_the_script_gets_the_whole(wrong: str) -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 6)
+    work = next(iter(decoder.cached._forms.values())).work
+    assert work is not None and not decoder.why
+    run = work.run
+
+    def fails(*args: Any) -> Any:
+        if wrong == "raises":
+            raise RuntimeError("out of memory")
+        return [one * 1.1 for one in run(*args)]
+
+    work.run, work.proofs = fails, 0
+    decoder.go(tokens, 5)
+    assert ("out of memory" if wrong == "raises" else "differs by") in decoder.why[0][0]
+
+
+def test_the_scripts_own_error_is_its_own() -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    with pytest.raises(IndexError):
+        decoder.cached(torch.full_like(tokens, VOCAB + 1))
+    decoder.go(prompt(), 5)
+    assert not decoder.why
+
+
+# as a CUDA graph, with a recording that is not one
+
+
+def test_a_recorded_step_is_compared_with_an_ordinary_one() -> None:
+    recorded: list[Callable[[], None]] = []
+
+    def capture(work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        recorded.append(work)
+        return work
+
+    decoder = Decoder(Model(), capture=capture)
+    decoder.go(prompt(), 20)
+    assert not decoder.why and len(recorded) == 1
+    spoiled = Decoder(Model(), capture=lambda work: lambda: None)
+    spoiled.go(prompt(), 20)
+    assert spoiled.why, "a recording that does nothing has no output"
+
+
+# the tape
+
+
+def test_an_op_may_make_numbers_beside_tensors() -> None:
+    """As cuDNN's attention tells how long its sequences are."""
+    x = torch.zeros(2, 3)
+    tape = Tape(x)
+    first, second = x.unbind()
+    tape.note(torch.ops.aten.unbind.int, (x,), {}, [first, 7, second, None])
+    assert not tape.odd and tape.ops[0].shapes == [(3,), None, (3,), None]
+    assert tape.where(second) == Made(0, 2)
+
+
+# views
+
+
+@pytest.mark.parametrize(("old", "kinds", "new", "after"), [
+    ((3, Size(1, 0), 8), (None, Row(), None), (Size(3, 0), 8), (Row(3), None)),
+    ((Size(3, 0), 8), (Row(3), None), (3, Size(1, 0), 2, 4), (None, Row(), None, None)),
+    ((3, 2, Size(1, 0), Size(1, 0)), (None, None, Row(), COLUMN), (6, Size(1, 0), Size(1, 0)), (None, Row(), COLUMN)),
+    ((Size(1, 0), 1), (Row(), None), (1, Size(1, 0)), (None, Row())),
+])  # fmt: skip
+def test_views_keep_track_of_the_tokens(old: Any, kinds: Any, new: Any, after: Any) -> None:
+    assert regrouped(old, kinds, new) == after
+
+
+# the lever
+
+
+def test_it_is_for_inference_with_inputs_that_grow() -> None:
+    grows = msgspec.structs.replace(ROOT, softmax=True, training=False, shapes=9)
+
+    def found(mode: str = "inference", **changes: Any) -> Applies:
+        root = msgspec.structs.replace(grows, **changes)
+        return LEVER.applies(context(False, mode=mode, roots=(root,)))
+
+    assert found().yes
+    assert "grow" in found(shapes=1).why and "attention" in found(softmax=False).why
+    assert "compiles" in found(compiled=True).why and "trains" in found("train").why
+
+
+def test_a_script_gives_the_same_tokens(tmp_path: Path) -> None:
+    """Through the whole of it: a recipe, a process, the zoo's decode loop."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('format = 1\nhotlap = "test"\n[[lever]]\nname = "kv-cache"\nrisk = "numeric"\n', encoding="utf-8")
+    script = Path(__file__).parents[2] / "benchmarks" / "zoo" / "decode.py"
+    bare = [sys.executable, str(script), "--tiny", "--steps", "48", "--log-every", "4"]
+    options = ("run", "--recipe", str(recipe), "--out", str(tmp_path / "run"))
+    with_lever = [sys.executable, "-m", "hotlap", *options, *bare]
+    texts = [
+        [line.rsplit(" ", 2)[0] for line in _run(command).splitlines() if line.startswith("step ")]
+        for command in (bare, with_lever)
+    ]
+    assert len(texts[0]) == 12 and texts[0] == texts[1]
+    rank = tmp_path / "run" / "rank-0"
+    assert "kv-cache" in (rank / "levers.jsonl").read_text() and not (rank / "problems.jsonl").exists()
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
