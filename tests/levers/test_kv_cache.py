@@ -297,8 +297,7 @@ def test_what_a_script_writes_into_its_output_stays_its_own() -> None:
 
 
 def test_large_logits_are_made_of_the_rows_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_prefix_work, "LEAST_CLASSES", VOCAB)
-    monkeypatch.setattr(_prefix_work, "LEAST_LOGITS", 1)
+    monkeypatch.setattr(_prefix_work, "LEAST", (1, 1))
     decoder = Decoder(Model())
     tokens = decoder.go(prompt(), 15)
     logits = decoder.cached(tokens)

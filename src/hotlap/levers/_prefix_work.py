@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from ._large_head import LEAST_CLASSES, LEAST_LOGITS
 from ._prefix_build import Builder, Last, Row
 from ._prefix_tape import Growing, Made, Tape
+
+LEAST: Final = (1 << 18, 1 << 26)
+"""Numbers, on the host and on a GPU, whose copy takes longer than what it costs to look after one that is not made."""
 
 
 @dataclass
@@ -96,7 +98,7 @@ def copy(kept: Any, dim: int) -> Any:
     """A copy for the caller; of many logits one that is made of those rows that are used."""
     import torch
 
-    if dim == 1 and kept.dim() == 3 and kept.shape[-1] >= LEAST_CLASSES and kept.numel() >= LEAST_LOGITS:
+    if dim == 1 and kept.dim() == 3 and kept.numel() >= LEAST[kept.device.type == "cuda"]:
         from ._lazy_logits import Product, Watch, alone, lazy_logits
 
         if alone(kept):
