@@ -14,7 +14,7 @@ from tests.levers.contexts import ROOT, context
 from torch import nn
 from torch.nn import functional
 
-from hotlap.levers import _prefix_work
+from hotlap.levers import _prefix_cache, _prefix_work
 from hotlap.levers._base import Applies
 from hotlap.levers._prefix_build import COLUMN, Row
 from hotlap.levers._prefix_cache import CachedForward
@@ -476,6 +476,125 @@ def test_models_that_are_left_alone(model: Model, why: str) -> None:
         decoder.go(prompt(), 20)
     assert len(decoder.why) == 1 and why in decoder.why[0][0], decoder.why
     assert not decoder.why[0][1] and decoder.cached.cached == 0, "before anything was computed from the caches"
+
+
+class Longer(Model):
+    """Does something else from 32 tokens on, or for each sixteenth length."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(fused)
+        self.how = how
+
+    def hidden(self, tokens: Any) -> Any:
+        length = tokens.shape[1]
+        x = super().hidden(tokens)
+        if self.how == "scale":
+            return x * (2.0 if length > 32 else 1.0)
+        if self.how == "crop":
+            return x[:, -32:] if length > 32 else x
+        return x * (1.5 if length % 16 == 0 else 1.0)
+
+
+@pytest.mark.parametrize("how", ["scale", "crop", "each sixteenth"])
+def test_a_model_that_does_something_else_for_longer_sequences(how: str) -> None:
+    decoder = Decoder(Longer(how))
+    decoder.go(prompt(), 60)
+    decoder.go(prompt(40), 20)
+    assert decoder.why or decoder.cached.cached == 0 or how == "scale", "right it is in any case"
+
+
+class Asserting(Model):
+    def hidden(self, tokens: Any) -> Any:
+        assert tokens.shape[1] <= 50, "too long"
+        return super().hidden(tokens)
+
+
+def test_the_models_own_limit_is_kept() -> None:
+    decoder = Decoder(Asserting(fused))
+    tokens = decoder.go(prompt(), 43)
+    assert not decoder.why and decoder.cached.cached > 30
+    decoder.go(tokens, 1)
+    with pytest.raises(AssertionError, match="too long"):
+        decoder.cached(torch.cat([tokens, tokens[:, :1]], dim=1))
+
+
+def late_open(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    later = torch.ones(ROOM, ROOM, dtype=torch.bool).triu(1)
+    later[32:] = False
+    return (q @ k.mT).masked_fill(later[: q.shape[2], : q.shape[2]], -math.inf).softmax(-1) @ v
+
+
+def open_sigmoid(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return (q @ k.mT).sigmoid() @ v
+
+
+def test_tokens_that_look_ahead_without_a_softmax_or_later_on() -> None:
+    for attend in (late_open, open_sigmoid):
+        decoder = Decoder(Model(attend))
+        decoder.go(prompt(), 20)
+        decoder.go(prompt(5), 20)
+        assert [why for why, used in decoder.why if not used] and decoder.cached.cached == 0
+
+
+class Seeing(dict[str, Any]):
+    """Of a class of its own, which may hold anything."""
+
+
+WEIGHTS = {"outside": torch.ones(DIM)}
+
+
+@pytest.mark.parametrize("end", [
+    lambda head, x: (head(x), x.shape[1]),
+    lambda head, x: (head(x), Seeing(hidden=x)),
+    lambda head, x: head(x * WEIGHTS["outside"]),
+    lambda head, x: functional.linear(x, head.weight / x.shape[1]),
+])  # fmt: skip
+def test_outputs_and_weights_that_hang_on_more_than_the_tokens(end: Callable[..., Any]) -> None:
+    decoder = Decoder(Model(fused, end))
+    decoder.go(prompt(), 20)
+    assert decoder.why and decoder.cached.cached == 0
+
+
+@pytest.mark.parametrize("attend", [by_hand, fused])
+def test_infinite_keys_of_the_last_text_are_gone(attend: Callable[..., Any]) -> None:
+    model = Model(attend)
+    model.tok.weight[VOCAB - 1] = math.inf
+    cached = CachedForward(model, model.forward, where=lambda: 1, unsteady=lambda: None, gave_up=lambda *_: None)
+    tokens = prompt(9) % (VOCAB - 1)
+    for number in range(20):
+        cached(tokens)
+        new = torch.full((3, 1), VOCAB - 1 if number > 10 else 1)
+        tokens = torch.cat([tokens, new], dim=1)
+    tokens = prompt(6) % (VOCAB - 1)
+    for _ in range(12):
+        assert torch.allclose(cached(tokens), model(tokens), atol=1e-5)
+        tokens = torch.cat([tokens, tokens[:, :1]], dim=1)
+
+
+def test_an_interrupt_in_the_midst_leaves_no_hole() -> None:
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    work = next(iter(decoder.cached._forms.values())).work
+    assert work is not None
+    run = work.run
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    work.run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        decoder.cached(tokens)
+    work.run = run
+    decoder.go(torch.cat([tokens, tokens[:, :1]], dim=1), 5)
+    assert not decoder.why
+
+
+def test_the_last_token_counts_by_itself_also_behind_a_long_prompt() -> None:
+    whole = torch.randn(2, 900, 8)
+    other = whole.clone()
+    other[1, -1] *= 0.9
+    assert float((whole - other).norm() / whole.norm()) < 3e-3
+    assert _prefix_cache._gap(other, whole, 1) > 0.09
 
 
 def test_a_call_with_two_tensors_is_left_alone() -> None:

@@ -9,10 +9,10 @@ sequence, and a softmax over columns leaves out those that are not there yet. Wh
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ._call_inputs import Unfit
-from ._prefix_tape import TOKENS, Growing, Made, Outside, Size, Sizes, put
+from ._prefix_tape import TOKENS, Growing, Made, Outside, Size, Sizes, each, put
 
 
 class Row(NamedTuple):
@@ -48,10 +48,11 @@ class Cache:
 
 @dataclass
 class Looks:
-    """An op that has to be causal: no token may look at a later one. mask: whether its mask says so, or its output."""
+    """An op that has to be causal: no token may look at a later one. by: what says so: its output, its mask, or its
+    first argument."""
 
     op: int
-    mask: bool
+    by: Literal["output", "mask", "first"]
 
 
 class TooLong(Exception):
@@ -77,6 +78,10 @@ class Tables:
             for at in self._missing(made):
                 self._work(at)
         return self._values[made]
+
+    def forget(self) -> None:
+        """What is not used any more."""
+        self._values.clear()
 
     def _missing(self, made: Made) -> list[int]:
         todo, found = [made.op], set()
@@ -151,6 +156,7 @@ class Builder:
         self.there = self.call(torch.ops.aten.le.Tensor, self.constant(torch.arange(most, device=device)), self.place)
         """Which columns are there: (most,), boolean."""
         self.last: dict[Made, Last] = {TOKENS: Last(token, (None, Row()), (batch, Size(1, 0)), TOKENS)}
+        self._growing = _growing(ops)
         on_tokens = _dependent(ops)
         needed = _needed(ops, outputs)
         for at, op in enumerate(ops):
@@ -158,6 +164,8 @@ class Builder:
                 self._add(at, op)
         self.results = [self._result(made) for made in outputs]
         self.graph.output(tuple(one.node for one in self.results))
+        self.tables.forget()
+        self._now.forget()
 
     def module(self) -> Any:
         """The graph as a callable."""
@@ -225,9 +233,7 @@ class Builder:
         if one is not None:
             return one.node
         shape = self.shape(value)
-        table = self.tables.value(value)
-        self._begins_as_now(value, table, shape)
-        node = self.constant(table)
+        node = self.constant(self.table(value))
         for dim, size in enumerate(shape):
             kind = kinds[len(kinds) - len(shape) + dim]
             if not isinstance(size, Size):
@@ -242,6 +248,8 @@ class Builder:
         """Whether a table for a longer sequence begins with that for this one. Raises Unfit."""
         import torch
 
+        if isinstance(value, Outside) or value.op not in self._growing:
+            return
         for dim, size in enumerate(shape):
             if isinstance(size, Size):
                 table = table.narrow(dim, 0, min(size.at(self._length), table.shape[dim]))
@@ -254,7 +262,13 @@ class Builder:
             return value
         if self.of(value) is not None or any(isinstance(size, Size) for size in self.shape(value)):
             raise Unfit("something that grows with the sequence is used as a weight")
-        return self.constant(self.tables.value(value))
+        return self.constant(self.table(value))
+
+    def table(self, value: Made | Outside) -> Any:
+        """What an argument is that does not hang on the tokens, with room for the most. Raises Unfit, TooLong."""
+        table = self.tables.value(value)
+        self._begins_as_now(value, table, self.shape(value))
+        return table
 
     def sizes(self, shape: Sizes, kinds: Sequence[Kind]) -> list[int]:
         """A shape when only the last token is computed."""
@@ -300,6 +314,16 @@ def _dependent(ops: Sequence[Growing]) -> set[int]:
     found: set[int] = set()
     for at, op in enumerate(ops):
         if any(use == TOKENS or use.op in found for use in op.uses):
+            found.add(at)
+    return found
+
+
+def _growing(ops: Sequence[Growing]) -> set[int]:
+    """The ops in which a number grows with the sequence, and those that use what they make."""
+    found: set[int] = set()
+    for at, op in enumerate(ops):
+        leaves = [*each([op.args, op.kwargs]), *(size for shape in op.shapes for size in shape or ())]
+        if any(isinstance(leaf, Size) for leaf in leaves) or any(use.op in found for use in op.uses):
             found.add(at)
     return found
 

@@ -5,14 +5,16 @@ same keys and values for the tokens before as it did in the call before; here th
 
 Two calls, the second with one token more, are written down (`_prefix_tape`), and what they do for the last token is
 worked out op by op (`_prefix_rules`). A third call is as it was, and what it computes fills the caches; by its values
-no token may look at a later one. Two more are computed both ways, and have to agree in all that they return. From then
-on, a call whose sequence is that of the call before and one token is computed from the caches. All other calls are as
-they were; what they compute fills the caches anew.
+no token may look at a later one. Calls of its own, with more tokens, show whether it does the same for those. Two more
+of the script's are computed both ways, and have to agree in all that they return. From then on, a call whose sequence
+is that of the call before and one token is computed from the caches. All others are as they were, and fill the caches
+anew.
 
 Each call compares its tokens with those of the call before, for which the host waits, and looks whether the model, and
 the values of its weights by their versions, are as they were.
 """
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,12 +22,12 @@ from typing import Any, Final
 
 from ._autocast import without_autocast
 from ._call_inputs import ODD, Key, Unfit, put, read
-from ._effects import strange, watched
+from ._effects import PLAIN, strange, watched
 from ._forward_graph import Capture, apart, relative_error, tried, without_cached_casts
 from ._model_state import Model
-from ._prefix_build import Builder, Row, TooLong
-from ._prefix_tape import SMALL, Made, Outside, Tape, beside, each, taped
-from ._prefix_work import Form, Plan, Work, copy, looks_ahead, room
+from ._prefix_build import Builder, Looks, Row, TooLong
+from ._prefix_tape import Made, Tape, alike, beside, outside_of, taped
+from ._prefix_work import Ahead, Form, Plan, Work, copy, room
 
 MOST_FORMS: Final = 4
 """Batch sizes and the like, each with caches of its own."""
@@ -37,10 +39,15 @@ PATIENCE: Final = 64
 """Calls among which two have to follow one another."""
 PROOFS: Final = 2
 LEAST_ROOM: Final = 64
+MOST_TRIES: Final = 6
 TOLERANCE: Final = 1e-3
 HALF_TOLERANCE: Final = 0.03
 """Relative (of norms) difference that what it returns may show: where it reckons in half precision, other kernels for
 fewer rows round otherwise, in every layer."""
+
+
+class Unlike(Unfit):
+    """It does other ops than those that were written down."""
 
 
 class CachedForward:
@@ -190,6 +197,9 @@ class CachedForward:
             raise Unfit(tape.odd)
         leaves, form.spec = _pytree.tree_flatten(output)
         found = [tape.where(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        odd = next((leaf for leaf in leaves if not isinstance(leaf, torch.Tensor) and type(leaf) not in PLAIN), None)
+        if odd is not None:
+            raise Unfit(f"it returns an object of class {type(odd).__qualname__}")
         form.plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         made = [one for one in found if one is not None]
@@ -207,25 +217,30 @@ class CachedForward:
         length, plan = tokens.shape[1], form.plan
         if plan is None:
             self._unsteady()
-            shorter, outputs = form.tape, form.outputs
+            shorter, outputs = form.tape, (form.outputs, form.plain)
             output = self._write_down(form, tokens, args, kwargs)
             if not self.given_up and shorter is not None and form.tape is not None:
                 self._own(lambda: self._compare(form, shorter, outputs, length - 1))
             return output
-        if form.filled and form.work is not None and length > form.work.most and not form.ends_before(length):
+        filled, form.filled = form.filled, False  # until it is done: an interrupt may come in the midst of it
+        if filled and form.work is not None and length > form.work.most and not form.ends_before(length):
             self._unsteady()
-            self._own(lambda: self._grow(form, plan, length))
+            self._own(lambda: self._grow(form, plan, tokens, args, kwargs))
         work = form.work
-        if self.given_up or not form.filled or work is None or length > work.most:
+        if form.plan is None:
+            return self._forward(*args, **kwargs)
+        if self.given_up or not filled or work is None or length > work.most:
             return self._fill(form, plan, tokens, args, kwargs)
         if work.proofs < PROOFS:
             self._unsteady()
             output = self._forward(*args, **kwargs)
             self._own(lambda: self._prove(form, plan, work, tokens, output))
+            form.filled = True
             return output
         found = self._own(lambda: [self._together(form, work, self._last(work, tokens), length)])
         if found is None:
             return self._forward(*args, **kwargs)
+        form.filled = True
         self.cached += 1
         return found[0]
 
@@ -237,40 +252,40 @@ class CachedForward:
             self._give_up((str(error).strip() or repr(error)).splitlines()[0][:200])
             return None
 
-    def _compare(self, form: Form, shorter: Tape, outputs: list[Any], length: int) -> None:
+    def _compare(self, form: Form, shorter: Tape, before: tuple[list[Any], list[Any]], length: int) -> None:
         """Make a plan of two calls. Raises Unfit."""
         import torch
 
         assert form.tape is not None and self._model is not None, "both calls were written down"
-        if outputs != form.outputs:
+        if before != (form.outputs, form.plain):
             raise Unfit("it returns something else for a longer sequence")
         ops = beside(shorter, form.tape, length)
         models = {id(tensor) for tensor in self._model.tensors}
-        outside: dict[int, Any] = {}
-        for value in (leaf for op in ops for leaf in each([op.args, op.kwargs]) if isinstance(leaf, Outside)):
-            tensor = value.tensor
-            if id(tensor) in models:
-                outside[id(tensor)] = tensor
-            elif tensor.device.type != "cpu" or tensor.numel() > SMALL:
-                raise Unfit("it reads tensors that are neither the model's nor its arguments")
+        one, other = outside_of(shorter), outside_of(form.tape)
+        outside = {at: tensor for at, tensor in one.items() if at in models}
+        if (one.keys() & other.keys()) - models:  # others are made of Python's numbers in each call
+            raise Unfit("it reads tensors that are neither the model's nor its arguments")
         if any(tensor.is_inference() for tensor in outside.values()):
             raise Unfit("its weights were made in inference mode, where changes of them can't be seen")
         half = any(dtype in {torch.float16, torch.bfloat16} for op in ops for dtype in op.dtypes)
-        form.plan = Plan(ops, [one for one in outputs if one is not None], list(outside.values()), half)
+        form.plan = Plan(ops, [made for made in form.outputs if made is not None], list(outside.values()), half)
         form.tape = None
 
-    def _work(self, form: Form, plan: Plan, length: int) -> Work:
-        """What has room for a sequence of a length. Raises Unfit."""
+    def _work(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> Work:
+        """What has room for a sequence and for more than it. Raises Unfit."""
         import torch
 
-        most = max(LEAST_ROOM, 1 << (2 * length - 1).bit_length())
-        tokens = form.tokens
-        for _ in range(4):
+        length = tokens.shape[1]
+        most = max(LEAST_ROOM, 1 << length.bit_length())
+        for _ in range(MOST_TRIES):
             try:
                 with torch.inference_mode(False), torch.no_grad(), without_autocast(tokens.device):
                     builder = Builder(plan.ops, plan.outputs, tokens.shape[0], length, most, tokens.device)
                     work = Work(builder, most, builder.module())
-                break
+                known = self._known(plan, builder.looks, tokens, most, args, kwargs)
+                if known == most:
+                    break
+                form.limit = most = known
             except TooLong as error:
                 form.limit = most = min(error.limit, most - 1)
                 if most < length:
@@ -285,23 +300,64 @@ class CachedForward:
         work.place = torch.zeros(1, dtype=torch.int64, device=tokens.device)
         return work
 
-    def _grow(self, form: Form, plan: Plan, length: int) -> None:
+    def _grow(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> None:
         """More room, with what is kept so far."""
-        old, work = form.work, self._work(form, plan, length)
+        old = form.work
+        try:
+            work = self._work(form, plan, tokens, args, kwargs)
+        except Unlike as error:
+            self._anew(form, str(error))
+            return
         assert old is not None, "it is too small"
         form.work = work
         for (cache, _), (was, _) in zip(work.builder.caches.values(), old.builder.caches.values(), strict=True):
             cache.tensor.narrow(cache.dim, 0, old.most).copy_(was.tensor)
         for one, kept in zip(work.builder.results, old.kept, strict=True):
             work.kept.append(None if kept is None else room(work, one, kept))
-        work.looked = True
+
+    def _known(self, plan: Plan, looks: list[Looks], tokens: Any, most: int, args: Any, kwargs: Any) -> int:
+        """Up to how many tokens it does what is known of it, by ordinary calls with more of them: as many as there
+        would be room for, and some between. Raises Unfit where it does something else."""
+
+        def does(length: int) -> bool:
+            return self._does(plan, looks, tokens, length, args, kwargs)
+
+        least: int = tokens.shape[1]
+        between = [length for length in (most * 7 // 8, most * 3 // 4, most // 2) if length > least]
+        try:
+            if all(map(does, [most, *between, (least + most) // 2 | 1])):
+                return most
+        except Unlike:
+            if most - 1 > least and all(map(does, [most - 1, *between])):
+                return most - 1  # of a table that ends there no part is taken
+            raise
+        while most - least > 1:  # the script's own limit is between them
+            middle = (least + most) // 2
+            if does(middle):
+                least = middle
+            else:
+                most = middle
+        return least
+
+    def _does(self, plan: Plan, looks: list[Looks], tokens: Any, length: int, args: Any, kwargs: Any) -> bool:
+        """Whether a longer sequence is taken at all. Raises Unfit where that is by other ops, or is not causal."""
+        longer = tokens.repeat(1, -(-length // tokens.shape[1]))[:, :length].contiguous()
+        tape, ahead = Tape(longer), Ahead(looks)
+        own_args, own_kwargs = put((args, kwargs), iter([longer]))
+        with without_cached_casts(), taped(tape, ahead.see):
+            _, failed = tried(lambda: self._forward(*own_args, **own_kwargs))
+        if not failed and not alike(plan.ops, tape, length):
+            raise Unlike("it does something else from some length on")
+        if not failed and ahead.any():
+            raise Unfit("tokens look at later ones")
+        return not failed
 
     def _fill(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> Any:
         """An ordinary call, of which keys and values are kept, and what it returns for each token."""
         import torch
         from torch.utils import _pytree
 
-        if not self._own(lambda: self._ready(form, plan, tokens.shape[1])):
+        if not self._own(lambda: self._ready(form, plan, tokens, args, kwargs)):
             return self._forward(*args, **kwargs)
         length = tokens.shape[1]
         work = form.work
@@ -309,38 +365,34 @@ class CachedForward:
         sources: dict[int, list[Any]] = {}
         for cache, _ in work.builder.caches.values():
             sources.setdefault(cache.made.op, []).append(cache)
-        looks = {} if work.looked else {look.op: look for look in work.builder.looks}
-        ahead: list[Any] = []
+        ahead = Ahead(work.builder.looks)
 
         def seen(at: int, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-            if at < len(plan.ops) and func is plan.done[at] and (at in sources or at in looks):
-                self._own(lambda: keep(at, func, args, kwargs, out))
+            if at in sources and at < len(plan.ops) and func is plan.done[at]:
+                self._own(lambda: keep(at, out))
+            ahead.see(at, func, args, kwargs, out)
 
-        def keep(at: int, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        def keep(at: int, out: Any) -> None:
             for cache in sources.get(at, ()):
                 into = cache.tensor.narrow(cache.dim, 0, length)
                 into.copy_(out[cache.made.out] if isinstance(out, (tuple, list)) else out)
-            if at in looks:
-                ahead.append(looks_ahead(func, args, kwargs, out, looks[at].mask))
+                cache.tensor.narrow(cache.dim, length, work.most - length).zero_()  # it may be infinite
 
         tape = Tape(tokens)
         with without_cached_casts(), taped(tape, seen):
             output = self._forward(*args, **kwargs)
-        if any(map(bool, ahead)):
+        if not self.given_up and ahead.any():
             self._give_up("tokens look at later ones")
         if self.given_up:
             return output
         leaves = _pytree.tree_flatten(output)[0]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        form.filled = [op.func for op in tape.ops] == plan.done and len(tensors) == len(plan.outputs)
+        plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        same = alike(plan.ops, tape, length) and plain == form.plain
+        form.filled = same and len(tensors) == len(plan.outputs)
         if not form.filled:
-            form.unlike += 1
-            form.plan = form.work = None
-            self._unsteady()
-        if form.unlike > MOST_UNLIKE:
-            self._give_up("it does other ops than when it was written down")
+            self._own(lambda: self._anew(form, "it does other ops than when it was written down"))
         if form.filled:
-            work.looked = True
             kept = self._own(lambda: [
                 room(work, one, leaf) if Row() in one.kinds else None
                 for one, leaf in zip(work.builder.results, tensors, strict=True)
@@ -348,8 +400,17 @@ class CachedForward:
             work.kept = kept or []
         return output
 
-    def _ready(self, form: Form, plan: Plan, length: int) -> bool:
+    def _anew(self, form: Form, why: str) -> None:
+        """Two calls are written down again. Raises Unfit where that was so often."""
+        form.unlike += 1
+        form.plan = form.work = form.tape = None
+        self._unsteady()
+        if form.unlike > MOST_UNLIKE:
+            raise Unfit(why)
+
+    def _ready(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> bool:
         """Whether there is room for a sequence and for more than it. Raises Unfit."""
+        length = tokens.shape[1]
         if form.ends_before(length + 1):
             return False
         if not plan.same_values():
@@ -357,8 +418,12 @@ class CachedForward:
             return False
         if form.work is None or form.work.most <= length:
             self._unsteady()
-            form.work = self._work(form, plan, length)
-        return form.work.most > length
+            try:
+                form.work = self._work(form, plan, tokens, args, kwargs)
+            except Unlike as error:
+                self._anew(form, str(error))
+                return False
+        return bool(form.work.most > length)
 
     def _last(self, work: Work, tokens: Any) -> Sequence[Any]:
         """What the last token's work makes of it; it goes to the caches."""
@@ -401,13 +466,17 @@ class CachedForward:
         from torch.utils import _pytree
 
         found = self._together(form, work, self._last(work, tokens), tokens.shape[1])
+        places = iter(work.builder.results)
         both = zip(_pytree.tree_flatten(found)[0], _pytree.tree_flatten(output)[0], strict=True)
         for one, other in both:
             if not hasattr(other, "shape"):
+                if one != other:
+                    raise Unfit("it returns something else for a longer sequence")
                 continue
             if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
                 raise Unfit("it returns tensors of another kind")
-            gap = relative_error(one, other)
+            last = next(places)  # of the tokens before it, most were computed as a whole
+            gap = _gap(one, other, last.kinds.index(Row()) if Row() in last.kinds else None)
             if not gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
                 raise Unfit(f"what it returns differs by {gap:.2%} from the whole")
         work.proofs += 1
@@ -435,3 +504,14 @@ class CachedForward:
             self.given_up = True
             self._forms, self._model = {}, None
             self._gave_up(why, self.cached > 0)
+
+
+def _gap(one: Any, other: Any, dim: int | None) -> float:
+    """Of the last token, and of the whole, the largest relative difference: of norms, of each sequence by itself."""
+    pairs = [(one, other)]
+    if dim is not None:
+        last = one.shape[dim] - 1
+        pairs.append((one.narrow(dim, last, 1), other.narrow(dim, last, 1)))
+    rows = [(a[at], b[at]) for a, b in pairs for at in range(len(b) if b.dim() > 1 else 0)]
+    gaps = [relative_error(a, b) for a, b in [*pairs, *rows]]
+    return float("nan") if any(map(math.isnan, gaps)) else max(gaps)

@@ -263,7 +263,7 @@ def _index(b: Builder, op: Growing, at: int) -> Found:
     if len(used) != 1 or not isinstance(used[0][1], (Made, Outside)) or b.of(used[0][1]) is not None:
         raise Unfit("it is indexed by something that hangs on the tokens")
     dim, index = used[0][0], used[0][1]
-    value = b.tables.value(index)
+    value = b.table(index)
     if any(isinstance(size, Size) for size in b.shape(index)) or value.dim() != 1 or value.dtype.is_floating_point:
         raise Unfit("it is indexed by positions")
     if one.kinds[dim] is None:
@@ -356,7 +356,7 @@ def _softmax(b: Builder, op: Growing, at: int) -> Found:
     if one.kinds[dim] == COLUMN:
         if dim != len(one.kinds) - 1 or one.kinds[dim - 1] != Row() or op.name == "_log_softmax":
             raise Unfit("tokens look at each other in a way that is not known")
-        b.looks.append(Looks(at, mask=False))
+        b.looks.append(Looks(at, "output"))
         node = b.call(torch.where, b.there, node, -math.inf)
     return [(b.call(op.func, node, *put(list(op.args[1:]), _plain), **put(op.kwargs, _plain)), one.kinds)]
 
@@ -384,6 +384,8 @@ def _mm(b: Builder, op: Growing, at: int) -> Found:
 
 @rule("bmm")
 def _bmm(b: Builder, op: Growing, at: int) -> Found:
+    import torch
+
     one, other = _main(b, op), b.of(op.args[1])
     if other is None:
         if one.kinds[2] is not None:
@@ -391,13 +393,18 @@ def _bmm(b: Builder, op: Growing, at: int) -> Found:
         return [(b.call(op.func, one.node, b.fixed(op.args[1])), (*one.kinds[:2], None))]
     if one.kinds[0] is not None or other.kinds[0] is not None:
         raise Unfit("tokens look at each other in a way that is not known")
+    first = one.node
+    if one.kinds[2] == COLUMN:
+        first = b.call(torch.where, b.there, first, 0.0)
+        if one.kinds[1] is not None:
+            b.looks.append(Looks(at, "first"))
     if one.kinds[2] == COLUMN and other.kinds[1] is not None and other.kinds[2] is None:
         other = b.column(other, 1)
     elif one.kinds[2] is None and other.kinds[1] is None and other.kinds[2] is not None and one.kinds[1] == Row():
         other = b.column(other, 2)
     elif one.kinds[2] is not None or other.kinds[1:] != (None, None):
         raise Unfit("tokens look at each other in a way that is not known")
-    return [(b.call(op.func, one.node, other.node), (None, one.kinds[1], other.kinds[2]))]
+    return [(b.call(op.func, first, other.node), (None, one.kinds[1], other.kinds[2]))]
 
 
 @rule(
@@ -421,7 +428,7 @@ def _attention(b: Builder, op: Growing, at: int) -> Found:
     if bias is None and not _argument(op, "is_causal"):
         raise Unfit("a token looks at later ones")
     if bias is not None:
-        b.looks.append(Looks(at, mask=True))
+        b.looks.append(Looks(at, "mask"))
         node = b.aligned(bias, (None, None, Row(), COLUMN))
         mask = b.call(torch.where, mask, node, -math.inf)
     grouped = query.shape[1] != key.shape[1]

@@ -198,6 +198,38 @@ def beside(shorter: Tape, longer: Tape, length: int) -> list[Growing]:
     return found
 
 
+def outside_of(tape: Tape) -> dict[int, Any]:
+    """Tensors that no op of a tape made, by identity."""
+    leaves = (leaf for op in tape.ops for leaf in each([op.args, op.kwargs]))
+    return {id(leaf.tensor): leaf.tensor for leaf in leaves if isinstance(leaf, Outside)}
+
+
+def alike(ops: Sequence[Growing], tape: Tape, length: int) -> bool:
+    """Whether a tape of a sequence of so many tokens is what is known for every length."""
+    if tape.odd or len(tape.ops) != len(ops):
+        return False
+    return all(
+        one.func is other.func
+        and one.dtypes == other.dtypes
+        and _alike([one.args, one.kwargs], [other.args, other.kwargs], length)
+        and _alike([x and list(x) for x in one.shapes], [x and list(x) for x in other.shapes], length)
+        for one, other in zip(ops, tape.ops, strict=True)
+    )
+
+
+def _alike(a: Any, b: Any, length: int) -> bool:
+    if isinstance(a, Size):
+        return type(b) is int and b == a.at(length)
+    if isinstance(a, Outside):
+        return isinstance(b, Outside) and (a.tensor is b.tensor or _equal(a.tensor, b.tensor))
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(_alike(a[name], b[name], length) for name in a)
+    if type(a) in {list, tuple}:
+        same = type(b) in {list, tuple} and len(a) == len(b)
+        return same and all(_alike(x, y, length) for x, y in zip(a, b, strict=True))
+    return type(a) is type(b) and (a == b if isinstance(a, Made) else repr(a) == repr(b))
+
+
 class _Pair:
     """Two values of the same place."""
 

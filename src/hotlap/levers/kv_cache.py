@@ -3,9 +3,9 @@ values of those before it are kept.
 
 `model(tokens)` and then `model(torch.cat([tokens, new], dim=1))` is how text is generated where nobody wrote a cache of
 keys and values. What the forward does for the last token is worked out from two of its calls (`_prefix_cache`), and
-computed both ways some times before it counts. Taken are causal models of one argument, the tokens (batch, length), and
-other arguments that are no tensors; a call whose tokens are not those of the call before and one more is computed as
-ever. On a GPU the token's work is one CUDA graph.
+computed both ways before it counts; longer sequences are tried by calls of their own. Taken are causal models of one
+argument, the tokens (batch, length), and other arguments that are no tensors; a call whose tokens are not those of the
+call before and one more is computed as ever. On a GPU the token's work is one CUDA graph.
 
 Models that look at later tokens, that mix tokens in ways for which there is no rule (recurrent layers, convolutions,
 experts, padding masks as an argument), that draw random numbers or that keep something themselves leave it alone.
