@@ -14,7 +14,7 @@ from tests.levers.contexts import ROOT, context
 from torch import nn
 from torch.nn import functional
 
-from hotlap.levers import _prefix_cache, _prefix_work
+from hotlap.levers import _prefix_work
 from hotlap.levers._base import Applies
 from hotlap.levers._prefix_build import COLUMN, Row
 from hotlap.levers._prefix_cache import CachedForward
@@ -518,6 +518,21 @@ def test_the_models_own_limit_is_kept() -> None:
         decoder.cached(torch.cat([tokens, tokens[:, :1]], dim=1))
 
 
+def test_no_more_tokens_are_tried_than_there_is_room_for() -> None:
+    """An index beyond a table ends a process on a GPU."""
+    model = Model(fused)
+    longest: list[int] = []
+
+    def forward(tokens: Any) -> Any:
+        longest.append(tokens.shape[1])
+        return model(tokens)
+
+    for begin in (ROOM - 6, ROOM - 7):
+        decoder = Decoder(model, forward)
+        decoder.go(prompt(begin), ROOM - begin + 1)
+        assert not decoder.why and max(longest) == ROOM
+
+
 def late_open(q: Any, k: Any, v: Any, mask: Any) -> Any:
     later = torch.ones(ROOM, ROOM, dtype=torch.bool).triu(1)
     later[32:] = False
@@ -594,7 +609,7 @@ def test_the_last_token_counts_by_itself_also_behind_a_long_prompt() -> None:
     other = whole.clone()
     other[1, -1] *= 0.9
     assert float((whole - other).norm() / whole.norm()) < 3e-3
-    assert _prefix_cache._gap(other, whole, 1) > 0.09
+    assert _prefix_work.gap_of(other, whole, 1) > 0.09
 
 
 def test_a_call_with_two_tensors_is_left_alone() -> None:

@@ -14,7 +14,6 @@ Each call compares its tokens with those of the call before, for which the host 
 the values of its weights by their versions, are as they were.
 """
 
-import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,11 +22,11 @@ from typing import Any, Final
 from ._autocast import without_autocast
 from ._call_inputs import ODD, Key, Unfit, put, read
 from ._effects import PLAIN, strange, watched
-from ._forward_graph import Capture, apart, relative_error, tried, without_cached_casts
+from ._forward_graph import Capture, apart, tried, without_cached_casts
 from ._model_state import Model
 from ._prefix_build import Builder, Looks, Row, TooLong
 from ._prefix_tape import Made, Tape, alike, beside, outside_of, taped
-from ._prefix_work import Ahead, Form, Plan, Work, copy, room
+from ._prefix_work import Ahead, Form, Plan, Work, copy, gap_of, room, taken_apart
 
 MOST_FORMS: Final = 4
 """Batch sizes and the like, each with caches of its own."""
@@ -100,7 +99,9 @@ class CachedForward:
         follows = before is not None and before.shape[1] == length - 1 and bool((tokens[:, :-1] == before).all())
         form.tokens = tokens.clone()
         self.followed += follows
-        return (self._go_on if follows else self._begin)(form, before, tokens, args, kwargs)
+        if follows:
+            return self._go_on(form, tokens, args, kwargs)
+        return self._begin(form, before, tokens, args, kwargs)
 
     def _tokens(self, args: Any, kwargs: Any) -> tuple[Any, Key]:
         """The one tensor among the arguments, (batch, length), and what else there is of the call."""
@@ -141,9 +142,7 @@ class CachedForward:
         if form.plan is None:
             self._unsteady()
             return self._write_down(form, tokens, args, kwargs)
-        if (
-            before is not None and before.shape == tokens.shape
-        ):  # a window that slides: none of them will be gone on with
+        if before is not None and before.shape == tokens.shape:  # a window that slides, which no call will go on with
             return self._forward(*args, **kwargs)
         return self._fill(form, form.plan, tokens, args, kwargs)
 
@@ -191,19 +190,16 @@ class CachedForward:
     def _outputs(self, form: Form, tape: Tape, output: Any) -> list[Any]:
         """Where the tensors that a forward returned were made. Raises Unfit."""
         import torch
-        from torch.utils import _pytree
 
         if tape.odd:
             raise Unfit(tape.odd)
-        leaves, form.spec = _pytree.tree_flatten(output)
-        found = [tape.where(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-        odd = next((leaf for leaf in leaves if not isinstance(leaf, torch.Tensor) and type(leaf) not in PLAIN), None)
+        leaves, form.plain, form.spec = taken_apart(output)
+        odd = next((one for one in form.plain if type(one) not in PLAIN), None)
         if odd is not None:
             raise Unfit(f"it returns an object of class {type(odd).__qualname__}")
-        form.plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        made = [one for one in found if one is not None]
-        if not made or not all(isinstance(one, Made) and one.op >= 0 for one in made):
+        tensors = [leaf for leaf in leaves if leaf is not None]
+        found = [None if leaf is None else tape.where(leaf) for leaf in leaves]
+        if not tensors or not all(one is None or (isinstance(one, Made) and one.op >= 0) for one in found):
             raise Unfit("it returns something that it did not make of the tokens")
         if not all(type(leaf) is torch.Tensor and leaf.is_contiguous() for leaf in tensors):
             raise Unfit("it returns a tensor whose elements do not lie one after another")
@@ -213,7 +209,7 @@ class CachedForward:
 
     # a call that goes on
 
-    def _go_on(self, form: Form, before: Any, tokens: Any, args: Any, kwargs: Any) -> Any:
+    def _go_on(self, form: Form, tokens: Any, args: Any, kwargs: Any) -> Any:
         length, plan = tokens.shape[1], form.plan
         if plan is None:
             self._unsteady()
@@ -323,9 +319,11 @@ class CachedForward:
             return self._does(plan, looks, tokens, length, args, kwargs)
 
         least: int = tokens.shape[1]
-        between = [length for length in (most * 7 // 8, most * 3 // 4, most // 2) if length > least]
+        # Never more than `most`: beyond a table of positions a device would end the process.
+        lengths = (most * 7 // 8, most * 3 // 4, most // 2, (least + most) // 2 | 1)
+        between = [length for length in lengths if least < length < most]
         try:
-            if all(map(does, [most, *between, (least + most) // 2 | 1])):
+            if all(map(does, [most, *between])):
                 return most
         except Unlike:
             if most - 1 > least and all(map(does, [most - 1, *between])):
@@ -354,9 +352,6 @@ class CachedForward:
 
     def _fill(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> Any:
         """An ordinary call, of which keys and values are kept, and what it returns for each token."""
-        import torch
-        from torch.utils import _pytree
-
         if not self._own(lambda: self._ready(form, plan, tokens, args, kwargs)):
             return self._forward(*args, **kwargs)
         length = tokens.shape[1]
@@ -385,19 +380,16 @@ class CachedForward:
             self._give_up("tokens look at later ones")
         if self.given_up:
             return output
-        leaves = _pytree.tree_flatten(output)[0]
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        same = alike(plan.ops, tape, length) and plain == form.plain
-        form.filled = same and len(tensors) == len(plan.outputs)
-        if not form.filled:
+        leaves, plain, _ = taken_apart(output)
+        tensors = [leaf for leaf in leaves if leaf is not None]
+        if not alike(plan.ops, tape, length) or plain != form.plain or len(tensors) != len(plan.outputs):
             self._own(lambda: self._anew(form, "it does other ops than when it was written down"))
-        if form.filled:
-            kept = self._own(lambda: [
-                room(work, one, leaf) if Row() in one.kinds else None
-                for one, leaf in zip(work.builder.results, tensors, strict=True)
-            ])  # fmt: skip
-            work.kept = kept or []
+            return output
+        work.kept = self._own(lambda: [
+            room(work, one, leaf) if Row() in one.kinds else None
+            for one, leaf in zip(work.builder.results, tensors, strict=True)
+        ]) or []  # fmt: skip
+        form.filled = True
         return output
 
     def _anew(self, form: Form, why: str) -> None:
@@ -429,7 +421,6 @@ class CachedForward:
         """What the last token's work makes of it; it goes to the caches."""
         import torch
 
-        work.steps += 1
         with torch.no_grad(), without_autocast(tokens.device):
             work.token.copy_(tokens[:, -1:])
             work.place.fill_(tokens.shape[1] - 1)
@@ -476,7 +467,7 @@ class CachedForward:
             if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
                 raise Unfit("it returns tensors of another kind")
             last = next(places)  # of the tokens before it, most were computed as a whole
-            gap = _gap(one, other, last.kinds.index(Row()) if Row() in last.kinds else None)
+            gap = gap_of(one, other, last.kinds.index(Row()) if Row() in last.kinds else None)
             if not gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
                 raise Unfit(f"what it returns differs by {gap:.2%} from the whole")
         work.proofs += 1
@@ -504,14 +495,3 @@ class CachedForward:
             self.given_up = True
             self._forms, self._model = {}, None
             self._gave_up(why, self.cached > 0)
-
-
-def _gap(one: Any, other: Any, dim: int | None) -> float:
-    """Of the last token, and of the whole, the largest relative difference: of norms, of each sequence by itself."""
-    pairs = [(one, other)]
-    if dim is not None:
-        last = one.shape[dim] - 1
-        pairs.append((one.narrow(dim, last, 1), other.narrow(dim, last, 1)))
-    rows = [(a[at], b[at]) for a, b in pairs for at in range(len(b) if b.dim() > 1 else 0)]
-    gaps = [relative_error(a, b) for a, b in [*pairs, *rows]]
-    return float("nan") if any(map(math.isnan, gaps)) else max(gaps)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ._call_inputs import ODD, Unfit
+from ._effects import PLAIN
 
 MOST_OPS: Final = 20_000
 SMALL: Final = 64
@@ -220,14 +221,26 @@ def alike(ops: Sequence[Growing], tape: Tape, length: int) -> bool:
 def _alike(a: Any, b: Any, length: int) -> bool:
     if isinstance(a, Size):
         return type(b) is int and b == a.at(length)
-    if isinstance(a, Outside):
-        return isinstance(b, Outside) and (a.tensor is b.tensor or _equal(a.tensor, b.tensor))
     if isinstance(a, dict):
         return isinstance(b, dict) and a.keys() == b.keys() and all(_alike(a[name], b[name], length) for name in a)
     if type(a) in {list, tuple}:
         same = type(b) in {list, tuple} and len(a) == len(b)
         return same and all(_alike(x, y, length) for x, y in zip(a, b, strict=True))
-    return type(a) is type(b) and (a == b if isinstance(a, Made) else repr(a) == repr(b))
+    return _same(a, b)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two leaves of arguments are the same, and of a kind that can be told apart."""
+    import torch
+
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Outside):
+        return a.tensor is b.tensor or _equal(a.tensor, b.tensor)
+    if isinstance(a, Made):
+        return bool(a == b)
+    plain = (*PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_format)
+    return isinstance(a, plain) and repr(a) == repr(b)
 
 
 class _Pair:
@@ -238,21 +251,15 @@ class _Pair:
         self.uses: set[Made] = set()
 
     def same(self, a: Any, b: Any) -> Any:
-        import torch
-
-        if isinstance(a, Made) and a == b:
-            self.uses.add(a)
-            return a
-        if isinstance(a, Outside) and isinstance(b, Outside) and (a.tensor is b.tensor or _equal(a.tensor, b.tensor)):
-            return a
         if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
             return {name: self.same(a[name], b[name]) for name in a}
         if type(a) in {tuple, list} and type(a) is type(b) and len(a) == len(b):
             return [self.same(x, y) for x, y in zip(a, b, strict=True)]
         if type(a) is int and type(b) is int and a != b:
             return Size(b - a, a - (b - a) * self._length)
-        plain = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout)
-        if type(a) is type(b) and isinstance(a, (*plain, torch.memory_format)) and repr(a) == repr(b):
+        if _same(a, b):
+            if isinstance(a, Made):
+                self.uses.add(a)
             return a
         raise Unfit("it works with other values for a longer sequence")
 

@@ -1,10 +1,13 @@
 """Not a lever: what `_prefix_cache` keeps of calls that are alike, and of the last token's work."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any, Final
 
 from ._call_inputs import ODD
+from ._forward_graph import relative_error
 from ._prefix_build import Builder, Last, Looks, Row
 from ._prefix_tape import Growing, Made, Tape
 
@@ -59,7 +62,6 @@ class Work:
     run: Callable[[Any, Any], Sequence[Any]]
     kept: list[Any] = field(default_factory=list)
     proofs: int = 0
-    steps: int = 0
     token: Any = None
     place: Any = None
     replay: Callable[[], None] | None = None
@@ -87,6 +89,16 @@ class Form:
         return self.limit is not None and length > self.limit
 
 
+def taken_apart(output: Any) -> tuple[list[Any], list[Any], Any]:
+    """The leaves of an output: tensors, and what is none, each None where the other is, and their structure."""
+    import torch
+    from torch.utils import _pytree
+
+    leaves, spec = _pytree.tree_flatten(output)
+    tensors = [leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+    return tensors, [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec
+
+
 def room(work: Work, one: Last, values: Any) -> Any:
     """A buffer for what is returned for each token, with that of the first ones."""
     import torch
@@ -111,6 +123,17 @@ def copy(kept: Any, dim: int) -> Any:
                 watch = Watch(lambda: None, lambda name: None)
                 return lazy_logits(Product(kept, None, None, kept.dtype, watch, rows=True))
     return torch.clone(kept, memory_format=torch.contiguous_format)
+
+
+def gap_of(one: Any, other: Any, dim: int | None) -> float:
+    """Of the last token, and of the whole, the largest relative difference: of norms, of each sequence by itself."""
+    pairs = [(one, other)]
+    if dim is not None:
+        last = one.shape[dim] - 1
+        pairs.append((one.narrow(dim, last, 1), other.narrow(dim, last, 1)))
+    rows = [row for a, b in pairs for row in (zip(a, b, strict=True) if b.dim() > 1 else [(a, b)])]
+    gaps = list(starmap(relative_error, rows))
+    return float("nan") if any(map(math.isnan, gaps)) else max(gaps)
 
 
 class Ahead:

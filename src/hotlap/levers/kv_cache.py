@@ -13,7 +13,7 @@ experts, padding masks as an argument), that draw random numbers or that keep so
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings, not_inference
+from ._base import Applies, Context, Lever, Settings, not_inference, not_taken_over
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -32,8 +32,9 @@ class KvCache(Lever):
     risk = "numeric"
     tolerance = 0.01
     excludes = (
-        "attention", "compile", "compile-blocks", "flex-attention", "graph-forward", "grouped-experts",
-        "logits-to-keep", "pad-vocabulary", "quantize-linear", "sdpa-backend", "constant-tensors", "chunked-cumsum",
+        "attention", "causal-mask-check", "chunked-cumsum", "compile", "compile-blocks", "constant-tensors",
+        "flex-attention", "graph-forward", "grouped-experts", "logits-to-keep", "pad-vocabulary", "quantize-linear",
+        "sdpa-backend",
     )  # fmt: skip
 
     def applies(self, context: Context) -> Applies:
@@ -44,10 +45,8 @@ class KvCache(Lever):
             return Applies(False, "no attention was found in the code of the model")
         if not any(root.shapes >= LEAST_SHAPES for root in roots):
             return Applies(False, "its inputs do not grow from call to call")
-        if all(root.compiled for root in roots):
-            return Applies(False, "the script compiles the model itself")
-        if context.facts.world > 1 or any(root.wrapper for root in roots):
-            return Applies(False, "the model is wrapped or run by several processes")
+        if why := not_taken_over(context):
+            return Applies(False, why)
         return Applies(True, f"attention over inputs of {max(root.shapes for root in roots)} shapes or more")
 
     def share(self, context: Context) -> float:

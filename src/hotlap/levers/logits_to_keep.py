@@ -11,7 +11,7 @@ The first such rows are compared with those of the whole. Logits that nobody use
 
 from typing import TYPE_CHECKING, Final
 
-from ._base import Applies, Context, Lever, Settings, not_inference
+from ._base import Applies, Context, Lever, Settings, not_inference, not_taken_over
 from ._large_head import LEAST_CLASSES
 
 if TYPE_CHECKING:
@@ -37,10 +37,8 @@ class LogitsToKeep(Lever):
         classes = max(root.classes for root in roots)
         if classes < LEAST_CLASSES:
             return Applies(False, f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more")
-        if all(root.compiled for root in roots):
-            return Applies(False, "the script compiles the model itself")
-        if context.facts.world > 1 or any(root.wrapper for root in roots):
-            return Applies(False, "the model is wrapped or run by several processes, which look at its output")
+        if why := not_taken_over(context):
+            return Applies(False, why)
         return Applies(True, f"a linear layer has {classes} outputs")
 
     def share(self, context: Context) -> float:

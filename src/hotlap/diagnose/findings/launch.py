@@ -10,7 +10,6 @@ LEVERS = (
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
-
 FOR_INFERENCE = ("graph-forward", "kv-cache", "grouped-experts", "compile", "attention", "constant-tensors")
 
 
