@@ -12,12 +12,14 @@ from .harness import Runner, check_lines, check_same
 for module in (
     "wake",
     "core",
-    *(f"hooks.{seam}" for seam in ("loader", "forward", "backward", "optimizer", "transfer")),
+    *(f"hooks.{seam}" for seam in ("loader", "forward", "backward", "optimizer", "transfer", "clipping")),
 ):
     importlib.import_module(f"hotlap.agent.{module}")
 HOOKS = list(guard.HOOKS)
 TRANSFERS = {"transfer_begin", "transfer_end"}
 SCALED = {"grad_scale", "grad_scaler_step"}
+PROBED = {"clip"}
+"""In trials alone."""
 SPARE = {name for name in HOOKS if name.startswith("profile_")}
 """Parts that hotlap goes on without; see test_profile.py."""
 THIN = {name for name in HOOKS if name.startswith("thin_")}
@@ -52,8 +54,10 @@ def test_every_seam_has_hooks() -> None:
 @pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | THIN])
 def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
     argv = ("moves.py",) if hook in TRANSFERS else ("scaler.py",) if hook in SCALED else ("loader.py", "map")
-    before = A_DEVICE if hook in TRANSFERS else ""
-    bare, ran = runner.bare(*argv, before=before), runner.forked(*argv, before=before, fail_in=hook)
+    argv = ("clips.py",) if hook in PROBED else argv
+    before, probed = A_DEVICE if hook in TRANSFERS else "", 4 if hook in PROBED else 0
+    bare = runner.bare(*argv, before=before)
+    ran = runner.forked(*argv, before=before, fail_in=hook, probe_steps=probed)
     check_same(ran, bare)
     assert [(problem.where, problem.what) for problem in ran.problems] == [
         (hook, f"RuntimeError: injected into {hook}")

@@ -22,6 +22,9 @@ CAUGHT = {
     "gradients × 1.05 (SGD)": "gradient norm differs by 5.00%",
     "gradients × 1.05 (Adam)": "gradient norm differs by 5.00%",
     "every other step without gradients (Adam)": "weight update differs",
+    "gradients × 1.05 before they are clipped (SGD)": "gradient norm differs by 5.00%",
+    "gradients × 1.05 before they are clipped (Adam)": "gradient norm differs by 5.00%",
+    "clipping off (Adam)": "clips its gradients before the first update, and the trial does not",
     "dropout off": "dropout is gone",
     "drops a tenth of the batches, from the tenth, and workers": "with the random draws of each sample pinned",
     "dropout off, and channels-last": "dropout is gone",
@@ -41,8 +44,11 @@ PASSED = {
     "bf16-autocast (GAN)": "numeric",
     "float32 rounding": "numeric",
     "compile": "numeric",
+    "fused-optimizer (clipped)": "numeric",
+    "bf16-autocast (clipped)": "numeric",
+    "fp16-scaling (clipped)": "numeric",
 }
-CASES = {case.name: case for case in [*bench.FRAUDS, *bench.HONEST, *bench.DRAWS, *bench.COMPILED]}
+CASES = {case.name: case for case in [*bench.FRAUDS, *bench.HONEST, *bench.DRAWS, *bench.COMPILED, *bench.CLIPS]}
 
 
 @pytest.fixture(scope="session")

@@ -321,6 +321,32 @@ def test_first_gradients_and_updates_have_tolerances_of_their_own(changes: dict[
     assert not found.ok and named in found.why
 
 
+def clipped(norm: float | None, after: float | None = 1.0) -> Evidence:
+    """A run whose gradients had this norm before the script clipped them."""
+    lines = (replace_line(update(0), gradient_norm=after, unclipped_norm=norm), update(3, 4.0))
+    return replace(BASE, updates=lines)
+
+
+@pytest.mark.parametrize(("norm", "ok"), [(7.0, True), (7.1, True), (7.35, False), (6.0, False)])
+def test_gradients_are_compared_as_they_were_before_the_script_clipped_them(norm: float, ok: bool) -> None:
+    """After it each has the norm that the script asks for."""
+    found = judge(NUMERIC, clipped(7.0), clipped(7.0), clipped(norm), twins(clipped(7.0)))
+    assert found.ok is ok and found.gradient_gap == pytest.approx(abs(norm - 7.0) / 7.0)
+    assert ok or "first gradient norm" in found.why
+    assert judge(EXACT, clipped(7.0), clipped(7.0), clipped(norm), NO_TWINS).ok is (norm == 7.0)
+    assert judge(NUMERIC, clipped(7.0), clipped(7.0), clipped(norm), twins(clipped(6.5))).ok, "a nudge does as much"
+
+
+def test_a_trial_that_no_longer_clips_never_passes() -> None:
+    """Also where the first gradients are small enough that it would have changed nothing."""
+    found = judge(NUMERIC, clipped(0.9, 0.9), clipped(0.9, 0.9), clipped(None, 0.9), NO_TWINS)
+    assert not found.ok and "clips its gradients before the first update, and the trial does not" in found.why
+    assert judge(NUMERIC, clipped(None), clipped(None), clipped(7.0), NO_TWINS).ok, "a baseline of an older hotlap"
+    assert judge(NUMERIC, clipped(None, 0.9), clipped(0.9, 0.9), clipped(None, 0.9), NO_TWINS).ok, "now and then"
+    wild = judge(NUMERIC, clipped(7.0), clipped(7.0), clipped(None, None), twins(clipped(7.0)))
+    assert not wild.ok and "first gradient norm" in wild.why, "not finite, which says nothing of clipping"
+
+
 def test_a_late_drift_is_seen_though_the_mean_is_near() -> None:
     drifted = BASE_LOSSES.copy()
     drifted[-8:] *= 1.2

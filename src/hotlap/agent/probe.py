@@ -63,6 +63,9 @@ class Probe:
         self.index = 0
         self.before: dict[int, Any] = {}
         self.first: set[int] = set()
+        self.unclipped: dict[int, tuple[int, Any]] = {}
+        """Of parameters (by id) whose gradients the script has clipped in this step: backwards until then, and the norm
+        of the gradient before."""
 
     def _write(self, **record: Any) -> None:
         self.append("probe.jsonl", json.dumps(record) + "\n")
@@ -70,6 +73,7 @@ class Probe:
     def step_done(self, index: int) -> None:
         """The probe ends with its last step."""
         self.index = index
+        self.unclipped.clear()
         if index >= self.steps:
             self.active = False
 
@@ -107,8 +111,21 @@ class Probe:
         if self.active and key not in self.before:
             self.before[key] = _sample(optimizer)
 
+    def before_clip(self, parameters: list[Any], backwards: int) -> None:
+        """The script is about to clip these gradients, as `backwards` left them, maybe not for the first time."""
+        for parameter in parameters:
+            gradient, known = parameter.grad, self.unclipped.get(id(parameter))
+            if gradient is None or (known is not None and known[0] == backwards):
+                continue
+            if gradient.is_cuda and torch.cuda.is_current_stream_capturing():
+                return  # it is in a graph of the script's own from here on
+            self.unclipped[id(parameter)] = backwards, _norm(gradient)
+
     def after_update(self, key: int, optimizer: Any) -> None:
-        """Gradient norm and the change of the remembered weights: after the first step and at the probe's end."""
+        """Gradient norm and the change of the remembered weights: after the first step and at the probe's end.
+
+        unclipped_norm: of the gradients before the script clipped them; None where it clipped none, or not finite.
+        """
         if not self.active or key not in self.before:
             return
         last = self.index + 1 >= self.steps
@@ -116,11 +133,13 @@ class Probe:
             return
         change = _sample(optimizer) - self.before[key]
         order = list(self.before).index(key)
+        clipped = any(id(parameter) in self.unclipped for parameter in _parameters(optimizer))
         self._write(
             what="update",
             optimizer=order,
             step=self.index,
-            gradient_norm=_json(_gradient_norm(optimizer)),
+            gradient_norm=_json(_gradient_norm(optimizer, {})),
+            unclipped_norm=_json(_gradient_norm(optimizer, self.unclipped)) if clipped else None,
             update_norm=_json(float(change.norm())),
             update=[_json(value) for value in change.tolist()],
         )
@@ -149,18 +168,24 @@ def _sample(optimizer: Any) -> Any:
     return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64)
 
 
-def _gradient_norm(optimizer: Any) -> float:
+def _gradient_norm(optimizer: Any, unclipped: Mapping[int, tuple[int, Any]]) -> float:
+    """Of all gradients, of some as they were before."""
     total = 0.0
     for parameter in _parameters(optimizer):
-        gradient = parameter.grad
-        if gradient is None:
-            continue
-        if gradient.is_sparse:
-            gradient = gradient.coalesce().values()
-        if hasattr(gradient, "to_local"):
-            gradient = gradient.to_local()
-        total += float(gradient.detach().double().norm()) ** 2
+        if (known := unclipped.get(id(parameter))) is not None:
+            total += float(known[1]) ** 2
+        elif parameter.grad is not None:
+            total += float(_norm(parameter.grad)) ** 2
     return math.sqrt(total)
+
+
+def _norm(gradient: Any) -> Any:
+    """On the gradient's device."""
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    if hasattr(gradient, "to_local"):
+        gradient = gradient.to_local()
+    return gradient.detach().double().norm()
 
 
 def random_state() -> tuple[Any, Any]:

@@ -19,7 +19,8 @@ COMPARED_STEPS: Final = 64
 
 
 class ProbeLine(msgspec.Struct, frozen=True):
-    """A line of `rank-K/probe.jsonl`."""
+    """A line of `rank-K/probe.jsonl`. gradient_norm: of what the update used; unclipped_norm: before the script clipped
+    it, None where it did not."""
 
     what: str
     batch: int = 0
@@ -28,6 +29,7 @@ class ProbeLine(msgspec.Struct, frozen=True):
     optimizer: int = 0
     step: int = 0
     gradient_norm: float | None = None
+    unclipped_norm: float | None = None
     update_norm: float | None = None
     update: tuple[float | None, ...] = ()
 
@@ -144,6 +146,8 @@ def _update_gaps(one: Sequence[ProbeLine], two: Sequence[ProbeLine], later: bool
         update = max(update, _relative(line.update_norm, other.update_norm))
         if later or line.step == first_steps[line.optimizer]:
             gradient = max(gradient, _relative(line.gradient_norm, other.gradient_norm))
+            if line.unclipped_norm is not None and other.unclipped_norm is not None:
+                gradient = max(gradient, _relative(line.unclipped_norm, other.unclipped_norm))
             direction = max(direction, _direction(line.update, other.update))
     return gradient, update, direction
 

@@ -1,8 +1,9 @@
 """Whether learning is unchanged: what a trial computed, against what the command itself computes.
 
 Every judgement compares a trial with the baseline, step by step: the losses (each backward's on its own), the first
-gradient norm of each optimizer, the change of sampled weights after the first and the last probed step, the samples
-that arrived, and whether the forward still draws random numbers. How far they may differ is never a bare constant:
+gradient norm of each optimizer (before the script clips, and after), the change of sampled weights after the first and
+the last probed step, the samples that arrived, and whether the forward still draws random numbers. How far they may
+differ is never a bare constant:
 
 * exact:   bit for bit, or no farther than three times what two runs of the bare command differ (A/A).
 * numeric: within the lever's stated tolerance; where rounding is amplified by the script itself, within
@@ -186,6 +187,8 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
         return "the loss is not finite after the compared steps"
     if _calls(base) == _calls(again) != _calls(trial):
         return f"{_calls(trial):g} backward calls a step where the command makes {_calls(base):g}"
+    if _clips(base) & _clips(again) & _clips(trial, whether=False):
+        return "the command clips its gradients before the first update, and the trial does not"
     if base.draws and again.draws and trial.draws is False:
         return "the forward no longer draws random numbers (dropout is gone)"
     if seen == "other" and samples(base, again) != "other":
@@ -195,6 +198,14 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
 
 def _losses_known(evidence: Evidence) -> bool:
     return any(math.isfinite(x) for row in evidence.losses for x in row)
+
+
+def _clips(evidence: Evidence, whether: bool = True) -> set[int]:
+    """The optimizers before whose first update gradients were clipped, or were not; none of those whose gradients were
+    not finite, of which that is not known."""
+    first = {line.optimizer: line for line in reversed(evidence.updates)}
+    known = {optimizer: line for optimizer, line in first.items() if line.gradient_norm is not None}
+    return {optimizer for optimizer, line in known.items() if (line.unclipped_norm is not None) == whether}
 
 
 def _calls(evidence: Evidence) -> float:

@@ -68,6 +68,23 @@ def _scales_gradients(seams: Any, settings: dict[str, Any]) -> None:
     seams.on_optimizer(change)
 
 
+def _scales_backward(seams: Any, settings: dict[str, Any]) -> None:
+    """As `_scales_gradients`, before the script clips them."""
+
+    def scale(parameter: Any) -> None:
+        parameter.grad.mul_(settings.get("by", 1.05))
+
+    def change(module: Any) -> None:
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(scale)
+
+    seams.on_root(change)
+
+
+def _no_clipping(seams: Any, settings: dict[str, Any]) -> None:
+    torch.nn.utils.clip_grad_norm_ = lambda parameters, *args, **kwargs: None
+
+
 def _smaller_rate(seams: Any, settings: dict[str, Any]) -> None:
     def change(optimizer: Any) -> None:
         for group in optimizer.param_groups:
@@ -212,6 +229,8 @@ KINDS = {
     "skips-steps": _skips_steps,
     "idle-steps": _idle_steps,
     "scales-gradients": _scales_gradients,
+    "scales-backward": _scales_backward,
+    "no-clipping": _no_clipping,
     "smaller-rate": _smaller_rate,
     "drops-batches": _drops_batches,
     "shuffles-labels": _shuffles_labels,

@@ -56,6 +56,7 @@ def main():
     parser.add_argument("--early", action="store_true", help="dropout of feature maps")
     parser.add_argument("--transform", action="store_true")
     parser.add_argument("--adam", action="store_true")
+    parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--noise", type=float, default=0.0, help="run-to-run noise, as atomics on a GPU make it")
@@ -76,6 +77,8 @@ def main():
             if args.noise:
                 for parameter in model.parameters():
                     parameter.grad.mul_(1 + args.noise * torch.randn(parameter.shape, generator=own))
+            if args.clip:
+                nn.utils.clip_grad_norm_(model.parameters(), args.clip)
             optimizer.step()
 
 
