@@ -13,7 +13,7 @@ from test_diagnose import CUDA, DRAINED, ENVIRONMENT, FACTS, LOADER, QUEUED, fol
 from hotlap.diagnose.advise import advise
 from hotlap.diagnose.cpu_use import cpu_use
 from hotlap.diagnose.diagnose import diagnose
-from hotlap.diagnose.findings import all_findings
+from hotlap.diagnose.findings import findings_of
 from hotlap.diagnose.findings._base import CpuUse, Measured
 from hotlap.diagnose.findings._settled import settled
 from hotlap.diagnose.verdict import verdict
@@ -95,7 +95,8 @@ def host(**counted: Any) -> Facts:
 def found(name: str, use: dict[str, Any] | None = None, facts: Facts | None = FACTS, **more: Any) -> Finding | None:
     """What the finding says of a step of 100 ms."""
     told = {"step_ms": 100.0, "phases": phases(data=60.0, forward=40.0), "gpu_phases": None, "backlog_ms": None} | more
-    return all_findings()[name](Measured(**told, facts=facts, cpu=_use(use)))
+    told_of = {finding.id: finding for finding in findings_of(Measured(**told, facts=facts, cpu=_use(use)))}
+    return told_of.get(name.replace("_", "-"))
 
 
 def _use(more: dict[str, Any] | None) -> CpuUse | None:
@@ -152,6 +153,28 @@ def test_crowded() -> None:
     assert "over 50 steps" in said  # the thread's waits are of those, the quoted time of all steady steps
     assert found("cpu_crowded", None, host(waited_ms=4.9, threads_waited_ms=9.9)) is None
     assert found("cpu_crowded", None, host()) is None and found("cpu_crowded", None, None) is None
+
+
+def test_waits_of_others_are_no_cost_where_the_thread_that_trains_never_waits() -> None:
+    """As lightning_transformer had it on an H200: 16 threads, 16 cores, and nobody whom the 1.7 ms held up."""
+    seen = host(waited_ms=0.0, threads_waited_ms=1.7, involuntary=0.97)
+    assert found("cpu_crowded", None, seen, step_ms=16.54) is None
+    assert found("cpu_crowded", None, host(waited_ms=0.9, threads_waited_ms=90.0)) is None
+    assert beneath(found("cpu_crowded", None, host(waited_ms=1.0, threads_waited_ms=90.0))).cost_ms == 90.0
+    assert beneath(found("cpu_crowded", None, host(threads_waited_ms=90.0))).cost_ms == 90.0, "not known to be 0"
+    workers = msgspec.structs.replace(seen, loaders=(msgspec.structs.replace(LOADER, workers=4),))
+    assert beneath(found("cpu_crowded", {"waited_ms": 800.0}, workers)).cost_ms == 60.0, "the data phase alone"
+
+
+@pytest.mark.parametrize(("stolen", "told"), [(0.9, False), (9.0, False), (11.0, True)])
+def test_what_costs_next_to_nothing_is_not_told(stolen: float, told: bool, tmp_path: Path) -> None:
+    """A tenth of what little the cores worked was stolen: of a step of 500 ms up to 0.45, 4.5 and 5.5 ms."""
+    counted = [
+        sample(at, steal_ms=(at - 100) * stolen, busy_ms=(at - 100) * 9 * stolen) for at in (100.0, 105.0, 110.0)
+    ]
+    folder = folder_of(tmp_path, (over(100.0, 110.0), FACTS))
+    (folder / "telemetry.jsonl").write_bytes(b"".join(to_json(one) + b"\n" for one in counted))
+    assert ("cpu-steal" in {finding.id for finding in diagnose(folder).findings}) is told
 
 
 def test_workers_that_wait() -> None:

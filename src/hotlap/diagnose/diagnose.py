@@ -27,7 +27,7 @@ from hotlap.records.tune import LeverLine
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
 from .cpu_use import cpu_use
-from .findings import all_findings
+from .findings import findings_of
 from .findings._base import CpuUse, Measured
 from .findings._settled import settled
 from .steps import SteadySteps, block_means, mean_known, mean_phases, spread, steady_steps, step_time, throughput
@@ -107,7 +107,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall = fmean(steady.times)
     measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers, use)
-    found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
+    found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
     if late is None:
         found = without_waiting(found, [mean_phases(rank.steady.steps, device=True) for rank in ranks])

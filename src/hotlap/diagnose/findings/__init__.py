@@ -1,4 +1,5 @@
-"""Causes, one file each. A file defines `find(measured) -> Finding | None`; all of them are run."""
+"""Causes, one file each. A file defines `find(measured) -> Finding | None`; all of them are run. What says how much it
+costs, and that is next to nothing, is not told."""
 
 import importlib
 import pkgutil
@@ -7,7 +8,7 @@ from functools import cache
 
 from hotlap.records.diagnosis import Finding
 
-from ._base import Measured
+from ._base import LEAST_COST, Measured
 
 Find = Callable[[Measured], Finding | None]
 
@@ -17,3 +18,10 @@ def all_findings() -> dict[str, Find]:
     """Every finding's function by its name, in name order."""
     names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
     return {name: importlib.import_module(f"{__name__}.{name}").find for name in names}
+
+
+def findings_of(measured: Measured) -> list[Finding]:
+    """What the time of one rank is lost to."""
+    found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
+    least = LEAST_COST * measured.step_ms
+    return [finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least]

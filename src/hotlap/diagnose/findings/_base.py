@@ -9,7 +9,8 @@ from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
 DRAINED_MS = 0.5
 DRAINED_SHARE = 0.05
 
-
+LEAST_COST = 0.01
+"""Of the step: what costs less at most is not told."""
 STARVED_SHARE = 0.05
 """Of the step outside of the model, below which nothing is lost where the host has work ahead for the device."""
 

@@ -3,7 +3,7 @@
 from hotlap.records.diagnosis import Finding
 from hotlap.records.run import Facts, HostFacts
 
-from ._base import CpuUse, Measured, counted
+from ._base import LEAST_COST, CpuUse, Measured, counted
 
 LEAST_OWN = 0.05
 LEAST_ALL = 0.10
@@ -13,11 +13,15 @@ LEAST_WORKERS = 0.10
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share 0: the phases hold this time. At most: threads may wait beside each other, and for nobody's sake."""
+    """Share 0: the phases hold this time. At most: threads may wait beside each other, and for nobody's sake. That they
+    do where the thread that trains never waits: it is one of those that share an operation.
+    """
     facts, host = measured.facts, measured.facts.host if measured.facts else None
     if facts is None or host is None or host.threads_waited_ms is None or not measured.host_matters:
         return None
     own, every, step = host.waited_ms or 0.0, host.threads_waited_ms, measured.step_ms
+    if host.waited_ms is not None and own < LEAST_COST * step:
+        every = own
     workers = (measured.phases.data or 0.0) if _workers_wait(measured) else 0.0
     if own < LEAST_OWN * step and every < LEAST_ALL * step and workers < LEAST_OWN * step:
         return None

@@ -5,7 +5,6 @@ from hotlap.records.diagnosis import Finding
 from ._base import Measured
 
 LEAST_PERIODS = 0.05
-LEAST_SHARE = 0.01
 
 
 def find(measured: Measured) -> Finding | None:
@@ -14,7 +13,7 @@ def find(measured: Measured) -> Finding | None:
     if use is None or use.quota is None or use.throttled is None or use.throttled_ms is None:
         return None
     most = min(1.0, use.throttled, use.throttled_ms / 1000)
-    if use.throttled < LEAST_PERIODS or most < LEAST_SHARE or not measured.host_matters:
+    if use.throttled < LEAST_PERIODS or not measured.host_matters:
         return None
     return Finding(
         id="cpu-quota",
