@@ -29,7 +29,10 @@ from attention_forms import (
 from contexts import ROOT, context
 from torch import nn
 
+from agent.harness import Runner, check_clean, check_same
 from hotlap.agent.model_code import ModelCode
+from hotlap.agent.ran import softmax_ran
+from hotlap.diagnose.findings._settled import settled
 from hotlap.levers import _attention_build, _graph
 from hotlap.levers._attention_graph import op
 from hotlap.levers._attention_masks import Guard
@@ -548,6 +551,74 @@ def test_it_applies_where_the_code_of_the_model_calls_softmax() -> None:
     assert LEVER.applies(with_softmax).yes and not LEVER.applies(context(True)).yes
     compiled = context(True, roots=(msgspec.structs.replace(ROOT, softmax=True, compiled=True),))
     assert not LEVER.applies(compiled).yes
+
+
+@pytest.mark.parametrize("ran", [None, True, False])
+def test_attention_by_hand_that_did_not_run_is_no_reason_to_try_it(ran: bool | None) -> None:
+    given = context(True, roots=(msgspec.structs.replace(ROOT, softmax=True, softmax_ran=ran),))
+    assert LEVER.applies(given).yes is (ran is not False) and ("attention" in settled(given.facts)) is (ran is False)
+    both = context(True, roots=(*given.facts.roots, msgspec.structs.replace(ROOT, softmax=True, softmax_ran=True)))
+    assert LEVER.applies(both).yes, "a discriminator, say"
+
+
+def attended(q: Any) -> Any:
+    return (q @ q.mT).softmax(-1) @ q
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Any) -> Any:
+        return 2 * x
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        return 2 * gradient
+
+
+def test_whether_a_softmax_ran_is_told_by_the_graph_of_the_output() -> None:
+    q = nn.Parameter(torch.randn(1, 2, 4, 8))
+    fused = F.scaled_dot_product_attention(q, q, q)
+    assert softmax_ran(attended(q), [q]) is True
+    assert softmax_ran({"logits": [attended(q).sum()], "loss": None}, [q]) is True
+    assert softmax_ran(nn.MultiheadAttention(8, 2)(q[0], q[0], q[0])[0], [q]) is True, "it returns the weights"
+    assert softmax_ran((fused, F.cross_entropy(fused.flatten(1), torch.zeros(1, dtype=torch.long))), [q]) is False
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert softmax_ran(F.scaled_dot_product_attention(q, q, q), [q]) is False, "by torch's formula, but fused"
+    other = nn.Parameter(torch.ones(()))
+    assert softmax_ran(fused, [q, other]) is None, "what has this parameter may have run without gradients"
+    assert softmax_ran(Doubled.apply(fused), [q]) is None, "there is no looking into it"
+    assert softmax_ran(Doubled.apply(attended(q)), [q]) is True
+    assert softmax_ran(None, [q]) is softmax_ran(fused.detach(), [q]) is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ("", False),
+        ("--slow", True),
+        ("--later", True),
+        ("--frozen", None),
+        ("--frozen --slow", None),
+        ("--hidden", None),
+        ("--hidden --slow", None),
+        ("--infer --slow", None),
+    ],
+)
+def test_the_branch_of_a_script_that_runs_is_told(argv: str, told: bool | None, runner: Runner) -> None:
+    """As nanoGPT: attention by hand stands in the code of all of these."""
+    bare, ran = runner.bare("attends.py", *argv.split()), runner.forked("attends.py", *argv.split())
+    check_clean(ran)
+    check_same(ran, bare)
+    [root] = ran.facts.roots
+    assert (root.softmax, root.sdpa, root.softmax_ran) == (True, True, told)
+
+
+def test_a_graph_too_large_to_look_at_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hotlap.agent.ran.MOST", 50)
+    x = q = nn.Parameter(torch.randn(1, 2, 4, 8))
+    for _ in range(60):
+        x = x + 1
+    assert softmax_ran(x, [q]) is None
 
 
 @pytest.mark.parametrize(("method", "name"), [("__eq__", "eq"), ("__mul__", "mul"), ("__getitem__", "getitem")])

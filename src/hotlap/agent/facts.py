@@ -16,6 +16,7 @@ from .lines import Places
 from .loaders import Making, described
 from .model_code import ModelCode
 from .probe import leaves
+from .ran import softmax_ran
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -148,6 +149,7 @@ class Script:
             "dropout": sum(1 for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0),
             "sparse": sparse,
             "softmax": code.softmax,
+            "softmax_ran": None,
             "sdpa": code.sdpa,
             "cumsum": code.cumsum,
             "constants": code.constants,
@@ -172,6 +174,15 @@ class Script:
         seen.add(tuple(leaf.shape for leaf in leaves([*args, *kwargs.values()])))
         if id(module) in self.roots:
             self.roots[id(module)]["shapes"] = len(seen)
+
+    def ran(self, module: Any, output: Any) -> bool:
+        """Note whether a softmax that a module's code has did run in a forward with gradients. Returns whether to look
+        at the next one too: another forward may run what this one did not."""
+        facts = self.roots[id(module)]
+        if not facts["softmax"]:
+            return False
+        facts["softmax_ran"] = softmax_ran(output, module.parameters())
+        return facts["softmax_ran"] is False
 
     def empty_blocks(self, modules: list[Any], share: float) -> None:
         """The lever `attention` saw a constant mask that leaves this share of its blocks empty."""

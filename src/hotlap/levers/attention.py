@@ -45,6 +45,8 @@ class Attention(_same_random.DrawsOtherwise):
             return Applies(False, "no module's forward was seen")
         if not any(root.softmax for root in roots):
             return Applies(False, "no softmax beside a product of matrices was found in the code of the model")
+        if not any(root.by_hand for root in roots):
+            return Applies(False, "the code of the model holds attention by hand, but no softmax of it ran")
         if all(root.compiled for root in roots):
             return Applies(False, "the script compiles the model itself")
         return Applies(True, "the code of the model calls softmax, and multiplies matrices")

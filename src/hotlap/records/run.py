@@ -183,6 +183,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     dropout: int = 0
     sparse: bool = False
     softmax: bool = False
+    softmax_ran: bool | None = None
     sdpa: bool = False
     cumsum: bool = False
     constants: bool = False
@@ -201,6 +202,11 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     line: int | None = None
     function: str | None = None
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether it may run attention that is written out: its code has some, and it is not known to be passed by."""
+        return self.softmax and self.softmax_ran is not False
 
 
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ SETTLED = 4
 SETTLED_INFERENCE = 16
 DESCRIBED, DESCRIBED_AUTOCAST = 16, 3
 """Forwards of a module whose inputs, and whose autocast, are described after the first."""
+LOOKS = 3
+"""Forwards with gradients of which is looked at what ran."""
 IMPL = "_compiled_call_impl"
 _CALL_CODE = torch.nn.Module._wrapped_call_impl.__code__
 
@@ -176,6 +178,7 @@ class Root(Watched):
         "ended",
         "key",
         "levers_in",
+        "looks",
         "random",
     )
 
@@ -186,7 +189,7 @@ class Root(Watched):
         self.key = id(module)
         self.compiled = False
         self.levers_in = False
-        self.described = 0
+        self.described = self.looks = 0
         self.forward: Forward = self._own_forward(module)
         self.device = "cpu"
         self.random: Any = None
@@ -263,6 +266,7 @@ class Root(Watched):
         before = self.forward
         self.forward = self.agent.seams.root(module, before)
         self.own = self.own and self.forward is before
+        self.looks = LOOKS if self.own else 0  # what runs within a lever is the lever's
 
     def ended_thin(self) -> None:
         """A forward ended in a thin step, of an inference or of a model that is being evaluated, if it has no
@@ -282,6 +286,8 @@ class Root(Watched):
         if self.random is not None:
             self.agent.probe.random_draws(self.random, random_state())
             self.random = None
+        if self.looks and training:
+            self.looks = self.looks - 1 if self.agent.script.ran(self.module(), output) else 0
         steps.forward_end(training, None if training or steps.loader_rows else _rows(args, kwargs))
 
 

@@ -28,7 +28,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
         "cpu-threads": facts.world > 1 or (cuda and not makes_batches(facts)),
         "host-allocator": facts.host is None or facts.host.faults < FAULTS,
         "fused-optimizer": all(map(_fused, facts.optimizers)),
-        "attention": root is None or root.compiled or not root.softmax,
+        "attention": root is None or root.compiled or not root.by_hand,
         "allocator": not cuda,
         "graph-forward": not cuda or not _graphable(facts),
         "kv-cache": not _grows(facts),
