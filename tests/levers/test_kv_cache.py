@@ -691,6 +691,175 @@ def test_a_recorded_step_is_compared_with_an_ordinary_one() -> None:
     assert spoiled.why, "a recording that does nothing has no output"
 
 
+class Recorded(Decoder):
+    """With a recording that does the work again, and a note of what happens in which order."""
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        self.seen: list[str] = []
+        super().__init__(model, capture=self._capture, fetcher=lambda: self._fetch, **options)
+
+    def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        def replay() -> None:
+            self.seen.append("begun")
+            work()
+
+        work()
+        return replay
+
+    def _fetch(self, value: Any) -> Callable[[], bool]:
+        self.seen.append("asked")
+
+        def read() -> bool:
+            self.seen.append("read")
+            return bool(value)
+
+        return read
+
+    def begun(self, tokens: Any) -> list[str]:
+        """What happens in a call, whose output is right."""
+        self.seen.clear()
+        self.go(tokens, 1)
+        return list(self.seen)
+
+
+def test_a_recording_is_begun_before_the_host_looks_and_one_value_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Recorded(Model())
+    tokens = decoder.go(prompt(), 20)
+    for kind in (_prefix_work.Model, _prefix_work.Plan):
+
+        def same(self: Any, was: Callable[[Any], bool] = kind.same) -> bool:
+            decoder.seen.append("looked")
+            return was(self)
+
+        monkeypatch.setattr(kind, "same", same)
+    before = decoder.cached.cached
+    decoder.seen.clear()
+    got = _reads(decoder.cached, tokens)
+    assert decoder.seen == ["asked", "begun", "looked", "looked", "read"] and got == 1
+    assert decoder.cached.cached == before + 1 and not decoder.why
+
+
+def _reads(run: Any, *args: Any) -> int:
+    """How often the host reads a value of a tensor."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: list[str] = []
+
+    class Mode(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if torch.Tag.data_dependent_output in func.tags or func._schema.name == "aten::equal":
+                found.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        run(*args)
+    return len(found)
+
+
+@pytest.mark.parametrize("layers", [2, 12])
+def test_few_functions_are_called_before_a_recording_is_begun(layers: int) -> None:
+    """Of Python's, and by Python's; what is looked at for each layer is looked at within one of them."""
+    model = Model()
+    model.layers = nn.ModuleList([Layer(by_hand) for _ in range(layers)])
+    decoder = Recorded(model)
+    tokens = decoder.go(prompt(), 20)
+    calls = {"before": 0, "after": 0}
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        if event in {"call", "c_call"}:
+            calls["after" if "begun" in decoder.seen else "before"] += 1
+
+    decoder.seen.clear()
+    sys.setprofile(count)
+    try:
+        decoder.cached(tokens)
+    finally:
+        sys.setprofile(None)
+    assert decoder.seen[:2] == ["asked", "begun"]
+    assert calls["before"] <= 60, calls
+
+
+def larger(model: Model) -> None:
+    """A table of other tokens: to look these up in the old one would end a process on a GPU."""
+    model.tok = nn.Embedding(2 * VOCAB, DIM)
+
+
+def without_weight(model: Model) -> None:
+    del model.head.weight
+    model.head.weight = torch.ones(VOCAB, DIM)
+
+
+@pytest.mark.parametrize(("change", "begins"), [
+    (lambda model: model.head.weight.mul_(1.5), True),
+    (lambda model: model.load_state_dict({name: value * 1.1 for name, value in model.state_dict().items()}), True),
+    (lambda model: model.layers[0].mlp.__setitem__(2, nn.ReLU()), False),
+    (lambda model: setattr(model, "end", lambda head, x: head(x) * 2), True),
+    (lambda model: setattr(model.tok.weight, "data", model.tok.weight.data[: VOCAB - 1]), True),
+    (lambda model: setattr(model.head.weight, "data", model.head.weight.data.flip(0)), False),
+    (lambda model: model.layers.__setitem__(0, Layer(by_hand)), False),
+    (lambda model: model.double(), False),
+    (lambda model: model.train(), False),
+    (larger, False),
+    (without_weight, False),
+])  # fmt: skip
+def test_what_is_begun_for_a_model_that_changed_is_not_used(change: Callable[[Model], Any], begins: bool) -> None:
+    decoder = Recorded(Model())
+    tokens = decoder.go(prompt() % (VOCAB - 1), 20) % (VOCAB - 1)
+    decoder.go(tokens[:, :-3], 3)
+    change(decoder.model)
+    before = decoder.cached.cached
+    assert ("begun" in decoder.begun(tokens)) == begins
+    assert decoder.cached.cached == before and decoder.cached.changes == 1
+    decoder.go(prompt() % (VOCAB - 1), 1)
+
+
+def test_what_is_begun_for_another_text_is_not_used_and_looks_up_none_of_its_tokens() -> None:
+    decoder = Recorded(Model())
+    tokens = decoder.go(prompt(), 20)
+    work = next(iter(decoder.cached._forms.values())).work
+    assert work is not None
+    last, before = work.token.clone(), decoder.cached.cached
+    other = tokens.clone()
+    other[2, 3] = (other[2, 3] + 1) % VOCAB
+    other[:, -1] = (last[:, 0] + 1) % VOCAB
+    assert decoder.begun(other) == ["asked", "begun", "read"]
+    assert torch.equal(work.token, last) and decoder.cached.cached == before
+    tokens = decoder.go(torch.cat([other, other[:, :1]], dim=1), 5)
+    assert decoder.cached.cached == before + 5
+    for _ in range(5):  # beams change places, and go on
+        tokens = decoder.go(tokens[torch.tensor([2, 0, 0])], 2)
+    assert not decoder.why
+
+
+def test_outputs_of_the_last_calls_stay_as_they_are_when_something_is_begun_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_prefix_work, "LEAST", (1, 1))
+    decoder = Recorded(Model())
+    tokens = decoder.go(prompt(), 20)
+    old, whole = decoder.cached(tokens), decoder.model(tokens)
+    assert type(old).__name__ == "LazyLogits"
+    assert "begun" in decoder.begun(torch.cat([tokens[:, 1:], tokens[:, :2]], dim=1))
+    assert torch.allclose(old + 0, whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["begun", "read"])
+def test_an_interrupt_of_what_was_begun_leaves_no_hole(where: str) -> None:
+    class Seen(list[str]):
+        def append(self, item: str) -> None:
+            if item == where:
+                raise KeyboardInterrupt
+
+    decoder = Recorded(Model())
+    tokens = decoder.go(prompt(), 20)
+    decoder.seen = Seen()
+    with pytest.raises(KeyboardInterrupt):
+        decoder.cached(tokens)
+    decoder.seen = []
+    decoder.go(tokens if where == "read" else torch.cat([tokens, tokens[:, :1]], dim=1), 5)
+    assert not decoder.why
+
+
 # the tape
 
 

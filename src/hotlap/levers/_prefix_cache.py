@@ -11,22 +11,23 @@ is that of the call before and one token is computed from the caches. All others
 anew.
 
 Each call compares its tokens with those of the call before, for which the host waits, and looks whether the model, and
-the values of its weights by their versions, are as they were.
+the values of its weights by their versions, are as they were. Where a recording does the token's work, it is begun
+before: the device computes while the host looks. What it writes is the caches' own, which count for nothing from there
+until all is found to be as it was.
 """
 
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ._autocast import without_autocast
 from ._call_inputs import ODD, Key, Unfit, put, read
 from ._effects import PLAIN, strange, watched
 from ._forward_graph import Capture, apart, tried, without_cached_casts
-from ._model_state import Model
 from ._prefix_build import Builder, Looks, Row, TooLong
 from ._prefix_tape import Made, Tape, alike, beside, outside_of, taped
-from ._prefix_work import Ahead, Form, Plan, Work, copy, gap_of, room, taken_apart
+from ._prefix_work import Ahead, Fetch, Form, Model, Plan, Work, copy, fetch, gap_of, room, taken_apart
 
 MOST_FORMS: Final = 4
 """Batch sizes and the like, each with caches of its own."""
@@ -49,12 +50,25 @@ class Unlike(Unfit):
     """It does other ops than those that were written down."""
 
 
+def _told(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0][:200]
+
+
+class Begun(NamedTuple):
+    """Of a call, before it is known whether the caches may be used. follows: whether its tokens are those of the call
+    before and one more, which the host waits for; output: what it returns then, None where that was not begun."""
+
+    form: Form
+    follows: Callable[[], bool]
+    output: list[Any] | None
+
+
 class CachedForward:
     """In place of a forward of `module`.
 
-    capture: of CUDA graphs, see `Capture`, None on the host. where: what a graph depends on, None where nothing can be
-    recorded. unsteady: called in calls that take longer for it; gave_up: called with the reason, once, and whether any
-    call had been computed from the caches by then.
+    capture: of CUDA graphs, see `Capture`, None on the host; fetcher: makes what reads from the device, see `Fetch`.
+    where: what a graph depends on, None where nothing can be recorded. unsteady: called in calls that take longer for
+    it; gave_up: called with the reason, once, and whether any call had been computed from the caches by then.
     """
 
     def __init__(
@@ -66,10 +80,12 @@ class CachedForward:
         unsteady: Callable[[], None],
         gave_up: Callable[[str, bool], None],
         capture: Capture | None = None,
+        fetcher: Callable[[], Fetch] = lambda: fetch,
     ) -> None:
         self.calls = self.followed = self.cached = self.changes = 0
         self.given_up = False
         self._module, self._forward, self._capture = weakref.ref(module), forward, capture
+        self._fetcher = fetcher
         self._where, self._unsteady, self._gave_up = where, unsteady, gave_up
         self._forms: dict[Key, Form] = {}
         self._model: Model | None = None
@@ -87,21 +103,26 @@ class CachedForward:
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         self.calls += 1
+        form = begun = None
         try:
             tokens, key = self._tokens(args, kwargs)
-            form = self._form(key, tokens)
-        except Unfit as error:
-            self._give_up(str(error))
-            form = None
+            if key[-1] is not None and tokens.shape[1] > 1:
+                begun = self._begun(self._forms.get(key), tokens)
+                form = self._form(key)
+        except (Unfit, *ODD) as error:
+            self._give_up(_told(error))
         if form is None or self.given_up:
             return self._forward(*args, **kwargs)
-        length, before = tokens.shape[1], form.tokens
-        follows = before is not None and before.shape[1] == length - 1 and bool((tokens[:, :-1] == before).all())
-        form.tokens = tokens.clone()
+        follows = begun is not None and begun.form is form and begun.follows()
+        before, form.tokens = form.tokens, tokens.clone()
         self.followed += follows
-        if follows:
-            return self._go_on(form, tokens, args, kwargs)
-        return self._begin(form, before, tokens, args, kwargs)
+        if not follows:
+            return self._begin(form, before, tokens, args, kwargs)
+        if begun is not None and begun.output is not None:
+            form.filled = True
+            self.cached += 1
+            return begun.output[0]
+        return self._go_on(form, tokens, args, kwargs)
 
     def _tokens(self, args: Any, kwargs: Any) -> tuple[Any, Key]:
         """The one tensor among the arguments, (batch, length), and what else there is of the call."""
@@ -110,22 +131,32 @@ class CachedForward:
         if len(inputs.tensors) != 1 or not whole:
             raise Unfit("its inputs are not one tensor of tokens, of shape (batch, length)")
         tokens = whole[0]
-        form = put((args, kwargs), iter([None]))
-        return tokens, (repr(form), tokens.shape[0], tokens.dtype, tokens.device, self._where())
+        form = "" if len(args) == 1 and args[0] is tokens and not kwargs else repr(put((args, kwargs), iter([None])))
+        return tokens, (form, tokens.shape[0], tokens.dtype, tokens.device, self._where())
 
-    def _form(self, key: Key, tokens: Any) -> Form | None:
-        """Calls like this one; None where this one is to be left alone. Raises Unfit."""
-        form = self._forms.get(key)
-        if key[-1] is None or tokens.shape[1] < 2:
+    def _begun(self, form: Form | None, tokens: Any) -> Begun | None:
+        """Begin what a call takes. None where it does not go on with the call before."""
+        if form is None or form.tokens is None or form.tokens.shape[1] != tokens.shape[1] - 1:
             return None
+        same = (tokens[:, :-1] == form.tokens).all()
+        follows = form.fetch(same)
+        work = form.work
+        if not form.filled or work is None or work.replay is None or tokens.shape[1] > work.most:
+            return Begun(form, follows, None)
+        form.filled = False  # until all was looked at: an interrupt may come in the midst of it
+        return Begun(form, follows, self._own(lambda: self._replayed(form, work, tokens, same)))
+
+    def _form(self, key: Key) -> Form | None:
+        """Calls like this one; None where there are too many others. Raises Unfit."""
         if self.calls > PATIENCE and not self.followed:
             raise Unfit("no call goes on with the sequence of the call before it")
-        plans = [one.plan for one in self._forms.values() if one.plan is not None]
-        if self._model is not None and not (self._model.same() and all(plan.same() for plan in plans)):
+        form = self._forms.get(key)
+        plan = None if form is None else form.plan
+        if self._model is not None and not (self._model.same() and (plan is None or plan.same())):
             self._forget()
             form = None
         if form is None and len(self._forms) < MOST_FORMS:
-            form = self._forms[key] = Form()
+            form = self._forms[key] = Form(self._fetcher())
         return form
 
     def _forget(self) -> None:
@@ -161,8 +192,8 @@ class CachedForward:
             self._give_up("it draws random numbers")
         elif effects.leaves or effects.written:
             self._give_up("it leaves something in the model or in its arguments")
-        elif effects.waits:
-            self._give_up(f"what it does hangs on values ({effects.waits})")
+        elif effects.waits or effects.copies:
+            self._give_up(f"what it does hangs on values ({effects.waits or effects.copies})")
         elif effects.odd:
             self._give_up(f"its tensors can't be looked at: {effects.odd}")
         elif strange(output):
@@ -245,7 +276,7 @@ class CachedForward:
         try:
             return work()
         except (Unfit, *ODD) as error:
-            self._give_up((str(error).strip() or repr(error)).splitlines()[0][:200])
+            self._give_up(_told(error))
             return None
 
     def _compare(self, form: Form, shorter: Tape, before: tuple[list[Any], list[Any]], length: int) -> None:
@@ -424,14 +455,26 @@ class CachedForward:
         with torch.no_grad(), without_autocast(tokens.device):
             work.token.copy_(tokens[:, -1:])
             work.place.fill_(tokens.shape[1] - 1)
-            if work.replay is not None:
-                work.replay()
-            elif self._capture is not None and work.proofs >= PROOFS:
+            if self._capture is not None and work.proofs >= PROOFS:
                 self._unsteady()
                 self._record(work)
             else:
                 work.made = work.run(work.token, work.place)
         return work.made
+
+    def _replayed(self, form: Form, work: Work, tokens: Any, same: Any) -> list[Any] | None:
+        """What a recording makes of the last token; None where it would not be safe. same: whether the tokens before
+        are those that are kept, on the device. Where they are not, the token may be one that only another model has a
+        place for, and an index out of range ends a process on a GPU: that of the call before is left in its place."""
+        import torch
+
+        assert self._model is not None and work.replay is not None, "it was recorded"
+        torch.where(same, tokens[:, -1:], work.token, out=work.token)
+        work.place.fill_(tokens.shape[1] - 1)
+        if not self._model.harmless():
+            return None
+        work.replay()
+        return [self._together(form, work, work.made, tokens.shape[1])]
 
     def _record(self, work: Work) -> None:
         """From here on a CUDA graph does it. What it writes is the same each time that it does."""

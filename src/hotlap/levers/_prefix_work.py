@@ -3,17 +3,46 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import starmap
+from itertools import chain, starmap
 from typing import Any, Final
 
 from ._call_inputs import ODD
 from ._forward_graph import relative_error
+from ._model_state import Model as Looked
 from ._prefix_build import Builder, Last, Looks, Row
 from ._prefix_tape import Growing, Made, Tape
 
 LEAST: Final = (1 << 18, 1 << 26)
 """Numbers, on the host and on a GPU, whose copy takes longer than what it costs to look after one that is not made."""
 STRIDES: Final = (1, 3)
+
+Fetch = Callable[[Any], Callable[[], bool]]
+"""Sends for a truth value, (), that a device computes; what it returns waits for that, and for nothing issued later."""
+
+
+def fetch(value: Any) -> Callable[[], bool]:
+    """A `Fetch` that reads it where it is."""
+    return lambda: bool(value)
+
+
+class Model(Looked):
+    """A model that a replay is begun for before all of it was looked at."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self._first = self._now_first()
+
+    def _now_first(self) -> tuple[list[Any], ...]:
+        parts = chain.from_iterable(map(dict.values, self._inside))
+        return list(map(self._address, self._held.values())), list(map(id, parts)), self._plain.values()
+
+    def harmless(self) -> bool:
+        """Whether its parts are the same, tensors lie where they lay, and numbers and flags are as they were: a replay
+        finds its weights, and looks up what is there. `same` has to say whether what it makes may be used."""
+        try:
+            return self._first == self._now_first()
+        except TypeError:  # what was a tensor is none
+            return False
 
 
 @dataclass
@@ -70,9 +99,10 @@ class Work:
 
 @dataclass
 class Form:
-    """Calls that differ in the tokens only. tokens: of the call before; filled: whether the caches hold what it
-    computed; spec: how its output is put together."""
+    """Calls that differ in the tokens only. fetch: whether they go on with one another; tokens: of the call before;
+    filled: whether the caches hold what it computed; spec: how its output is put together."""
 
+    fetch: Fetch
     tokens: Any = None
     tape: Tape | None = None
     outputs: list[Any] = field(default_factory=list)
@@ -119,7 +149,7 @@ def copy(kept: Any, dim: int) -> Any:
         from ._lazy_logits import Product, Watch, alone, lazy_logits
 
         if alone(kept):
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.inference_mode(False):
                 watch = Watch(lambda: None, lambda name: None)
                 return lazy_logits(Product(kept, None, None, kept.dtype, watch, rows=True))
     return torch.clone(kept, memory_format=torch.contiguous_format)

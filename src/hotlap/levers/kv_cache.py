@@ -11,12 +11,15 @@ Models that look at later tokens, that mix tokens in ways for which there is no 
 experts, padding masks as an argument), that draw random numbers or that keep something themselves leave it alone.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, not_inference, not_taken_over
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
+
+    from ._prefix_work import Fetch
 
 ORDER: Final = 60
 """Outside of autocast (10) and inference mode (40), whose ops it takes over."""
@@ -73,6 +76,7 @@ def cached(module: Any, forward: "Forward", seams: "Seams", name: str) -> "Forwa
     from hotlap.agent.seams import Refused
 
     from ._prefix_cache import CachedForward
+    from ._prefix_work import fetch
 
     devices = {p.device for p in module.parameters()}
     if len(devices) != 1:
@@ -89,6 +93,7 @@ def cached(module: Any, forward: "Forward", seams: "Seams", name: str) -> "Forwa
         unsteady=seams.unsteady,
         gave_up=gave_up,
         capture=(lambda work: _capture(work, device)) if device.type == "cuda" else None,
+        fetcher=lambda: _fetch(device) if device.type == "cuda" else fetch,
     )
 
 
@@ -109,6 +114,27 @@ def _capture(work: Any, device: Any) -> Any:
     from .graph_optimizer import capture
 
     return capture(work, device)
+
+
+def _fetch(device: Any) -> "Fetch":
+    """From a GPU, which goes on with what is issued meanwhile."""
+    import torch
+
+    with torch.inference_mode(False):
+        there = torch.empty((), dtype=torch.bool, device="cpu", pin_memory=True)
+    done = torch.cuda.Event()
+
+    def fetch(value: Any) -> Callable[[], bool]:
+        there.copy_(value, non_blocking=True)
+        done.record(torch.cuda.current_stream(device))
+
+        def wait() -> bool:
+            done.synchronize()
+            return bool(there)
+
+        return wait
+
+    return fetch
 
 
 LEVER = KvCache()
