@@ -68,6 +68,18 @@ def test_gathered_batches_are_those_of_the_loader(data: Any) -> None:
     assert [type(batch) for batch in found[0]] == [type(batch) for batch in bare(loader(data()), 1)[0]]
 
 
+@pytest.mark.parametrize(("shape", "length"), [((), 7), ((3,), 7), ((2, 3), 5), ((2, 3), 1), ((20,), 6)])
+@pytest.mark.parametrize("small", [0, 10**6])
+def test_rows_are_gathered_in_grains(
+    shape: tuple[int, ...], length: int, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_fetch, "GRAIN", 8)
+    monkeypatch.setattr(batch_fetch, "SMALL", small)
+    data, rows = torch.randn(9, *shape), torch.randint(0, 9, (length,))
+    window = batch_fetch._windows(data[0])
+    assert torch.equal(batch_fetch._taken(window, rows * data[0].numel(), False), data[rows])
+
+
 def test_gathering_asks_for_one_sample_a_batch_only() -> None:
     data, asked = tensors(), []
     own = type(data).__getitem__

@@ -7,6 +7,7 @@ every later batch one sample is asked of the dataset and must lie where it did. 
 default_collate. Workers are not needed any more: such batches are made in the training process.
 """
 
+import math
 import mmap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,11 @@ COMPARED: Final = 2
 """Batches that are made both ways."""
 LEAST_SHARE: Final = 0.02
 MOST_LEAVES: Final = 8
+GRAIN: Final = 32768
+"""Elements up to which torch's functions stay in the calling thread (`at::internal::GRAIN_SIZE`)."""
+SMALL: Final = 32 * GRAIN
+"""Elements of a batch up to which it is gathered in one thread. A team of threads waits for the last of them, some ms
+where a core is taken: the scheduler's turn."""
 MOST_DATASETS: Final = 4
 
 
@@ -115,7 +121,8 @@ class Gathering:
         if inner is not None and not isinstance(inner, Fetcher):
             table = self._table(iterator._dataset)
             if table is not None:
-                iterator._dataset_fetcher = Fetcher(inner, table, self.give_up)
+                pinned = bool(getattr(iterator, "_pin_memory", False))
+                iterator._dataset_fetcher = Fetcher(inner, table, self.give_up, pinned)
         return next_batch()
 
     def give_up(self, why: str) -> None:
@@ -124,11 +131,11 @@ class Gathering:
 
 
 class Fetcher:
-    """In place of the loader's own."""
+    """In place of the loader's own. pinned: the loader wants its batches in pinned memory."""
 
-    def __init__(self, inner: Any, table: "Table", give_up: Callable[[str], None]) -> None:
+    def __init__(self, inner: Any, table: "Table", give_up: Callable[[str], None], pinned: bool) -> None:
         self.__dict__.update(inner.__dict__)
-        self.inner, self.table, self.give_up = inner, table, give_up
+        self.inner, self.table, self.give_up, self.pinned = inner, table, give_up, pinned
 
     def fetch(self, indices: Any) -> Any:
         table = self.table
@@ -138,11 +145,11 @@ class Fetcher:
         if why is None and table.compared < COMPARED:
             table.compared += 1
             own = self.inner.fetch(indices)
-            if _samples.alike(own, table.gather(indices)):
+            if _samples.alike(own, table.gather(indices, self.pinned)):
                 return own
             why = "a gathered batch is not what the dataset makes"
         if why is None:
-            return table.gather(indices)
+            return table.gather(indices, self.pinned)
         table.why = why
         self.give_up(why)
         return self.inner.fetch(indices)
@@ -229,13 +236,13 @@ class Table:
         why = self._place(sample, lambda leaf, offset: lies.append(self.cells[leaf * self.rows + at] == offset))
         return why or (None if all(lies) else "a sample lies elsewhere than it did")
 
-    def gather(self, indices: Sequence[int]) -> Any:
+    def gather(self, indices: Sequence[int], pinned: bool = False) -> Any:
         """The batch of some samples, in memory of its own."""
         import torch
 
         at = torch.tensor(indices)
         pairs = zip(self.windows, self.offsets, strict=True)
-        return _samples.rebuild(self.form, [torch.index_select(w, 0, offsets[at]) for w, offsets in pairs])
+        return _samples.rebuild(self.form, [_taken(window, offsets[at], pinned) for window, offsets in pairs])
 
 
 def _collated(form: Any) -> Any:
@@ -244,6 +251,17 @@ def _collated(form: Any) -> Any:
         return form
     make, items = form
     return (list if make is tuple else make), [_collated(item) for item in items]
+
+
+def _taken(window: Any, at: Any, pinned: bool) -> Any:
+    """Rows of a window."""
+    import torch
+
+    batch = torch.empty((len(at), *window.shape[1:]), dtype=window.dtype, pin_memory=pinned)
+    rows = max(1, GRAIN // max(1, math.prod(window.shape[1:]))) if batch.numel() <= SMALL else len(at)
+    for begin in range(0, len(at), rows):
+        torch.index_select(window, 0, at[begin : begin + rows], out=batch[begin : begin + rows])
+    return batch
 
 
 def _windows(leaf: Any) -> Any:
