@@ -286,6 +286,48 @@ def test_a_gain_that_the_confirmation_does_not_bear_out_is_not_kept(tune: Tune) 
     assert found.interval is not None and found.interval.low <= 1
 
 
+def test_what_is_slower_when_it_is_confirmed_is_tried_in_parts(tune: Tune) -> None:
+    """Together they were faster by chance, once; one of them is a gain."""
+    names = [FakeLever(name, 0.5 - at / 10) for at, name in enumerate("abcd")]
+    tried: list[Uses] = []
+
+    def step(uses: Uses) -> float:
+        tried.append(uses)
+        if len(uses) == 4:
+            return 50.0 if tried.count(uses) == 1 else 160.0
+        return (60.0 if "c" in uses else 100.0) * (2.0 if "b" in uses else 1.0)
+
+    found, machine = tune(names, step)
+    confirmed = ["".join(uses_of(trial.levers)) for trial in machine.done if trial.purpose == "confirm"]
+    assert kept(found) == ["c"] and found.gain and confirmed.count("abcd") == 1
+    assert "a" in found.dropped and "b" in found.dropped and "d" in found.dropped
+    assert found.speedup == pytest.approx(100 / 60) and [line for line in machine.said if "in parts" in line]
+
+
+def test_one_that_is_slower_when_it_is_confirmed_is_not_tried_for_ever(tune: Tune) -> None:
+    tried: list[Uses] = []
+
+    def step(uses: Uses) -> float:
+        tried.append(uses)
+        return 100.0 if not uses else 50.0 if tried.count(uses) == 1 else 160.0
+
+    found, machine = tune([FakeLever("a", 0.5)], step)
+    assert kept(found) == [] and not found.gain and "slower beside the bare command, 0.62×" in found.dropped["a"].why
+    assert machine.tries() == ["a"] and [bool(t.levers) for t in machine.done if t.purpose == "confirm"][-1]
+
+
+def test_where_no_time_is_left_what_was_slower_is_only_said(tune: Tune) -> None:
+    tried: list[Uses] = []
+
+    def step(uses: Uses) -> float:
+        tried.append(uses)
+        return 100.0 if not uses else 50.0 if tried.count(uses) == 1 else 160.0
+
+    found, machine = tune([FakeLever("a", 0.5), FakeLever("b", 0.4)], step, budget=75.0)
+    assert kept(found) == [] and machine.tries() == ["a + b"] and machine.now <= 1000.0 + 75.0
+    assert "slower beside the bare command" in found.dropped["a"].why
+
+
 def test_a_confirmation_run_that_fails_keeps_nothing(tune: Tune) -> None:
     made: list[int] = []
 

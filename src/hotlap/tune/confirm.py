@@ -5,7 +5,8 @@ and so on. It counts only if the A that is made at the end agrees with it; else 
 out. Where there seemed to be no time for that, and after one pair only a B fits, it may still be its A. No trial of the
 search is a B: those were chosen for being fast.
 
-A pair is begun only where there is time for both of its runs. Where the budget ends before pairs that each show a gain
+A pair is begun only where there is time for both of its runs. Pairs that are slower end it: what won in the search then
+is tried in parts (`Search.part`). Where the budget ends before pairs that each show a gain
 prove it, they are kept in the journal, and `--resume` goes on with more of them.
 """
 
@@ -35,13 +36,19 @@ PATIENCE: Final = 3.0
 OVER: Final = 0.05
 """Of the budget, by which the fewest pairs may exceed it: without them what was found is lost."""
 AGREES: Final = 0.01
+LOST: Final = (3.0, 0.1)
+"""One pair shows a loss where it is beyond this many times the noise, and beyond this (as logarithms)."""
 REUSED: Final = "the first A of the confirmation is the baseline's second run, which agrees with a later one within 1%"
 
 
-def confirm(state: State) -> None:
-    """Measure the incumbent against the bare command; what is not borne out is dropped."""
+def confirm(state: State) -> Trial | None:
+    """Measure the incumbent against the bare command; what is not borne out is dropped. Returns the last run of a
+    recipe that turned out to be slower."""
     state.confirming = True
-    Confirmation(state).run()
+    confirmation = Confirmation(state)
+    confirmation.run()
+    state.confirming = False
+    return confirmation.after[-1] if confirmation.lost else None
 
 
 def unconfirmed(state: State, why: str) -> None:
@@ -77,12 +84,29 @@ class Confirmation:
         against = "the bare command" if not self.state.given else names(self.state.given)
         self.state.say(f"confirm  {names(self.levers)} against {against}, in ABBA pairs")
         for letter in letters:
-            if self._enough() or not (self._fits(letter) or self._takes_baseline(letter)):
+            if self.lost or self._enough() or not (self._fits(letter) or self._takes_baseline(letter)):
                 break
             if not self._made(letter):
                 return
         self._conclude()
-        self._parity()
+        if self.lost:
+            unconfirmed(self.state, f"not confirmed: slower beside the bare command, {_ratios(*self._times())}")
+        else:
+            self._parity()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the pairs so far show a loss: all of the fewest, or one beyond what noise makes."""
+        before, after = self._times()
+        if self.state.objective.memory or not after or len(before) != len(after):
+            return False
+        least = min(math.log(two / one) for one, two in zip(before, after, strict=True))
+        beyond = max(LOST[0] * (self.state.budget.noise or 0.0), LOST[1])
+        return least > (0.0 if len(after) >= FEWEST_PAIRS else beyond)
+
+    def _times(self) -> tuple[list[float], list[float]]:
+        """Ms a step of the runs that were made: without the levers, with them."""
+        return [self.state.time(one) for one in self.before], [self.state.time(two) for two in self.after]
 
     def _taken_over(self) -> int:
         """How many pairs of earlier sessions count."""

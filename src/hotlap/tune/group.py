@@ -52,6 +52,11 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     return _in_parts(state, group, back, ratio, failed)
 
 
+def in_parts(state: State, group: Sequence[Candidate], ratio: float, failed: Trial) -> None:
+    """Try parts of a set that a trial shows to be slower."""
+    _in_parts(state, group, (), ratio, failed)
+
+
 def _in_parts(state: State, group: Sequence[Candidate], back: Sequence[Candidate], ratio: float, failed: Trial) -> bool:
     """What to do with levers that failed together, or won nothing (ratio above 0). back: that left themselves out."""
     if len(group) == 1:

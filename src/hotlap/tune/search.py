@@ -8,14 +8,14 @@ ABBA pairs of fresh processes.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
 from hotlap.levers import all_levers
-from hotlap.levers._base import Lever
+from hotlap.levers._base import Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import CommandFailed, NothingMeasured
@@ -28,7 +28,7 @@ from .candidates import LEAST_GAIN, Candidate, candidates, clashing, excluded, p
 from .confirm import confirm
 from .evidence import gaps
 from .fit import fit, fitted
-from .group import try_together
+from .group import in_parts, try_together
 from .pairs import left_unproved
 from .remember import Remembered
 from .state import Asked, Found, Incumbent, State, use_text, value_text
@@ -72,7 +72,7 @@ class Search:
         self.look_again()
         self._note_unsettled()
         if state.found.kept:
-            confirm(state)
+            self.prove()
         state.found.fitted = fitted(state)
         return state.found
 
@@ -84,19 +84,47 @@ class Search:
         if state.unproved is not None:
             state.say(f"resume  {names(state.unproved)}: goes on with the confirmation")
 
-    def hunt(self, first: Callable[[], None] = lambda: None) -> None:
-        """Search and leave-one-out, as far as the budget goes."""
+    def hunt(self, first: Callable[[], None] = lambda: None, tried: Iterable[tuple[str, str]] = ()) -> None:
+        """Search and leave-one-out, as far as the budget goes. tried: see `climb`."""
         state = self.state
         state.found.not_done = ""
         try:
             first()
-            self.climb()
+            self.climb(set(tried))
             self.exchange()
             self.adjust()
             leave_one_out(state)
             self.let_go()
         except BudgetSpent:
             self._note_unfinished()
+
+    def prove(self) -> None:
+        """Confirmation; what turns out to be slower is tried in parts, once, and what comes of that confirmed."""
+        state = self.state
+        kept = list(state.found.kept)
+        lost = confirm(state)
+        if lost is None:
+            return
+        state.budget.gain = False
+        with suppress(BudgetSpent):
+            state.budget.afford_second_look(state.budget.trial_s)
+            self.part([(one.lever, one.settings) for one in kept], lost)
+            if state.found.kept:
+                state.found.speedup, state.found.interval = None, None  # of what was slower
+                confirm(state)
+
+    def part(self, kept: Sequence[tuple[str, Settings]], lost: Trial) -> None:
+        """Begin anew from the bare command with parts of a set that was faster when it was tried and slower when it was
+        confirmed. Raises BudgetSpent where nothing of it could be tried."""
+        state = self.state
+        mean = fmean(state.value(base) for base in state.bases)
+        base = state.bases[-1]
+        state.best = Incumbent(list(state.given), base, state.trials.diagnosis(base), state.facts, mean)
+        context = state.context(state.best)
+        group = [predict(state, state.levers[name], context, [settings]) for name, settings in kept]
+        state.say("again  what was slower is tried in parts")
+        tried = [(one.lever.name, state.best.diagnosis.bound) for one in group]
+        self.hunt(lambda: in_parts(state, group, mean / state.value(lost), lost), tried)
 
     # the bare command
 
@@ -242,10 +270,10 @@ class Search:
 
     # levers
 
-    def climb(self) -> None:
-        """Try levers until none is left that could win; `best` moves as they are kept."""
+    def climb(self, tried: set[tuple[str, str]]) -> None:
+        """Try levers until none is left that could win; `best` moves as they are kept. tried: names of levers, each
+        with the bound at which it is not to be tried again."""
         state = self.state
-        tried: set[tuple[str, str]] = set()
         while ordered := candidates(state, tried):
             group = together(state, ordered)
             tried |= {(one.lever.name, state.best.diagnosis.bound) for one in group}
