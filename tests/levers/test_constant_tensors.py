@@ -475,6 +475,7 @@ def test_it_applies_where_the_code_of_the_model_makes_such(lever: In) -> None:
     makes = (replace(ROOT, constants=True),)
     assert constant_tensors.LEVER.applies(context(True, roots=makes)).yes
     assert "copied" in constant_tensors.LEVER.applies(context(False, roots=makes)).why
+    assert "compile keeps" in constant_tensors.LEVER.applies(context(True, roots=makes, active={"compile": {}})).why
     assert "makes no tensors" in constant_tensors.LEVER.applies(context(True)).why
     assert not constant_tensors.LEVER.applies(context(True, roots=(replace(ROOT, constants=True, compiled=True),))).yes
 

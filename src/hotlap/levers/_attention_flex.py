@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from ._attention_graph import Site
+from ._graph import hold
 from .flex_attention import LEAST_EMPTY
 
 BLOCK: Final = 128
@@ -103,12 +104,9 @@ def buffers(graph_module: Any, at: int) -> list[str]:
     """Names under which a graph module holds the tensors of a mask, put there at the first call."""
     tensors = KEPT[at].tensors
     names = [f"{BUFFER}{at}_{number}" for number in range(len(tensors))]
-    sources = getattr(graph_module, "_param_name_to_source", None)
     for name, tensor in zip(names, tensors, strict=True):
         if name not in graph_module._buffers:
-            graph_module.register_buffer(name, tensor, persistent=False)
-            if sources is not None:  # what Dynamo notes of each tensor that a graph holds, and compilers ask for
-                sources[name] = torch._dynamo.source.ConstantSource(name)
+            hold(graph_module, name, tensor)
     return names
 
 

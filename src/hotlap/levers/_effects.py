@@ -32,6 +32,7 @@ class Effects:
     read: dict[int, Any] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
     waits: str = ""
+    copies: str = ""
     draws: bool = False
     draws_on_host: bool = False
     leaves: bool = False
@@ -94,6 +95,7 @@ def _watch(effects: Effects) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.made: set[int] = set()
+            self.numbers: set[int] = set()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
@@ -104,6 +106,7 @@ def _watch(effects: Effects) -> Any:
             effects.odd = effects.odd or next((f"layout {t.layout}" for _, t in given if t.layout != torch.strided), "")
             if func._schema.name.startswith("aten::lift_fresh"):  # what `torch.tensor` made of Python's values
                 self.made |= {key for key, _ in given}
+                self.numbers |= {key for key, tensor in given if tensor.device.type == "cpu"}
             for key, tensor in given:
                 if key not in self.made:
                     effects.read.setdefault(key, tensor)
@@ -113,12 +116,18 @@ def _watch(effects: Effects) -> Any:
             effects.written |= {key for key in map(storage, written_by(func, args, kwargs)) if key not in self.made}
             output = func(*args, **kwargs)
             known = {key for key, _ in given}
+            of_numbers = bool(given) and known <= self.numbers
             seeds = func._schema.name.startswith("aten::_scaled_dot_product")  # on the host, and of the host
             for tensor in _leaves(output):
                 if storage(tensor) not in known:
                     self.made.add(storage(tensor))
-                if not seeds and any(t.device != tensor.device and t.dim() for _, t in given):
-                    effects.waits = effects.waits or f"{func._schema.name} from one device to another"
+                if of_numbers and tensor.device.type == "cpu" and not tensor.is_pinned():
+                    self.numbers.add(storage(tensor))
+                away = {key for key, t in given if t.device != tensor.device and t.dim()}
+                if away and not seeds:
+                    what = f"{func._schema.name} from one device to another"
+                    effects.copies = effects.copies or what
+                    effects.waits = effects.waits or ("" if away <= self.numbers else what)
             return output
 
     return Watch()

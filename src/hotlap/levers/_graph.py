@@ -8,7 +8,7 @@ values can't be looked at, and it becomes part of the keys of Inductor's caches,
 that has no stable key.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 Pass = Callable[[Any, list[Any]], None]
@@ -17,11 +17,13 @@ PASSES: Final[list[Pass]] = []
 
 
 class Compiled:
-    """A compiled forward. mode: of the lever `compile`, or None to run the captured graphs eagerly, as changed."""
+    """A compiled forward. mode: of the lever `compile`, or None to run the captured graphs eagerly, as changed. own:
+    passes for its graphs alone, after those of the process."""
 
-    def __init__(self, forward: Callable[..., Any], mode: str | None) -> None:
+    def __init__(self, forward: Callable[..., Any], mode: str | None, own: Sequence[Pass] = ()) -> None:
         self._original = forward
         self._mode = mode
+        self._own = own
         self._forward = self._compile()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -36,11 +38,21 @@ class Compiled:
 
         mode = None if self._mode in {"default", "dynamic"} else self._mode
         dynamic = True if self._mode == "dynamic" else None
-        if self._mode is not None and not PASSES:
+        if self._mode is not None and not (PASSES or self._own):
             return torch.compile(self._original, mode=mode, dynamic=dynamic)  # type: ignore[no-any-return]
         # What torch.compile makes of the mode itself.
         compiler = None if self._mode is None else torch._TorchCompileInductorWrapper(mode, None, dynamic)
-        return torch.compile(self._original, backend=Backend(compiler), dynamic=dynamic)  # type: ignore[no-any-return]
+        return torch.compile(self._original, backend=Backend(compiler, self._own), dynamic=dynamic)  # type: ignore[no-any-return]
+
+
+def hold(graph_module: Any, name: str, tensor: Any) -> None:
+    """Give a graph module a buffer, with what Dynamo notes of each tensor that a graph holds, and compilers ask for."""
+    import torch._dynamo.source
+
+    graph_module.register_buffer(name, tensor, persistent=False)
+    sources = getattr(graph_module, "_param_name_to_source", None)
+    if sources is not None:
+        sources[name] = torch._dynamo.source.ConstantSource(name)
 
 
 def scalars_on_host(module: Any) -> None:
@@ -61,11 +73,11 @@ class Backend:
 
     __name__ = "hotlap"
 
-    def __init__(self, compiler: Any) -> None:
-        self.compiler = compiler
+    def __init__(self, compiler: Any, own: Sequence[Pass] = ()) -> None:
+        self.compiler, self.own = compiler, own
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
-        for change in PASSES:
+        for change in (*PASSES, *self.own):
             change(graph, inputs)
         return graph.forward if self.compiler is None else self.compiler(graph, inputs)
 

@@ -5,7 +5,9 @@ forwards with gradients, which costs one more compilation, of a forward alone; o
 run as they were written: text that is sampled now and then grows by a token a call. Commands that only infer are
 compiled from the first call on.
 
-A backward computes in the dtypes of its forward, whatever autocast the script has around the call.
+A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Tensors that the
+forward makes of Python's numbers are kept on the device, as with `constant-tensors`, and bags of embeddings are sums of
+rows to the compiler.
 """
 
 import shutil
@@ -21,6 +23,8 @@ from .allocator import EXPANDABLE
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Environment
+
+    from ._graph import Pass
 
 ORDER: Final = 20
 MODES: Final = ("default", "dynamic", "reduce-overhead", "max-autotune-no-cudagraphs")
@@ -112,6 +116,20 @@ def _graphed(context: Context) -> bool:
     return graph_training.LEVER.applies(context).yes
 
 
+def _passes(module: Any) -> "list[Pass]":
+    """What changes the captured graphs of a model, where its code says that there is something to change."""
+    from hotlap.agent.model_code import ModelCode
+
+    from ._compiled_bags import bags_as_sums
+    from ._compiled_constants import KEPT_OF, keep_on_device
+
+    code = ModelCode(module.modules())
+    if code.constants:
+        KEPT_OF.add(module)
+    bags = "embedding_bag" in code.names or any(type(one).__name__ == "EmbeddingBag" for one in code.modules)
+    return [*([keep_on_device] if code.constants else ()), *([bags_as_sums] if bags else ())]
+
+
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     from ._graph import Compiled, scalars_on_host
     from ._nested import each_tensor
@@ -119,7 +137,7 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     from ._worth_compiling import Worth
 
     scalars_on_host(module)
-    compiled = Compiled(traceable(module, forward), mode)
+    compiled = Compiled(traceable(module, forward), mode, _passes(module))
     worth = Worth()
 
     def where_worth(*args: Any, **kwargs: Any) -> Any:

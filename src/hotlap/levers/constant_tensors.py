@@ -8,8 +8,8 @@ such tensors as an index of a tensor on the device. As ever are names that the s
 tensor`), legacy constructors, what is made of arrays, of tensors or with `requires_grad`, and all outside of the
 outermost forward.
 
-Where something in the forward is compiled, by the script or by another lever, it leaves itself out: to the compiler
-such lists are constants already.
+Where something in the forward is compiled, by the script or by another lever, it leaves itself out: the lever `compile`
+keeps such tensors on the device itself.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -38,6 +38,8 @@ class ConstantTensors(Lever):
             return Applies(False, "the code of the model makes no tensors of Python's numbers")
         if all(root.compiled for root in roots):
             return Applies(False, "the script compiles the model itself, which makes constants of them")
+        if "compile" in context.active:
+            return Applies(False, "compile keeps them on the device itself")
         return Applies(True, "the code of the model makes tensors of Python's numbers, or indexes with lists")
 
     def share(self, context: Context) -> float:
