@@ -14,15 +14,17 @@ import torch
 import torch._dynamo.testing
 from contexts import ROOT, context
 from experts_forms import FORMS, Expert, Layer
+from fake_graphs import Recorder
 from msgspec.structs import replace
 from torch import nn
 
 from agent.harness import Runner, check_clean, check_same
 from hotlap.agent.seams import Refused
-from hotlap.levers import _experts_alike, _experts_plan, all_levers
+from hotlap.levers import _anchored, _experts_alike, _experts_plan, all_levers
 from hotlap.levers._autocast import autocasting
 from hotlap.levers._experts_mark import COMPARED, MARK
 from hotlap.levers._experts_plan import _outer, _padded, _product
+from hotlap.levers._training_graph import GraphedTraining
 from hotlap.levers.grouped_experts import Grouped
 from hotlap.records.session import LeverUse
 
@@ -55,11 +57,18 @@ def tensors(output: Any) -> list[torch.Tensor]:
 class Pair:
     """A model with the lever in it, and its twin without."""
 
-    def __init__(self, model: nn.Module, optimizer: Any = torch.optim.AdamW, none: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = torch.optim.AdamW,
+        none: bool = True,
+        recorded: Callable[[nn.Module, Any], Any] = lambda model, forward: forward,
+    ) -> None:
         self.model, self.twin, self.none = model, copy.deepcopy(model), none
         self.seams = Seams()
         self.grouped = Grouped(self.seams)  # type: ignore[arg-type]
-        self.forward = self.grouped.wrap(model, model._call_impl)
+        inside = self.grouped.tell(model, self.grouped.wrap(model, model._call_impl))
+        self.forward = self.grouped.hear(model, recorded(model, inside))
         self.optimizers = [optimizer(one.parameters(), 1e-2) for one in (model, self.twin)]
         self.grouped.on_optimizer(self.optimizers[0])
 
@@ -381,6 +390,60 @@ def test_the_grouped_product_of_torch(make: Any, monkeypatch: pytest.MonkeyPatch
             pair.step(rows(step))
         pair.same(rtol=0.05, atol=2e-3)
     assert pair.used and not pair.seams.whys + pair.seams.out
+
+
+class Graphs:
+    """CUDA graphs of forward and backward, faked on the CPU."""
+
+    def __init__(self) -> None:
+        self.whys: list[str] = []
+        self.recorders: list[Recorder] = []
+        self.graphed: Any = None
+
+    def __call__(self, model: nn.Module, forward: Any) -> Any:
+        self.graphed = GraphedTraining(
+            model, forward, self._capture, rehearse=lambda work: work(), where=lambda: "a stream",
+            unsteady=lambda: None, gave_up=self.whys.append,
+        )  # fmt: skip
+        return self.graphed
+
+    def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        recorder = Recorder()
+        with recorder:
+            work()
+        recorder.spoil()
+        self.recorders.append(recorder)
+        return recorder.replay
+
+
+class Avoids(forms.Zoo):
+    """The router keeps away from the last expert, without a word to the host."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__(make)
+        self.register_buffer("away", torch.tensor([0.0, 0.0, 0.0, 1e4]))
+
+    def probs(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.router(x).float() - self.away, dim=-1)
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize("none", [True, False])
+def test_graphs_are_recorded_of_it_and_tell_which_experts_had_no_rows(
+    none: bool, micro: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weight decay would change an expert that no row chose, and others have none in some steps only."""
+    _anchored.install()
+    monkeypatch.setattr(_experts_alike, "has_grouped", lambda device, sizes: True)
+    graphs = Graphs()
+    decayed = partial(torch.optim.SGD, weight_decay=0.5)
+    pair = Pair(made(Avoids, partial(Expert, 8, 16)), decayed, none, graphs)
+    for step in range(12):
+        with torch.autocast("cpu", torch.bfloat16):
+            pair.step(rows(step, 4 * micro), micro)
+        pair.same(rtol=0.05, atol=5e-3)
+    assert pair.used and not pair.seams.whys + pair.seams.out + graphs.whys
+    assert graphs.graphed.replays >= 6
 
 
 def test_compiled_code_has_the_grouped_product_under_a_levers_autocast(monkeypatch: pytest.MonkeyPatch) -> None:

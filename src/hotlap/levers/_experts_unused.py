@@ -25,20 +25,25 @@ class Unused:
         self.copied: Any = None
         self.unknown = False
 
-    def ran(self) -> None:
-        """A forward with gradients has run: add up, and let the sums go to the host."""
+    def told(self) -> Any:
+        """Rows of each expert in the forward that has run, one expert after another; None where they are not known."""
         if any(one.mark.off for one in self.experts):
             self.experts = [one for one in self.experts if not one.mark.off]
             self.total, self.copied, self.unknown = None, None, True
         marks = [one.mark for one in self.experts]
         found = [mark.counts for mark in marks]
-        self.unknown |= any(mark.ran_loop for mark in marks) or any(counts is None for counts in found)
+        unknown = any(mark.ran_loop for mark in marks) or any(counts is None for counts in found)
         for mark in marks:
             mark.counts, mark.ran_loop = None, False
-        if self.unknown or not found:
+        return None if unknown or not found else torch.cat(found)
+
+    def ran(self, counts: Any) -> None:
+        """A forward with gradients has run: add up, and let the sums go to the host. counts: see `told`; their memory
+        may be that of a CUDA graph."""
+        self.unknown |= counts is None
+        if self.unknown:
             return
-        counts = torch.cat(found)
-        self.total = counts if self.total is None else self.total + counts
+        self.total = counts.clone() if self.total is None else self.total + counts
         if not counts.is_cuda:
             self.host = self.total
             return

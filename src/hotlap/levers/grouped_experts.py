@@ -15,11 +15,12 @@ its own. Shapes do not depend on values, so torch.compile takes the module in on
 The first calls of each layer are compared with the loop, output and gradients, before the loop is left. Experts have to
 be of one structure, without hooks, buffers, or parameters but those of linear layers, and to treat each row alone. An
 expert that no row chose has a gradient of zeros here; where the loop passes over it, that is taken away before the
-update.
+update. Where no layer needs the host, `graph-training` may record the model.
 """
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+import weakref
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ._base import Applies, Context, Lever, Settings
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 ORDER: Final = 22
 """Outside of `compile` (20) and `attention` (21): what is compared runs eagerly, whatever compiles it later."""
+TELL, HEAR = 59, 61
+"""Inside and outside of the CUDA graphs (60). A replay runs no Python: how many rows each expert got is told as a part
+of what the model returns."""
 SHARE: Final = {"cuda": 0.93, "cpu": 0.2}
 """Of forward and backward. On a GPU the host waits for the rows of each expert; on the CPU only calls are saved.
 More than compile's: that takes long over such a loop, and wins nothing before it is gone."""
@@ -42,7 +46,7 @@ class GroupedExperts(Lever):
     meaning = "a loop over the experts of a mixture as one grouped product, without a host wait for each expert"
     risk = "numeric"
     tolerance = 0.005
-    excludes = ("checkpoint-blocks", "graph-training", "quantize-linear")
+    excludes = ("checkpoint-blocks", "quantize-linear")
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -69,6 +73,8 @@ class GroupedExperts(Lever):
             raise Refused(f"torch {torch.__version__} is older than {LEAST_TORCH}")
         grouped = Grouped(seams)
         seams.wrap_forward(grouped.wrap, ORDER)
+        seams.wrap_forward(grouped.tell, TELL)
+        seams.wrap_forward(grouped.hear, HEAR)
         seams.on_optimizer(grouped.on_optimizer)
 
     def source(self, settings: Settings) -> str:
@@ -84,6 +90,13 @@ class GroupedExperts(Lever):
         )
 
 
+class Told(NamedTuple):
+    """What a model returned, and `Unused.told` of it."""
+
+    output: Any
+    rows: Any
+
+
 class Grouped:
     """The layers in one process."""
 
@@ -93,7 +106,8 @@ class Grouped:
         define()
         self.seams = seams
         self.marks: list[Mark] = []
-        self.unused: list[Unused] = []
+        self.unused: weakref.WeakKeyDictionary[Any, Unused] = weakref.WeakKeyDictionary()
+        """Of outermost modules."""
 
     def wrap(self, root: Any, forward: "Forward") -> "Forward":
         """Around an outermost forward. Raises Refused where no loop in it can be read."""
@@ -113,8 +127,7 @@ class Grouped:
             raise Refused("; ".join(dict.fromkeys(whys)) or "no loop over experts was found in its modules' forwards")
         put(marks)
         self.marks += marks
-        unused = Unused(marks)
-        self.unused.append(unused)
+        self.unused[root] = Unused(marks)
         calls: dict[Any, int] = {}
 
         def with_groups(*args: Any, **kwargs: Any) -> Any:
@@ -126,12 +139,38 @@ class Grouped:
             kind = root.training, torch.is_grad_enabled(), torch.is_autocast_enabled(_device(root))
             calls[kind] = calls.get(kind, 0) + 1
             with self._looking() if live and calls[kind] <= COMPARED else contextlib.nullcontext():
-                output = forward(*args, **kwargs)
-            if torch.is_grad_enabled():
-                unused.ran()
-            return output
+                return forward(*args, **kwargs)
 
         return with_groups
+
+    def tell(self, root: Any, forward: "Forward") -> "Forward":
+        """Return beside the output what the loops would have passed over."""
+        import torch
+
+        unused = self.unused.get(root)
+        if unused is None or not unused.experts:
+            return forward
+
+        def telling(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            return Told(output, unused.told()) if torch.is_grad_enabled() else output
+
+        return telling
+
+    def hear(self, root: Any, forward: "Forward") -> "Forward":
+        """Take that out again."""
+        unused = self.unused.get(root)
+        if unused is None or not unused.experts:
+            return forward
+
+        def hearing(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            if type(output) is Told:
+                unused.ran(output.rows)
+                return output.output
+            return output
+
+        return hearing
 
     @contextlib.contextmanager
     def _looking(self) -> Any:
@@ -144,7 +183,7 @@ class Grouped:
 
     def on_optimizer(self, optimizer: Any) -> None:
         """Before an optimizer's first step."""
-        for unused in self.unused:
+        for unused in self.unused.values():
             unused.on_optimizer(optimizer)
 
     def leave(self, mark: "Mark", why: str) -> None:
