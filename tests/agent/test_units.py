@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from hotlap.agent.guard import Guard
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.steps import PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
+from hotlap.agent.thin import Thin
 from hotlap.agent.timeline import (
     BACKWARD,
     DATA,
@@ -33,6 +35,7 @@ from hotlap.agent.timeline import (
 )
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Step
+from hotlap.records.session import Session
 from hotlap.records.steady import GIVE_UP, WINDOW, steady_start
 
 
@@ -438,6 +441,56 @@ def test_steps_in_a_row_without_a_mark_or_with_some(one_stream: bool, tmp_path: 
     recorder.drain(wait=True)
     steps = [msgspec.json.decode(line, type=Step) for line in path.read_bytes().splitlines()]
     assert [step.gpu_ms for step in steps] == [2.0, None, None]
+
+
+def together(folder: Path, count: int, marked: dict[int, Event], at_once: int = 4) -> tuple[Recorder, Path]:
+    """Steps of 1 ms that were not looked at, of which the device has marks at the end of some."""
+    made = Folder(str(folder), 0)
+    recorder = Recorder(lambda: made, FakeMarks([False]), LateLosses())
+    recorder.previous_event = Event(10.0, [False])
+    ends = [((at + 1) * 1_000_000, marked.get(at)) for at in range(count)]
+    stretch = Stretch(0, ends, "train", False)
+    stretch.marked, stretch.together = True, at_once
+    recorder.add_thin(stretch)
+    return recorder, Path(made.path) / "steps.jsonl"
+
+
+def test_steps_that_have_one_mark_together_share_the_devices_time(tmp_path: Path) -> None:
+    late = [True]
+    marked = {3: Event(14.0, [False]), 7: Event(24.0, late), 8: Event(27.0, late)}
+    recorder, path = together(tmp_path, 9, marked)
+    recorder.drain()
+    assert len(path.read_bytes().splitlines()) == recorder.written == 4  # only those whose mark was passed
+    late[0] = False
+    recorder.drain()
+    steps = [msgspec.json.decode(line, type=Step) for line in path.read_bytes().splitlines()]
+    assert [step.gpu_ms for step in steps] == [1.0] * 4 + [2.5] * 4 + [3.0]
+    assert sum(step.gpu_ms or 0.0 for step in steps) == 27.0 - 10.0
+    assert [step.backlog_ms for step in steps] == [None] * 3 + [0.0] + [None] * 3 + [6.0, 8.0]
+    assert recorder.previous_event is marked[8] and len(recorder.marks.free) == 3
+
+
+def test_steps_after_the_last_mark_have_no_device_time_and_it_begins_anew(tmp_path: Path) -> None:
+    """Something unusual ended the row."""
+    recorder, path = together(tmp_path, 6, {3: Event(14.0, [False])})
+    recorder.drain(wait=True)
+    steps = [msgspec.json.decode(line, type=Step) for line in path.read_bytes().splitlines()]
+    assert [step.gpu_ms for step in steps] == [1.0] * 4 + [None] * 2
+    assert recorder.previous_event is None
+
+
+def test_of_very_short_thin_steps_every_fourth_and_the_last_is_marked() -> None:
+    marks: list[int] = []
+    agent = Mock()
+    agent.guard.injected = lambda name, function: function
+    thin = Thin(Session(folder="", package=""), agent)
+    thin.clock = lambda: 0
+    thin.mark = lambda: marks.append(len(thin.ends) + 1)
+    thin.together, thin.turn, thin.steps.thin, thin.steps.thin_most = 4, lambda: None, 1, 10  # type: ignore[method-assign]
+    thin.steps.optimizer_steps = 0
+    for _ in range(10):
+        thin.lapped()
+    assert marks == [4, 8, 10] and not agent.guard.failed.called
 
 
 def test_a_mark_counts_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,7 +185,7 @@ class Recorder:
             event = ends[at][1]
             if not self.marks.done(event):
                 if not wait:
-                    return at
+                    return at - at % stretch.together
                 event.synchronize()
         return len(ends)
 
@@ -194,7 +194,7 @@ class Recorder:
         told, kind, step = stretch.told, stretch.kind, self.written
         ends, walls = stretch.ends[told:upto], stretch.walls_ns[told:upto]
         if stretch.marked or self.previous_event is not None:
-            device = self._thin_device(ends, walls)
+            device = self._thin_device(ends, walls, stretch.together)
         else:
             device = [("null", "")] * len(ends)
         if stretch.unusual:
@@ -206,18 +206,23 @@ class Recorder:
             for at, (ended, _), wall, (gpu, rest) in zip(range(step, self.written), ends, walls, device, strict=True)
         ]
 
-    def _thin_device(self, ends: list[tuple[int, Any]], walls: list[int]) -> list[tuple[str, str]]:
-        """What the lines of steps in a row say of the device: of each, and how far the device runs behind."""
+    def _thin_device(self, ends: list[tuple[int, Any]], walls: list[int], together: int) -> list[tuple[str, str]]:
+        """What the lines of steps in a row say of the device: of each, and how far the device runs behind. together:
+        steps that have one mark, and so each the same share of the device's time."""
         found = []
         before, elapsed, free = self.previous_event, self.marks.elapsed, self.marks.free
-        for (ended, event), wall in zip(ends, walls, strict=True):
+        for at in range(0, len(ends), together):
+            ended, event = ends[at : at + together][-1]
+            begun = ends[at][0] - walls[at]
             gpu_ms = elapsed(before, event)
-            backlog = self._backlog(ended - wall, ended, gpu_ms)
+            backlog = self._backlog(begun, ended, gpu_ms)
             if before is not None:
                 free.append(before)
             before = event
-            rest = "" if backlog is None else f',"backlog_ms":{backlog:.4f}'
-            found.append(("null" if gpu_ms is None else f"{gpu_ms:.6f}", rest))
+            steps = min(together, len(ends) - at)
+            share = "null" if gpu_ms is None else f"{gpu_ms / steps:.6f}"
+            found += [(share, "")] * (steps - 1)
+            found.append((share, "" if backlog is None else f',"backlog_ms":{backlog:.4f}'))
         self.previous_event = before
         return found
 

@@ -41,6 +41,9 @@ WATCHED: Final = 64
 MARKED_MS: Final = 10.0
 """From here on every step that is looked at has marks on the device, of shorter ones every other, unless only one of
 RARELY is looked at."""
+TOGETHER: Final = 4
+"""Thin steps in a row of which the device has one mark, at the end of the last, where one of RARELY is looked at: each
+gets its share of the device's time."""
 MOST_WAITING: Final = 64
 LONGEST_WAIT_NS: Final = 250_000_000
 """Lines of thin steps that are not yet written, and for how long, when steps are handed over."""
@@ -86,6 +89,7 @@ class Thin:
         self.on = False
         self.begins = FIRST
         self.every = EVERY
+        self.together = 1
         self.walls_ns: deque[float] = deque(maxlen=WATCHED)
         self.written_ns = 0
         self.left = 0
@@ -132,7 +136,7 @@ class Thin:
         if not self.on and (self.agent.timeline.watch is not None or not self.agent.modules_known()):
             return 0
         typical = median(self.walls_ns) / 1e6
-        self.every = RARELY if typical < VERY_SHORT_MS else EVERY
+        self.every, self.together = (RARELY, TOGETHER) if typical < VERY_SHORT_MS else (EVERY, 1)
         return key if typical < SHORT_MS else 0
 
     def _due(self, now_ns: int) -> bool:
@@ -145,11 +149,13 @@ class Thin:
     def lapped(self) -> None:
         """A thin step ended. All else is done later, for many steps at once."""
         try:
-            mark, steps = self.mark, self.steps
-            self.ends.append((self.clock(), None if mark is None else mark()))
+            mark, steps, ends = self.mark, self.steps, self.ends
+            count = len(ends) + 1
+            whole = count % self.together == 0 or count >= steps.thin_most
+            ends.append((self.clock(), mark() if whole and mark is not None else None))
             steps.optimizer_steps += steps.thin > 0
             steps.backwards_since_step = 0
-            if len(self.ends) >= steps.thin_most:
+            if count >= steps.thin_most:
                 self.turn()
         except Exception as error:  # noqa: BLE001 - the guard itself, without a frame of its own
             self.agent.guard.failed(LAP, error)
@@ -211,7 +217,7 @@ class Thin:
             kind = "inference" if self.steps.thin == INFERENCE else "train"
             stretch = Stretch(before.begun_ns, ends, kind, before.probe)
             stretch.evaluated, stretch.skipped = frozenset(self.evaluated), frozenset(self.skips)
-            stretch.marked = self.mark is not None
+            stretch.marked, stretch.together = self.mark is not None, self.together
             stretch.one_stream = self.streams == agent.marks.streams
             frames = compiled_frames()
             stretch.compiles, agent.compiled_frames = frames - agent.compiled_frames, frames

@@ -91,10 +91,11 @@ class Segment:
 class Stretch:
     """Thin steps in a row (`agent/thin.py`): when each ended is all that is known of most.
 
-    ends: when, ns, and the event that was recorded then, if any. marked: there may be any. told: how many of the steps
-    are written. one_stream: all events were recorded in one stream, so where the last is done all are. compiles: frames
-    that were compiled, put down to the longest step (to compile takes longer than a thin step). evaluated, skipped: the
-    places of steps in which an evaluation ran, or whose update was left out.
+    ends: when, ns, and the event that was recorded then, if any. marked: there may be any. together: steps in a row of
+    which the last alone has one. told: how many of the steps are written. one_stream: all events were recorded in one
+    stream, so where the last is done all are. compiles: frames that were compiled, put down to the longest step (to
+    compile takes longer than a thin step). evaluated, skipped: the places of steps in which an evaluation ran, or whose
+    update was left out.
     """
 
     __slots__ = (
@@ -107,12 +108,14 @@ class Stretch:
         "one_stream",
         "probe",
         "skipped",
+        "together",
         "told",
     )
 
     def __init__(self, begun_ns: int, ends: list[tuple[int, Any]], kind: str, probe: bool) -> None:
         self.begun_ns, self.ends, self.kind, self.probe = begun_ns, ends, kind, probe
         self.told = self.compiles = 0
+        self.together = 1
         self.marked = self.one_stream = False
         self.evaluated: frozenset[int] = frozenset()
         self.skipped: frozenset[int] = frozenset()
