@@ -286,6 +286,17 @@ def test_a_gain_that_the_confirmation_does_not_bear_out_is_not_kept(tune: Tune) 
     assert found.interval is not None and found.interval.low <= 1
 
 
+@pytest.mark.parametrize(("budget", "pairs"), [(89.0, 3), (84.0, 2)])
+def test_one_more_pair_may_exceed_the_budget_where_all_show_a_gain_that_is_not_proved(
+    tune: Tune, budget: float, pairs: int
+) -> None:
+    """By 5% at most, as the fewest pairs may."""
+    bare = iter([100.0, 112.0, 80.0, 160.0, 120.0, 110.0])
+    found, machine = tune([FakeLever("a", 0.5)], lambda uses: 40.0 if uses else next(bare), budget=budget)
+    assert found.pairs == pairs and found.gain == (pairs == 3)
+    assert machine.now - 1000.0 <= 1.05 * budget
+
+
 def test_what_is_slower_when_it_is_confirmed_is_tried_in_parts(tune: Tune) -> None:
     """Together they were faster by chance, once; one of them is a gain."""
     names = [FakeLever(name, 0.5 - at / 10) for at, name in enumerate("abcd")]

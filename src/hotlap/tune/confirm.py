@@ -34,7 +34,8 @@ NARROW: Final = (0.03, 0.1)
 PATIENCE: Final = 3.0
 """A run of the confirmation may take so many times what such a run took before, budget or not."""
 OVER: Final = 0.05
-"""Of the budget, by which the fewest pairs may exceed it: without them what was found is lost."""
+"""Of the budget, by which pairs may exceed it without which what was found is lost: the fewest, and one more where all of
+them show a gain and do not prove it."""
 AGREES: Final = 0.01
 LOST: Final = (3.0, 0.1)
 """One pair shows a loss where it is beyond this many times the noise, and beyond this (as logarithms)."""
@@ -172,9 +173,14 @@ class Confirmation:
         done = min(len(self.before), len(self.after))
         wanted_s = sum(self.took_s.values()) if len(self.before) == len(self.after) else self.took_s[letter]
         budget = self.state.budget
-        over_s = OVER * budget.seconds if done < FEWEST_PAIRS else (1 - MARGIN) * wanted_s
+        over_s = OVER * budget.seconds if done < FEWEST_PAIRS or self._open() else (1 - MARGIN) * wanted_s
         self.short = budget.left() + over_s < wanted_s
         return not self.short
+
+    def _open(self) -> bool:
+        """Whether all pairs show a gain, and do not prove it."""
+        self._conclude()
+        return self._not_proven() is not None and all_gain(*self._values())
 
     def _check_reused(self, trial: Trial) -> None:
         """The baseline's run stays if it agrees with the first A made now."""
