@@ -431,6 +431,20 @@ def test_noise_is_looked_at_twice(tune: Tune) -> None:
     assert sum("lucky" in uses_of(trial.levers) for trial in machine.done) == 2
 
 
+@pytest.mark.parametrize(("bound", "again"), [("compute", 0), ("input", 1)])
+def test_noise_of_the_bare_command_does_not_count_where_its_bound_is_gone(bound: str, again: int, tune: Tune) -> None:
+    """Runs that wait for their input differ by a third, those that compute do not."""
+    bare = iter([100.0, 135.0])
+
+    def step_ms(uses: Uses) -> float:
+        return 10.0 * (0.9 if "b" in uses else 1.0) if "a" in uses else next(bare, 110.0)
+
+    levers = [single("a", 0.9), single("b", 0.4, only_when=bound)]
+    found, machine = tune(levers, step_ms, bound=lambda uses: bound if uses else "input")
+    assert set(kept(found)) == {"a", "b"}
+    assert [trial.purpose for trial in machine.done].count("try b again") == again
+
+
 # what-if
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from hotlap.levers._base import Settings
 from hotlap.records import run as records
+from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.tune import Kept, Parity, Trial
 
 from .budget import BudgetSpent, log_ratio
@@ -18,6 +19,8 @@ UNSURE: Final = (1.03, 1.12)
 (where noise itself exceeds the most, noise decides)."""
 DOUBT: Final = 0.005
 """Where the machine is still, only ratios this near (as a logarithm) the least gain, or so near as twice the noise."""
+ELSEWHERE: Final = 0.02
+"""The least noise that is supposed of an incumbent that is bound by something else than the bare command."""
 BEYOND: Final = 3.0
 """A gain beyond this many times (in logarithms) what its lever can win at most is measured again: more likely the
 machine was slow when the incumbent was measured."""
@@ -215,12 +218,29 @@ def _slower(state: State, trial: Trial) -> float:
 
 def unsure(state: State, ratio: float) -> bool:
     """Whether noise could have made this ratio."""
-    noise = state.budget.noise or 0.0
+    noise = _noise(state)
     if state.budget.quiet:
         return log_ratio(ratio, LEAST_GAIN) < max(DOUBT, 2 * noise)
     if ratio < 1:  # a gain that noise has hidden; nothing is kept for being slower
         return -math.log(ratio) < max(noise, min(2 * noise, math.log(UNSURE[1])))
     return math.log(ratio) < max(noise, min(max(3 * noise, math.log(UNSURE[0])), math.log(UNSURE[1])))
+
+
+def _noise(state: State) -> float:
+    """By how much (as a logarithm) two runs of the incumbent may differ. Where it is bound by something else than the
+    bare command, what made two runs of that differ is gone: then what single steps of its trial say, if it is less."""
+    known, bare, now = state.budget.noise or 0.0, state.found.baseline, state.best.diagnosis
+    if bare is None or bare.bound == now.bound or state.objective.memory:
+        return known
+    return min(known, max(ELSEWHERE, noise_within(now)))
+
+
+def noise_within(run: Diagnosis) -> float:
+    """By how much (as a logarithm) the step times of two such runs may differ, from the spread of single steps: the
+    standard error of a difference of means, where steps are independent and 80% of them lie within 2.56 deviations."""
+    spread = run.spread
+    deviation = (spread.p90 - spread.p10) / 2.56 / spread.p50 if spread.p50 > 0 else 0.0
+    return deviation * math.sqrt(2 / max(1, run.steady_steps))
 
 
 def again(

@@ -34,8 +34,8 @@ NARROW: Final = (0.03, 0.1)
 PATIENCE: Final = 3.0
 """A run of the confirmation may take so many times what such a run took before, budget or not."""
 OVER: Final = 0.05
-"""Of the budget, by which pairs may exceed it without which what was found is lost: the fewest, and one more where all of
-them show a gain and do not prove it."""
+"""Of the budget, by which pairs may exceed it without which what was found is lost: the fewest, and one more where all
+of them show a gain and do not prove it."""
 AGREES: Final = 0.01
 LOST: Final = (3.0, 0.1)
 """One pair shows a loss where it is beyond this many times the noise, and beyond this (as logarithms)."""

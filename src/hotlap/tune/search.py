@@ -17,12 +17,11 @@ from typing import Final
 from hotlap.levers import all_levers
 from hotlap.levers._base import Lever, Settings
 from hotlap.records import run as records
-from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.tune import Trial
 
 from .alone import leave_one_out
-from .attempt import UNSETTLED, Success, attempt, keep, try_uses
+from .attempt import UNSETTLED, Success, attempt, keep, noise_within, try_uses
 from .budget import LONG, QUIET, BudgetSpent, log_ratio
 from .candidates import LEAST_GAIN, Candidate, candidates, clashing, excluded, predict, together
 from .confirm import confirm
@@ -193,7 +192,7 @@ class Search:
         state.found.seeded = state.facts.seeded
         state.found.noise = log_ratio(first.step_ms or 1.0, second.step_ms or 1.0)
         differ = log_ratio(*values) if state.objective.memory else state.found.noise
-        within = 0.0 if state.objective.memory else max(map(_noise_within, map(state.trials.diagnosis, state.bases)))
+        within = 0.0 if state.objective.memory else max(map(noise_within, map(state.trials.diagnosis, state.bases)))
         # Two runs on a restless machine may agree by chance. How restless is not known: steps may differ by nature.
         state.budget.noise = max(differ, min(within, 2 * QUIET))
         own = gaps(state.proof.base, state.proof.again)
@@ -395,11 +394,3 @@ class Search:
             no_look = f"no time was left for a second look at {', '.join(names)}"
             found.not_done = f"{found.not_done}; {no_look}" if found.not_done else no_look
             self.state.say(f"budget  {no_look}")
-
-
-def _noise_within(run: Diagnosis) -> float:
-    """By how much (as a logarithm) the step times of two such runs may differ, from the spread of single steps: the
-    standard error of a difference of means, where steps are independent and 80% of them lie within 2.56 deviations."""
-    spread = run.spread
-    deviation = (spread.p90 - spread.p10) / 2.56 / spread.p50 if spread.p50 > 0 else 0.0
-    return deviation * math.sqrt(2 / max(1, run.steady_steps))
