@@ -94,13 +94,66 @@ def given_back(x: torch.Tensor) -> torch.Tensor:
     return x[rows] * 0 + rows.view(2, 1)
 
 
-@pytest.mark.parametrize("form", [written_on_the_host, by_a_number, given_back])
-def test_others_stay_as_they_are(form: Callable[..., torch.Tensor]) -> None:
+def one_of_them(x: torch.Tensor) -> torch.Tensor:
+    rows = torch.tensor([0, 2])
+    return x[rows[1]]
+
+
+def masks(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    for mask in torch.tensor([[True, False, True, False], [False, True, False, True]]).unbind():
+        y[:, mask] = 1.0
+    return y
+
+
+@pytest.mark.parametrize("form", [written_on_the_host, by_a_number, given_back, one_of_them, masks])
+def test_others_compute_what_they_did(form: Callable[..., torch.Tensor]) -> None:
     seen = Seen(form, keep_on_device)
     for size in (4, 5, 6):
         x = torch.randn(size, 4)
         assert torch.equal(seen(x), form(x))
-    assert not seen.named(NAME)
+
+
+@pytest.mark.parametrize("form", [written_on_the_host, one_of_them, masks])
+def test_others_stay_on_the_host(form: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiled_constants, "AWAY", ("meta",))
+    seen = Seen(form, keep_on_device)
+    seen(torch.empty(4, 4, device="meta"))
+    assert seen.graphs and not seen.named(NAME)
+
+
+def index_written(x: torch.Tensor) -> torch.Tensor:
+    rows = torch.tensor([0, 1], device=x.device)
+    rows += 1
+    return x[rows]
+
+
+def index_written_between(x: torch.Tensor) -> torch.Tensor:
+    rows = torch.tensor([[0, 1], [2, 3]], device=x.device)
+    first = x[rows[0]]
+    rows[0, 0] = 3
+    return first + x[rows[0]]
+
+
+def index_written_by_another_name(x: torch.Tensor) -> torch.Tensor:
+    rows = torch.tensor([0, 1], device=x.device)
+    same = rows.to(x.device)
+    same += 1
+    return x[rows]
+
+
+@pytest.mark.parametrize("form", [index_written, index_written_between, index_written_by_another_name])
+def test_an_index_that_the_script_writes_to(form: Callable[..., torch.Tensor]) -> None:
+    seen, x = Seen(form, keep_on_device), torch.randn(4, 4)
+    for _ in range(2):
+        assert torch.equal(seen(x), form(x))
+
+
+def test_what_is_moved_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiled_constants, "AWAY", ("meta",))
+    seen = Seen(lambda x: x * torch.tensor([1.0, 2.0]).to(x.device), keep_on_device)
+    assert seen(torch.empty(3, 2, device="meta")).shape == (3, 2)
+    assert seen.named(NAME) and not seen.named("tensor of type")
 
 
 def test_large_ones_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +191,13 @@ def test_bags_are_sums_of_rows(kind: str, mode: str | None) -> None:
     assert len(seen.named("function embedding at")) == 2 and not seen.named("embedding_bag")
 
 
+def test_a_sum_has_the_dtype_of_its_table() -> None:
+    """Also under autocast, which adds in single precision on a GPU."""
+    seen = Seen(lambda i, t: functional.embedding_bag(i, t, mode="sum"), bags_as_sums)
+    assert seen(torch.randint(0, 20, (6, 5)), torch.randn(20, 4).bfloat16()).dtype == torch.bfloat16
+    assert [node.kwargs for node in seen.named("sum")] == [{"dtype": torch.bfloat16}]
+
+
 def with_offsets(indices: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return functional.embedding_bag(indices.view(-1), table, torch.arange(0, indices.numel(), 5), mode="sum")
 
@@ -148,6 +208,7 @@ NOT_TAKEN: dict[str, Callable[..., torch.Tensor]] = {
     "weights": lambda i, t: functional.embedding_bag(i, t, mode="sum", per_sample_weights=torch.ones(i.shape)),
     "padding": lambda i, t: functional.embedding_bag(i, t, padding_idx=0),
     "frequency": lambda i, t: functional.embedding_bag(i, t, scale_grad_by_freq=True),
+    "the old order": lambda i, t: functional.embedding_bag(t, i),
     "few rows": lambda i, t: functional.embedding_bag(i.remainder(2).repeat(1000, 1), t[:2]),
 }
 
@@ -173,12 +234,27 @@ def test_deterministic_algorithms_keep_their_kernels() -> None:
 OUTSIDE = torch.tensor([0, 1])
 
 
+def filled(x: torch.Tensor) -> torch.Tensor:
+    rows = torch.tensor([2, 3])
+    rows.copy_(OUTSIDE)
+    return x[:, rows]
+
+
+def changed(x: torch.Tensor) -> torch.Tensor:
+    rows = torch.tensor([2, 3])
+    rows += 1
+    rows[0] = 0
+    return x[:, rows - 1]
+
+
 @pytest.mark.parametrize(("form", "waits"), [
     (lambda x: x[:, torch.tensor([[0, 1], [2, 3]])[0]], False),
     (lambda x: x[:, torch.tensor([0, 1]) + 1], False),
     (lambda x: x[:, OUTSIDE], True),
     (lambda x: x[:, torch.tensor([0, 1]) + OUTSIDE], True),
     (lambda x: x[:, torch.from_numpy(OUTSIDE.numpy())], True),
+    (filled, True),
+    (changed, False),
 ])  # fmt: skip
 def test_copies_of_numbers_are_told_from_others(form: Callable[..., torch.Tensor], waits: bool) -> None:
     """The meta device stands for the other one."""

@@ -30,7 +30,8 @@ def bags_as_sums(graph_module: Any, inputs: list[Any]) -> None:
             continue
         with graph.inserting_before(node):
             rows = graph.call_function(functional.embedding, (named["input"], named["weight"]))
-            result = graph.call_method(named.get("mode", "mean"), (rows, 1))
+            dtype = named["weight"].meta["example_value"].dtype  # autocast adds in single precision
+            result = graph.call_method(named.get("mode", "mean"), (rows, 1), {"dtype": dtype})
         result.meta = dict(node.meta)
         if "stack_trace" in node.meta:
             rows.meta["stack_trace"] = node.meta["stack_trace"]
@@ -51,6 +52,8 @@ def _plain(named: dict[str, Any]) -> bool:
         return False
     indices, table = (getattr(named[name], "meta", {}).get("example_value") for name in ("input", "weight"))
     if indices is None or table is None or indices.dim() != 2 or indices.device.type not in AWAY:
+        return False
+    if indices.is_floating_point():  # torch still takes the two the other way round
         return False
     fixed = all(type(size) is int for size in (*indices.shape, *table.shape))
     return fixed and 0 < indices.numel() <= MOST_PER_ROW * table.shape[0]

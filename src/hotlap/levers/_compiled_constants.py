@@ -41,8 +41,10 @@ class Folding:
         """Find what is made of numbers, and put what is kept in its places."""
         for node in list(self.graph.nodes):
             value = self._value(node)
-            if value is not None:
+            if value is not None and _read_only(node):
                 self.made[node] = value
+            elif value is not None:  # what it is later depends on what is written to it
+                self._whole(node, value)
             elif node.op == "call_function" and node.target in {operator.getitem, operator.setitem}:
                 self._index(node)
             elif node.op == "call_method" and node.target in {"to", "cuda"} and node.args[0] in self.made:
@@ -50,29 +52,26 @@ class Folding:
         for node, value in reversed(self.made.items()):
             if not node.users:
                 self.graph.erase_node(node)
-            elif _device(node).type in AWAY:
+            elif not isinstance(value, tuple):
                 self._whole(node, value)
         if self.count:
             self.graph.lint()
             self.module.recompile()
 
     def _value(self, node: Any) -> Any:
-        """What a node makes of numbers alone, None where that is not known or something may write to it."""
+        """What a node makes of numbers alone, or takes of what was made of them; None where that is not known."""
         import torch
 
         if node.op == "call_method" and node.target == "unbind" and node.args[0] in self.made:
-            return self.made[node.args[0]].unbind(*node.args[1:]) if _read_only(node) and not node.kwargs else None
+            return self.made[node.args[0]].unbind(*node.args[1:])
         if node.op != "call_function":
             return None
         if node.target is operator.getitem and node.args[0] in self.made and _plain(node.args[1]):
-            return self.made[node.args[0]][node.args[1]] if _read_only(node) else None
+            return self.made[node.args[0]][node.args[1]]
         if node.target not in {getattr(torch, name) for name in MAKERS} or not _plain(node.args):
             return None
         named = {name: value for name, value in node.kwargs.items() if name != "device"}
         if named.keys() - {"dtype"} or "example_value" not in node.meta:
-            return None
-        on_device = "device" in node.kwargs and _device(node).type in AWAY  # then it is copied
-        if not (on_device or _read_only(node)):
             return None
         value = node.target(*node.args, **named, device="cpu")
         example = node.meta["example_value"]
@@ -99,7 +98,7 @@ class Folding:
         if isinstance(item, list) and item and {type(number) for number in item} == {int}:
             return self._held(node, torch.tensor(list(item), device="cpu"), device)
         value = self.made.get(item) if isinstance(item, torch.fx.Node) else None
-        if value is None or value.dtype not in {torch.int64, torch.int32}:
+        if value is None or value.dtype not in {torch.int64, torch.int32} or not value.dim():  # a number the host reads
             return item
         return self._held(node, value, device)
 
@@ -127,10 +126,6 @@ class Folding:
         return node
 
 
-def _device(node: Any) -> Any:
-    return node.meta["example_value"].device
-
-
 def _plain(data: Any) -> bool:
     """Whether it is a number, a slice of them, or a nest of either."""
     if isinstance(data, (list, tuple)):
@@ -149,7 +144,7 @@ def _reads(user: Any, node: Any) -> bool:
     if user.op == "call_method" and user.target == "unbind":
         return not user.kwargs and _plain(user.args[1:]) and _read_only(user)
     if user.op == "call_method":
-        return user.target in {"to", "cuda"} and user.args[0] is node and _moves(user)
+        return user.target in {"to", "cuda"} and user.args[0] is node and _moves(user, node)
     if user.op != "call_function" or user.target not in {operator.getitem, operator.setitem}:
         return False
     if user.args[0] is node:
@@ -157,7 +152,7 @@ def _reads(user: Any, node: Any) -> bool:
     return user.target is operator.getitem or user.args[2] is not node
 
 
-def _moves(user: Any) -> bool:
-    """Whether the result is on a device, and so a copy."""
-    example = user.meta.get("example_value")
-    return example is not None and example.device.type in AWAY
+def _moves(user: Any, node: Any) -> bool:
+    """Whether the result is on another device, and so a copy."""
+    one, other = (of.meta.get("example_value") for of in (node, user))
+    return one is not None and other is not None and one.device != other.device
