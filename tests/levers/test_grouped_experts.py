@@ -1,5 +1,6 @@
 """grouped-experts: what it reads trains as the loop does, and what it does not read is left as it was."""
 
+import contextlib
 import copy
 import pickle
 import sys
@@ -17,6 +18,7 @@ from experts_forms import FORMS, Expert, Layer
 from fake_graphs import Recorder
 from msgspec.structs import replace
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from agent.harness import Runner, check_clean, check_same
 from hotlap.agent.seams import Refused
@@ -132,6 +134,113 @@ def test_gradients_gathered_over_batches_and_an_expert_that_comes_and_goes() -> 
     assert pair.used
 
 
+class Away(forms.Zoo):
+    """The router keeps away from the experts of which it is told."""
+
+    away = 3
+
+    def probs(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.router(x).float() - 1e4 * nn.functional.one_hot(torch.tensor(self.away), 4), dim=-1)
+
+
+class Holds(nn.Module):
+    """A layer within, which it may run twice. fails: after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.before = Away(), nn.Linear(8, 8)
+        self.again: int | None = None
+        self.fails = False
+
+    def forward(self, x: torch.Tensor) -> Any:
+        out, loss = self.layer(self.before(x))
+        if self.again is not None:
+            self.layer.away, away = self.again, self.layer.away
+            more, other = self.layer(out)
+            out, loss, self.layer.away = out + more, loss + other, away
+        if self.fails:
+            raise ValueError("this batch is passed over")
+        return out, loss
+
+
+def evaluated(run: Any, model: Any, x: torch.Tensor) -> None:
+    with torch.no_grad():
+        run(x)
+
+
+def evaluated_with_gradients(run: Any, model: Any, x: torch.Tensor) -> None:
+    model.eval()
+    run(x)
+    model.train()
+
+
+def failed(run: Any, model: Any, x: torch.Tensor) -> None:
+    model.fails = True
+    with pytest.raises(ValueError, match="passed over"):
+        run(x)
+    model.fails = False
+
+
+@pytest.mark.parametrize("between", [evaluated, evaluated_with_gradients, failed])
+def test_what_has_no_backward_counts_for_nothing(between: Any) -> None:
+    """Its rows are other experts', and its first calls run the loop."""
+    pair = Pair(made(Holds)).train()
+    for step in range(COMPARED + 2):
+        for run, model in ((pair.forward, pair.model), (pair.twin, pair.twin)):
+            model.layer.away = 1
+            between(run, model, rows(step + 50))
+            model.layer.away = 3
+        pair.step(rows(step))
+        pair.same()
+    assert pair.used and not pair.seams.whys + pair.seams.out
+
+
+def test_a_layer_that_runs_twice_in_a_forward() -> None:
+    pair = Pair(made(Holds))
+    for model in (pair.model, pair.twin):
+        model.layer.away, model.again = 3, 0
+    pair.train()
+    for model in (pair.model, pair.twin):
+        model.again = 3
+    assert pair.train().used
+
+
+def by_itself(model: Any) -> Any:
+    return model.layer
+
+
+def past_hooks(model: Any) -> Any:
+    return model.forward
+
+
+@pytest.mark.parametrize("beside", [by_itself, past_hooks])
+def test_calls_beside_those_of_the_model(beside: Any) -> None:
+    pair = Pair(made(Holds)).train()
+    for step in range(3):
+        for run, model, optimizer in zip(
+            (pair.forward, pair.twin), (pair.model, pair.twin), pair.optimizers, strict=True
+        ):
+            optimizer.zero_grad()
+            for call, away in ((run, 3), (beside(model), 1)):
+                model.layer.away = away
+                sum((one.float() ** 2).mean() for one in call(rows(step))).backward()
+            optimizer.step()
+        pair.same()
+    assert pair.used and not pair.seams.whys + pair.seams.out
+
+
+class Checkpointed(Holds):
+    def forward(self, x: torch.Tensor) -> Any:
+        out, loss = checkpoint(self.layer, self.before(x), use_reentrant=False)
+        more, other = self.layer(out)
+        return out + more, loss + other
+
+
+def test_a_checkpoint_runs_the_loop_again_that_it_ran() -> None:
+    """Though the second call of the layer has been compared meanwhile."""
+    assert Pair(made(Checkpointed)).train().used
+
+
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("make", [forms.sequential, partial(Expert, bias=True), partial(nn.Linear, 8, 8)])
 def test_experts_of_other_make(kind: Any, make: Any) -> None:
@@ -236,6 +345,16 @@ def test_loops_that_are_not_read(kind: Any, why: str) -> None:
         Grouped(Seams()).wrap(model, model._call_impl)  # type: ignore[arg-type]
     assert why in str(refused.value)
     assert not hasattr(kind.forward, MARK) and MARK not in vars(model)
+
+
+def test_processes_that_may_exchange_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expert without rows in one of them has the others' gradient, and keeps it."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    model = made(forms.Zoo)
+    for world in (1, 2):
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda world=world: world)
+        with contextlib.nullcontext() if world == 1 else pytest.raises(Refused, match="several processes"):
+            Grouped(Seams()).wrap(made(forms.Zoo), model._call_impl)  # type: ignore[arg-type]
 
 
 def different() -> Any:
@@ -457,7 +576,9 @@ def test_compiled_code_has_the_grouped_product_under_a_levers_autocast(monkeypat
 
     torch._dynamo.reset()
     autocast = autocasting(torch.bfloat16)(model, model._call_impl)
-    forward = Grouped(Seams()).wrap(model, torch.compile(autocast, backend=backend))  # type: ignore[arg-type]
+    grouped = Grouped(Seams())  # type: ignore[arg-type]
+    inside = grouped.tell(model, grouped.wrap(model, torch.compile(autocast, backend=backend)))
+    forward = grouped.hear(model, inside)
     for seed in range(COMPARED + 3):
         forward(rows(seed))[0].sum().backward()
     (graph,) = graphs

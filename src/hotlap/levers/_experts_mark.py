@@ -42,6 +42,7 @@ class Mark:
         self.ready: dict[Any, bool] = {}
         self.off = self.paused = False
         self.counts: Any = None
+        """Rows of each expert in calls with gradients; ran_loop: whether the loop ran in one."""
         self.ran_loop = False
         self.skips = how.what.skips
 
@@ -58,8 +59,14 @@ class Mark:
         if chosen.dim() < 2 or (self.how.what.pairs and chosen.dim() != 2) or not chosen.numel():
             raise Misfit("choices of another shape")
         made = Plan(chosen, self.stand_in, self.module.training, self.how.what.distinct)
-        self.counts = made.counts
+        if self.skips and torch.is_grad_enabled():
+            self.counts = made.counts if self.counts is None else self.counts + made.counts
         return made
+
+    def looped(self) -> None:
+        """The loop takes a call."""
+        if torch.is_grad_enabled():
+            self.ran_loop = True
 
     # comparing
 
@@ -73,8 +80,12 @@ class Mark:
                 self.leave(self, why)
             else:
                 self.seen[key] = self.seen.get(key, 0) + 1
-                self.ready[key] = self.seen[key] >= COMPARED
         return result
+
+    def begin(self) -> None:
+        """Before an outermost forward: the loop is left only here, since a checkpoint runs again what ran in its
+        forward."""
+        self.ready.update((key, True) for key, seen in self.seen.items() if seen >= COMPARED)
 
     def _copies(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Arguments of a call, and those of them that gradients are made of."""
@@ -185,12 +196,12 @@ def _call(module: Any, *values: Any) -> Any:
             try:
                 return mark.how.grouped(mark.plan, module, *values)
             except Misfit:
-                mark.ran_loop = True
+                mark.looped()
                 return mark.how.loop(module, *values)
         if not torch.compiler.is_compiling():
-            mark.ran_loop = True
+            mark.looped()
             return mark.compared(key, module, values)
-    mark.ran_loop = True
+    mark.looped()
     return mark.how.loop(module, *values)
 
 

@@ -120,6 +120,9 @@ class Grouped:
 
         if hasattr(root, "module") or any(isinstance(part, torch.nn.DataParallel) for part in root.modules()):
             raise Refused("the model is wrapped, and what wraps it looks at its gradients")
+        group = torch.distributed
+        if group.is_available() and group.is_initialized() and group.get_world_size() > 1:  # a recipe of one process
+            raise Refused("several processes train the model, and an expert without rows here has the others' gradient")
         marks, whys = find(root, self.leave)
         if not marks and any(MARK in vars(part) for part in root.modules()):
             return forward  # another outermost module has them too
@@ -136,6 +139,7 @@ class Grouped:
                 if why := mark.watched.changed():
                     self.leave(mark, why)
                 mark.paused = mark.watched.apart()
+                mark.begin()
             kind = root.training, torch.is_grad_enabled(), torch.is_autocast_enabled(_device(root))
             calls[kind] = calls.get(kind, 0) + 1
             with self._looking() if live and calls[kind] <= COMPARED else contextlib.nullcontext():
@@ -152,6 +156,7 @@ class Grouped:
             return forward
 
         def telling(*args: Any, **kwargs: Any) -> Any:
+            unused.forget()  # what a recording's own backward may have computed again
             output = forward(*args, **kwargs)
             return Told(output, unused.told()) if torch.is_grad_enabled() else output
 
@@ -164,11 +169,17 @@ class Grouped:
             return forward
 
         def hearing(*args: Any, **kwargs: Any) -> Any:
-            output = forward(*args, **kwargs)
-            if type(output) is Told:
-                unused.ran(output.rows)
-                return output.output
-            return output
+            unused.beside()
+            output = None
+            try:
+                output = forward(*args, **kwargs)
+            finally:
+                if output is None:  # it failed
+                    unused.forget()
+            if type(output) is not Told:
+                return output
+            unused.returned(*output)
+            return output.output
 
         return hearing
 
