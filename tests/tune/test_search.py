@@ -1,5 +1,6 @@
 """The search on a machine of our own making (`machine.py`)."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -315,6 +316,45 @@ def test_what_is_slower_when_it_is_confirmed_is_tried_in_parts(tune: Tune) -> No
     assert found.speedup == pytest.approx(100 / 60) and [line for line in machine.said if "in parts" in line]
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_nothing_that_was_measured_of_what_was_slower_is_told_of_its_parts(tmp_path: Path, interrupted: bool) -> None:
+    """Two pairs, each within what noise makes; then none of the parts is a gain, or Ctrl-C comes."""
+    tried: list[int] = []
+
+    def step(uses: Uses) -> float:
+        tried.append(len(uses))
+        if len(uses) == 2:
+            return 50.0 if tried.count(2) == 1 else 105.0
+        if interrupted and uses and tried.count(2) > 1:
+            raise KeyboardInterrupt
+        return 100.0
+
+    machine = Machine(step, tmp_path / "m")
+    levers = {name: FakeLever(name, 0.5) for name in "ab"}
+    search = Search(machine, 10_000.0, levers=levers, clock=machine.monotonic)  # type: ignore[arg-type]
+    with contextlib.suppress(KeyboardInterrupt):
+        search.run()
+    found = search.found
+    assert [line for line in machine.said if "in parts" in line] and kept(found) == [] and not found.gain
+    told = (found.speedup, found.interval, found.before_ms, found.after_ms, found.parity, found.tuned, found.break_even)
+    assert told == (None,) * 7 and not found.pairs and not found.costs and found.memory == (None, None)
+    assert not [line for line in found.reused if "confirmation" in line]
+
+
+def test_a_machine_that_has_slowed_down_since_the_baseline_makes_nothing_slower(tune: Tune) -> None:
+    """The baseline was to be the first A of the confirmation."""
+    tried: list[Uses] = []
+
+    def step(uses: Uses) -> float:
+        tried.append(uses)
+        slow = 3.0 if len(tried) > 3 else 1.0
+        return slow * (50.0 if uses else 100.0)
+
+    found, machine = tune([FakeLever("a", 0.5)], step)
+    assert kept(found) == ["a"] and found.gain and found.speedup == pytest.approx(2.0)
+    assert not [line for line in machine.said if "in parts" in line]
+
+
 def test_one_that_is_slower_when_it_is_confirmed_is_not_tried_for_ever(tune: Tune) -> None:
     tried: list[Uses] = []
 
@@ -324,7 +364,8 @@ def test_one_that_is_slower_when_it_is_confirmed_is_not_tried_for_ever(tune: Tun
 
     found, machine = tune([FakeLever("a", 0.5)], step)
     assert kept(found) == [] and not found.gain and "slower beside the bare command, 0.62×" in found.dropped["a"].why
-    assert machine.tries() == ["a"] and [bool(t.levers) for t in machine.done if t.purpose == "confirm"][-1]
+    assert machine.tries() == ["a"]
+    assert [bool(t.levers) for t in machine.done if t.purpose == "confirm"] == [True, False], "a loss beside one of now"
 
 
 def test_where_no_time_is_left_what_was_slower_is_only_said(tune: Tune) -> None:
@@ -337,6 +378,7 @@ def test_where_no_time_is_left_what_was_slower_is_only_said(tune: Tune) -> None:
     found, machine = tune([FakeLever("a", 0.5), FakeLever("b", 0.4)], step, budget=75.0)
     assert kept(found) == [] and machine.tries() == ["a + b"] and machine.now <= 1000.0 + 75.0
     assert "slower beside the bare command" in found.dropped["a"].why
+    assert "no time was left to try in parts what was slower" in found.not_done
 
 
 def test_a_confirmation_run_that_fails_keeps_nothing(tune: Tune) -> None:

@@ -5,9 +5,9 @@ and so on. It counts only if the A that is made at the end agrees with it; else 
 out. Where there seemed to be no time for that, and after one pair only a B fits, it may still be its A. No trial of the
 search is a B: those were chosen for being fast.
 
-A pair is begun only where there is time for both of its runs. Pairs that are slower end it: what won in the search then
-is tried in parts (`Search.part`). Where the budget ends before pairs that each show a gain
-prove it, they are kept in the journal, and `--resume` goes on with more of them.
+A pair is begun only where there is time for both of its runs. Pairs that are slower, by an A of now where there is time
+for it, end it: what won in the search then is tried in parts (`Search.part`). Where the budget ends before pairs that
+each show a gain prove it, they are kept in the journal, and `--resume` goes on with more of them.
 """
 
 import math
@@ -52,13 +52,14 @@ def confirm(state: State) -> Trial | None:
     return confirmation.after[-1] if confirmation.lost else None
 
 
-def unconfirmed(state: State, why: str) -> None:
-    """Nothing that was not proven goes into a recipe. What the command needs to fit is in again: see `fit.fitted`."""
+def unconfirmed(state: State, why: str, measured: bool = True) -> None:
+    """Nothing that was not proven goes into a recipe. What the command needs to fit is in again: see `fit.fitted`.
+    measured: whether what the search measured of a lever still stands."""
     state.found.gain = False
     for use in state.given:
         state.found.dropped.pop(use.name, None)
     for kept in state.found.kept:
-        state.drop(kept.lever, why, kept.measured)
+        state.drop(kept.lever, why, kept.measured if measured else None)
     state.found.kept = []
     state.say(f"drop  all: {why}")
 
@@ -89,9 +90,12 @@ class Confirmation:
                 break
             if not self._made(letter):
                 return
+            if self.lost and self._beside_baseline() and not self._made("A"):
+                return
         self._conclude()
         if self.lost:
-            unconfirmed(self.state, f"not confirmed: slower beside the bare command, {_ratios(*self._times())}")
+            ratios = _ratios(*self._times())
+            unconfirmed(self.state, f"not confirmed: slower beside the bare command, {ratios}", measured=False)
         else:
             self._parity()
 
@@ -104,6 +108,16 @@ class Confirmation:
         least = min(math.log(two / one) for one, two in zip(before, after, strict=True))
         beyond = max(LOST[0] * (self.state.budget.noise or 0.0), LOST[1])
         return least > (0.0 if len(after) >= FEWEST_PAIRS else beyond)
+
+    def _beside_baseline(self) -> bool:
+        """Whether its only A is the baseline's second run, since which the machine may have slowed down; it is left
+        out then, where there is time for another."""
+        if len(self.before) > 1 or self.before[0].purpose == "confirm":
+            return False
+        if self.state.budget.left() < self.took_s["A"]:
+            return False
+        self.before.clear()
+        return True
 
     def _times(self) -> tuple[list[float], list[float]]:
         """Ms a step of the runs that were made: without the levers, with them."""

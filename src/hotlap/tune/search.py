@@ -99,22 +99,27 @@ class Search:
 
     def prove(self) -> None:
         """Confirmation; what turns out to be slower is tried in parts, once, and what comes of that confirmed."""
-        state = self.state
-        kept = list(state.found.kept)
+        state, found = self.state, self.state.found
+        kept, reused = list(found.kept), len(found.reused)
         lost = confirm(state)
         if lost is None:
             return
         state.budget.gain = False
-        with suppress(BudgetSpent):
+        try:
             state.budget.afford_second_look(state.budget.trial_s)
-            self.part([(one.lever, one.settings) for one in kept], lost)
-            if state.found.kept:
-                state.found.speedup, state.found.interval = None, None  # of what was slower
-                confirm(state)
+        except BudgetSpent:
+            self._note("no time was left to try in parts what was slower when it was confirmed")
+            return
+        found.forget_confirmation()
+        del found.reused[reused:]
+        self.part([(one.lever, one.settings) for one in kept], lost)
+        self._note_unsettled()
+        if found.kept:
+            confirm(state)
 
     def part(self, kept: Sequence[tuple[str, Settings]], lost: Trial) -> None:
         """Begin anew from the bare command with parts of a set that was faster when it was tried and slower when it was
-        confirmed. Raises BudgetSpent where nothing of it could be tried."""
+        confirmed."""
         state = self.state
         mean = fmean(state.value(base) for base in state.bases)
         base = state.bases[-1]
@@ -388,9 +393,12 @@ class Search:
 
     def _note_unsettled(self) -> None:
         """A gain that noise may have made was not tried to its end either."""
-        found = self.state.found
-        names = [one.lever for one in found.dropped.values() if one.why == UNSETTLED]
+        names = [one.lever for one in self.state.found.dropped.values() if one.why == UNSETTLED]
         if names:
-            no_look = f"no time was left for a second look at {', '.join(names)}"
-            found.not_done = f"{found.not_done}; {no_look}" if found.not_done else no_look
-            self.state.say(f"budget  {no_look}")
+            self._note(f"no time was left for a second look at {', '.join(names)}")
+
+    def _note(self, what: str) -> None:
+        """Something was not done."""
+        found = self.state.found
+        found.not_done = "; ".join(filter(None, (found.not_done, what)))
+        self.state.say(f"budget  {what}")

@@ -75,6 +75,12 @@ class Found:
     fitted: list[Fitted] = field(default_factory=list)
     reused: list[str] = field(default_factory=list)
 
+    def forget_confirmation(self) -> None:
+        """What was measured was of levers that are not kept."""
+        self.tuned = self.parity = self.speedup = self.interval = None
+        self.before_ms = self.after_ms = self.break_even = None
+        self.pairs, self.memory, self.costs, self.unproved = 0, (None, None), {}, ()
+
 
 class State:
     """One tune of one command."""
