@@ -2,8 +2,12 @@
 
 import json
 import re
+import warnings
 
 import pytest
+import torch
+
+from hotlap.agent.probe import _norm
 
 from .harness import Ran, Runner, check_clean, check_same
 
@@ -46,3 +50,10 @@ def test_nothing_is_wrapped_but_in_trials(runner: Runner) -> None:
     for probe_steps, name in ((0, "_no_grad.<locals>._no_grad_wrapper"), (4, "_wrap.<locals>.clip")):
         ran = runner.under(["-c", code], probe_steps=probe_steps)
         assert ran.output.splitlines()[0] == name
+
+
+def test_the_norm_of_complex_gradients_has_both_parts() -> None:
+    """Without torch's warning that one is lost, which the script would seem to print."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(_norm(torch.tensor([3.0 + 4.0j, 12.0j]))) == pytest.approx(13.0)

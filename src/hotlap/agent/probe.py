@@ -185,7 +185,8 @@ def _norm(gradient: Any) -> Any:
         gradient = gradient.coalesce().values()
     if hasattr(gradient, "to_local"):
         gradient = gradient.to_local()
-    return gradient.detach().double().norm()
+    gradient = gradient.detach()
+    return (gradient.abs() if gradient.is_complex() else gradient).double().norm()
 
 
 def random_state() -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ import torch
 from .probe import leaves
 
 MOST: Final = 20_000
-"""Nodes of a graph that are looked at: some milliseconds."""
+"""Nodes of a graph that are looked at: a tenth of a second."""
 NOT_BY_HAND: Final = ("LogSoftmax", "SafeSoftmax")
 """A loss, and what torch's fused attention is made of where it runs by its formula."""
 
