@@ -10,6 +10,7 @@ default_collate. Workers are not needed any more: such batches are made in the t
 import math
 import mmap
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -240,7 +241,7 @@ class Table:
         """The batch of some samples, in memory of its own."""
         import torch
 
-        at = torch.tensor(indices)
+        at = torch.frombuffer(array("q", indices), dtype=torch.int64)  # several times as fast as `torch.tensor`
         pairs = zip(self.windows, self.offsets, strict=True)
         return _samples.rebuild(self.form, [_taken(window, offsets[at], pinned) for window, offsets in pairs])
 
