@@ -32,8 +32,8 @@ from zoo_table import Row, loss_gap, markdown, printed, ratios, step_ms, times
 ZOO = Path(__file__).with_name("zoo")
 SCRIPTS = ("gpt", "tiny_gpt", "input_bound", "resnet50", "unet", "moe", "dlrm", "vit", "lstm", "gan", "decode")
 STEPS = {"tiny_gpt": 300, "moe": 120, "dlrm": 240, "lstm": 90, "gan": 120, "decode": 960, "input_bound": 200}
-"""Others run 60. Where many workers make batches, those that they have ready when the first step ends are used up in the
-lines of warm-up."""
+"""Others run 60. Where many workers make batches, those that they have ready when the first step ends are used up in
+the lines of warm-up."""
 PRINTED = 6
 """Lines that a run prints: two of warm-up, four that count. `decode` prints one for each batch of prompts."""
 ALLOWED = 3e-4

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from hotlap.levers import _anchored, all_levers, graph_training
 from hotlap.levers._base import Context
 from hotlap.levers._forward_graph import apart
-from hotlap.levers._training_graph import TWICE, GraphedTraining
+from hotlap.levers._training_graph import TWICE, GraphedTraining, TrainingBucket
 
 LEVER = all_levers()["graph-training"]
 _anchored.install()
@@ -123,6 +123,155 @@ def test_gradients_that_the_script_keeps_stay_as_they_are() -> None:
     were = [g.clone() for g in kept if g is not None]
     pair.step(batch(4, 9))
     assert all(torch.equal(g, was) for g, was in zip(kept, were, strict=True) if g is not None)
+
+
+KEPT: list[Any] = []
+
+
+def keeps_them(model: nn.Module) -> None:
+    KEPT.extend((p.grad, p.grad.clone()) for p in model.parameters())  # type: ignore[union-attr]
+
+
+def keeps_views(model: nn.Module) -> None:
+    KEPT.extend((p.grad.view(-1)[1:], p.grad.view(-1)[1:].clone()) for p in model.parameters())  # type: ignore[union-attr]
+
+
+def keeps_one_aside(model: nn.Module) -> None:
+    grad = next(model.parameters()).grad
+    assert grad is not None
+    KEPT.append((grad.detach(), grad.clone()))
+    KEPT.append((torch.from_numpy(grad.numpy()), grad.clone()))
+
+
+def keeps_it_in_a_graph(model: nn.Module) -> None:
+    *_, last = model.parameters()
+    assert last.grad is not None
+    x = torch.ones_like(last, requires_grad=True)
+    value, expected = (x * last.grad).sum(), last.grad.clone()
+    KEPT.append((lambda: torch.autograd.grad(value, x, retain_graph=True)[0], expected))
+
+
+def puts_others_in_place(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.grad.data = p.grad.data * 2  # type: ignore[union-attr]
+
+
+def turns(model: nn.Module) -> None:
+    model[0].weight.grad.data = model[0].weight.grad.data.t().contiguous().t()  # type: ignore[index, union-attr]
+    model[3].weight.grad.t_().t_()  # type: ignore[index, union-attr, operator]
+    model[3].bias.grad.unsqueeze_(0).squeeze_(0)  # type: ignore[index, union-attr, operator]
+
+
+def turns_a_square(model: nn.Module) -> None:
+    for p in model.parameters():
+        if p.dim() == 2:
+            p.grad.as_strided_(p.shape, (1, p.shape[0]))  # type: ignore[union-attr]
+
+
+def marks_them(model: nn.Module) -> None:
+    for p in model.parameters():
+        assert not hasattr(p.grad, "_marked"), "it would be left as it is"
+        p.grad._marked = True  # type: ignore[union-attr]
+
+
+def refers_to_them(model: nn.Module) -> None:
+    """A key of a dictionary without them, as of what was done to them."""
+    for p in model.parameters():
+        assert p.grad not in DONE
+        DONE[p.grad] = 1
+
+
+def wants_their_gradient(model: nn.Module) -> None:
+    for p in model.parameters():
+        assert not p.grad.requires_grad  # type: ignore[union-attr]
+        p.grad.requires_grad_()  # type: ignore[union-attr]
+
+
+def empties(model: nn.Module) -> None:
+    next(model.parameters()).grad.resize_(0)  # type: ignore[union-attr]
+    next(model.parameters()).grad = None
+
+
+DONE: Any = torch.utils.weak.WeakIdKeyDictionary()
+
+
+def test_of_other_parameters_in_the_same_memory_nothing_is_kept() -> None:
+    """As of a functional call, in whose graph there may be a whole inner loop."""
+    pair = Pair(mlp()).trained(4, steps=BEFORE + 1)
+    views: list[Any] = []
+    for _ in range(3):
+        given = {name: p.view_as(p) for name, p in pair.model.named_parameters()}
+        views += map(weakref.ref, given.values())
+        with torch.nn.utils.stateless._reparametrize_module(pair.model, given):
+            pair.graphed(batch(4)).sum().backward()
+        del given
+    gc.collect()
+    assert pair.graphed.replays == 4 and all(view() is None for view in views)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    "use",
+    [keeps_them, keeps_views, keeps_one_aside, keeps_it_in_a_graph, puts_others_in_place, turns, turns_a_square,
+     marks_them, refers_to_them, wants_their_gradient, empties],
+)  # fmt: skip
+def test_gradients_are_the_scripts_own_whatever_it_does_with_them(use: Callable[[nn.Module], None], every: int) -> None:
+    pair = Pair(mlp()).trained(4, steps=BEFORE + 2)
+    KEPT.clear()
+    for step in range(6):
+        for forward, optimizer in pair.ways:
+            optimizer.zero_grad()
+            (forward(batch(4, step)) ** 2).mean().backward()
+        pair.same()
+        for (_, optimizer), model in zip(pair.ways, (pair.model, pair.twin), strict=True):
+            if step % every == 0:
+                use(model)
+            with torch.no_grad():
+                optimizer.step()
+        pair.same()
+        for kept, was in KEPT:
+            assert torch.equal(kept() if callable(kept) else kept, was)
+    assert pair.graphed.replays == 8 and not pair.whys
+
+
+def test_gradients_of_inputs_are_added_up_by_autograd() -> None:
+    pair = Pair(mlp())
+    makers = [nn.Linear(4, 4) for _ in range(2)]
+    makers[1].load_state_dict(makers[0].state_dict())
+    for step in range(BEFORE + 4):
+        made = []
+        for (forward, optimizer), maker in zip(pair.ways, makers, strict=True):
+            optimizer.zero_grad()
+            x = maker(batch(4, step))
+            ((forward(x) ** 2).sum() + (x**3).sum()).backward()
+            made.append(maker.weight.grad)
+        assert torch.allclose(*made)
+        pair.same()
+    assert pair.graphed.replays == 4
+
+
+@pytest.mark.parametrize("layers", [2, 60])
+def test_few_functions_are_called_for_a_step(layers: int) -> None:
+    """Of Python's, and by Python's; what is looked at for each parameter is within one of them."""
+    torch.manual_seed(0)
+    pair = Pair(nn.Sequential(*[nn.Linear(4, 4) for _ in range(layers)])).trained(4, steps=BEFORE + 2)
+    (bucket,) = pair.graphed.buckets.values()
+    assert isinstance(bucket, TrainingBucket)
+    bucket.replay = bucket.forward = bucket.backward = lambda: None
+    x, calls = batch(4), [0]
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        calls[0] += event in {"call", "c_call"}
+
+    pair.optimizers[0].zero_grad()
+    gc.disable()
+    sys.setprofile(count)
+    try:
+        pair.graphed(x).sum().backward()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    assert calls[0] <= 320, calls
 
 
 def test_outputs_are_the_scripts_own() -> None:
@@ -711,7 +860,7 @@ OUTER = {"scale": 1.0}
 RARE = {
     "hook inside": "hooks", "same argument": "differs by", "overlap": "part of the other", "sparse": "layout",
     "no modes": "no rule for this mode",
-    "own generator": "a generator of random numbers", "attribute": "attributes of their own",
+    "own generator": "a generator or an iterator", "attribute": "attributes of their own",
     "parameter hook": "parameters have hooks", "backward hook": "hooks",
 }  # fmt: skip
 

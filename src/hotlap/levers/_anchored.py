@@ -12,9 +12,11 @@ gradients of what is not in the graph: here they ask for the anchor's, and get t
 
 import functools
 import inspect
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final
 
@@ -28,10 +30,10 @@ UNUSED: Final = (
 
 class Token:
     """Lives as long as a forward awaits its backward. collected: by the parameter's id, where gradients are asked for
-    rather than to be put in place."""
+    rather than to be put in place; hookless: what `handles` gave when no parameter had hooks."""
 
-    def __init__(self, anchor: Any = None, parameters: Sequence[Any] = ()) -> None:
-        self.anchor, self.parameters = anchor, parameters
+    def __init__(self, anchor: Any = None, parameters: Sequence[Any] = (), hookless: int | None = None) -> None:
+        self.anchor, self.parameters, self._hookless = anchor, parameters, hookless
         self.collected: dict[int, Any] | None = None
 
     def settle(self, gradients: Sequence[Any], node: Any) -> None:
@@ -43,16 +45,16 @@ class Token:
                     known = self.collected.get(id(p))
                     self.collected[id(p)] = g if known is None else known + g
         elif adds_up(node):
-            add_up(self.parameters, gradients)
+            add_up(self.parameters, gradients, hooks=self._hookless is None or self._hookless != handles())
 
 
 _tokens: "weakref.WeakValueDictionary[int, Token]" = weakref.WeakValueDictionary()
 """Of forwards whose parameters are not in the graph, by the model that they are of."""
 
 
-def awaiting(owner: object, anchor: Any, parameters: Sequence[Any]) -> Token:
+def awaiting(owner: object, anchor: Any, parameters: Sequence[Any], hookless: int | None) -> Token:
     """The token of a forward of a model (owner)."""
-    token = _tokens[id(owner)] = Token(anchor, parameters)
+    token = _tokens[id(owner)] = Token(anchor, parameters, hookless)
     return token
 
 
@@ -65,6 +67,13 @@ def new_anchor(device: Any) -> Any:
 def possible() -> bool:
     """Whether nobody is known to look at the nodes that there would not be."""
     return not any(name in sys.modules for name in HOOKING)
+
+
+def handles() -> int | None:
+    """As long as this is the same number, no hook was put on anything; None where this torch does not count them."""
+    from torch.utils.hooks import RemovableHandle
+
+    return getattr(RemovableHandle, "next_id", None)
 
 
 def plain(parameters: Sequence[Any]) -> bool:
@@ -106,12 +115,19 @@ def adds_up(node: Any) -> bool:
         return False
 
 
-def add_up(parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
-    """As the nodes of the parameters would: hooks, then the first gradient as it is, others added."""
+def add_up(parameters: Sequence[Any], gradients: Sequence[Any], hooks: bool = True) -> None:
+    """As the nodes of the parameters would: hooks, then the first gradient as it is, others added. hooks: whether there
+    may be any."""
     import torch
 
+    hooked, later = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
+    hooks = hooks and any((*map(hooked, parameters), *map(later, parameters)))
+    if not hooks and _all_first(parameters, gradients):
+        for p, g in zip(parameters, gradients, strict=True):
+            p.grad = g
+        return
     pairs = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None and p.requires_grad]
-    if any(map(attrgetter("_backward_hooks"), parameters)):
+    if hooks:
         pairs = [(p, _hooked(p, g)) for p, g in pairs]
     adding: list[tuple[Any, Any]] = []
     for p, g in pairs:
@@ -123,10 +139,20 @@ def add_up(parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
             adding.append((p.grad, g))
     if adding:
         torch._foreach_add_([was for was, _ in adding], [g for _, g in adding])
-    if any(map(attrgetter("_post_accumulate_grad_hooks"), parameters)):
+    if hooks:
         for p, _ in pairs:
             for hook in tuple((p._post_accumulate_grad_hooks or {}).values()):
                 hook(p)
+
+
+def _all_first(parameters: Sequence[Any], gradients: Sequence[Any]) -> bool:
+    """Whether each parameter is to have a gradient, and none has one yet."""
+    absent = repeat(None)
+    return (
+        not any(map(operator.is_, gradients, absent))
+        and all(map(operator.is_, map(attrgetter("grad"), parameters), absent))
+        and all(map(attrgetter("requires_grad"), parameters))
+    )
 
 
 def _hooked(p: Any, gradient: Any) -> Any:

@@ -68,18 +68,31 @@ class Bucket:
 
     def bring(self, inputs: Inputs) -> None:
         """Copy a call's arguments to where the record reads them."""
-        for own, tensor in zip(self.inputs, inputs.tensors, strict=True):
-            if own is not None:
-                own.copy_(tensor)
+        import torch
+
+        pairs = [(own, given) for own, given in zip(self.inputs, inputs.tensors, strict=True) if own is not None]
+        if len(pairs) == 1:
+            pairs[0][0].copy_(pairs[0][1])
+        elif pairs:
+            torch._foreach_copy_([own for own, _ in pairs], [given for _, given in pairs])
 
     def output(self, inputs: Inputs) -> Any:
         """What the last replay returned, as the caller's own."""
+        return self.together([tensor.clone() for tensor in self.tensors()], inputs.tensors)
+
+    def tensors(self) -> list[Any]:
+        """What the record returns."""
+        return [slot.tensor for slot in self.slots if slot.tensor is not None]
+
+    def together(self, made: Sequence[Any], given: Sequence[Any] = ()) -> Any:
+        """The output of a forward. made: its tensors; given: the arguments, which may be among it."""
         from torch.utils import _pytree
 
+        if len(made) == len(self.slots) == 1 and self.spec.is_leaf():
+            return made[0]
+        rest = iter(made)
         leaves = [
-            slot.tensor.clone()
-            if slot.tensor is not None
-            else (slot.plain if slot.argument is None else inputs.tensors[slot.argument])
+            next(rest) if slot.tensor is not None else slot.plain if slot.argument is None else given[slot.argument]
             for slot in self.slots
         ]
         return _pytree.tree_unflatten(leaves, self.spec)
@@ -155,7 +168,7 @@ class GraphedForward:
             try:
                 inputs = read(args, kwargs)
                 concerned = self._concerned()  # another thread may have come between
-                bucket = self._bucket((where, inputs.form, self._more(inputs)), inputs) if concerned else None
+                bucket = self._bucket(where, inputs) if concerned else None
             except (Unfit, *ODD) as why:
                 self._give_up(str(why))
                 bucket = None
@@ -172,7 +185,7 @@ class GraphedForward:
         return not torch.is_grad_enabled()
 
     def _more(self, inputs: Inputs) -> Any:
-        """What else tells calls apart."""
+        """What else tells calls apart; the model was just looked at."""
 
     def _replayed(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         assert bucket.replay is not None, "it was recorded"
@@ -181,10 +194,12 @@ class GraphedForward:
         bucket.replay()
         return bucket.output(inputs)
 
-    def _bucket(self, key: Key, inputs: Inputs) -> Bucket | None:
+    def _bucket(self, where: Any, inputs: Inputs) -> Bucket | None:
         """The bucket of a call, None where there are too many. Raises Unfit where hardly any call is replayed."""
+        same = self._model is not None and self._model.same()
+        key = where, inputs.form, self._more(inputs)
         bucket = self.buckets.get(key)
-        if bucket is not None and not self._same(bucket, inputs):
+        if bucket is not None and not (same and self._of(bucket, inputs)):
             self.buckets, self._model, bucket = {}, None, None
             self.changes += 1
         if bucket is None and len(self.buckets) < MOST_SHAPES:
@@ -196,10 +211,8 @@ class GraphedForward:
     def _new_bucket(self) -> Bucket:
         return Bucket()
 
-    def _same(self, bucket: Bucket, inputs: Inputs) -> bool:
-        """Whether what was watched or recorded is of this model, and a record of these arguments."""
-        if self._model is None or not self._model.same():
-            return False
+    def _of(self, bucket: Bucket, inputs: Inputs) -> bool:
+        """Whether a record is of these arguments, where they are used in place."""
         return bucket.replay is None or bucket.addresses == [inputs.tensors[at].data_ptr() for at in bucket.held]
 
     def _towards(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
@@ -251,7 +264,7 @@ class GraphedForward:
         """Why what was watched can't be recorded, "" if it can."""
         self._model = self._model or model
         if model.draws:
-            return "it holds a generator of random numbers of its own"
+            return "it holds a generator or an iterator of its own"
         return self._unfit(effects, [*model.tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
 
     def _unfit(self, effects: Effects, known: Sequence[Any]) -> str:

@@ -1,93 +1,183 @@
 """Not a lever: whether a model is still the one that something was recorded of."""
 
 import dis
+import itertools
 import operator
 import random
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from ._effects import PLAIN, hooks_of, hooks_of_all
+
+ITERATORS: Final = (itertools.count, itertools.cycle, types.GeneratorType)
+CONTAINERS: Final = (list, tuple, dict, set, deque)
+MOST_INSIDE: Final = 10_000
+"""Items of containers in containers that are looked at."""
+MOST_GUARDS: Final = 4
+"""Some models are trained with parts frozen in turns, and under autocast or not."""
 
 
 class Model:
     """What a record takes for granted of a module: where its tensors lie, its other values, its parts and their hooks.
 
-    Of lists, dictionaries and objects that a part holds, such as a config, it is what they hold themselves; so are
-    numbers that its classes hold, and those that their code, or functions beside that, read from outside, also from
-    lists, dictionaries and objects there.
+    Of lists, dictionaries and objects that a part holds, such as a config, it is what they hold themselves, and of
+    containers in containers, and of numbers in objects, that too (MOST_INSIDE at most). So are numbers that its classes
+    hold, and those that their code, or functions beside that, read from outside, also from lists, dictionaries and
+    objects there.
 
-    Each call looks whether all is as it was, so loops are those of `map`, over all values of a kind at once.
+    Each call looks whether all is as it was, so loops are those of `map`, over all values of a kind at once, and what
+    is still the very same object is not looked at further, where it can't be another value.
     """
+
+    form: Any = None
+    """Stays this object while `same` finds the same tensors, of which the same ones need a gradient; None: unknown."""
 
     def __init__(self, module: Any) -> None:
         parts = list(module.modules())
         own = [of for part in parts for of in (part._parameters, part._buffers, vars(part))]
         beside = _beside(parts)
         dicts = [*own, *beside]
-        outer, self._cells = _outer(parts)
+        outer, cells = _outer(parts)
         found = [of[name] for of, names in outer for name in names if name in of]
-        found += [cell.cell_contents for cell in self._cells]
-        self._cells = [cell for cell in self._cells if type(cell.cell_contents) in PLAIN]
-        self._held = _Places((of, _names(of, _is_tensor)) for of in own)
-        plain = [(of, _plain(of)) for of in dicts]
-        plain += [(of, [n for n in names if type(of.get(n)) in PLAIN]) for of, names in outer]
-        plain += [(of, _plain(of)) for of in _dicts(found)]
-        self._plain = _Places(plain)
-        self._other = _Places((of, _others(of)) for of in dicts)
+        found += [cell.cell_contents for cell in cells]
+        cells = [cell for cell in cells if type(cell.cell_contents) in PLAIN]
         values = [*found, *(item for part in parts for item in vars(part).values())]
-        self._lists = [item for item in values if type(item) is list]
-        self._inside = [part._modules for part in parts if part._modules]
-        self._hooks = [
-            *(of for part in parts for of in hooks_of(part)),
-            *hooks_of_all(),
-        ]  # nothing is recorded with any
-        self._sizes = [*map(vars, parts), *beside, *(part._modules for part in parts)]
+        lists = [item for item in values if type(item) is list]
+        deep = _containers(_items(parts), beside, lists)
+        lists += [one for one in deep if type(one) in {list, deque}]
+        dicts += [one for one in deep if type(one) is dict]
+        self._sets = [(one, frozenset(one)) for one in deep if type(one) is set]
+        known = [(of, [*_plain(of), *_others(of)]) for of in dicts]
+        known += [(of, [n for n in names if n in of and type(of[n]) in PLAIN]) for of, names in outer]
+        known += [(of, _plain(of)) for of in _dicts(found)]
+        inside = [part._modules for part in parts if part._modules]
+        self._held = _Places((of, _names(of, _is_tensor)) for of in own)
+        self._values = _Values(_Places(known).values)
+        absent = [(of.__contains__, name) for of, names in outer for name in names if name not in of]
+        self._absent = [has for has, _ in absent], [name for _, name in absent]  # such as Python's own functions
+        self._parts = _Values(lambda: list(_flat(map(dict.values, inside))))
+        self._loose = _Values(lambda: [*_flat(lists), *map(_contents, cells)])
+        sized = [*dicts, *(part._modules for part in parts)]
+        self._sized = [*filter(None, sized), *lists]
+        self._sizes = list(map(len, self._sized))
+        hooks = [*(of for part in parts for of in hooks_of(part)), *hooks_of_all()]  # nothing is recorded with any
+        self._empty = [*hooks, *(of for of in sized if not of)]
         self.draws = any(map(_generator, [*found, *(item for of in dicts for item in of.values())]))
-        """Whether there is a generator of random numbers of its own."""
+        """Whether there is a generator of random numbers of its own, or an iterator: where it stands can't be seen."""
+        now = self._held.values()
         # Classes of tensors that wrap others have no address of their own, and other values only by being another.
-        whole = all(type(tensor).__name__ in {"Tensor", "Parameter"} for tensor in self._held.values())
+        whole = all(type(tensor).__name__ in {"Tensor", "Parameter"} for tensor in now)
         self._address: Callable[[Any], int] = _data_ptr() if whole else id
-        self._sizes_of: tuple[Callable[[Any], Any], ...] = _shape() if whole else ()
-        self._was = self._now()
+        self._kinds_of: tuple[Callable[[Any], Any], ...] = _kinds_of() if whole else ()
+        self._addresses, self._kinds = list(map(self._address, now)), self._kinds_in(now)
+        self._now: list[Any] = []
+        self._whole, self._kept = whole, [] if whole else now  # another one must not get the identity of one of them
+        self._tensors: list[Any] = []
+        self._once: list[Any] = []
+        self._guards: list[Any] = []
 
     @property
     def tensors(self) -> list[Any]:
         """Its parameters, buffers and other attributes; of quantized ones what they consist of."""
-        return [inner for tensor in self._held.values() for inner in _inner(tensor)]
-
-    def _now(self) -> tuple[Any, ...]:
-        tensors = self._held.values()
-        return (
-            list(map(self._address, tensors)),
-            [list(map(size, tensors)) for size in self._sizes_of],
-            self._plain.values(),
-            list(map(id, self._other.values())),
-            [[item if type(item) in PLAIN else id(item) for item in items] for items in self._lists],
-            [cell.cell_contents for cell in self._cells],
-            [list(map(id, of.values())) for of in self._inside],
-            list(map(len, self._sizes)),
-        )
+        return [inner for tensor in _each_once(self._held.values()) for inner in _inner(tensor)]
 
     def same(self) -> bool:
         """Whether all is as it was."""
+        return self.harmless() and self.same_beside()
+
+    def harmless(self) -> bool:
+        """Whether its parts are the same, tensors lie where they lay, and numbers and functions are as they were: a
+        replay finds its weights, and looks up what is there. What it makes may be used where `same_beside` says so."""
+        self.form = None
         try:
-            return not any(self._hooks) and self._was == self._now()
-        except TypeError:  # what was a tensor is none
+            self._now = now = self._held.values()
+            lie = self._addresses == list(map(self._address, now))
+            return lie and self._parts.same() and self._values.same()
+        except (TypeError, LookupError):  # what was a tensor is none, or something is not there
             return False
+
+    def same_beside(self) -> bool:
+        """Whether all is as it was, where `harmless` has just said so."""
+        try:
+            return (
+                not any(self._empty)
+                and not any(map(operator.call, *self._absent))
+                and self._sizes == list(map(len, self._sized))
+                and self._loose.same()
+                and all(now == was for now, was in self._sets)
+                and self._same_kinds()
+            )
+        except (TypeError, ValueError):  # a cell of a function is empty
+            return False
+
+    def _kinds_in(self, tensors: list[Any]) -> list[Any]:
+        return [list(map(kind, tensors)) for kind in self._kinds_of]
+
+    def _same_kinds(self) -> bool:
+        """Whether tensors have the sizes that they had, and so on. A guard asks that of all at once, and whether the
+        same ones need a gradient; it knows one state of the thread, such as autocast, so there are some."""
+        now, self._now = self._now, []
+        if len(now) != len(self._tensors) or not all(map(operator.is_, now, self._tensors)):
+            if not self._whole or not all(tensor.is_leaf for tensor in now):  # to keep them would keep a graph
+                return self._kinds == self._kinds_in(now)
+            self._tensors, self._once, self._guards = now, _each_once(now), []
+        self.form = next((guard for guard in self._guards if guard.check(*self._once)), None)
+        if self.form is None:
+            if self._kinds != self._kinds_in(now):
+                return False
+            self.form = guard_of(self._once)
+            self._guards = [guard for guard in (self.form, *self._guards[: MOST_GUARDS - 1]) if guard is not None]
+        return True
 
 
 class _Places:
     """Names in dictionaries."""
 
     def __init__(self, pairs: Iterable[tuple[Any, list[str]]]) -> None:
-        both = [(of.get, name) for of, names in pairs for name in names]
-        self._get, self._names = [get for get, _ in both], [name for _, name in both]
+        found = [(of, names) for of, names in pairs if names]
+        self._of = [of for of, _ in found]
+        # Of one name alone, `itemgetter` would not make a tuple.
+        self._get = [operator.itemgetter(*names, *names[: len(names) == 1]) for _, names in found]
 
     def values(self) -> list[Any]:
-        """What is there now, None where nothing is."""
-        return list(map(operator.call, self._get, self._names))
+        """What is there now, some of it twice. Raises KeyError where nothing is."""
+        return list(_flat(map(operator.call, self._get, self._of)))
+
+
+class _Values:
+    """Values that are to stay: numbers, words and flags as they are, all else the same objects."""
+
+    def __init__(self, now: Callable[[], list[Any]]) -> None:
+        self._now, self._was = now, now()
+
+    def same(self) -> bool:
+        now, was = self._now(), self._was
+        if len(now) != len(was):
+            return False
+        if not all(map(operator.is_, now, was)):
+            if not all(map(_alike, now, was)):
+                return False
+            self._was = now
+        return True
+
+
+_flat = itertools.chain.from_iterable
+_contents = operator.attrgetter("cell_contents")
+
+
+def _alike(one: Any, other: Any) -> bool:
+    kind = type(one)
+    if one is other or kind is not type(other) or kind not in PLAIN:
+        return one is other
+    return bool(repr(one) == repr(other) if kind in {float, complex} else one == other)  # -0.0 is another number
+
+
+def _each_once(tensors: list[Any]) -> list[Any]:
+    """A guard takes no tensor twice, as tied weights are."""
+    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def _data_ptr() -> Callable[[Any], int]:
@@ -96,17 +186,27 @@ def _data_ptr() -> Callable[[Any], int]:
     return torch.Tensor.data_ptr  # type: ignore[no-any-return]
 
 
-def _shape() -> tuple[Callable[[Any], Any], ...]:
+def _kinds_of() -> tuple[Callable[[Any], Any], ...]:
     import torch
 
-    return torch.Tensor.size, torch.Tensor.stride
+    return torch.Tensor.size, torch.Tensor.stride, operator.attrgetter("dtype")
+
+
+def guard_of(tensors: Sequence[Any]) -> Any:
+    """What compilers look at tensors with: `check` tells of all at once whether their classes, dtypes, sizes and
+    strides are as they are now, and whether the same ones need a gradient. None where this torch has none: it is not
+    public."""
+    import torch
+
+    kind = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
+    return None if kind is None else kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
 
 
 def _generator(item: Any) -> bool:
     import torch
 
     numpy = type(item).__module__.startswith("numpy.random") and hasattr(item, "shuffle")
-    return numpy or isinstance(item, (random.Random, torch.Generator))
+    return numpy or isinstance(item, (random.Random, torch.Generator)) or type(item) in ITERATORS
 
 
 def _outer(parts: list[Any]) -> tuple[list[tuple[Any, list[str]]], list[types.CellType]]:
@@ -177,8 +277,13 @@ def _usual() -> frozenset[str]:
 
 def _beside(parts: list[Any]) -> list[dict[str, Any]]:
     """Dictionaries that parts hold, and those of objects that they hold, each once."""
+    return _dicts(_items(parts))
+
+
+def _items(parts: list[Any]) -> list[Any]:
+    """What parts hold beside what every module has."""
     usual = _usual()
-    return _dicts([item for part in parts for name, item in vars(part).items() if name not in usual])
+    return [item for part in parts for name, item in vars(part).items() if name not in usual]
 
 
 def _dicts(items: list[Any]) -> list[dict[str, Any]]:
@@ -193,6 +298,30 @@ def _dicts(items: list[Any]) -> list[dict[str, Any]]:
         if type(of) is dict:
             found[id(of)] = of
     return list(found.values())
+
+
+def _containers(held: list[Any], dicts: list[dict[str, Any]], lists: list[Any]) -> list[Any]:
+    """Containers within those that parts hold, and of the objects that they hold those of nothing but numbers, words
+    and flags: a trainer holds all sorts of things that change. dicts: `_beside`; they are known already, as are
+    lists."""
+    known, own = set(map(id, [*lists, *dicts])), set(map(id, held))
+    waiting = [item for item in held if type(item) in CONTAINERS]
+    objects = [of for of in dicts if id(of) not in own]
+    waiting += [c for of in objects for c in of.values() if type(c) in CONTAINERS and _all_plain(c)]
+    found, looked = [], 0
+    while waiting and looked < MOST_INSIDE:
+        one = waiting.pop()
+        inside = list(one.values()) if type(one) is dict else list(one)
+        looked += len(inside) + 1
+        if id(one) not in known and type(one) is not tuple:
+            found.append(one)
+        known.add(id(one))
+        waiting += [item for item in inside if type(item) in CONTAINERS and id(item) not in known]
+    return found
+
+
+def _all_plain(container: Any) -> bool:
+    return all(type(item) in PLAIN for item in (container.values() if type(container) is dict else container))
 
 
 def _inner(tensor: Any) -> Iterator[Any]:

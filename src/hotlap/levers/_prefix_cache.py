@@ -25,9 +25,10 @@ from ._autocast import without_autocast
 from ._call_inputs import ODD, Key, Unfit, put, read
 from ._effects import PLAIN, strange, watched
 from ._forward_graph import Capture, apart, tried, without_cached_casts
+from ._model_state import Model
 from ._prefix_build import Builder, Looks, Row, TooLong
 from ._prefix_tape import Made, Tape, alike, beside, outside_of, taped
-from ._prefix_work import Ahead, Fetch, Form, Model, Plan, Work, copy, fetch, gap_of, room, taken_apart
+from ._prefix_work import Ahead, Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
 
 MOST_FORMS: Final = 4
 """Batch sizes and the like, each with caches of its own."""
@@ -108,7 +109,7 @@ class CachedForward:
             tokens, key = self._tokens(args, kwargs)
             if key[-1] is not None and tokens.shape[1] > 1:
                 begun = self._begun(self._forms.get(key), tokens)
-                form = self._form(key)
+                form = self._form(key, begun is not None and begun.output is not None)
         except (Unfit, *ODD) as error:
             self._give_up(_told(error))
         if form is None or self.given_up:
@@ -146,13 +147,17 @@ class CachedForward:
         form.filled = False  # until all was looked at: an interrupt may come in the midst of it
         return Begun(form, follows, self._own(lambda: self._replayed(form, work, tokens, same)))
 
-    def _form(self, key: Key) -> Form | None:
-        """Calls like this one; None where there are too many others. Raises Unfit."""
+    def _form(self, key: Key, harmless: bool) -> Form | None:
+        """Calls like this one; None where there are too many others. harmless: one half of the model was just looked
+        at. Raises Unfit."""
         if self.calls > PATIENCE and not self.followed:
             raise Unfit("no call goes on with the sequence of the call before it")
         form = self._forms.get(key)
         plan = None if form is None else form.plan
-        if self._model is not None and not (self._model.same() and (plan is None or plan.same())):
+        model = self._model
+        if model is not None and not (
+            (harmless or model.harmless()) and model.same_beside() and (plan is None or plan.same())
+        ):
             self._forget()
             form = None
         if form is None and len(self._forms) < MOST_FORMS:

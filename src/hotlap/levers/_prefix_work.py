@@ -3,12 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, starmap
+from itertools import starmap
 from typing import Any, Final
 
 from ._call_inputs import ODD
 from ._forward_graph import relative_error
-from ._model_state import Model as Looked
 from ._prefix_build import Builder, Last, Looks, Row
 from ._prefix_tape import Growing, Made, Tape
 
@@ -23,26 +22,6 @@ Fetch = Callable[[Any], Callable[[], bool]]
 def fetch(value: Any) -> Callable[[], bool]:
     """A `Fetch` that reads it where it is."""
     return lambda: bool(value)
-
-
-class Model(Looked):
-    """A model that a replay is begun for before all of it was looked at."""
-
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self._first = self._now_first()
-
-    def _now_first(self) -> tuple[list[Any], ...]:
-        parts = chain.from_iterable(map(dict.values, self._inside))
-        return list(map(self._address, self._held.values())), list(map(id, parts)), self._plain.values()
-
-    def harmless(self) -> bool:
-        """Whether its parts are the same, tensors lie where they lay, and numbers and flags are as they were: a replay
-        finds its weights, and looks up what is there. `same` has to say whether what it makes may be used."""
-        try:
-            return self._first == self._now_first()
-        except TypeError:  # what was a tensor is none
-            return False
 
 
 @dataclass

@@ -12,12 +12,14 @@ it, which is also what a recorded update wants (`_update_graph`). Where the scri
 backward (it accumulates, or keeps them), they are left as they are, and it gets copies.
 """
 
+import itertools
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from . import _anchored
@@ -25,7 +27,8 @@ from ._anchored import Token
 from ._call_inputs import Inputs, Unfit, put
 from ._effects import Effects, storage
 from ._forward_graph import PATIENCE, Bucket, GraphedForward, apart, restore_all, tried, unfit, without_cached_casts
-from ._model_state import Model
+from ._lent import Lent
+from ._model_state import MOST_GUARDS, Model
 from ._training_call import Call, Results, aliased, as_if_once, reach_of, tensors, waves
 
 ELSEWHERE: Final = 0.02
@@ -41,6 +44,16 @@ EXCHANGING: Final = ("torch.distributed.", "torch.nn.parallel.", "deepspeed.")
 """Packages of modules that keep account of each forward and backward outside of Python."""
 
 
+class Parameters(NamedTuple):
+    """Of a model, each once. needs: of each, whether it needs a gradient; needing: those that do."""
+
+    needs: tuple[bool, ...]
+    needing: list[Any]
+
+
+NONE: Final = Parameters((), [])
+
+
 class Awaited(NamedTuple):
     """A forward that was replayed: parameters of which its backward makes gradients; ordinary: the call itself."""
 
@@ -53,23 +66,18 @@ class Awaited(NamedTuple):
 class TrainingBucket(Bucket):
     """forward, backward: what will be replayed; cotangents: where the record reads the gradients of what it returns,
     None of what has none; gradients: where it leaves those of its inputs, in order, None of those that it does not
-    need; reach: of each output, whether it depends on each of the inputs; storages, unheld: of each gradient its
-    storage, and how many refer to that where only the record does; repeatable: another ordinary forward with the same
-    inputs would be the same one."""
+    need; reach: of each output, whether it depends on each of the inputs; lent: aliases of the gradients, which the
+    script has; repeatable: another ordinary forward with the same inputs would be the same one."""
 
     forward: Callable[[], None] | None = None
     backward: Callable[[], None] | None = None
     cotangents: list[Any] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     reach: list[list[bool]] = field(default_factory=list)
-    storages: list[int] = field(default_factory=list)
-    unheld: list[int] = field(default_factory=list)
+    lent: Lent | None = None
     repeatable: bool = False
-    _by_use: dict[tuple[bool, ...], list[Any]] = field(default_factory=dict)
-
-    def tensors(self) -> list[Any]:
-        """What the record returns."""
-        return [slot.tensor for slot in self.slots if slot.tensor is not None]
+    _by_use: dict[tuple[bool, ...], list[int | None]] = field(default_factory=dict)
+    _all: list[int] = field(default_factory=list)
 
     def recorded(self, outputs: Any) -> None:
         """What the recording of the forward returned."""
@@ -77,24 +85,13 @@ class TrainingBucket(Bucket):
         self.slots = [
             slot if slot.tensor is None else slot._replace(tensor=slot.tensor.detach()) for slot in self.slots
         ]
-        self.storages = [storage(g) for g in self.gradients if g is not None]
-        self.unheld = self._references()
-
-    def _references(self) -> list[int]:
-        import torch
-
-        return list(map(torch._C._storage_Use_Count, self.storages))
-
-    def _held(self) -> list[Any]:
-        """Gradients of the last backward that the script still has, in its parameters or elsewhere."""
-        own = (g for g in self.gradients if g is not None)
-        pairs = zip(own, self._references(), self.unheld, strict=True)
-        return [g for g, now, alone in pairs if now > alone]
+        self.lent = Lent([g for g in self.gradients if g is not None])
+        self._all = list(range(len(self.gradients)))
 
     def differentiate(self, gradients: Sequence[Any]) -> list[Any]:
         """Replay the backward. gradients: of what the forward returned, None of what the script did not use."""
-        assert self.backward is not None, "it was recorded"
-        held = self._held()
+        assert self.backward is not None and self.lent is not None, "it was recorded"
+        held = self.lent.held()
         saved = [own.clone() for own in held]
         for own, given in zip(self.cotangents, gradients, strict=True):
             if own is not None:
@@ -102,8 +99,9 @@ class TrainingBucket(Bucket):
         self.backward()
         reached = self._reached(tuple(given is not None for given in gradients))
         if not held:
-            return [None if own is None else own.detach() for own in reached]
-        fresh = [None if own is None else own.clone() for own in reached]
+            aliases = self.lent.aliases()
+            return aliases if reached == self._all else [None if at is None else aliases[at] for at in reached]
+        fresh = [None if at is None else self.lent.own[at].clone() for at in reached]
         restore_all(held, saved)
         return fresh
 
@@ -114,12 +112,13 @@ class TrainingBucket(Bucket):
         reached = self._reaches(used) if others else []
         return all(any(map(operator.and_, row, reached)) for row in others)
 
-    def _reached(self, used: tuple[bool, ...]) -> list[Any]:
-        """Gradients of inputs, None of those that nothing which the script used depends on: that is not the same to an
-        optimizer as zero."""
+    def _reached(self, used: tuple[bool, ...]) -> list[int | None]:
+        """Of each input the number of its gradient, None of those that nothing which the script used depends on: that
+        is not the same to an optimizer as zero."""
         if used not in self._by_use:
-            pairs = zip(self.gradients, self._reaches(used), strict=True)
-            self._by_use[used] = [own if yes else None for own, yes in pairs]
+            numbers = itertools.count()
+            every = [None if own is None else next(numbers) for own in self.gradients]
+            self._by_use[used] = [at if yes else None for at, yes in zip(every, self._reaches(used), strict=True)]
         return self._by_use[used]
 
     def _reaches(self, used: Sequence[bool]) -> list[bool]:
@@ -134,8 +133,10 @@ class GraphedTraining(GraphedForward):
     """Of the last forward that was replayed."""
     _token: Callable[[], Token | None] = staticmethod(lambda: None)
     _places: Sequence[tuple[dict[str, Any], str]] = ()
-    _current: Sequence[Any] = ()
-    """Parameters of the call that runs."""
+    _current: Parameters = NONE
+    """Those of the call that runs."""
+    _known: Mapping[Any, Parameters] = MappingProxyType({})
+    """By what the model says while they are the same (`Model.form`)."""
     _draws = False
     _anchor: Any = None
     """A leaf in place of the parameters; None where they stand for themselves."""
@@ -147,8 +148,16 @@ class GraphedTraining(GraphedForward):
 
     def _more(self, inputs: Inputs) -> Any:
         requires = attrgetter("requires_grad")
-        self._current = self._parameters()
-        return tuple(map(requires, inputs.tensors)), tuple(map(requires, self._current))
+        form = None if self._model is None else self._model.form
+        if form is None or form not in self._known:
+            every = self._parameters()
+            needing = [p for p in every if p.requires_grad]
+            self._current = Parameters(tuple(map(requires, every)), needing)
+            if form is not None:
+                self._known = dict([*list(self._known.items())[1 - MOST_GUARDS :], (form, self._current)])
+        else:
+            self._current = self._known[form]
+        return tuple(map(requires, inputs.tensors)), self._current.needs
 
     def _parameters(self) -> list[Any]:
         """Each once, as they are now."""
@@ -161,15 +170,15 @@ class GraphedTraining(GraphedForward):
         return [p for of, name in self._places if (p := of.get(name)) is not None]
 
     def _new_bucket(self) -> TrainingBucket:
-        self._places = ()  # they are looked up anew with the model
+        self._places, self._known = (), {}  # they are looked up anew with the model
         return TrainingBucket()
 
-    def _bucket(self, key: Any, inputs: Inputs) -> Bucket | None:
+    def _bucket(self, where: Any, inputs: Inputs) -> Bucket | None:
         if any(t.requires_grad and t.is_leaf for t in inputs.tensors):
             if self.calls > PATIENCE and self.replays < self.calls / 2:
                 raise Unfit("its inputs are leaves that need a gradient")
             return None  # its gradient is mostly wanted to be differentiated again (penalties), which no record can
-        return super()._bucket(key, inputs)
+        return super()._bucket(where, inputs)
 
     def _unfit(self, effects: Effects, known: Sequence[Any]) -> str:
         if effects.draws_on_host:
@@ -226,25 +235,28 @@ class GraphedTraining(GraphedForward):
         return [t for t in [*tensors, *self._parameters()] if t.requires_grad]
 
     def _give_up(self, why: str) -> None:
-        self._places, self._current, self._anchor = (), (), None
+        self._places, self._known, self._current, self._anchor = (), {}, NONE, None
         super()._give_up(why)
 
     def _replayed(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
-        from torch.utils import _pytree
+        import torch
 
+        assert isinstance(bucket, TrainingBucket) and bucket.replay is not None, "it was recorded"
         self.replays += 1
         self.serial += 1
-        parameters = [p for p in self._current if p.requires_grad]
+        with torch.no_grad():  # the device computes while the host does the rest
+            bucket.bring(inputs)
+        bucket.replay()
+        parameters = self._current.needing
+        handles = _anchored.handles()
         anchor = self._anchor if _anchored.plain(parameters) else None
-        token = Token() if anchor is None else _anchored.awaiting(self, anchor, parameters)
+        token = Token() if anchor is None else _anchored.awaiting(self, anchor, parameters, handles)
         self._token = weakref.ref(token)
         call = Awaited(token, parameters, partial(self._forward, *args, **kwargs))
         leaves = [t for t in inputs.tensors if t.requires_grad]
         leaves += parameters if anchor is None else [anchor]
-        made = iter(_function().apply(self, bucket, inputs, call, *leaves))
-        self._current = ()
-        leaves = [slot.plain if slot.tensor is None else next(made) for slot in bucket.slots]
-        return _pytree.tree_unflatten(leaves, bucket.spec)
+        self._current = NONE
+        return bucket.together(_function().apply(self, bucket, inputs, call, *leaves))
 
     def differentiate(self, bucket: TrainingBucket, serial: int, gradients: Sequence[Any]) -> list[Any]:
         """The backward of a forward that was replayed as the `serial`-th. Raises RuntimeError where what it saved is
@@ -418,13 +430,10 @@ def _function() -> Any:
             call: Awaited,
             *leaves: Any,
         ) -> Any:
-            assert bucket.replay is not None, "it was recorded"
             ctx.set_materialize_grads(False)
             ctx.graphed, ctx.bucket, ctx.serial = graphed, bucket, graphed.serial
             ctx.call, ctx.inputs = call, inputs.tensors
             ctx.freed = (False,) * len(bucket.cotangents)
-            bucket.bring(inputs)
-            bucket.replay()
             made = tuple(tensor.clone() for tensor in bucket.tensors())
             pairs = zip(made, bucket.cotangents, strict=True)
             ctx.mark_non_differentiable(*(tensor for tensor, of in pairs if of is None))

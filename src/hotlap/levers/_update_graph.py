@@ -13,14 +13,19 @@ leave them), or are copied to buffers. Learning rates are read from the device.
 
 import contextlib
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ._fused import collect
+from ._model_state import guard_of
 
 STEADY: Final = 3
 """Steps on end in which nothing changed, before one is recorded."""
+MOST_SETTLING: Final = 3
+"""Steps that are waited for gradients to stay where they are, before they are copied: a backward that is recorded in
+the first steps leaves them at other places from then on."""
 MOST_RECORDINGS: Final = 8
 PATIENCE: Final = 200
 """Ordinary steps on end, after which nothing is expected any more."""
@@ -31,16 +36,18 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
 class Seen(NamedTuple):
     """What an update depends on. form: all but the learning rates and the addresses of the gradients; owners: the
-    parameters that have one."""
+    parameters that have one; guard: tells whether gradients are of this form, where this torch has such a thing."""
 
     form: tuple[Any, ...]
     owners: list[Any]
     gradients: list[Any]
     addresses: list[int]
+    guard: Any = None
 
 
-def look(optimizer: Any, names: tuple[str, ...]) -> Seen | str:
-    """An optimizer that is about to make its update, or why this one can't be replayed. names: of hyper-parameters.
+def look(optimizer: Any, names: tuple[str, ...], last: Seen | None = None) -> Seen | str:
+    """An optimizer that is about to make its update, or why this one can't be replayed. names: of hyper-parameters;
+    last: what was seen before.
 
     Each step pays for it, so loops over tensors are those of `map`. Raises where something has no address, as sparse
     gradients.
@@ -48,25 +55,28 @@ def look(optimizer: Any, names: tuple[str, ...]) -> Seen | str:
     import torch
 
     groups = optimizer.param_groups
-    parameters = [p for group in groups for p in group["params"]]
-    slots = [p.grad for p in parameters]
+    parameters = list(itertools.chain.from_iterable(map(operator.itemgetter("params"), groups)))
+    slots = list(map(operator.attrgetter("grad"), parameters))
     gradients = [g for g in slots if g is not None]
-    why = _why_not(optimizer, gradients)
+    guard = last.guard if last is not None and len(last.addresses) == len(gradients) else None
+    known = guard is not None and guard.check(*gradients)
+    why = _why_not(optimizer, gradients, known)
     if why:
         return why
     address = torch.Tensor.data_ptr
+    all_there = len(gradients) == len(slots)
     form = (
         [(len(group["params"]), *map(group.get, names)) for group in groups],
-        [g is None for g in slots],
+        [] if all_there else [g is None for g in slots],
         list(map(address, parameters)),
         list(map(address, itertools.chain.from_iterable(map(dict.values, optimizer.state.values())))),
-        list(map(torch.Tensor.stride, gradients)),
+        last.form[-1] if last is not None and known else list(map(torch.Tensor.stride, gradients)),
     )
-    owners = [p for p, g in zip(parameters, slots, strict=True) if g is not None]
-    return Seen(form, owners, gradients, list(map(address, gradients)))
+    owners = parameters if all_there else [p for p, g in zip(parameters, slots, strict=True) if g is not None]
+    return Seen(form, owners, gradients, list(map(address, gradients)), guard if known else guard_of(gradients))
 
 
-def _why_not(optimizer: Any, gradients: list[Any]) -> str | None:
+def _why_not(optimizer: Any, gradients: list[Any], known: bool) -> str | None:
     import torch
 
     if not gradients:
@@ -75,7 +85,7 @@ def _why_not(optimizer: Any, gradients: list[Any]) -> str | None:
         return "the script captures a CUDA graph itself"
     if torch._C._current_graph_task_id() != -1:  # -1: no backward runs in this thread
         return "it steps inside the backward"
-    if set(map(type, gradients)) != {torch.Tensor}:
+    if not known and set(map(type, gradients)) != {torch.Tensor}:
         return "its gradients are of a class of their own"
     if any(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups):
         return "its learning rate is a tensor"
@@ -91,7 +101,7 @@ class Place:
     def __init__(self, optimizer: Any, seen: Seen, buffers: bool) -> None:
         import torch
 
-        self.form = seen.form
+        self.seen = seen._replace(owners=[], gradients=[])
         self.addresses = None if buffers else seen.addresses
         self.buffers = [torch.empty_like(g) for g in seen.gradients] if buffers else []
         self.values = [float(group["lr"]) for group in optimizer.param_groups]
@@ -101,7 +111,7 @@ class Place:
 
     def takes(self, seen: Seen) -> bool:
         """Whether an update recorded here is the one to make now."""
-        return self.form == seen.form and (self.addresses is None or self.addresses == seen.addresses)
+        return self.seen.form == seen.form and (self.addresses is None or self.addresses == seen.addresses)
 
     def fill(self, optimizer: Any, seen: Seen) -> None:
         """Bring this step's gradients and learning rates, on the current stream."""
@@ -161,7 +171,7 @@ class GraphedUpdate:
         self._recording, self._gave_up = recording, gave_up
         self._replay: Callable[[], None] | None = None
         self._last: Seen | None = None
-        self._steady = self._ordinary = 0
+        self._steady = self._still = self._settling = self._ordinary = 0
         self._moves = self._inside = self._done = False
 
     def __call__(self, group: dict[str, Any], *lists: Any) -> bool:
@@ -177,7 +187,7 @@ class GraphedUpdate:
     def _update(self, optimizer: Any) -> bool:
         """Make the update; False where an ordinary one has to be made."""
         try:
-            seen = look(optimizer, self._names)
+            seen = look(optimizer, self._names, self._last if self.place is None else self.place.seen)
         except (RuntimeError, TypeError, AttributeError, KeyError) as error:
             return self._give_up(optimizer, f"it could not be looked at: {error}")
         if isinstance(seen, str):
@@ -202,13 +212,16 @@ class GraphedUpdate:
         all that it needs is loaded and made, then record one."""
         last, self._last = self._last, seen._replace(owners=[], gradients=[])  # freed, they may come back
         if last is None or last.form != seen.form:
-            self._steady = 0
+            self._steady = self._still = 0
             self._prepare(optimizer)  # where a checkpoint was loaded, once more
             return self._wait(optimizer, "it changes from step to step")
         self._steady += 1
-        self._moves = self._moves or last.addresses != seen.addresses
-        if self._steady < STEADY:
+        self._still = self._still + 1 if last.addresses == seen.addresses else 0
+        settling = not self._moves and self._still < STEADY and self._settling < MOST_SETTLING
+        if self._steady < STEADY or settling:
+            self._settling += self._steady >= STEADY
             return self._wait(optimizer, "it changes from step to step")
+        self._moves = self._moves or self._still < STEADY
         if self.place is None or self._replay is not None or not self.place.takes(seen):
             return self._rehearse(optimizer, seen)
         return self._record(optimizer, self.place, seen)
