@@ -4,7 +4,7 @@ counts that they compute while they are recorded, and what a recording leaves be
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -52,6 +52,26 @@ class Recorder(TorchDispatchMode):
                     old.copy_(new)
 
 
+def capture(work: Callable[[], None]) -> Callable[[], None]:
+    """Record it. Returns what replays it."""
+    recorder = Recorder()
+    with recorder:
+        work()
+    recorder.spoil()
+    return recorder.replay
+
+
+Graphed = TypeVar("Graphed", bound=GraphedForward)
+
+
+def recorded(model: nn.Module, forward: Any, kind: type[Graphed], whys: list[str]) -> Graphed:
+    """In place of a forward. whys: gets the reason where it gives up."""
+    return kind(
+        model, forward, capture, rehearse=lambda work: work(), where=lambda: "a stream",
+        unsteady=lambda: None, gave_up=whys.append,
+    )  # fmt: skip
+
+
 class Run:
     """A model whose forward is graphed. ordinary: the same model without."""
 
@@ -70,11 +90,7 @@ class Run:
 
     def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.captures += 1
-        recorder = Recorder()
-        with recorder:
-            work()
-        recorder.spoil()
-        return recorder.replay
+        return capture(work)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():

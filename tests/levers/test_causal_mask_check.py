@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from contexts import ROOT, context
-from fake_graphs import BEFORE, Recorder
+from fake_graphs import BEFORE, recorded
 from msgspec.structs import replace
 from torch import nn
 from torch.nn.modules import transformer
@@ -295,20 +295,6 @@ def test_a_script_that_compiles_itself_gets_one_graph(seams: Seams, compiled: bo
     forward(batch()).sum().backward()
     forward(batch(1)).sum().backward()
     assert graphs.count == 1
-
-
-def recorded(model: nn.Module, forward: Any, kind: type[GraphedForward], whys: list[str]) -> GraphedForward:
-    def capture(work: Callable[[], None]) -> Callable[[], None]:
-        recorder = Recorder()
-        with recorder:
-            work()
-        recorder.spoil()
-        return recorder.replay
-
-    return kind(
-        model, forward, capture, rehearse=lambda work: work(), where=lambda: "a stream",
-        unsteady=lambda: None, gave_up=whys.append,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["kept", "new", "bool"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from contexts import ROOT, context
-from fake_graphs import BEFORE, Recorder
+from fake_graphs import BEFORE, recorded
 from msgspec.structs import replace
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -380,17 +380,7 @@ class Interacting(nn.Module):
 
 
 def graphed(lever: In, model: nn.Module) -> GraphedTraining:
-    def capture(work: Callable[[], None]) -> Callable[[], None]:
-        recorder = Recorder()
-        with recorder:
-            work()
-        recorder.spoil()
-        return recorder.replay
-
-    return GraphedTraining(
-        model, lever(model._call_impl, model), capture, rehearse=lambda work: work(), where=lambda: "a stream",
-        unsteady=lambda: None, gave_up=lever.whys.append,
-    )  # fmt: skip
+    return recorded(model, lever(model._call_impl, model), GraphedTraining, lever.whys)
 
 
 def test_a_forward_with_them_is_recorded(lever: In, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch._dynamo.testing
 from contexts import ROOT, context
 from experts_forms import FORMS, Expert, Layer
-from fake_graphs import Recorder
+from fake_graphs import recorded
 from msgspec.structs import replace
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -516,23 +516,11 @@ class Graphs:
 
     def __init__(self) -> None:
         self.whys: list[str] = []
-        self.recorders: list[Recorder] = []
         self.graphed: Any = None
 
     def __call__(self, model: nn.Module, forward: Any) -> Any:
-        self.graphed = GraphedTraining(
-            model, forward, self._capture, rehearse=lambda work: work(), where=lambda: "a stream",
-            unsteady=lambda: None, gave_up=self.whys.append,
-        )  # fmt: skip
+        self.graphed = recorded(model, forward, GraphedTraining, self.whys)
         return self.graphed
-
-    def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        recorder = Recorder()
-        with recorder:
-            work()
-        recorder.spoil()
-        self.recorders.append(recorder)
-        return recorder.replay
 
 
 class Avoids(forms.Zoo):

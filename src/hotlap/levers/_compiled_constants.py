@@ -10,15 +10,13 @@ import operator
 import weakref
 from typing import Any, Final
 
+from ._constants import MOST_BYTES, NUMBERS
 from ._graph import hold
 
 AWAY: Final = ("cuda",)
 """Types of devices to which a copy is made."""
 MAKERS: Final = ("tensor", "as_tensor", "tril_indices", "triu_indices")
 """Functions of torch that make a tensor of numbers."""
-MOST_BYTES: Final = 1 << 18
-"""Of one of them."""
-NUMBERS: Final = (bool, int, float)
 NAME: Final = "hotlap_constant"
 KEPT_OF: Final["weakref.WeakSet[Any]"] = weakref.WeakSet()
 """Models whose forward is compiled with this pass."""

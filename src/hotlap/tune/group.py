@@ -49,15 +49,12 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     back = [one for one in group if one.lever.name in left]
     if left:
         group = _still_usable(state, [one for one in group if one.lever.name not in left])
-    return _in_parts(state, group, back, ratio, failed)
+    return in_parts(state, group, ratio, failed, back)
 
 
-def in_parts(state: State, group: Sequence[Candidate], ratio: float, failed: Trial) -> None:
-    """Try parts of a set that a trial shows to be slower."""
-    _in_parts(state, group, (), ratio, failed)
-
-
-def _in_parts(state: State, group: Sequence[Candidate], back: Sequence[Candidate], ratio: float, failed: Trial) -> bool:
+def in_parts(
+    state: State, group: Sequence[Candidate], ratio: float, failed: Trial, back: Sequence[Candidate] = ()
+) -> bool:
     """What to do with levers that failed together, or won nothing (ratio above 0). back: that left themselves out."""
     if len(group) == 1:
         others = [replace(one, variants=one.variants[1:]) for one in group if one.variants[1:]]

@@ -83,7 +83,7 @@ class Search:
         if state.unproved is not None:
             state.say(f"resume  {names(state.unproved)}: goes on with the confirmation")
 
-    def hunt(self, first: Callable[[], None] = lambda: None, tried: Iterable[tuple[str, str]] = ()) -> None:
+    def hunt(self, first: Callable[[], object] = lambda: None, tried: Iterable[tuple[str, str]] = ()) -> None:
         """Search and leave-one-out, as far as the budget goes. tried: see `climb`."""
         state = self.state
         state.found.not_done = ""
