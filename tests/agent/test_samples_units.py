@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,23 @@ def test_time_is_not_booked_to_the_next_line_that_lets_the_lock_go(tmp_path: Pat
     assert sys.getswitchinterval() == before
 
 
+def _as_long_as(seconds: float) -> int:
+    """To which number adding up takes about so long on this machine, now."""
+    took = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        sum(range(60_000))
+        took.append(time.perf_counter() - begun)
+    return int(60_000 * seconds / min(took))
+
+
 def _busy_and_writing(handle: int) -> tuple[int, int]:
     """Ns that are booked to each."""
 
     def busy() -> int:
-        return sum(range(60_000))  # about a millisecond that keeps the interpreter's lock
+        return sum(range(number))  # keeps the interpreter's lock
 
+    number = _as_long_as(0.0035)  # of the usual switch interval of 5 ms, and many of the short one
     samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
 
     def work() -> None:
