@@ -1,5 +1,6 @@
 """batch-fetch and sample-cache on real loaders: the same batches, bit for bit, or a reason and the script's own."""
 
+import dataclasses
 import errno
 import os
 import random
@@ -376,6 +377,10 @@ def test_what_was_seen_of_the_loader_decides(name: str) -> None:
 def test_a_cache_needs_an_epoch_that_a_trial_gets_through_and_memory() -> None:
     lever = all_levers()["sample-cache"]
     assert "which no trial reaches" in lever.applies(told(epoch_batches=100_000)).why
+    few = told(epoch_batches=300)
+    phases = msgspec.structs.replace(few.diagnosis.phases, data=0.06 * few.diagnosis.step_ms)
+    few = dataclasses.replace(few, diagnosis=msgspec.structs.replace(few.diagnosis, phases=phases))
+    assert lever.applies(told(epoch_batches=300)).yes and "of the step" in lever.applies(few).why
     assert "GiB" in lever.applies(told(batch_bytes=2**40)).why
     assert lever.variants(told(batch_bytes=32 * 2**20))[0]["mib"] in range(2048, 2 * 2048)
     small = msgspec.structs.replace(told().environment, memory_gib=1.0)

@@ -14,10 +14,11 @@ from tests.levers.contexts import ROOT, context
 from torch import nn
 from torch.nn import functional
 
-from hotlap.levers import _model_state, _prefix_work
+from hotlap.levers import _model_state, _prefix_compiled, _prefix_work
 from hotlap.levers._base import Applies
 from hotlap.levers._prefix_build import COLUMN, Row
 from hotlap.levers._prefix_cache import CachedForward
+from hotlap.levers._prefix_compiled import compiled
 from hotlap.levers._prefix_rules import regrouped
 from hotlap.levers._prefix_tape import Made, Size, Tape
 from hotlap.levers.kv_cache import LEVER
@@ -888,6 +889,120 @@ def test_views_keep_track_of_the_tokens(old: Any, kinds: Any, new: Any, after: A
     assert regrouped(old, kinds, new) == after
 
 
+# compiled
+
+Run = Callable[[Any, Any], Any]
+
+
+class Compiles(Decoder):
+    """With a compiler that returns what `make` makes of the work, and a note of what is told."""
+
+    def __init__(self, make: Callable[[Run], Run] = lambda run: run, **options: Any) -> None:
+        self.times, self.told, self.make = 0, [], make
+        super().__init__(Model(), compiler=self._compile, uncompiled=self.told.append, **options)
+
+    told: list[str]
+
+    def _compile(self, work: Any, token: Any, place: Any) -> Run:
+        self.times += 1
+        return self.make(work)
+
+
+def test_it_is_compiled_once_a_second_sequence_begins_that_there_is_room_for() -> None:
+    decoder = Compiles()
+    decoder.go(prompt(), 40)
+    assert decoder.times == 0 and decoder.cached.cached >= 30, "it may be the only one"
+    before = decoder.cached.cached
+    decoder.go(prompt(), 30)
+    assert decoder.times == 1 and not decoder.why
+    assert decoder.cached.cached == before + 27, "all but the prompt and two that are computed both ways"
+    decoder.go(prompt(20), 30)
+    assert decoder.times == 1
+    assert next(iter(decoder.cached._forms.values())).work.plain is not None  # type: ignore[union-attr]
+
+
+def test_steps_before_it_is_compiled_are_not_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, marked = Compiles(), []
+    monkeypatch.setattr(decoder.cached, "_unsteady", lambda: marked.append(decoder.cached.cached))
+    decoder.go(prompt(), 30)
+    assert len(marked) >= 30 and max(marked) >= 20
+    decoder.go(prompt(), 3)
+    marked.clear()
+    decoder.go(decoder.go(prompt(), 1), 20)
+    assert not marked
+    monkeypatch.setattr(_prefix_compiled, "MOST_PENDING", 5)
+    short = Compiles()
+    monkeypatch.setattr(short.cached, "_unsteady", lambda: marked.append(short.cached.cached))
+    short.go(prompt(), 50)
+    assert max(marked) < 40, "where no second one comes"
+
+
+@pytest.mark.parametrize("when", ["at once", "in the first call", "wrong"])
+def test_what_can_not_be_compiled_is_as_it_was(when: str) -> None:
+    def make(run: Run) -> Run:
+        if when == "at once":
+            raise ValueError("no compiler")
+
+        def made(*args: Any) -> Any:
+            if when == "in the first call":
+                raise OSError("no compiler")
+            return [one * 1.1 for one in run(*args)]
+
+        return made
+
+    decoder = Compiles(make)
+    for _ in range(3):
+        decoder.go(prompt(), 25)
+    assert decoder.times == 1 and not decoder.why and len(decoder.told) == 1
+    assert ("differs by" if when == "wrong" else "no compiler") in decoder.told[0]
+    assert decoder.cached.cached >= 60
+
+
+def test_it_is_compiled_anew_where_more_room_is_needed_and_not_for_ever() -> None:
+    decoder = Compiles()
+    decoder.go(prompt(), 20)
+    for length in (20, 64, 64, 6, 64):
+        decoder.go(prompt(length), 20)
+    assert decoder.times == 2 and not decoder.why
+    work = next(iter(decoder.cached._forms.values())).work
+    assert work is not None and work.most == ROOM - 1 and work.plain is not None
+
+
+def test_what_is_compiled_is_recorded() -> None:
+    recorded: list[Callable[[], None]] = []
+
+    def capture(work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        recorded.append(work)
+        return work
+
+    decoder = Compiles(capture=capture)
+    decoder.go(prompt(), 20)
+    decoder.go(prompt(), 20)
+    assert not decoder.why and len(recorded) == 2
+
+
+@pytest.mark.parametrize("attend", [by_hand, fused])
+def test_the_compiler_of_torch_takes_it(attend: Callable[..., Any]) -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compile(work: Any, token: Any, place: Any) -> Any:
+        made = compiled(work, token, place)
+        return torch.compile(made._torchdynamo_orig_callable, backend=backend, fullgraph=True)
+
+    decoder = Decoder(Model(attend), compiler=compile)
+    for _ in range(2):
+        decoder.go(prompt(), 20)
+    assert not decoder.why and len(graphs) == 1
+    called = [str(node.target) for node in graphs[0].graph.nodes]
+    assert not any("bmm" in name for name in called), "products with one row are sums"
+    assert sum("sum.dim" in name for name in called) == (4 if attend is by_hand else 0)
+
+
 # the lever
 
 
@@ -903,10 +1018,19 @@ def test_it_is_for_inference_with_inputs_that_grow() -> None:
     assert "compiles" in found(compiled=True).why and "trains" in found("train").why
 
 
-def test_a_script_gives_the_same_tokens(tmp_path: Path) -> None:
+def test_it_is_compiled_where_something_can_be_and_not_where_a_recipe_does_not_say_so() -> None:
+    assert LEVER.variants(context(True)) == [{"compile": True}, {}]
+    assert LEVER.check({}) is None is LEVER.check({"compile": True})
+    assert all(LEVER.check(wrong) for wrong in ({"compile": False}, {"compile": 1}, {"mode": "default"}))
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_script_gives_the_same_tokens(compile: bool, tmp_path: Path) -> None:
     """Through the whole of it: a recipe, a process, the zoo's decode loop."""
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text('format = 1\nhotlap = "test"\n[[lever]]\nname = "kv-cache"\nrisk = "numeric"\n', encoding="utf-8")
+    settings = "[lever.settings]\ncompile = true\n" if compile else ""
+    text = f'format = 1\nhotlap = "test"\n[[lever]]\nname = "kv-cache"\nrisk = "numeric"\n{settings}'
+    recipe.write_text(text, encoding="utf-8")
     script = Path(__file__).parents[2] / "benchmarks" / "zoo" / "decode.py"
     bare = [sys.executable, str(script), "--tiny", "--steps", "48", "--log-every", "4"]
     options = ("run", "--recipe", str(recipe), "--out", str(tmp_path / "run"))

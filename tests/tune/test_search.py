@@ -204,7 +204,45 @@ def test_numbers_are_searched_while_they_gain(tune: Tune) -> None:
     assert machine.tries()[:2] == ["w", "w"]
 
 
+def test_one_that_can_win_little_and_is_slower_is_not_tried_with_other_settings(tune: Tune) -> None:
+    settings = ({"n": 1}, {"n": 2}, {"n": 3})
+    levers = [FakeLever(name, share, settings, searched=lambda _: True) for name, share in (("few", 0.06), ("w", 0.3))]
+    _, machine = tune(levers, lambda uses: 120.0 if uses else 100.0)
+    assert machine.tries() == ["w"] * 3 + ["few"]
+
+
+def test_one_that_wins_nothing_takes_no_place(tune: Tune) -> None:
+    """As levers that save memory, beside a lever whose bound is gone and which wins nothing any more by its share."""
+
+    class Gone(FakeLever):
+        def share(self, context: Context) -> float:
+            return self.claimed if context.diagnosis.bound == "launch" else 0.0
+
+    levers = [Gone("graphs", 0.5), FakeLever("blocks", 0.0, excludes=("graphs",))]
+    found, machine = tune(levers, factors(graphs=0.5), bound=lambda uses: "compute" if uses else "launch")
+    assert machine.tries() == ["graphs"] == kept(found)
+
+
 # leave-one-out, confirmation, budget
+
+
+def test_what_another_hides_is_left_out_after_it(tune: Tune) -> None:
+    """Both do the same, `half` for a cost of its own: `full` alone is the best, though it is worth least beside it."""
+
+    class Full(FakeLever):
+        def share(self, context: Context) -> float:
+            return 0.03 if "half" in context.active else 0.6
+
+    levers = [Full("full", 0.6), FakeLever("half", 0.7), FakeLever("third", 0.4)]
+
+    def step_ms(uses: Uses) -> float:
+        base = 50.0 if "half" in uses else 40.0 if "full" in uses else 100.0
+        return base * (0.5 if "third" in uses else 1.0)
+
+    found, machine = tune(levers, step_ms)
+    without = [trial.purpose for trial in machine.done if trial.purpose.startswith("without")]
+    assert without.index("without half") < without.index("without full")
+    assert kept(found) == ["full", "third"] and found.speedup == pytest.approx(5.0)
 
 
 def test_a_passenger_is_taken_out(tune: Tune) -> None:

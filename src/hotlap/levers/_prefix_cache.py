@@ -8,7 +8,7 @@ worked out op by op (`_prefix_rules`). A third call is as it was, and what it co
 no token may look at a later one. Calls of its own, with more tokens, show whether it does the same for those. Two more
 of the script's are computed both ways, and have to agree in all that they return. From then on, a call whose sequence
 is that of the call before and one token is computed from the caches. All others are as they were, and fill the caches
-anew.
+anew. That work may be compiled (`_prefix_compiled`), which then has to agree as well.
 
 Each call compares its tokens with those of the call before, for which the host waits, and looks whether the model, and
 the values of its weights by their versions, are as they were. Where a recording does the token's work, it is begun
@@ -27,6 +27,7 @@ from ._effects import PLAIN, strange, watched
 from ._forward_graph import Capture, apart, tried, without_cached_casts
 from ._model_state import Model
 from ._prefix_build import Builder, Looks, Row, TooLong
+from ._prefix_compiled import Compiler, Compiling
 from ._prefix_tape import Made, Tape, alike, beside, outside_of, taped
 from ._prefix_work import Ahead, Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
 
@@ -68,6 +69,7 @@ class CachedForward:
     """In place of a forward of `module`.
 
     capture: of CUDA graphs, see `Capture`, None on the host; fetcher: makes what reads from the device, see `Fetch`.
+    compiler: of the last token's work, None to leave it as it is; uncompiled: called with the reason where that fails.
     where: what a graph depends on, None where nothing can be recorded. unsteady: called in calls that take longer for
     it; gave_up: called with the reason, once, and whether any call had been computed from the caches by then.
     """
@@ -82,11 +84,13 @@ class CachedForward:
         gave_up: Callable[[str, bool], None],
         capture: Capture | None = None,
         fetcher: Callable[[], Fetch] = lambda: fetch,
+        compiler: Compiler | None = None,
+        uncompiled: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.calls = self.followed = self.cached = self.changes = 0
         self.given_up = False
         self._module, self._forward, self._capture = weakref.ref(module), forward, capture
-        self._fetcher = fetcher
+        self._fetcher, self._compiling = fetcher, Compiling(compiler, uncompiled)
         self._where, self._unsteady, self._gave_up = where, unsteady, gave_up
         self._forms: dict[Key, Form] = {}
         self._model: Model | None = None
@@ -119,6 +123,8 @@ class CachedForward:
         self.followed += follows
         if not follows:
             return self._begin(form, before, tokens, args, kwargs)
+        if form.work is not None and self._compiling.pending(form.work):
+            self._unsteady()
         if begun is not None and begun.output is not None:
             form.filled = True
             self.cached += 1
@@ -180,7 +186,16 @@ class CachedForward:
             return self._write_down(form, tokens, args, kwargs)
         if before is not None and before.shape == tokens.shape:  # a window that slides, which no call will go on with
             return self._forward(*args, **kwargs)
+        if form.work is not None and form.work.most > tokens.shape[1]:
+            self._compile(form, form.work, tokens)
         return self._fill(form, form.plan, tokens, args, kwargs)
+
+    def _compile(self, form: Form, work: Work, tokens: Any) -> None:
+        import torch
+
+        with torch.no_grad(), without_autocast(tokens.device):
+            if self._compiling.compile(form, work):
+                self._unsteady()
 
     def _look(self, args: Any, kwargs: Any) -> Any:
         """An ordinary call that is watched."""
@@ -266,8 +281,7 @@ class CachedForward:
         if work.proofs < PROOFS:
             self._unsteady()
             output = self._forward(*args, **kwargs)
-            self._own(lambda: self._prove(form, plan, work, tokens, output))
-            form.filled = True
+            form.filled = bool(self._own(lambda: self._proved(form, plan, work, tokens, output)))
             return output
         found = self._own(lambda: [self._together(form, work, self._last(work, tokens), length)])
         if found is None:
@@ -464,7 +478,7 @@ class CachedForward:
                 self._unsteady()
                 self._record(work)
             else:
-                work.made = work.run(work.token, work.place)
+                work.made = self._compiling.run(work)
         return work.made
 
     def _replayed(self, form: Form, work: Work, tokens: Any, same: Any) -> list[Any] | None:
@@ -484,7 +498,7 @@ class CachedForward:
     def _record(self, work: Work) -> None:
         """From here on a CUDA graph does it. What it writes is the same each time that it does."""
         assert self._capture is not None, "it is on a device"
-        expected = [one.clone() for one in work.run(work.token, work.place)]
+        expected = [one.clone() for one in self._compiling.run(work)]
         made: list[Any] = []
 
         def issue() -> None:
@@ -500,8 +514,9 @@ class CachedForward:
             raise Unfit(why)
         work.replay, work.made = replay, made
 
-    def _prove(self, form: Form, plan: Plan, work: Work, tokens: Any, output: Any) -> None:
-        """Compare what a call returned with what it is from the caches. Raises Unfit."""
+    def _proved(self, form: Form, plan: Plan, work: Work, tokens: Any, output: Any) -> bool:
+        """Compare what a call returned with what it is from the caches. Whether what was compiled may be right; else it
+        is not used any more, nor what it left in the caches. Raises Unfit."""
         from torch.utils import _pytree
 
         found = self._together(form, work, self._last(work, tokens), tokens.shape[1])
@@ -516,9 +531,15 @@ class CachedForward:
                 raise Unfit("it returns tensors of another kind")
             last = next(places)  # of the tokens before it, most were computed as a whole
             gap = gap_of(one, other, last.kinds.index(Row()) if Row() in last.kinds else None)
-            if not gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
-                raise Unfit(f"what it returns differs by {gap:.2%} from the whole")
+            if gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
+                continue
+            why = f"what it returns differs by {gap:.2%} from the whole"
+            if work.plain is None:
+                raise Unfit(why)
+            self._compiling.give_up(work, why)
+            return False
         work.proofs += 1
+        return True
 
     def _together(self, form: Form, work: Work, made: Sequence[Any], length: int) -> Any:
         """The output of a forward, the caller's own."""

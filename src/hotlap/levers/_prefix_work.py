@@ -63,11 +63,13 @@ class Plan:
 @dataclass
 class Work:
     """The last token's work, with room for `most` tokens. kept: what was returned for each token, by the tensors'
-    places in the output, None where only the last token's is; proofs: how often it agreed."""
+    places in the output, None where only the last token's is; proofs: how often it agreed; plain: what `run` was before
+    it was compiled, None where it is not."""
 
     builder: Builder
     most: int
     run: Callable[[Any, Any], Sequence[Any]]
+    plain: Callable[[Any, Any], Sequence[Any]] | None = None
     kept: list[Any] = field(default_factory=list)
     proofs: int = 0
     token: Any = None
@@ -79,7 +81,8 @@ class Work:
 @dataclass
 class Form:
     """Calls that differ in the tokens only. fetch: whether they go on with one another; tokens: of the call before;
-    filled: whether the caches hold what it computed; spec: how its output is put together."""
+    filled: whether the caches hold what it computed; compiled: how often its work was; spec: how its output is put
+    together."""
 
     fetch: Fetch
     tokens: Any = None
@@ -90,6 +93,7 @@ class Form:
     filled: bool = False
     limit: int | None = None
     unlike: int = 0
+    compiled: int = 0
     plain: list[Any] = field(default_factory=list)
     spec: Any = None
 

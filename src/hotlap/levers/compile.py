@@ -30,6 +30,7 @@ ORDER: Final = 20
 MODES: Final = ("default", "dynamic", "reduce-overhead", "max-autotune-no-cudagraphs")
 """torch.compile's own, and one for inputs of many shapes."""
 COMPILERS: Final = ("g++", "clang++", "c++")
+NO_COMPILER: Final = "no C++ compiler was found, which torch.compile needs on the CPU"
 LAUNCH_SHARE: Final = 0.9
 COMPUTE_SHARE: Final = 0.6
 
@@ -48,8 +49,8 @@ class Compile(_same_random.DrawsOtherwise):
             return Applies(False, "the script compiles the model itself")
         if any(root.sparse for root in facts.roots):
             return Applies(False, "the model has sparse embeddings, whose gradients torch.compile does not make")
-        if not context.cuda and not any(shutil.which(name) for name in COMPILERS):
-            return Applies(False, "no C++ compiler was found, which torch.compile needs on the CPU")
+        if not context.cuda and not compiler_there():
+            return Applies(False, NO_COMPILER)
         return Applies(True, f"{sum(root.modules for root in facts.roots)} modules run eagerly")
 
     def variants(self, context: Context) -> list[Settings]:
@@ -82,9 +83,7 @@ class Compile(_same_random.DrawsOtherwise):
         return "no_launch_cost" if settings.get("mode") == "reduce-overhead" else None
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        if environment.gpus or any(shutil.which(name) for name in COMPILERS):
-            return None
-        return "no C++ compiler was found, which torch.compile needs on the CPU"
+        return no_compiler(environment)
 
     def environment(self, settings: Settings) -> dict[str, str]:
         return _compile_cache.variables()
@@ -106,6 +105,16 @@ class Compile(_same_random.DrawsOtherwise):
         how = {"default": "", "dynamic": "dynamic=True"}.get(mode, f'mode="{mode}"')
         model = f"model.compile({how})"
         return f"{model}\ncross_entropy = torch.compile(F.cross_entropy)  # where it takes many logits"
+
+
+def compiler_there() -> bool:
+    """Whether torch.compile finds what it needs on the CPU."""
+    return any(shutil.which(name) for name in COMPILERS)
+
+
+def no_compiler(environment: "Environment") -> str | None:
+    """Why nothing can be compiled on a machine, as far as the machine alone tells; None if it can."""
+    return None if environment.gpus or compiler_there() else NO_COMPILER
 
 
 def _graphed(context: Context) -> bool:

@@ -5,19 +5,23 @@ values of those before it are kept.
 keys and values. What the forward does for the last token is worked out from two of its calls (`_prefix_cache`), and
 computed both ways before it counts; longer sequences are tried by calls of their own. Taken are causal models of one
 argument, the tokens (batch, length), and other arguments that are no tensors; a call whose tokens are not those of the
-call before and one more is computed as ever. On a GPU the token's work is one CUDA graph.
+call before and one more is computed as ever. On a GPU the token's work is one CUDA graph. With `compile` it is compiled
+when a second sequence begins that is as long as those before.
 
 Models that look at later tokens, that mix tokens in ways for which there is no rule (recurrent layers, convolutions,
 experts, padding masks as an argument), that draw random numbers or that keep something themselves leave it alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings, not_inference, not_taken_over
+from . import _compile_cache
+from ._base import Applies, Context, Lever, Settings, not_inference, not_taken_over, unknown
+from .compile import compiler_there, no_compiler
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
+    from hotlap.records.run import Environment
 
     from ._prefix_work import Fetch
 
@@ -55,9 +59,23 @@ class KvCache(Lever):
     def share(self, context: Context) -> float:
         return SHARE * context.share_of("forward")
 
+    def variants(self, context: Context) -> list[Settings]:
+        return [{"compile": True}, {}] if context.cuda or compiler_there() else [{}]
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        value = settings.get("compile", True)
+        wrong = None if value is True else f"compile must be true where it is given, not {value!r}"
+        return unknown(settings, ("compile",)) or wrong
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_compiler(environment) if settings else None
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        return _compile_cache.variables() if settings else {}
+
     def install(self, seams: "Seams", settings: Settings) -> None:
         def wrap(module: Any, forward: "Forward") -> "Forward":
-            return cached(module, forward, seams, self.name)
+            return cached(module, forward, seams, self.name, "compile" in settings)
 
         seams.wrap_forward(wrap, ORDER)
 
@@ -68,20 +86,24 @@ class KvCache(Lever):
             "y = F.scaled_dot_product_attention(q, keys[:, :, : place + 1], values[:, :, : place + 1])\n"
             "# in the loop, after the prompt:\n"
             "logits = model(tokens[:, -1:], place)"
-        )
+        ) + ("  # compiled: model = torch.compile(model)" if settings else "")
 
 
-def cached(module: Any, forward: "Forward", seams: "Seams", name: str) -> "Forward":
+def cached(module: Any, forward: "Forward", seams: "Seams", name: str, compile: bool = False) -> "Forward":
     """A forward of a module on one device that is computed from caches where it can be. Raises Refused."""
     from hotlap.agent.seams import Refused
 
+    from ._graph import scalars_on_host
     from ._prefix_cache import CachedForward
+    from ._prefix_compiled import compiled
     from ._prefix_work import fetch
 
     devices = {p.device for p in module.parameters()}
     if len(devices) != 1:
         raise Refused("the model is not on one device")
     device = devices.pop()
+    if compile:
+        scalars_on_host(module)
 
     def gave_up(why: str, used: bool) -> None:
         (seams.refuse if used else seams.leave_out)(name, why)
@@ -94,6 +116,8 @@ def cached(module: Any, forward: "Forward", seams: "Seams", name: str) -> "Forwa
         gave_up=gave_up,
         capture=(lambda work: _capture(work, device)) if device.type == "cuda" else None,
         fetcher=lambda: _fetch(device) if device.type == "cuda" else fetch,
+        compiler=compiled if compile else None,
+        uncompiled=lambda why: seams.refuse(name, why),
     )
 
 

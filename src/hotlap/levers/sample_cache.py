@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_EPOCH_S: Final = 60.0
 """A trial has to get through the first epoch before it sees a gain."""
+GREAT_SHARE: Final = 0.25
+"""Of the step: with less waiting for data, an epoch has to be that much shorter to be waited for."""
 SHARE_OF_MEMORY: Final = 0.4
 LEAST_SHARE: Final = 0.02
 PROVED: Final = 16
@@ -59,6 +61,9 @@ class SampleCache(Lever):
         epoch_s = (loader.epoch_batches or 0) * context.diagnosis.step_ms / 1000
         if epoch_s > MOST_EPOCH_S:
             return Applies(False, f"it helps after an epoch of about {epoch_s:.0f} s, which no trial reaches")
+        if epoch_s > MOST_EPOCH_S * share / GREAT_SHARE:
+            what = f"an epoch of about {epoch_s:.0f} s, and data takes only {share:.0%} of the step"
+            return Applies(False, f"it helps after {what}")
         need, memory, on_disk = _mib(loader), context.environment.memory_gib, _on_disk(context)
         if on_disk and (full := _rows.no_room(need * 2**20)):
             return Applies(False, f"its samples take {need} MiB of {memory:.0f} GiB of memory; {full}")

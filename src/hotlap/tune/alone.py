@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from hotlap.records import run as records
 from hotlap.records.tune import Kept, Trial
@@ -11,13 +12,16 @@ from .budget import BudgetSpent
 from .candidates import LEAST_GAIN, gain
 from .state import State
 
+MUCH_MORE: Final = 2.0
+
 
 def leave_one_out(state: State) -> None:
     """Take out each lever without which the step is no slower, those first that are expected to be worth least.
 
-    The last one in was measured just so, unless it came in together with others. One that others need is left in.
+    The last one in was measured just so, unless it came in together with others. One that others need is left in. What
+    another hides comes after all others: TF32 is worth nothing beside bfloat16, and may be worth more than that.
     """
-    open_levers = sorted(_to_measure(state), key=lambda kept: kept.predicted or 1.0)
+    open_levers = sorted(_to_measure(state), key=lambda kept: (_hidden(state, kept), kept.predicted or 1.0))
     for at, kept in enumerate(open_levers):
         try:
             _without(state, kept)
@@ -30,6 +34,18 @@ def leave_one_out(state: State) -> None:
 def _to_measure(state: State) -> list[Kept]:
     kept = [one for one in state.found.kept if one.leave_one_out is None]
     return kept[:-1] if kept and kept[-1] is state.found.kept[-1] and not kept[-1].together else kept
+
+
+def _hidden(state: State, kept: Kept) -> bool:
+    """Whether a lever could win more if one of the others were not there."""
+    lever, active = state.levers[kept.lever], dict(state.context(state.best).active)
+    beside = lever.share(state.context(state.best, active))
+    contexts = (
+        state.context(state.best, {name: use for name, use in active.items() if name != other.lever})
+        for other in state.found.kept
+        if other.lever != kept.lever
+    )
+    return any(lever.share(context) > MUCH_MORE * beside for context in contexts)
 
 
 def _without(state: State, kept: Kept) -> None:

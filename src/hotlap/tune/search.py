@@ -23,7 +23,7 @@ from hotlap.records.tune import Trial
 from .alone import leave_one_out
 from .attempt import UNSETTLED, Success, attempt, keep, noise_within, try_uses
 from .budget import LONG, QUIET, BudgetSpent, log_ratio
-from .candidates import LEAST_GAIN, Candidate, candidates, clashing, excluded, predict, together
+from .candidates import LEAST_GAIN, LEAST_SHARE, Candidate, candidates, clashing, excluded, predict, together
 from .confirm import confirm
 from .evidence import gaps
 from .fit import fit, fitted
@@ -291,7 +291,8 @@ class Search:
             self._in_place(lever, self._rivals(lever))
 
     def _rivals(self, lever: Lever) -> list[str]:
-        """The kept levers that alone keep this one out, and that promise no more than it does."""
+        """The kept levers that alone keep this one out, and that promise no more than it does; none where that is next
+        to nothing."""
         state = self.state
         active = state.context(state.best).active
         fixed = {use.name for use in state.given}
@@ -302,7 +303,8 @@ class Search:
         if excluded(state, lever, context) is not None:
             return []
         promised = max(state.levers[name].share(context) for name in clash)
-        return clash if lever.share(context) >= promised else []
+        least = 0.0 if state.objective.memory else LEAST_SHARE
+        return clash if lever.share(context) >= max(promised, least) else []
 
     def _in_place(self, lever: Lever, rivals: list[str]) -> None:
         state, incumbent = self.state, self.state.best

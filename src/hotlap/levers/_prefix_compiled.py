@@ -1,0 +1,89 @@
+"""Not a lever: the last token's work compiled, which is one graph of known shapes (`_prefix_build`).
+
+Compiling takes many seconds, and again where the caches grow, so it is done when a second sequence begins that there is
+room for. Until then steps are not steady ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ._forward_graph import tried
+from ._prefix_work import Form, Work
+
+MOST_PENDING: Final = 4096
+"""Tokens of a first sequence whose steps are marked as unsteady; one that is longer may be the only one."""
+MOST_COMPILED: Final = 3
+"""Of calls that differ in the tokens only: each has more room than the one before."""
+
+Compiler = Callable[[Any, Any, Any], Callable[[Any, Any], Sequence[Any]]]
+"""Of a `torch.fx.GraphModule`, a token and its place: it, compiled at its first call."""
+
+
+class Compiling:
+    """When to compile. failed: called with the reason, once; from then on nothing is compiled."""
+
+    def __init__(self, compiler: Compiler | None, failed: Callable[[str], None]) -> None:
+        self._compiler, self._failed = compiler, failed
+        self._pending = 0
+
+    def pending(self, work: Work) -> bool:
+        """Whether it will be compiled when the next sequence begins, as far as that can be known."""
+        self._pending += self._compiler is not None and work.plain is None
+        return self._compiler is not None and work.plain is None and self._pending <= MOST_PENDING
+
+    def compile(self, form: Form, work: Work) -> bool:
+        """A sequence begins, and the last one had room. Whether the work is now what the compiler makes of it, which
+        has to agree with the whole anew."""
+        if self._compiler is None or work.plain is not None or form.compiled >= MOST_COMPILED:
+            return False
+        form.compiled += 1
+        compiler = self._compiler
+        made, failed = tried(lambda: compiler(work.run, work.token, work.place))
+        if failed:
+            self.give_up(work, failed)
+            return False
+        work.plain, work.run = work.run, made
+        work.replay, work.proofs, self._pending = None, 0, 0
+        return True
+
+    def run(self, work: Work) -> Sequence[Any]:
+        """What the last token's work makes."""
+        if work.plain is None:
+            return work.run(work.token, work.place)
+        made, failed = tried(lambda: work.run(work.token, work.place))
+        if failed:
+            self.give_up(work, failed)
+            return work.run(work.token, work.place)
+        return made  # type: ignore[no-any-return]
+
+    def give_up(self, work: Work, why: str) -> None:
+        """From here on the work is as it was written down."""
+        if work.plain is not None:
+            work.run, work.plain = work.plain, None
+            work.replay, work.proofs = None, 0
+        if self._compiler is not None:
+            self._compiler = None
+            self._failed(f"the last token's work could not be compiled: {why}")
+
+
+def compiled(work: Any, token: Any, place: Any) -> Callable[[Any, Any], Sequence[Any]]:
+    """A `Compiler`. On a GPU a product with one row is left to libraries by Inductor; as a sum of products it is one
+    kernel with what is around it."""
+    import torch
+    from torch.fx.passes.shape_prop import ShapeProp
+
+    ops = torch.ops.aten
+    ShapeProp(work).propagate(token, place)
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(work.graph, {}))
+    for node in graph.find_nodes(op="call_function", target=ops.bmm.default):
+        one, other = node.args
+        if one.meta["tensor_meta"].shape[1] == 1:
+            with graph.inserting_before(node):
+                column = graph.call_function(ops.transpose.int, (one, 1, 2))
+                products = graph.call_function(ops.mul.Tensor, (column, other))
+                total = graph.call_function(ops.sum.dim_IntList, (products, [1], True))
+            node.replace_all_uses_with(total)
+            graph.erase_node(node)
+    module = torch.fx.GraphModule(work, graph)
+    return torch.compile(module.forward, fullgraph=True, dynamic=False)  # type: ignore[no-any-return]
