@@ -14,7 +14,7 @@ from tests.levers.contexts import ROOT, context
 from torch import nn
 from torch.nn import functional
 
-from hotlap.levers import _model_state, _prefix_compiled, _prefix_work
+from hotlap.levers import _model_state, _prefix_compiled, _prefix_filled, _prefix_work
 from hotlap.levers._base import Applies
 from hotlap.levers._prefix_build import COLUMN, Row
 from hotlap.levers._prefix_cache import CachedForward
@@ -889,6 +889,100 @@ def test_views_keep_track_of_the_tokens(old: Any, kinds: Any, new: Any, after: A
     assert regrouped(old, kinds, new) == after
 
 
+# how sequences begin, by a recording
+
+
+class Begins(Decoder):
+    """With recordings that do the work again, where `replay` is not another."""
+
+    def __init__(self, model: nn.Module, monkeypatch: pytest.MonkeyPatch, replay: Any = None, **options: Any) -> None:
+        self.refilled = 0
+        run = _prefix_filled.Recorded.run
+
+        def counted(recorded: Any, tokens: Any) -> Any:
+            self.refilled += 1
+            return run(recorded, tokens)
+
+        def capture(work: Callable[[], None]) -> Callable[[], None]:
+            work()
+            filling = "Recorded" in work.__qualname__
+            return replay if filling and replay is not None else work
+
+        monkeypatch.setattr(_prefix_filled.Recorded, "run", counted)
+        super().__init__(model, capture=capture, **options)
+
+
+@pytest.mark.parametrize("attend", CAUSAL)
+@pytest.mark.parametrize("end", [lambda head, x: head(x), lambda head, x: (head(x[:, -1]), None)])
+def test_sequences_of_a_length_begin_by_a_recording(
+    attend: Callable[..., Any], end: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = Begins(Model(attend, end), monkeypatch)
+    for _ in range(4):
+        decoder.go(prompt(), 15)
+    assert not decoder.why and decoder.refilled == 2, "the second one is recorded"
+    decoder.go(prompt(9), 15)
+    decoder.go(prompt(), 15)
+    assert not decoder.why and decoder.refilled == 3
+
+
+def test_what_it_returned_at_the_beginning_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Begins(Model(), monkeypatch)
+    for _ in range(3):
+        decoder.go(prompt(), 15)
+    first = prompt()
+    output = decoder.cached(first)
+    expected = output.clone()
+    decoder.go(prompt(9), 5)
+    decoder.go(prompt(), 5)
+    assert decoder.refilled == 3 and torch.equal(output, expected)
+
+
+@pytest.mark.parametrize("wrong", ["does nothing", "raises", "no room", "can not be captured"])
+def test_a_recording_of_the_beginning_that_is_none_is_not_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def spoils() -> None:
+        work = next(iter(decoder.cached._forms.values())).work
+        assert work is not None
+        for cache, _ in work.builder.caches.values():
+            cache.tensor.fill_(3.0)
+
+    replay = {"does nothing": spoils, "raises": fails}.get(wrong)
+    decoder = Begins(Model(), monkeypatch, replay, room=lambda size: wrong != "no room")
+    if wrong == "can not be captured":
+        monkeypatch.setattr(_prefix_filled.Plan, "figured", fails)  # in the capture only: the plan has been made
+        monkeypatch.setattr(_prefix_filled.Plan, "same_values", lambda self: True)
+        monkeypatch.setattr(_prefix_filled.Plan, "__post_init__", _without_figures)
+    for _ in range(4):
+        decoder.go(prompt(), 15)
+    assert not decoder.why and not decoder.refilled and decoder.cached.cached >= 40
+
+
+def _without_figures(plan: Any) -> None:
+    plan.done = [op.func for op in plan.ops]
+    plan.versions, plan.figures = plan._versions(), [0.0]
+
+
+@pytest.mark.parametrize("change", [
+    lambda m: m.layers[0].mlp[1].weight.data.mul_(1.5),
+    lambda m: m.mask.data.fill_(1.0),
+    lambda m: m.head.half().float(),
+])  # fmt: skip
+def test_a_recording_of_the_beginning_is_of_the_weights_as_they_are(
+    change: Callable[[Model], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = Begins(Model(), monkeypatch)
+    for _ in range(3):
+        decoder.go(prompt(), 15)
+    assert decoder.refilled == 1
+    change(decoder.model)
+    for _ in range(3):
+        decoder.go(prompt(), 15)
+    assert decoder.why or decoder.refilled >= 2
+
+
 # compiled
 
 Run = Callable[[Any, Any], Any]
@@ -977,8 +1071,8 @@ def test_what_is_compiled_is_recorded() -> None:
         return work
 
     decoder = Compiles(capture=capture)
-    decoder.go(prompt(), 20)
-    decoder.go(prompt(), 20)
+    for length in (6, 7, 8):
+        decoder.go(prompt(length), 20)
     assert not decoder.why and len(recorded) == 2
 
 

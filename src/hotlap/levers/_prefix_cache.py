@@ -28,6 +28,7 @@ from ._forward_graph import Capture, apart, tried, without_cached_casts
 from ._model_state import Model
 from ._prefix_build import Builder, Looks, Row, TooLong
 from ._prefix_compiled import Compiler, Compiling
+from ._prefix_filled import MOST_RECORDED, TIMES_OUTPUT, Filling, Recorded
 from ._prefix_tape import Made, Tape, alike, beside, outside_of, taped
 from ._prefix_work import Ahead, Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
 
@@ -69,7 +70,8 @@ class CachedForward:
     """In place of a forward of `module`.
 
     capture: of CUDA graphs, see `Capture`, None on the host; fetcher: makes what reads from the device, see `Fetch`.
-    compiler: of the last token's work, None to leave it as it is; uncompiled: called with the reason where that fails.
+    room: whether so many bytes fit on the device. compiler: of the last token's work, None to leave it as it is;
+    uncompiled: called with the reason where that fails.
     where: what a graph depends on, None where nothing can be recorded. unsteady: called in calls that take longer for
     it; gave_up: called with the reason, once, and whether any call had been computed from the caches by then.
     """
@@ -86,10 +88,12 @@ class CachedForward:
         fetcher: Callable[[], Fetch] = lambda: fetch,
         compiler: Compiler | None = None,
         uncompiled: Callable[[str], None] = lambda why: None,
+        room: Callable[[int], bool] = lambda size: True,
     ) -> None:
         self.calls = self.followed = self.cached = self.changes = 0
         self.given_up = False
         self._module, self._forward, self._capture = weakref.ref(module), forward, capture
+        self._room = room
         self._fetcher, self._compiling = fetcher, Compiling(compiler, uncompiled)
         self._where, self._unsteady, self._gave_up = where, unsteady, gave_up
         self._forms: dict[Key, Form] = {}
@@ -180,7 +184,8 @@ class CachedForward:
     # a call that begins a sequence
 
     def _begin(self, form: Form, before: Any, tokens: Any, args: Any, kwargs: Any) -> Any:
-        form.filled = False
+        form.filled, again = False, tokens.shape[1] in form.begun
+        form.begun.add(tokens.shape[1])
         if form.plan is None:
             self._unsteady()
             return self._write_down(form, tokens, args, kwargs)
@@ -188,7 +193,7 @@ class CachedForward:
             return self._forward(*args, **kwargs)
         if form.work is not None and form.work.most > tokens.shape[1]:
             self._compile(form, form.work, tokens)
-        return self._fill(form, form.plan, tokens, args, kwargs)
+        return self._fill(form, form.plan, tokens, args, kwargs, again)
 
     def _compile(self, form: Form, work: Work, tokens: Any) -> None:
         import torch
@@ -400,47 +405,57 @@ class CachedForward:
             raise Unfit("tokens look at later ones")
         return not failed
 
-    def _fill(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> Any:
-        """An ordinary call, of which keys and values are kept, and what it returns for each token."""
+    def _fill(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any, again: bool = False) -> Any:
+        """An ordinary call, of which keys and values are kept, and what it returns for each token. again: a sequence
+        begins with it, and one has begun with this length before."""
+        length = tokens.shape[1]
+        recorded = None if form.work is None else form.work.recorded.get(length)
+        if recorded is not None:
+            output = self._own(lambda: self._refill(form, recorded, tokens))
+            return self._forward(*args, **kwargs) if output is None else output[0]
         if not self._own(lambda: self._ready(form, plan, tokens, args, kwargs)):
             return self._forward(*args, **kwargs)
-        length = tokens.shape[1]
         work = form.work
         assert work is not None, "it is ready"
-        sources: dict[int, list[Any]] = {}
-        for cache, _ in work.builder.caches.values():
-            sources.setdefault(cache.made.op, []).append(cache)
-        ahead = Ahead(work.builder.looks)
-
-        def seen(at: int, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-            if at in sources and at < len(plan.ops) and func is plan.done[at]:
-                self._own(lambda: keep(at, out))
-            ahead.see(at, func, args, kwargs, out)
-
-        def keep(at: int, out: Any) -> None:
-            for cache in sources.get(at, ()):
-                into = cache.tensor.narrow(cache.dim, 0, length)
-                into.copy_(out[cache.made.out] if isinstance(out, (tuple, list)) else out)
-                cache.tensor.narrow(cache.dim, length, work.most - length).zero_()  # it may be infinite
-
-        tape = Tape(tokens)
-        with without_cached_casts(), taped(tape, seen):
-            output = self._forward(*args, **kwargs)
-        if not self.given_up and ahead.any():
-            self._give_up("tokens look at later ones")
-        if self.given_up:
+        filling = Filling(plan, work, length)
+        output = filling.run(self._forward, tokens, args, kwargs)
+        why = self._own(lambda: filling.failed or "tokens look at later ones" * filling.ahead.any())
+        if why or self.given_up:
+            self._give_up(why or "")
             return output
-        leaves, plain, _ = taken_apart(output)
-        tensors = [leaf for leaf in leaves if leaf is not None]
-        if not alike(plan.ops, tape, length) or plain != form.plain or len(tensors) != len(plan.outputs):
+        tensors = filling.as_known(form.plain, output)
+        if tensors is None:
             self._own(lambda: self._anew(form, "it does other ops than when it was written down"))
             return output
-        work.kept = self._own(lambda: [
-            room(work, one, leaf) if Row() in one.kinds else None
-            for one, leaf in zip(work.builder.results, tensors, strict=True)
-        ]) or []  # fmt: skip
-        form.filled = True
+        self._own(lambda: work.keep(tensors))
+        form.filled = not self.given_up
+        new = length not in work.recorded and len(work.recorded) < MOST_RECORDED
+        if again and new and form.filled and self._capture is not None:
+            self._own(lambda: self._record_filling(work, Recorded(filling, tokens, args, kwargs), form.plain, tensors))
         return output
+
+    def _refill(self, form: Form, recorded: Recorded, tokens: Any) -> list[Any] | None:
+        """The same by a recording; None where it is of other weights. Raises Unfit."""
+        looks_ahead, same = recorded.run(tokens)
+        if looks_ahead:
+            raise Unfit("tokens look at later ones")
+        if not same:
+            self._forget()
+            return None
+        assert form.work is not None, "it was recorded"
+        form.work.keep(recorded.tensors)
+        form.filled = True
+        return [self._put_together(form, [tensor.clone() for tensor in recorded.tensors])]
+
+    def _record_filling(self, work: Work, recorded: Recorded, plain: Sequence[Any], made: Sequence[Any]) -> None:
+        """From here on, sequences that begin with this length fill the caches by a recording, where that does the same
+        as the ordinary call just did."""
+        self._unsteady()
+        assert self._capture is not None, "it is on a device"
+        takes = TIMES_OUTPUT * sum(tensor.nbytes for tensor in made)
+        length = recorded.length
+        done = self._room(takes) and recorded.record(self._forward, self._capture, plain, made)
+        work.recorded[length] = recorded if done else None
 
     def _anew(self, form: Form, why: str) -> None:
         """Two calls are written down again. Raises Unfit where that was so often."""
@@ -543,8 +558,6 @@ class CachedForward:
 
     def _together(self, form: Form, work: Work, made: Sequence[Any], length: int) -> Any:
         """The output of a forward, the caller's own."""
-        from torch.utils import _pytree
-
         found = []
         for last, one, kept in zip(made, work.builder.results, work.kept, strict=True):
             if kept is None:
@@ -553,7 +566,13 @@ class CachedForward:
             dim = one.kinds.index(Row())
             kept.narrow(dim, length - 1, 1).copy_(last)
             found.append(copy(kept.narrow(dim, 0, length), dim))
-        leaves, rest = [], iter(found)
+        return self._put_together(form, found)
+
+    def _put_together(self, form: Form, tensors: Sequence[Any]) -> Any:
+        """The output of a forward, of its tensors."""
+        from torch.utils import _pytree
+
+        leaves, rest = [], iter(tensors)
         for where, plain in zip(form.outputs, form.plain, strict=True):
             leaves.append(plain if where is None else next(rest))
         return _pytree.tree_unflatten(leaves, form.spec)

@@ -36,20 +36,20 @@ class Plan:
 
     def __post_init__(self) -> None:
         self.done = [op.func for op in self.ops]
-        self.versions, self.figures = self._versions(), self._figures()
+        self.versions, self.figures = self._versions(), self.figured().tolist()
 
     def _versions(self) -> list[int]:
         return [tensor._version for tensor in self.outside]
 
-    def _figures(self) -> list[float]:
-        """That tell values apart without keeping them: a norm, and two sums."""
+    def figured(self) -> Any:
+        """What tells values of the weights apart without keeping them, (3,), float64: a norm, and two sums."""
         import torch
 
         weights = [tensor.detach() for tensor in self.outside if tensor.dtype.is_floating_point]
         if not weights:
-            return []
+            return torch.zeros(3, dtype=torch.float64, device=self.outside[0].device if self.outside else None)
         sums = [torch.stack([w.flatten()[::step].sum().double() for w in weights]).sum() for step in STRIDES]
-        return torch.stack([torch.nn.utils.get_total_norm(weights).double(), *sums]).tolist()  # type: ignore[no-any-return]
+        return torch.stack([torch.nn.utils.get_total_norm(weights).double(), *sums])
 
     def same(self) -> bool:
         """Whether nothing was written to the weights, as far as their versions tell."""
@@ -57,14 +57,15 @@ class Plan:
 
     def same_values(self) -> bool:
         """The same by figures, which what is written to `weight.data` changes as well."""
-        return repr(self.figures) == repr(self._figures())
+        return repr(self.figures) == repr(self.figured().tolist())
 
 
 @dataclass
 class Work:
     """The last token's work, with room for `most` tokens. kept: what was returned for each token, by the tensors'
     places in the output, None where only the last token's is; proofs: how often it agreed; plain: what `run` was before
-    it was compiled, None where it is not."""
+    it was compiled, None where it is not; recorded: forwards that fill the caches, by the length (`_prefix_filled`),
+    None where that failed."""
 
     builder: Builder
     most: int
@@ -76,13 +77,19 @@ class Work:
     place: Any = None
     replay: Callable[[], None] | None = None
     made: Sequence[Any] = ()
+    recorded: dict[int, Any] = field(default_factory=dict)
+
+    def keep(self, tensors: Sequence[Any]) -> None:
+        """What a forward over a whole sequence returned: of each token, where that is returned."""
+        pairs = zip(self.builder.results, tensors, strict=True)
+        self.kept = [room(self, one, tensor) if Row() in one.kinds else None for one, tensor in pairs]
 
 
 @dataclass
 class Form:
     """Calls that differ in the tokens only. fetch: whether they go on with one another; tokens: of the call before;
-    filled: whether the caches hold what it computed; compiled: how often its work was; spec: how its output is put
-    together."""
+    filled: whether the caches hold what it computed; compiled: how often its work was; begun: lengths that sequences
+    began with; spec: how its output is put together."""
 
     fetch: Fetch
     tokens: Any = None
@@ -94,6 +101,7 @@ class Form:
     limit: int | None = None
     unlike: int = 0
     compiled: int = 0
+    begun: set[int] = field(default_factory=set)
     plain: list[Any] = field(default_factory=list)
     spec: Any = None
 
@@ -169,9 +177,15 @@ class Ahead:
 
     def any(self) -> bool:
         """Waits for the device."""
+        return self._failed or bool(self._found and self.found(self._found[0].device))
+
+    def found(self, device: Any) -> Any:
+        """The same on the device that computes it, (). Raises ValueError where that is not known."""
         import torch
 
-        return self._failed or bool(self._found and torch.stack(self._found).any())
+        if self._failed:
+            raise ValueError("it is not known whether tokens look at later ones")
+        return torch.stack(self._found or [torch.zeros((), dtype=torch.bool, device=device)]).any()
 
 
 def _ahead(look: Looks, func: Any, args: Any, kwargs: Any, out: Any) -> Any:

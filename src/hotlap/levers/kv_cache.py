@@ -116,6 +116,7 @@ def cached(module: Any, forward: "Forward", seams: "Seams", name: str, compile: 
         gave_up=gave_up,
         capture=(lambda work: _capture(work, device)) if device.type == "cuda" else None,
         fetcher=lambda: _fetch(device) if device.type == "cuda" else fetch,
+        room=lambda size: _room(size, device),
         compiler=compiled if compile else None,
         uncompiled=lambda why: seams.refuse(name, why),
     )
@@ -138,6 +139,12 @@ def _capture(work: Any, device: Any) -> Any:
     from .graph_optimizer import capture
 
     return capture(work, device)
+
+
+def _room(size: int, device: Any) -> bool:
+    from .graph_optimizer import room
+
+    return room(size, device)
 
 
 def _fetch(device: Any) -> "Fetch":
