@@ -1112,6 +1112,28 @@ def test_it_is_for_inference_with_inputs_that_grow() -> None:
     assert "compiles" in found(compiled=True).why and "trains" in found("train").why
 
 
+@pytest.mark.parametrize("large", [1, 1 << 22])
+def test_a_vocabulary_of_an_odd_size_is_widened_in_half_precision(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prefix_compiled, "LARGE", large)
+    monkeypatch.setattr(torch, "compile", lambda forward, **_: forward)
+    model, made = Model(), []
+
+    def forward(tokens: Any) -> Any:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            return model(tokens)
+
+    def compile(work: Any, token: Any, place: Any) -> Any:
+        made.append(compiled(work, token, place))
+        return made[0]
+
+    decoder = Decoder(model, forward, compiler=compile)
+    for _ in range(3):
+        decoder.go(prompt(), 20, most=0.05)
+    assert not decoder.why and len(made) == 1
+    wide = [node for node in made[0].__self__.graph.nodes if "slice" in str(node.target)]
+    assert len(wide) == (large == 1) and all(node.args[3] == VOCAB for node in wide)
+
+
 def test_it_is_compiled_where_something_can_be_and_not_where_a_recipe_does_not_say_so() -> None:
     assert LEVER.variants(context(True)) == [{"compile": True}, {}]
     assert LEVER.check({}) is None is LEVER.check({"compile": True})
