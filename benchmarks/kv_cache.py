@@ -1,11 +1,13 @@
-"""The lever kv-cache: text that a model without a cache makes, as it is and with keys and values kept, side by side.
+"""The lever kv-cache: text that a model without a cache makes, as it is, with keys and values kept, and with the
+token's work compiled as well, side by side.
 
     python benchmarks/kv_cache.py --out benchmarks/results/kv-cache-cpu.json
     python benchmarks/kv_cache.py --device cuda --dim 768 --heads 12 --layers 12 --out OUT.json
 
-Each round completes the same prompts both ways, every second round in the other order; what the model returns for each
-token is compared. Milliseconds a token over a whole text (`--new` tokens behind a prompt), the loop's own choice of the
-token and the ordinary call on the prompt included; the first texts, which find out and prove, are not counted.
+Each round completes the same prompts all three ways, every second round in the other order; what the model returns for
+each token is compared. Milliseconds a token over a whole text (`--new` tokens behind a prompt), the loop's own choice
+of the token and the ordinary call on the prompt included; the first texts, which find out, compile and prove, are not
+counted.
 """
 
 import argparse
@@ -60,17 +62,21 @@ def gap(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
 def measured(args: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(0)
     model = GPT(args.vocab, args.prompt + args.new, args.dim, args.heads, args.layers).to(args.device).eval()
-    with_cache = cached(model, model.forward, Seams(), "kv-cache")  # type: ignore[arg-type]
-    prompts = [torch.randint(args.vocab, (args.batch, args.prompt), device=args.device) for _ in range(args.rounds + 2)]
-    for tokens in prompts[:2]:
-        text(with_cache, tokens, args.new)
-    text(model, prompts[0], args.new)
+    prompts = [torch.randint(args.vocab, (args.batch, args.prompt), device=args.device) for _ in range(args.rounds + 3)]
+    ways: dict[str, Forward] = {"bare": model}
+    for name, compile in (("cached", False), ("compiled", True)):
+        ways[name] = cached(model, model.forward, Seams(), "kv-cache", compile)  # type: ignore[arg-type]
+    for forward in ways.values():
+        for tokens in prompts[:3]:
+            text(forward, tokens, args.new)
     rows = []
-    for number, tokens in enumerate(prompts[2:]):
-        ways: list[Forward] = [model, with_cache]
-        found = {way: text(way, tokens, args.new) for way in (ways if number % 2 == 0 else ways[::-1])}
-        bare, ours = found[model], found[with_cache]
-        row = {"bare_ms": bare[0], "cached_ms": ours[0], "ratio": bare[0] / ours[0], "gap": gap(ours[1], bare[1])}
+    for number, tokens in enumerate(prompts[3:]):
+        order = list(ways) if number % 2 == 0 else list(ways)[::-1]
+        found = {name: text(ways[name], tokens, args.new) for name in order}
+        bare_ms, bare = found["bare"]
+        row = {f"{name}_ms": found[name][0] for name in ways}
+        row |= {f"{name}_ratio": bare_ms / found[name][0] for name in ("cached", "compiled")}
+        row |= {f"{name}_gap": gap(found[name][1], bare) for name in ("cached", "compiled")}
         rows.append({name: float(f"{value:.3g}") for name, value in row.items()})
         print(json.dumps(rows[-1]), flush=True)
     cuda = torch.device(args.device).type == "cuda"
@@ -81,7 +87,8 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if cuda else f"cpu, {len(os.sched_getaffinity(0))} cores",
         "threads": torch.get_num_threads(),
         "sizes": {name: getattr(args, name) for name in ("vocab", "dim", "heads", "layers", "batch", "prompt", "new")},
-        "ratio": {"median": statistics.median(row["ratio"] for row in rows), "rounds": rows},
+        "ratio": {name: statistics.median(row[f"{name}_ratio"] for row in rows) for name in ("cached", "compiled")},
+        "rounds": rows,
     }
 
 
@@ -102,7 +109,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     found = measured(args)
-    print(f"{found['ratio']['median']:.2f}x")
+    print(", ".join(f"{name} {ratio:.2f}x" for name, ratio in found["ratio"].items()))
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

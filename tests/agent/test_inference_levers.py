@@ -35,6 +35,7 @@ def test_evaluation_loaders_of_a_training_command_stay_as_they_are(runner: Runne
     check_clean(ran)
     assert sorted((one.training, one.workers) for one in ran.facts.loaders) == [(False, 0), (True, 1)]
     assert ran.facts.feeding is not None and ran.facts.feeding.training
+    assert in_use(ran) == ["loader-workers"], "it acted before the first step"
 
 
 @pytest.mark.parametrize(

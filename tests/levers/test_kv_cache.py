@@ -1135,16 +1135,17 @@ def test_a_vocabulary_of_an_odd_size_is_widened_in_half_precision(large: int, mo
 
 
 def test_it_is_compiled_where_something_can_be_and_not_where_a_recipe_does_not_say_so() -> None:
-    assert LEVER.variants(context(True)) == [{"compile": True}, {}]
-    assert LEVER.check({}) is None is LEVER.check({"compile": True})
-    assert all(LEVER.check(wrong) for wrong in ({"compile": False}, {"compile": 1}, {"mode": "default"}))
+    assert LEVER.variants(context(True)) == [{"compile": True}, {"compile": False}]
+    assert LEVER.check({"compile": False}) is None is LEVER.check({"compile": True})
+    assert all(LEVER.check(wrong) for wrong in ({}, {"compile": 1}, {"mode": "default"}))
+    assert LEVER.environment({"compile": True}) and not LEVER.environment({"compile": False})
 
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_script_gives_the_same_tokens(compile: bool, tmp_path: Path) -> None:
     """Through the whole of it: a recipe, a process, the zoo's decode loop."""
     recipe = tmp_path / "recipe.toml"
-    settings = "[lever.settings]\ncompile = true\n" if compile else ""
+    settings = f"[lever.settings]\ncompile = {str(compile).lower()}\n"
     text = f'format = 1\nhotlap = "test"\n[[lever]]\nname = "kv-cache"\nrisk = "numeric"\n{settings}'
     recipe.write_text(text, encoding="utf-8")
     script = Path(__file__).parents[2] / "benchmarks" / "zoo" / "decode.py"

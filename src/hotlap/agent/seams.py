@@ -181,8 +181,9 @@ class Seams:
         return sum(len(requests) for requests in registered)
 
     def begun(self) -> None:
-        """The loop begins: levers that ask for no seam have been in since the start."""
-        for lever in self._whole:
+        """The loop begins: levers that ask for no seam have been in since the start, and others, such as those that
+        change loaders, may have changed something before."""
+        for lever in [*self._whole, *sorted(self._acted - {*self._whole} - self._out)]:
             self._note(lever)
 
 

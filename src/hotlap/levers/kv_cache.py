@@ -60,22 +60,22 @@ class KvCache(Lever):
         return SHARE * context.share_of("forward")
 
     def variants(self, context: Context) -> list[Settings]:
-        return [{"compile": True}, {}] if context.cuda or compiler_there() else [{}]
+        return [{"compile": how} for how in (True, False) if not how or context.cuda or compiler_there()]
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
-        value = settings.get("compile", True)
-        wrong = None if value is True else f"compile must be true where it is given, not {value!r}"
+        value = settings.get("compile")
+        wrong = None if isinstance(value, bool) else f"compile must be true or false, not {value!r}"
         return unknown(settings, ("compile",)) or wrong
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_compiler(environment) if settings else None
+        return no_compiler(environment) if settings["compile"] else None
 
     def environment(self, settings: Settings) -> dict[str, str]:
-        return _compile_cache.variables() if settings else {}
+        return _compile_cache.variables() if settings["compile"] else {}
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         def wrap(module: Any, forward: "Forward") -> "Forward":
-            return cached(module, forward, seams, self.name, "compile" in settings)
+            return cached(module, forward, seams, self.name, settings["compile"])
 
         seams.wrap_forward(wrap, ORDER)
 
@@ -86,7 +86,7 @@ class KvCache(Lever):
             "y = F.scaled_dot_product_attention(q, keys[:, :, : place + 1], values[:, :, : place + 1])\n"
             "# in the loop, after the prompt:\n"
             "logits = model(tokens[:, -1:], place)"
-        ) + ("  # compiled: model = torch.compile(model)" if settings else "")
+        ) + ("  # compiled: model = torch.compile(model)" if settings.get("compile") else "")
 
 
 def cached(module: Any, forward: "Forward", seams: "Seams", name: str, compile: bool = False) -> "Forward":
