@@ -1,6 +1,7 @@
 """`kv-cache`: what is computed from the caches is what the whole gives, and what can't be is left alone."""
 
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -926,6 +927,63 @@ def test_sequences_of_a_length_begin_by_a_recording(
     assert not decoder.why and decoder.refilled == 3
 
 
+def test_now_and_then_a_sequence_begins_by_an_ordinary_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is nowhere where the model is looked at, such as a variable of the environment, shows there."""
+
+    class Scaled(Model):
+        def hidden(self, tokens: Any) -> Any:
+            return super().hidden(tokens) * float(os.environ["HOTLAP_TEST_SCALE"])
+
+    monkeypatch.setenv("HOTLAP_TEST_SCALE", "1.0")
+    monkeypatch.setattr(_prefix_filled, "TRUSTED", 3)
+    decoder = Begins(Scaled(), monkeypatch)
+    for _ in range(4):
+        decoder.go(prompt(), 15)
+    assert decoder.refilled == 2
+    monkeypatch.setenv("HOTLAP_TEST_SCALE", "2.0")
+    decoder.go(prompt(), 15)
+    form = next(iter(decoder.cached._forms.values()))
+    assert form.unlike == 1 and decoder.refilled == 2 and not decoder.why, "its ops have other numbers now"
+
+
+def test_an_error_of_the_scripts_own_in_a_recording_is_not_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(Exception):
+        pass
+
+    def fails() -> None:
+        raise Own
+
+    decoder = Begins(Model(), monkeypatch, fails)
+    for _ in range(3):
+        decoder.go(prompt(), 15)
+    assert not decoder.why and not decoder.refilled
+
+
+def test_an_interrupt_while_a_beginning_is_recorded_leaves_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoils() -> None:
+        work = next(iter(decoder.cached._forms.values())).work
+        assert work is not None
+        for cache, _ in work.builder.caches.values():
+            cache.tensor.fill_(3.0)
+        raise KeyboardInterrupt
+
+    decoder = Begins(Model(), monkeypatch, spoils)
+    decoder.go(prompt(), 15)
+    first = prompt()
+    with pytest.raises(KeyboardInterrupt):
+        decoder.cached(first)
+    decoder.go(torch.cat([first, first[:, :1]], dim=1), 10)
+    assert not decoder.why
+
+
+def test_what_is_returned_has_the_form_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Begins(Model(end=lambda head, x: {"long" if x.shape[1] > 12 else "short": head(x)}), monkeypatch)
+    for _ in range(2):
+        decoder.go(prompt(), 5)
+        decoder.go(prompt(10), 5)
+    assert list(decoder.cached(prompt(9))) == ["short"] and list(decoder.cached(prompt(14))) == ["long"]
+
+
 def test_what_it_returned_at_the_beginning_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = Begins(Model(), monkeypatch)
     for _ in range(3):
@@ -1052,6 +1110,33 @@ def test_what_can_not_be_compiled_is_as_it_was(when: str) -> None:
     assert decoder.cached.cached >= 60
 
 
+def test_what_is_compiled_and_can_not_be_captured_is_recorded_as_it_was() -> None:
+    def capture(work: Callable[[], None]) -> Callable[[], None]:
+        if decoder.times == 1 and not decoder.told:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        work()
+        return work
+
+    decoder = Compiles(capture=capture)
+    for length in (6, 7, 8):
+        decoder.go(prompt(length), 20)
+    work = next(iter(decoder.cached._forms.values())).work
+    assert work is not None and work.replay is not None and work.plain is None
+    assert not decoder.why and len(decoder.told) == 1 and "captured" in decoder.told[0]
+
+
+def test_steps_are_steady_where_nothing_will_be_compiled_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prefix_compiled, "MOST_COMPILED", 1)
+    decoder, marked = Compiles(), []
+    decoder.go(prompt(), 20)
+    decoder.go(prompt(), 70)  # with more room
+    assert decoder.times == 1
+    decoder.go(prompt(9), 3)
+    monkeypatch.setattr(decoder.cached, "_unsteady", lambda: marked.append(1))
+    decoder.go(prompt(), 40)
+    assert not marked and not decoder.why
+
+
 def test_it_is_compiled_anew_where_more_room_is_needed_and_not_for_ever() -> None:
     decoder = Compiles()
     decoder.go(prompt(), 20)
@@ -1115,6 +1200,7 @@ def test_it_is_for_inference_with_inputs_that_grow() -> None:
 @pytest.mark.parametrize("large", [1, 1 << 22])
 def test_a_vocabulary_of_an_odd_size_is_widened_in_half_precision(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_prefix_compiled, "LARGE", large)
+    monkeypatch.setattr(_prefix_compiled, "WIDENED_ON", {"cpu"})
     monkeypatch.setattr(torch, "compile", lambda forward, **_: forward)
     model, made = Model(), []
 

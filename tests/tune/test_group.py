@@ -62,6 +62,19 @@ def test_a_lever_that_could_not_be_put_in_is_known_by_name(tune: Tune) -> None:
     assert sorted(kept(found)) == list("abde") and found.dropped["c"].why == "refused: c could not be put in: no"
 
 
+def test_one_that_says_no_by_name_is_tried_with_its_other_settings(tune: Tune) -> None:
+    """As where what is in the way is that nothing can be compiled."""
+    lever = FakeLever("cache", 0.9, ({"compile": True}, {"compile": False}))
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        no = uses.get("cache", {}).get("compile")
+        return ("refused", "cache could not be compiled") if no else ("measured", "")
+
+    found, machine = tune([lever, FakeLever("bf16", 0.4)], factors(cache=0.1, bf16=0.8), outcome=outcome)
+    assert {one.lever: one.settings for one in found.kept} == {"cache": {"compile": False}, "bf16": {}}
+    assert machine.tries() == ["cache + bf16"] * 2
+
+
 def test_of_two_the_one_that_was_not_refused_is_tried_alone(tune: Tune) -> None:
     """nanoGPT on an H200: the lever that was refused cost 39 and 26 of 394 seconds."""
     found, machine = tune(

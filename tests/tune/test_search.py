@@ -187,6 +187,16 @@ def test_a_lever_that_hung_is_not_tried_with_other_settings(tune: Tune) -> None:
     assert machine.tries() == ["w"] and found.dropped["w"].why == "timeout: 30 s"
 
 
+def test_one_that_hung_when_it_compiled_is_tried_without(tune: Tune) -> None:
+    lever = single("cache", 0.9, choices=({"compile": True}, {"compile": False}))
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        return ("timeout", "") if uses.get("cache", {}).get("compile") else ("measured", "")
+
+    found, machine = tune([lever], factors(cache=0.1), outcome=outcome, budget=4000.0)
+    assert machine.tries() == ["cache"] * 2 and found.kept[0].settings == {"compile": False}
+
+
 def test_a_trial_that_the_budget_ended_is_not_held_against_its_lever(tune: Tune) -> None:
     found, _ = tune(
         [FakeLever("a", 0.8)], factors(), budget=80.0,
@@ -223,6 +233,13 @@ def test_one_that_wins_nothing_takes_no_place(tune: Tune) -> None:
     assert machine.tries() == ["graphs"] == kept(found)
 
 
+def test_where_the_first_number_wins_little_both_neighbours_are_tried(tune: Tune) -> None:
+    lever = FakeLever("w", 0.08, tuple({"n": n} for n in (2, 3, 1)), searched=lambda _: True)
+    times = {1: 91.0, 2: 95.0, 3: 110.0}
+    found, _ = tune([lever], lambda uses: times[uses["w"]["n"]] if uses else 100.0)
+    assert [item.settings for item in found.kept] == [{"n": 1}]
+
+
 # leave-one-out, confirmation, budget
 
 
@@ -233,7 +250,11 @@ def test_what_another_hides_is_left_out_after_it(tune: Tune) -> None:
         def share(self, context: Context) -> float:
             return 0.03 if "half" in context.active else 0.6
 
-    levers = [Full("full", 0.6), FakeLever("half", 0.7), FakeLever("third", 0.4)]
+    class Half(FakeLever):
+        def share(self, context: Context) -> float:
+            return 0.35 if "full" in context.active else 0.75
+
+    levers = [Half("half", 0.7), Full("full", 0.6), FakeLever("third", 0.4)]
 
     def step_ms(uses: Uses) -> float:
         base = 50.0 if "half" in uses else 40.0 if "full" in uses else 100.0

@@ -8,7 +8,8 @@ worked out op by op (`_prefix_rules`). A third call is as it was, and what it co
 no token may look at a later one. Calls of its own, with more tokens, show whether it does the same for those. Two more
 of the script's are computed both ways, and have to agree in all that they return. From then on, a call whose sequence
 is that of the call before and one token is computed from the caches. All others are as they were, and fill the caches
-anew. That work may be compiled (`_prefix_compiled`), which then has to agree as well.
+anew; on a GPU a CUDA graph may do that (`_prefix_filled`). The token's work may be compiled (`_prefix_compiled`), which
+then has to agree as well.
 
 Each call compares its tokens with those of the call before, for which the host waits, and looks whether the model, and
 the values of its weights by their versions, are as they were. Where a recording does the token's work, it is begun
@@ -28,7 +29,7 @@ from ._forward_graph import Capture, apart, tried, without_cached_casts
 from ._model_state import Model
 from ._prefix_build import Builder, Looks, Row, TooLong
 from ._prefix_compiled import Compiler, Compiling
-from ._prefix_filled import MOST_RECORDED, TIMES_OUTPUT, Filling, Recorded
+from ._prefix_filled import MOST_RECORDED, Filling, Recorded
 from ._prefix_tape import Made, Tape, alike, beside, outside_of, taped
 from ._prefix_work import Ahead, Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
 
@@ -123,17 +124,18 @@ class CachedForward:
         if form is None or self.given_up:
             return self._forward(*args, **kwargs)
         follows = begun is not None and begun.form is form and begun.follows()
+        filled, form.filled = form.filled, False  # until it is done: an interrupt may come in the midst of it
         before, form.tokens = form.tokens, tokens.clone()
         self.followed += follows
         if not follows:
             return self._begin(form, before, tokens, args, kwargs)
-        if form.work is not None and self._compiling.pending(form.work):
+        if form.work is not None and self._compiling.pending(form, form.work):
             self._unsteady()
         if begun is not None and begun.output is not None:
             form.filled = True
             self.cached += 1
             return begun.output[0]
-        return self._go_on(form, tokens, args, kwargs)
+        return self._go_on(form, filled, tokens, args, kwargs)
 
     def _tokens(self, args: Any, kwargs: Any) -> tuple[Any, Key]:
         """The one tensor among the arguments, (batch, length), and what else there is of the call."""
@@ -184,7 +186,7 @@ class CachedForward:
     # a call that begins a sequence
 
     def _begin(self, form: Form, before: Any, tokens: Any, args: Any, kwargs: Any) -> Any:
-        form.filled, again = False, tokens.shape[1] in form.begun
+        again = tokens.shape[1] in form.begun
         form.begun.add(tokens.shape[1])
         if form.plan is None:
             self._unsteady()
@@ -265,7 +267,7 @@ class CachedForward:
 
     # a call that goes on
 
-    def _go_on(self, form: Form, tokens: Any, args: Any, kwargs: Any) -> Any:
+    def _go_on(self, form: Form, filled: bool, tokens: Any, args: Any, kwargs: Any) -> Any:
         length, plan = tokens.shape[1], form.plan
         if plan is None:
             self._unsteady()
@@ -274,7 +276,6 @@ class CachedForward:
             if not self.given_up and shorter is not None and form.tape is not None:
                 self._own(lambda: self._compare(form, shorter, outputs, length - 1))
             return output
-        filled, form.filled = form.filled, False  # until it is done: an interrupt may come in the midst of it
         if filled and form.work is not None and length > form.work.most and not form.ends_before(length):
             self._unsteady()
             self._own(lambda: self._grow(form, plan, tokens, args, kwargs))
@@ -410,7 +411,7 @@ class CachedForward:
         begins with it, and one has begun with this length before."""
         length = tokens.shape[1]
         recorded = None if form.work is None else form.work.recorded.get(length)
-        if recorded is not None:
+        if recorded is not None and recorded.trusted():
             output = self._own(lambda: self._refill(form, recorded, tokens))
             return self._forward(*args, **kwargs) if output is None else output[0]
         if not self._own(lambda: self._ready(form, plan, tokens, args, kwargs)):
@@ -423,15 +424,15 @@ class CachedForward:
         if why or self.given_up:
             self._give_up(why or "")
             return output
-        tensors = filling.as_known(form.plain, output)
+        tensors = filling.as_known(form, output)
         if tensors is None:
             self._own(lambda: self._anew(form, "it does other ops than when it was written down"))
             return output
         self._own(lambda: work.keep(tensors))
-        form.filled = not self.given_up
         new = length not in work.recorded and len(work.recorded) < MOST_RECORDED
-        if again and new and form.filled and self._capture is not None:
-            self._own(lambda: self._record_filling(work, Recorded(filling, tokens, args, kwargs), form.plain, tensors))
+        if again and new and self._capture is not None:
+            self._own(lambda: self._record_filling(form, work, Recorded(filling, tokens, args, kwargs), tensors))
+        form.filled = not self.given_up
         return output
 
     def _refill(self, form: Form, recorded: Recorded, tokens: Any) -> list[Any] | None:
@@ -447,15 +448,13 @@ class CachedForward:
         form.filled = True
         return [self._put_together(form, [tensor.clone() for tensor in recorded.tensors])]
 
-    def _record_filling(self, work: Work, recorded: Recorded, plain: Sequence[Any], made: Sequence[Any]) -> None:
+    def _record_filling(self, form: Form, work: Work, recorded: Recorded, made: Sequence[Any]) -> None:
         """From here on, sequences that begin with this length fill the caches by a recording, where that does the same
         as the ordinary call just did."""
         self._unsteady()
         assert self._capture is not None, "it is on a device"
-        takes = TIMES_OUTPUT * sum(tensor.nbytes for tensor in made)
-        length = recorded.length
-        done = self._room(takes) and recorded.record(self._forward, self._capture, plain, made)
-        work.recorded[length] = recorded if done else None
+        done = self._room(recorded.takes) and recorded.record(self._forward, self._capture, form, made)
+        work.recorded[recorded.length] = recorded if done else None
 
     def _anew(self, form: Form, why: str) -> None:
         """Two calls are written down again. Raises Unfit where that was so often."""
@@ -513,7 +512,9 @@ class CachedForward:
     def _record(self, work: Work) -> None:
         """From here on a CUDA graph does it. What it writes is the same each time that it does."""
         assert self._capture is not None, "it is on a device"
-        expected = [one.clone() for one in self._compiling.run(work)]
+        work.made = expected = [one.clone() for one in self._compiling.run(work)]
+        if work.proofs < PROOFS:  # what was compiled failed
+            return
         made: list[Any] = []
 
         def issue() -> None:
@@ -521,13 +522,16 @@ class CachedForward:
 
         try:
             replay = self._capture(issue)
+            replay()
+            why = apart(made, expected, TOLERANCE)
         except (RuntimeError, AssertionError) as error:
-            raise Unfit(f"the last token's work could not be captured: {str(error).splitlines()[0][:200]}") from error
-        replay()
-        why = apart(made, expected, TOLERANCE)
-        if why:
+            why = f"the last token's work could not be captured: {_told(error)}"
+        if not why:
+            work.replay, work.made = replay, made
+        elif work.plain is None:
             raise Unfit(why)
-        work.replay, work.made = replay, made
+        else:
+            self._compiling.give_up(work, why)
 
     def _proved(self, form: Form, plan: Plan, work: Work, tokens: Any, output: Any) -> bool:
         """Compare what a call returned with what it is from the caches. Whether what was compiled may be right; else it
@@ -542,13 +546,14 @@ class CachedForward:
                 if one != other:
                     raise Unfit("it returns something else for a longer sequence")
                 continue
-            if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-                raise Unfit("it returns tensors of another kind")
             last = next(places)  # of the tokens before it, most were computed as a whole
-            gap = gap_of(one, other, last.kinds.index(Row()) if Row() in last.kinds else None)
-            if gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
-                continue
-            why = f"what it returns differs by {gap:.2%} from the whole"
+            if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+                why = "it returns tensors of another kind"
+            else:
+                gap = gap_of(one, other, last.kinds.index(Row()) if Row() in last.kinds else None)
+                if gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
+                    continue
+                why = f"what it returns differs by {gap:.2%} from the whole"
             if work.plain is None:
                 raise Unfit(why)
             self._compiling.give_up(work, why)

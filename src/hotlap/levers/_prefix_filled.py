@@ -2,48 +2,53 @@
 
 Each op of such a forward is looked at in Python, which takes longer than the forward. Where sequences begin with the
 same length again, the second one is recorded, with all that is asked of it: whether tokens look at later ones, and
-figures of the weights. A record is used where it gives what the ordinary call before it gave.
+figures of the weights. A record is used where it gives what the ordinary call before it gave; each sixteenth call is an
+ordinary one all the same, which shows what of the script's code no look at the model shows.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ._call_inputs import ODD, put
-from ._forward_graph import Capture, apart, restore_all, without_cached_casts
+from ._forward_graph import Capture, apart, restore_all, tried, without_cached_casts
 from ._prefix_tape import Tape, alike, taped
-from ._prefix_work import Ahead, Plan, Work, taken_apart
+from ._prefix_work import Ahead, Form, Plan, Work, taken_apart
 
 MOST_RECORDED: Final = 4
-"""Lengths, of each work: each record has memory of its own."""
-TIMES_OUTPUT: Final = 8
-"""What a record may take beside what it returns."""
+"""Lengths, of each work."""
+TRUSTED: Final = 16
+"""Uses of a record, of which the last is an ordinary call in its place."""
 
 
 class Filling:
-    """A forward over `length` tokens. failed: why the caches were not filled, "" where they were."""
+    """A forward over `length` tokens. failed: why the caches were not filled, "" where they were; makes: bytes of all
+    that its ops make."""
 
     def __init__(self, plan: Plan, work: Work, length: int) -> None:
-        self.plan, self.work, self.length = plan, work, length
-        self.failed = ""
+        self.plan, self.length = plan, length
+        self.caches = [cache for cache, _ in work.builder.caches.values()]  # and not the work, which holds recordings
+        self.failed, self.makes = "", 0
         self._sources: dict[int, list[Any]] = {}
-        for cache, _ in work.builder.caches.values():
+        for cache in self.caches:
             self._sources.setdefault(cache.made.op, []).append(cache)
         self._tape: Tape | None = None
-        self.ahead = Ahead(work.builder.looks)
+        self._looks, self._most = work.builder.looks, work.most
+        self.ahead = Ahead(self._looks)
 
     def run(self, forward: Callable[..., Any], tokens: Any, args: Any, kwargs: Any) -> Any:
         """What the forward returns."""
         self._tape = tape = Tape(tokens)
-        self.ahead = Ahead(self.work.builder.looks)
+        self.ahead, self.makes = Ahead(self._looks), 0
         with without_cached_casts(), taped(tape, self._seen):
             return forward(*args, **kwargs)
 
-    def as_known(self, plain: Sequence[Any], output: Any) -> list[Any] | None:
-        """The tensors that it returned; None where it did other ops than those that were written down."""
-        leaves, others, _ = taken_apart(output)
+    def as_known(self, form: Form, output: Any) -> list[Any] | None:
+        """The tensors that it returned; None where it did other ops than those that were written down, or returns
+        something else."""
+        leaves, plain, spec = taken_apart(output)
         tensors = [leaf for leaf in leaves if leaf is not None]
         assert self._tape is not None, "it ran"
-        known = alike(self.plan.ops, self._tape, self.length) and others == plain
+        known = alike(self.plan.ops, self._tape, self.length) and plain == form.plain and spec == form.spec
         return tensors if known and len(tensors) == len(self.plan.outputs) else None
 
     def _seen(self, at: int, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -52,52 +57,63 @@ class Filling:
                 self._keep(at, out)
             except ODD as error:  # not in the midst of somebody's forward
                 self.failed = str(error) or repr(error)
+        if not func.is_view:
+            made = out if isinstance(out, (tuple, list)) else [out]
+            self.makes += sum(getattr(one, "nbytes", 0) for one in made)
         self.ahead.see(at, func, args, kwargs, out)
 
     def _keep(self, at: int, out: Any) -> None:
         for cache in self._sources[at]:
             into = cache.tensor.narrow(cache.dim, 0, self.length)
             into.copy_(out[cache.made.out] if isinstance(out, (tuple, list)) else out)
-            cache.tensor.narrow(cache.dim, self.length, self.work.most - self.length).zero_()  # it may be infinite
+            cache.tensor.narrow(cache.dim, self.length, self._most - self.length).zero_()  # it may be infinite
 
 
 class Recorded:
-    """The same as a CUDA graph. tensors: what it returns, each its own; length: of the sequence."""
+    """The same as a CUDA graph. tensors: what it returns, each its own; length: of the sequence; takes: bytes, at most:
+    tensors that are gone make room for others in the recording too."""
 
     def __init__(self, filling: Filling, tokens: Any, args: Any, kwargs: Any) -> None:
         import torch
 
         with torch.inference_mode(False):
             self._tokens = tokens.clone()
-        self._filling, self.length = filling, filling.length
+        self._filling, self.length, self.takes = filling, filling.length, filling.makes
+        self._uses = 0
         self._args, self._kwargs = put((args, kwargs), iter([self._tokens]))
         self.tensors: list[Any] = []
         self._asked: list[Any] = []
         self._replay: Callable[[], None] | None = None
         self._figures: list[float] = []
 
-    def record(self, forward: Callable[..., Any], capture: Capture, plain: Sequence[Any], made: Sequence[Any]) -> bool:
+    def trusted(self) -> bool:
+        """Whether this use of it is one without another look."""
+        self._uses += 1
+        return self._uses % TRUSTED != 0
+
+    def record(self, forward: Callable[..., Any], capture: Capture, form: Form, made: Sequence[Any]) -> bool:
         """Whether a replay fills the caches as they are filled, and returns what was made. Else all is as it was."""
 
         def issue() -> None:
             output = self._filling.run(forward, self._tokens, self._args, self._kwargs)
-            self.tensors = self._filling.as_known(plain, output) or []
+            self.tensors = self._filling.as_known(form, output) or []
             self._asked[:] = [self._filling.ahead.found(self._tokens.device), self._filling.plan.figured()]
 
-        caches = [cache.tensor for cache, _ in self._filling.work.builder.caches.values()]
-        saved = [tensor.clone() for tensor in caches]
-        try:
+        def right() -> bool:
             self._replay = capture(issue)
             self._replay()
             looks_ahead, self._figures = self._answers()
             same = not looks_ahead and repr(self._figures) == repr(self._filling.plan.figures)
-            right = same and not apart([*self.tensors, *caches], [*made, *saved])
-        except (*ODD, AssertionError):
-            right = False
-        if not right or self._filling.failed or len(self.tensors) != len(made):
-            restore_all(caches, saved)
-            return False
-        return True
+            return same and not apart([*self.tensors, *caches], [*made, *saved])
+
+        caches = [cache.tensor for cache in self._filling.caches]
+        saved = [tensor.clone() for tensor in caches]
+        is_right, _ = tried(right)  # the script's own code runs in it
+        if is_right and not self._filling.failed:
+            return True
+        restore_all(caches, saved)
+        self.tensors, self._asked, self._replay = [], [], None
+        return False
 
     def run(self, tokens: Any) -> tuple[bool, bool]:
         """Fill the caches. Whether any token looks at a later one, and whether the weights are what they were."""

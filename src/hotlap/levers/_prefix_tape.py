@@ -6,6 +6,7 @@ tokens, beside each other, tell of each number whether it grows with the sequenc
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from ._call_inputs import ODD, Unfit
@@ -148,9 +149,19 @@ class Tape:
 def taped(tape: Tape, seen: Any = None) -> Any:
     """A context in which ops are done and written down. seen: called with an op's number, the op, its arguments
     and its output."""
+    return _mode()(tape, seen)
+
+
+@cache
+def _mode() -> Any:
+    """One class for all: a class is garbage that waits for the collector, with all that its methods see."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self, tape: Tape, seen: Any) -> None:
+            super().__init__()
+            self.tape, self.seen = tape, seen
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             if func._can_decompose():  # in inference mode ops that consist of others come as they are
@@ -159,12 +170,12 @@ def taped(tape: Tape, seen: Any = None) -> Any:
                 if out is not NotImplemented:
                     return out
             out = func(*args, **kwargs)
-            tape.note(func, args, kwargs, out)
-            if seen is not None and not tape.odd:
-                seen(len(tape.ops) - 1, func, args, kwargs, out)
+            self.tape.note(func, args, kwargs, out)
+            if self.seen is not None and not self.tape.odd:
+                self.seen(len(self.tape.ops) - 1, func, args, kwargs, out)
             return out
 
-    return Mode()
+    return Mode
 
 
 @dataclass

@@ -5,8 +5,8 @@ values of those before it are kept.
 keys and values. What the forward does for the last token is worked out from two of its calls (`_prefix_cache`), and
 computed both ways before it counts; longer sequences are tried by calls of their own. Taken are causal models of one
 argument, the tokens (batch, length), and other arguments that are no tensors; a call whose tokens are not those of the
-call before and one more is computed as ever. On a GPU the token's work is one CUDA graph. With `compile` it is compiled
-when a second sequence begins that is as long as those before.
+call before and one more is computed as a whole. On a GPU the token's work is one CUDA graph, and so is the whole where
+sequences begin with that length again. With `compile` the token's work is compiled when a second sequence begins.
 
 Models that look at later tokens, that mix tokens in ways for which there is no rule (recurrent layers, convolutions,
 experts, padding masks as an argument), that draw random numbers or that keep something themselves leave it alone.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Environment
 
+    from ._forward_graph import Capture
     from ._prefix_work import Fetch
 
 ORDER: Final = 60
@@ -114,7 +115,7 @@ def cached(module: Any, forward: "Forward", seams: "Seams", name: str, compile: 
         where=lambda: _where(device),
         unsteady=seams.unsteady,
         gave_up=gave_up,
-        capture=(lambda work: _capture(work, device)) if device.type == "cuda" else None,
+        capture=_capture(device) if device.type == "cuda" else None,
         fetcher=lambda: _fetch(device) if device.type == "cuda" else fetch,
         room=lambda size: _room(size, device),
         compiler=compiled if compile else None,
@@ -135,10 +136,21 @@ def _where(device: Any) -> Any:
     return torch.is_inference_mode_enabled(), autocast
 
 
-def _capture(work: Any, device: Any) -> Any:
+def _capture(device: Any) -> "Capture":
+    """Of recordings that share a pool of memory: what one of them makes is copied before the next is replayed."""
+    import torch
+
     from .graph_optimizer import capture
 
-    return capture(work, device)
+    pools: dict[int, tuple[Any, Any]] = {}  # work of two streams may overlap, and must not share memory
+
+    def record(work: Callable[[], None]) -> Callable[[], None]:
+        stream = torch.cuda.current_stream(device).cuda_stream
+        if stream not in pools:
+            pools[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+        return capture(work, device, *pools[stream])
+
+    return record
 
 
 def _room(size: int, device: Any) -> bool:

@@ -12,7 +12,8 @@ from .budget import BudgetSpent
 from .candidates import LEAST_GAIN, gain
 from .state import State
 
-MUCH_MORE: Final = 2.0
+MUCH_MORE: Final = 5.0
+"""Times a lever's share without another: of TF32 60 without bfloat16, of bfloat16 2 without TF32."""
 
 
 def leave_one_out(state: State) -> None:

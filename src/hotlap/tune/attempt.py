@@ -64,7 +64,8 @@ def attempt(state: State, candidate: Candidate) -> bool:
         best = success or best
         failures += success is None
         hung = success is None and state.trials.done[-1].outcome == "timeout"  # and another would cost as much
-        if success is None and 0 < ratio < 1 / LEAST_GAIN and (candidate.predicted or WORTH_MORE) < WORTH_MORE:
+        hung = hung and candidate.variants[at].get("compile") is not True  # but for what was compiled
+        if best is None and 0 < ratio < 1 / LEAST_GAIN and (candidate.predicted or WORTH_MORE) < WORTH_MORE:
             break
         if hung or len(measured) >= MOST_VARIANTS or (best is None and failures >= MOST_FAILURES):
             break

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from hotlap.records import run as records
 from hotlap.records.session import FEWEST_STEPS
 
 COMPILE_TIMEOUT_S: Final = 300.0
@@ -116,14 +117,14 @@ class Budget:
         anyway = math.ceil(seconds / max(step_s, 1e-9))
         return most if fits >= most or anyway >= most else max(FEWEST_STEPS, anyway, math.floor(fits))
 
-    def patience(self, levers: Iterable[str]) -> float:
+    def patience(self, levers: Iterable[records.Lever]) -> float:
         """After how many seconds a trial counts as hung; compiling takes longer."""
         longest = self.timeout_s
-        if any("compile" in name for name in levers):
+        if any("compile" in lever.name or lever.settings.get("compile") is True for lever in levers):
             longest = max(longest, min(longest + COMPILE_TIMEOUT_S, COMPILE_SHARE * self.seconds))
         return max(LEAST_TIMEOUT_S, longest)
 
-    def timeout(self, levers: Iterable[str], beside_s: float = 0.0) -> float:
+    def timeout(self, levers: Iterable[records.Lever], beside_s: float = 0.0) -> float:
         """The same, but no longer than the budget lasts. beside_s: what else it has to last for."""
         least = min(LEAST_TIMEOUT_S, 2 * self.trial_s) if self.bare_s else LEAST_TIMEOUT_S
         return max(least, min(self.patience(levers), self.left() - beside_s))

@@ -165,7 +165,7 @@ class Confirmation:
         state = self.state
         levers: Sequence[records.Lever] = state.given if letter == "A" else self.levers
         usual = max(state.budget.bare_s, state.budget.best_s)
-        timeout = max(state.budget.timeout(lever.name for lever in levers), PATIENCE * usual)
+        timeout = max(state.budget.timeout(levers), PATIENCE * usual)
         trial = state.trials.run("confirm", levers, Special(longer_s=self._longer_s()), timeout)
         if trial.outcome != "measured":
             unconfirmed(state, f"a confirmation run was not measured: {trial.why}")

@@ -109,7 +109,7 @@ class State:
 
     def run(self, purpose: str, levers: Sequence[records.Lever], special: Special | None = None) -> Trial:
         """Make a trial, whatever it costs."""
-        timeout = self.budget.timeout(lever.name for lever in levers)
+        timeout = self.budget.timeout(levers)
         return self.trials.run(purpose, levers, special or Special(), timeout)
 
     def prove(self, purpose: str, levers: Sequence[records.Lever], special: Special) -> Trial:
@@ -137,15 +137,14 @@ class State:
             if self.unproved is not None:
                 raise BudgetSpent
             self.budget.afford()
-        names = [lever.name for lever in levers]
-        timeout = self.budget.timeout(names, self.budget.reserve())
+        timeout = self.budget.timeout(levers, self.budget.reserve())
         special = Special(
             brief=brief and self.budget.quiet,
             trying=tuple(lever.name for lever in trying),
             slow_ms=self._too_slow(levers) if trying else None,
         )
         trial = self.trials.run(purpose, levers, special, timeout)
-        if trial.outcome == "timeout" and timeout < self.budget.patience(names):
+        if trial.outcome == "timeout" and timeout < self.budget.patience(levers):
             raise BudgetSpent
         return trial
 
