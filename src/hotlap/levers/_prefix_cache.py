@@ -27,11 +27,12 @@ from ._call_inputs import ODD, Key, Unfit, put, read
 from ._effects import PLAIN, strange, watched
 from ._forward_graph import Capture, apart, tried, without_cached_casts
 from ._model_state import Model
-from ._prefix_build import Builder, Looks, Row, TooLong
+from ._prefix_build import Row
 from ._prefix_compiled import Compiler, Compiling
 from ._prefix_filled import MOST_RECORDED, Filling, Recorded
-from ._prefix_tape import Made, Tape, alike, beside, outside_of, taped
-from ._prefix_work import Ahead, Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
+from ._prefix_room import Unlike, work_for
+from ._prefix_tape import Made, Tape, beside, outside_of, taped
+from ._prefix_work import Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
 
 MOST_FORMS: Final = 4
 """Batch sizes and the like, each with caches of its own."""
@@ -42,16 +43,10 @@ have watched the first ones."""
 PATIENCE: Final = 64
 """Calls among which two have to follow one another."""
 PROOFS: Final = 2
-LEAST_ROOM: Final = 64
-MOST_TRIES: Final = 6
 TOLERANCE: Final = 1e-3
 HALF_TOLERANCE: Final = 0.03
 """Relative (of norms) difference that what it returns may show: where it reckons in half precision, other kernels for
 fewer rows round otherwise, in every layer."""
-
-
-class Unlike(Unfit):
-    """It does other ops than those that were written down."""
 
 
 def _told(error: Exception) -> str:
@@ -323,40 +318,11 @@ class CachedForward:
         form.plan = Plan(ops, [made for made in form.outputs if made is not None], list(outside.values()), half)
         form.tape = None
 
-    def _work(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> Work:
-        """What has room for a sequence and for more than it. Raises Unfit."""
-        import torch
-
-        length = tokens.shape[1]
-        most = max(LEAST_ROOM, 1 << length.bit_length())
-        for _ in range(MOST_TRIES):
-            try:
-                with torch.inference_mode(False), torch.no_grad(), without_autocast(tokens.device):
-                    builder = Builder(plan.ops, plan.outputs, tokens.shape[0], length, most, tokens.device)
-                    work = Work(builder, most, builder.module())
-                known = self._known(plan, builder.looks, tokens, most, args, kwargs)
-                if known == most:
-                    break
-                form.limit = most = known
-            except TooLong as error:
-                form.limit = most = min(error.limit, most - 1)
-                if most < length:
-                    raise Unfit(str(error)) from error
-            except RuntimeError as error:
-                raise Unfit(
-                    f"what its last token takes could not be made: {str(error).splitlines()[0][:200]}"
-                ) from error
-        else:
-            raise Unfit("it is not known how long a sequence it takes")
-        work.token = tokens[:, -1:].clone()
-        work.place = torch.zeros(1, dtype=torch.int64, device=tokens.device)
-        return work
-
     def _grow(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any) -> None:
         """More room, with what is kept so far."""
         old = form.work
         try:
-            work = self._work(form, plan, tokens, args, kwargs)
+            work = work_for(self._forward, form, plan, tokens, args, kwargs)
         except Unlike as error:
             self._anew(form, str(error))
             return
@@ -366,45 +332,6 @@ class CachedForward:
             cache.tensor.narrow(cache.dim, 0, old.most).copy_(was.tensor)
         for one, kept in zip(work.builder.results, old.kept, strict=True):
             work.kept.append(None if kept is None else room(work, one, kept))
-
-    def _known(self, plan: Plan, looks: list[Looks], tokens: Any, most: int, args: Any, kwargs: Any) -> int:
-        """Up to how many tokens it does what is known of it, by ordinary calls with more of them: as many as there
-        would be room for, and some between. Raises Unfit where it does something else."""
-
-        def does(length: int) -> bool:
-            return self._does(plan, looks, tokens, length, args, kwargs)
-
-        least: int = tokens.shape[1]
-        # Never more than `most`: beyond a table of positions a device would end the process.
-        lengths = (most * 7 // 8, most * 3 // 4, most // 2, (least + most) // 2 | 1)
-        between = [length for length in lengths if least < length < most]
-        try:
-            if all(map(does, [most, *between])):
-                return most
-        except Unlike:
-            if most - 1 > least and all(map(does, [most - 1, *between])):
-                return most - 1  # of a table that ends there no part is taken
-            raise
-        while most - least > 1:  # the script's own limit is between them
-            middle = (least + most) // 2
-            if does(middle):
-                least = middle
-            else:
-                most = middle
-        return least
-
-    def _does(self, plan: Plan, looks: list[Looks], tokens: Any, length: int, args: Any, kwargs: Any) -> bool:
-        """Whether a longer sequence is taken at all. Raises Unfit where that is by other ops, or is not causal."""
-        longer = tokens.repeat(1, -(-length // tokens.shape[1]))[:, :length].contiguous()
-        tape, ahead = Tape(longer), Ahead(looks)
-        own_args, own_kwargs = put((args, kwargs), iter([longer]))
-        with without_cached_casts(), taped(tape, ahead.see):
-            _, failed = tried(lambda: self._forward(*own_args, **own_kwargs))
-        if not failed and not alike(plan.ops, tape, length):
-            raise Unlike("it does something else from some length on")
-        if not failed and ahead.any():
-            raise Unfit("tokens look at later ones")
-        return not failed
 
     def _fill(self, form: Form, plan: Plan, tokens: Any, args: Any, kwargs: Any, again: bool = False) -> Any:
         """An ordinary call, of which keys and values are kept, and what it returns for each token. again: a sequence
@@ -475,7 +402,7 @@ class CachedForward:
         if form.work is None or form.work.most <= length:
             self._unsteady()
             try:
-                form.work = self._work(form, plan, tokens, args, kwargs)
+                form.work = work_for(self._forward, form, plan, tokens, args, kwargs)
             except Unlike as error:
                 self._anew(form, str(error))
                 return False
