@@ -76,6 +76,7 @@ class Machine:
     compiled: Callable[[Uses], tuple[records.CompiledFunction, ...]] = lambda uses: ()
     evidence_of: Callable[[Uses], Evidence] = lambda uses: Evidence(LOSSES)
     bound: Callable[[Uses], str] = lambda uses: "compute"
+    mean_ms: Callable[[Uses], float | None] = lambda uses: None
     peak_mib: Callable[[Uses], float] = lambda uses: 1000.0
     rows: Callable[[Uses], float] = lambda uses: 32.0
     wall_s: float = TRIAL_S
@@ -134,7 +135,7 @@ class Machine:
             id=next(self.ids), purpose=purpose, levers=inside, left_out=outside, folder="", outcome=outcome, why=why,
             lever=why.partition(" ")[0] if outcome == "refused" else None, session=self.session,
             wall_s=wall_s, step_ms=self.step_ms(uses) if outcome == "measured" else None, warmup_s=1.0,
-            peak_memory_bytes=int(self.peak_mib(uses) * 2**20), rows=self.rows(uses),
+            peak_memory_bytes=int(self.peak_mib(uses) * 2**20), rows=self.rows(uses), mean_ms=self.mean_ms(uses),
         )  # type: ignore[arg-type]  # fmt: skip
         self.done.append(trial)
         return trial

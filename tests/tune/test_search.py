@@ -15,6 +15,49 @@ from hotlap.tune.statistics import abba
 # the climb
 
 
+def _episodes(uses: Uses) -> float:
+    """Rows of a step, as of an episode, which is another one where the model computes otherwise."""
+    return 300.0 if "rounds" in uses else 500.0
+
+
+def test_steps_that_hold_other_work_are_not_compared(tune: Tune) -> None:
+    levers = [FakeLever("rounds", 0.5), single("helps", 0.3)]
+    found, _ = tune(levers, factors(rounds=0.6, helps=0.8), rows=_episodes)
+    assert kept(found) == ["helps"] and "held 300 rows each, the bare command's 500" in found.dropped["rounds"].why
+
+
+def test_other_work_in_a_confirmation_run_confirms_nothing(tune: Tune) -> None:
+    seen = iter(range(100))
+
+    def rows(uses: Uses) -> float:
+        return 500.0 if not uses or next(seen) < 2 else 300.0
+
+    found, _ = tune([FakeLever("rounds", 0.5)], factors(rounds=0.6), rows=rows)
+    assert not found.gain and "rows each" in found.dropped["rounds"].why
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_long_steps_that_typical_ones_do_not_show_count(always: bool, tune: Tune) -> None:
+    """A loop with a rollout every few steps, whose trials have few of them; or one hiccup of the machine."""
+    long = iter(range(100))
+
+    def mean_ms(uses: Uses) -> float:
+        return 150.0 if uses and (always or next(long) < 1) else 110.0
+
+    found, machine = tune([FakeLever("threads", 0.5)], factors(threads=0.7), mean_ms=mean_ms)
+    assert kept(found) == ([] if always else ["threads"])
+    assert machine.tries()[:1] == ["threads"] and any("again" in trial.purpose for trial in machine.done)
+    assert always == ("threads" in found.dropped and "on the mean" in found.dropped["threads"].why)
+
+
+def test_a_restless_number_of_rows_is_the_commands_own(tune: Tune) -> None:
+    bare = iter([300.0, 500.0])
+    found, _ = tune(
+        [FakeLever("helps", 0.5)], factors(helps=0.6), rows=lambda uses: 280.0 if uses else next(bare, 400.0)
+    )
+    assert kept(found) == ["helps"]
+
+
 def test_greedy_by_what_each_can_win(tune: Tune) -> None:
     levers = [single("a", 0.2), single("b", 0.6), single("c", 0.4)]
     found, machine = tune(levers, factors(a=0.8, b=0.5, c=0.7))

@@ -75,10 +75,10 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A short run with some levers. levers: those that were in; left_out: others that were asked for. ratio: what the
-    objective measures of the incumbent over this one's (above 1 is better); rows: a step has, over all ranks, None
-    unknown; peak_rss_bytes: the largest of a rank's process. lever: the one that could not be put in. session: 0, or
-    how often the tune had been resumed. output_errors: by lever, of those
-    that change outputs; the largest of a rank."""
+    objective measures of the incumbent over this one's (above 1 is better); step_ms, mean_ms: of typical steps
+    (`diagnose.steps.step_time`), and of all steady ones; rows: a step has, over all ranks, None unknown;
+    peak_rss_bytes: the largest of a rank's process. lever: the one that could not be put in. session: 0, or how often
+    the tune had been resumed. output_errors: by lever, of those that change outputs; the largest of a rank."""
 
     id: int
     purpose: str
@@ -87,6 +87,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     why: str = ""
     step_ms: float | None = None
+    mean_ms: float | None = None
     ratio: float | None = None
     parity: Parity | None = None
     warmup_s: float | None = None

@@ -120,7 +120,7 @@ class Budget:
     def patience(self, levers: Iterable[records.Lever]) -> float:
         """After how many seconds a trial counts as hung; compiling takes longer."""
         longest = self.timeout_s
-        if any("compile" in lever.name or lever.settings.get("compile") is True for lever in levers):
+        if compiles(levers):
             longest = max(longest, min(longest + COMPILE_TIMEOUT_S, COMPILE_SHARE * self.seconds))
         return max(LEAST_TIMEOUT_S, longest)
 
@@ -144,6 +144,11 @@ class Budget:
         self.bare_s = self.best_s = wall_s
         self.bare_warmup_s = warmup_s or 0.0
         self.timeout_s = 4 * wall_s + 30
+
+
+def compiles(levers: Iterable[records.Lever]) -> bool:
+    """Whether any of them has something compiled."""
+    return any("compile" in lever.name or lever.settings.get("compile") is True for lever in levers)
 
 
 def log_ratio(one: float, two: float) -> float:

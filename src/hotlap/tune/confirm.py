@@ -19,7 +19,7 @@ from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.tune import Trial
 
-from .budget import FEWEST_PAIRS, LONGER, MARGIN, log_ratio
+from .budget import FEWEST_PAIRS, LONGER, MARGIN, compiles, log_ratio
 from .candidates import LEAST_GAIN
 from .objective import costs, peak_bytes, typical_bytes
 from .pairs import all_gain, earlier_pairs
@@ -242,8 +242,9 @@ class Confirmation:
     def _break_even(self, saved_ms: float) -> int | None:
         """Steps after which the recipe's first start, with what was not compiled yet, has paid for itself."""
         final = {lever.name for lever in self.levers}
-        climbed = [t for t in self.state.trials.done if t.levers and {x.name for x in t.levers} <= final]
-        cold_s = max([trial.warmup_s or 0.0 for trial in climbed], default=0.0)
+        climbed = [t for t in self.state.trials.done if compiles(t.levers) and {x.name for x in t.levers} <= final]
+        starts = climbed if compiles(self.levers) else self.after
+        cold_s = max([trial.warmup_s or 0.0 for trial in starts], default=0.0)
         extra_s = cold_s - fmean(trial.warmup_s or 0.0 for trial in self.before)
         return max(0, math.ceil(extra_s / (saved_ms / 1000))) if saved_ms > 0 else None
 
@@ -251,6 +252,10 @@ class Confirmation:
 
     def _parity(self) -> None:
         for trial in self.after:
+            other = self.state.other_work(trial)
+            if other is not None:
+                unconfirmed(self.state, other)
+                return
             parity = self.state.proof.judge(self.levers, trial)
             self.state.found.parity = parity
             if not parity.ok:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 TOO_SLOW: Final = 3.0
 """Times the bare command's step: a try whose steps take longer is ended after a few."""
 
+ALIKE: Final = 1.1
+"""Times as many rows a step as the bare command's that a trial may have, beside what its own runs differ by."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -164,6 +167,19 @@ class State:
         resized = any(self.levers[lever.name].resizes_step for lever in trial.levers if lever.name in self.levers)
         step_ms, rows = trial.step_ms or 0.0, self.bases[0].rows if self.bases else None
         return step_ms * rows / trial.rows if resized and rows and trial.rows else step_ms
+
+    def other_work(self, trial: Trial) -> str | None:
+        """Why its steps can't be compared with the bare command's: they held other numbers of rows, though no lever
+        resizes them. In reinforcement learning, say, how long an episode lasts hangs on what the model computes."""
+        known = [base.rows for base in self.bases if base.rows]
+        resized = any(self.levers[lever.name].resizes_step for lever in trial.levers if lever.name in self.levers)
+        if resized or self.objective.memory or not trial.rows or len(known) < len(self.bases) or not known:
+            return None
+        most = ALIKE * max(known) / min(known)
+        if min(known) / most <= trial.rows <= max(known) * most:
+            return None
+        held = f"its steps held {trial.rows:.3g} rows each, the bare command's {fmean(known):.3g}"
+        return f"{held}: how much a step does hangs on what is computed, so their times can't be compared"
 
     def incumbent(self, levers: Sequence[records.Lever], trial: Trial, value: float) -> Incumbent:
         """A measured trial as the one to beat."""

@@ -311,6 +311,7 @@ def _measure(folder: Path) -> Reading:
     rows = [_rows(rank.steady.steps) for rank in ranks]
     measured = {
         "step_ms": max(times),
+        "mean_ms": max(fmean(rank.steady.times) for rank in ranks),
         "warmup_s": warmup,
         "peak_memory_bytes": max((one.peak_memory_bytes or 0 for one in facts), default=0) or None,
         "peak_rss_bytes": max((one.peak_rss_bytes or 0 for one in facts), default=0) or None,

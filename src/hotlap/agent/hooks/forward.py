@@ -292,6 +292,12 @@ class Root(Watched):
 
 
 def _rows(args: Any, kwargs: Any) -> int | None:
-    """The first dimension of the first tensor handed to the module."""
-    first = next(leaves(args[:2] or list(kwargs.values())[:4]), None)
-    return int(first.size(0)) if first is not None and first.dim() else None
+    """The first dimension of the first tensor handed to the module. A row of real numbers is one, without a batch; but
+    where matrices come with it, such as what was made at those times, they tell."""
+    tensors = leaves(args[:2] or list(kwargs.values())[:4])
+    first = next(tensors, None)
+    if first is None or not first.dim():
+        return None
+    if first.dim() > 1 or not first.is_floating_point():
+        return int(first.size(0))
+    return next((int(tensor.size(0)) for tensor in tensors if tensor.dim() > 1), 1)

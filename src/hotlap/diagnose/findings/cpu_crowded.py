@@ -26,6 +26,9 @@ def find(measured: Measured) -> Finding | None:
     if own < LEAST_OWN * step and every < LEAST_ALL * step and workers < LEAST_OWN * step:
         return None
     together = facts.threads > 1
+    elsewhere = "other processes on other cores (taskset)"
+    if any(loader.workers for loader in facts.loaders):
+        elsewhere = f"fewer workers, or {elsewhere}"
     return Finding(
         id="cpu-crowded",
         bound="unknown",
@@ -38,9 +41,9 @@ def find(measured: Measured) -> Finding | None:
         if together
         else "more threads want to run than there are cores, so that they take turns",
         instead="fewer intra-op threads (OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device), "
-        "fewer workers, or other processes on other cores (taskset)"
+        f"{elsewhere}"
         if together
-        else "fewer workers, or other processes on other cores (taskset)",
+        else elsewhere,
         levers=("cpu-threads",) if together else (),
         beneath=True,
     )
