@@ -135,6 +135,12 @@ def test_levers_that_exclude_each_other(tune: Tune) -> None:
     assert kept(found) == ["a"] and "no better than a" in found.dropped["b"].why
 
 
+def test_one_that_does_not_apply_says_so_and_not_what_it_can_not_be_used_with(tune: Tune) -> None:
+    levers = [FakeLever("a", 0.5), FakeLever("b", 0.5, excludes=("a",), only_when="launch")]
+    found, _ = tune(levers, factors(a=0.5))
+    assert found.dropped["b"].why == "the bound is compute"
+
+
 def test_a_lever_takes_the_place_of_one_that_it_excludes(tune: Tune) -> None:
     levers = [FakeLever("a", 0.5), FakeLever("b", 0.5, excludes=("a",)), FakeLever("c", 0.3)]
     found, _ = tune(levers, factors(a=0.6, b=0.4, c=0.8))

@@ -105,12 +105,12 @@ def excluded(state: State, lever: Lever, context: Context) -> str | None:
         return "left out by --without"
     if lever.risk == "semantic" and not asked.semantic:
         return "changes training; only with --allow semantic"
-    clash = clashing(state.levers, lever, context.active)
-    if clash:
-        return f"can't be used with {clash[0]}"
     if state.objective.memory and not saves_memory(lever):
         return "saves no memory"
     applies = lever.applies(context)
+    clash = clashing(state.levers, lever, context.active)
+    if applies.yes and clash:  # else the reason stays true when the other is dropped
+        return f"can't be used with {clash[0]}"
     return None if applies.yes else applies.why
 
 
