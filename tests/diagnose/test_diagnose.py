@@ -286,6 +286,14 @@ def test_finding_compute_needs_a_model_that_computes() -> None:
     assert "under autocast to bfloat16" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "offered"), [(("float32",), True), ((), True), (("float32", "int8"), True), (("float64",), False)]
+)
+def test_lower_precision_is_offered_where_there_are_float32_weights(dtypes: tuple[str, ...], offered: bool) -> None:
+    facts = msgspec.structs.replace(CUDA, roots=(msgspec.structs.replace(ROOT, dtypes=dtypes),))
+    assert ({"bf16-autocast", "tf32"} & settled(facts) == set()) is offered
+
+
 # ranks
 
 

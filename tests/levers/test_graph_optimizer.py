@@ -235,19 +235,24 @@ def test_another_parameter_of_the_same_shape_gets_the_gradient(kind: str) -> Non
     assert run.update is not None and run.update.recordings > 1
 
 
-@each_kind
-@pytest.mark.parametrize("moves", [{3}, {4}])
-def test_gradients_that_move_once_in_the_first_steps_are_not_copied(kind: str, moves: set[int]) -> None:
-    """As where a recorded backward leaves them from then on."""
+def _moved(kind: str, *steps: int) -> Run:
+    """With gradients that lie elsewhere from these steps on."""
     kept = []
 
-    @at_steps(*moves)
+    @at_steps(*steps)
     def move(run: Run, at: int) -> None:
         for parameter in run.model.parameters():
             kept.append(parameter.grad)
             parameter.grad = parameter.grad.clone()
 
-    run = both(kind, move, none=False)
+    return both(kind, move, none=False)
+
+
+@each_kind
+@pytest.mark.parametrize("moves", [{3}, {4}])
+def test_gradients_that_move_once_in_the_first_steps_are_not_copied(kind: str, moves: set[int]) -> None:
+    """As where a recorded backward leaves them from then on."""
+    run = _moved(kind, *moves)
     assert run.update is not None and run.update.recordings == 1
     assert run.update.place is not None and not run.update.place.buffers
     assert run.update.replays >= 20 - FIRST - MOST_SETTLING
@@ -266,15 +271,7 @@ def test_gradients_of_another_layout_or_class_are_seen() -> None:
 @each_kind
 def test_gradients_that_move(kind: str) -> None:
     """Recorded where they were; from then on they are copied."""
-    kept = []
-
-    @at_steps(9, 13)
-    def move(run: Run, at: int) -> None:
-        for parameter in run.model.parameters():
-            kept.append(parameter.grad)
-            parameter.grad = parameter.grad.clone()
-
-    run = both(kind, move, none=False)
+    run = _moved(kind, 9, 13)
     assert run.update is not None and run.update.recordings == 2
     assert run.update.place is not None and run.update.place.buffers
 

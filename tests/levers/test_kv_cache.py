@@ -677,15 +677,18 @@ def test_the_scripts_own_error_is_its_own() -> None:
 # as a CUDA graph, with a recording that is not one
 
 
-def test_a_recorded_step_is_compared_with_an_ordinary_one() -> None:
-    recorded: list[Callable[[], None]] = []
+class Captures(list[Callable[[], None]]):
+    """Recordings that do the work again."""
 
-    def capture(work: Callable[[], None]) -> Callable[[], None]:
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
-        recorded.append(work)
+        self.append(work)
         return work
 
-    decoder = Decoder(Model(), capture=capture)
+
+def test_a_recorded_step_is_compared_with_an_ordinary_one() -> None:
+    recorded = Captures()
+    decoder = Decoder(Model(), capture=recorded)
     decoder.go(prompt(), 20)
     assert not decoder.why and len(recorded) == 1
     spoiled = Decoder(Model(), capture=lambda work: lambda: None)
@@ -1148,14 +1151,8 @@ def test_it_is_compiled_anew_where_more_room_is_needed_and_not_for_ever() -> Non
 
 
 def test_what_is_compiled_is_recorded() -> None:
-    recorded: list[Callable[[], None]] = []
-
-    def capture(work: Callable[[], None]) -> Callable[[], None]:
-        work()
-        recorded.append(work)
-        return work
-
-    decoder = Compiles(capture=capture)
+    recorded = Captures()
+    decoder = Compiles(capture=recorded)
     for length in (6, 7, 8):
         decoder.go(prompt(length), 20)
     assert not decoder.why and len(recorded) == 2

@@ -347,9 +347,8 @@ class CachedForward:
         assert work is not None, "it is ready"
         filling = Filling(plan, work, length)
         output = filling.run(self._forward, tokens, args, kwargs)
-        why = self._own(lambda: filling.failed or "tokens look at later ones" * filling.ahead.any())
-        if why or self.given_up:
-            self._give_up(why or "")
+        if filling.failed or self._own(filling.ahead.any) is not False:
+            self._give_up(filling.failed or "tokens look at later ones")
             return output
         tensors = filling.as_known(form, output)
         if tensors is None:

@@ -91,25 +91,13 @@ def graphed(
     """A forward of a module on a CUDA device that is replayed from some calls on. Raises Refused where it can't be."""
     from hotlap.agent.seams import Refused
 
+    from .graph_optimizer import capture, pools
+
     devices = {p.device for p in module.parameters()}
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         raise Refused("the model is not on one CUDA device")
     device = devices.pop()
-    pools: dict[int, tuple[Any, Any]] = {}  # work of two streams may overlap, and must not share memory
-
-    def pool() -> tuple[Any, Any]:
-        """Of memory, and the stream to record on: a backward is recorded on that of its forward."""
-        import torch
-
-        stream = torch.cuda.current_stream(device).cuda_stream
-        if stream not in pools:
-            pools[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
-        return pools[stream]
-
-    def capture(work: Callable[[], None]) -> Callable[[], None]:
-        from .graph_optimizer import capture as capture_on
-
-        return capture_on(work, device, *pool())
+    pool = pools(device)  # a backward is recorded on the stream of its forward
 
     def rehearse(work: Callable[[], None]) -> None:
         import torch
@@ -123,7 +111,7 @@ def graphed(
     return kind(
         module,
         forward,
-        capture,
+        lambda work: capture(work, device, *pool()),
         rehearse=rehearse,
         where=lambda: where(device),
         unsteady=unsteady,

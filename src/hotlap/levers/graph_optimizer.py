@@ -143,6 +143,22 @@ def room(size: int, device: Any) -> bool:
     return bool(torch.cuda.max_memory_allocated(device) + size < FULL * free)
 
 
+def pools(device: Any) -> Callable[[], tuple[Any, Any]]:
+    """Where recordings of the stream that is current share memory: a pool of it, and the stream to record on, since
+    memory of a pool goes by streams. Work of two streams may overlap, and must not share."""
+    import torch
+
+    known: dict[int, tuple[Any, Any]] = {}
+
+    def pool() -> tuple[Any, Any]:
+        stream = torch.cuda.current_stream(device).cuda_stream
+        if stream not in known:
+            known[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+        return known[stream]
+
+    return pool
+
+
 def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any = None) -> Callable[[], None]:
     """What `work` issues, as a CUDA graph that is launched on the stream that is current then. pool: of memory that it
     shares with other graphs; aside: the stream to record on, where that counts.

@@ -61,7 +61,8 @@ class KvCache(Lever):
         return SHARE * context.share_of("forward")
 
     def variants(self, context: Context) -> list[Settings]:
-        return [{"compile": how} for how in (True, False) if not how or context.cuda or compiler_there()]
+        compiled = [{"compile": True}] if context.cuda or compiler_there() else []
+        return [*compiled, {"compile": False}]
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         value = settings.get("compile")
@@ -138,19 +139,10 @@ def _where(device: Any) -> Any:
 
 def _capture(device: Any) -> "Capture":
     """Of recordings that share a pool of memory: what one of them makes is copied before the next is replayed."""
-    import torch
+    from .graph_optimizer import capture, pools
 
-    from .graph_optimizer import capture
-
-    pools: dict[int, tuple[Any, Any]] = {}  # work of two streams may overlap, and must not share memory
-
-    def record(work: Callable[[], None]) -> Callable[[], None]:
-        stream = torch.cuda.current_stream(device).cuda_stream
-        if stream not in pools:
-            pools[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
-        return capture(work, device, *pools[stream])
-
-    return record
+    pool = pools(device)
+    return lambda work: capture(work, device, *pool())
 
 
 def _room(size: int, device: Any) -> bool:

@@ -39,8 +39,8 @@ def _to_measure(state: State) -> list[Kept]:
 
 def _hidden(state: State, kept: Kept) -> bool:
     """Whether a lever could win more if one of the others were not there."""
-    lever, active = state.levers[kept.lever], dict(state.context(state.best).active)
-    beside = lever.share(state.context(state.best, active))
+    lever, active = state.levers[kept.lever], state.context(state.best).active
+    beside = lever.share(state.context(state.best))
     contexts = (
         state.context(state.best, {name: use for name, use in active.items() if name != other.lever})
         for other in state.found.kept
@@ -54,7 +54,7 @@ def _without(state: State, kept: Kept) -> None:
     if _needed(state, rest):
         return
     trial = state.trial(f"without {kept.lever}", rest, brief=True)
-    if trial.outcome != "measured" or trial.step_ms is None:
+    if trial.outcome != "measured" or trial.step_ms is None or state.other_work(trial):
         return
     if "compile" not in kept.lever:
         state.budget.like_best_took(trial.wall_s)

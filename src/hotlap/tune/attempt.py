@@ -136,25 +136,25 @@ def try_uses(
     single = uses[0] if len(uses) == 1 else None
     title = " + ".join(use_text(use) for use in uses)
     most = math.prod(one or 1.0 for one in predicted)
-    if trial.outcome != "measured" or trial.step_ms is None:
-        _failed(state, single, title, f"{trial.outcome}: {trial.why}")
-        return None, 0.0
-    why = state.other_work(trial) or _too_slow(state, trial)
+    measured = trial.outcome == "measured" and trial.step_ms is not None
+    why = state.other_work(trial) if measured else f"{trial.outcome}: {trial.why}"
     if why is not None:
-        _failed(state, single, title, why, incumbent.value / state.value(trial))
+        _failed(state, single, title, why)
         return None, 0.0
     ratio, looks = incumbent.value / state.value(trial), ""
-    longer = ratio >= LEAST_GAIN and _longer_on_the_mean(state, incumbent.trial, trial)
+    longer = ratio >= LEAST_GAIN and _on_the_mean(state, incumbent.trial, trial) < 1 / LEAST_GAIN
     if longer or unsure(state, ratio) or (any(predicted) and math.log(ratio) > BEYOND * math.log(max(most, 1.001))):
         try:
             ratio, looks = _agreed(ratio, again(state, incumbent, levers, purpose, trial)), " in two looks"
-            if longer and _longer_on_the_mean(state, *state.trials.done[-2:]):
-                _failed(state, single, title, "slower on the mean, by long steps that a typical one is not", ratio)
-                return None, 0.0
+            mean = _on_the_mean(state, *state.trials.done[-2:]) if longer else math.inf
+            ratio = min(ratio, mean) if mean < 1 / LEAST_GAIN else ratio
         except BudgetSpent:
             if ratio >= LEAST_GAIN:  # others may still be worth a trial, which is cheaper than a second look
                 _unsettled(state, single, title, ratio)
                 return None, ratio
+    if not state.objective.allows(trial, state.bases[0]):
+        _failed(state, single, title, f"a step takes {_slower(state, trial):.0%} longer, more than is allowed", ratio)
+        return None, 0.0
     if ratio < max(LEAST_GAIN, to_beat * LEAST_GAIN):
         if ratio < LEAST_GAIN and not to_beat:
             if single is not None:
@@ -170,11 +170,12 @@ def try_uses(
     return Success(judged[0], ratio, tuple(uses), tuple(levers), judged[1]), ratio
 
 
-def _longer_on_the_mean(state: State, one: Trial, other: Trial) -> bool:
-    """Whether steps took longer on the mean, which a hiccup of the machine decides too: loops that do heavy work every
-    few steps have short trials in which the typical steps are the others."""
-    means = one.mean_ms, other.mean_ms
-    return not state.objective.memory and None not in means and (other.mean_ms or 0) > LEAST_GAIN * (one.mean_ms or 0)
+def _on_the_mean(state: State, one: Trial, other: Trial) -> float:
+    """The ratio of mean steps; infinite where none is known, or time does not count. A hiccup of the machine decides
+    it, but loops that do heavy work every few steps have short trials in which the typical steps are the others."""
+    if state.objective.memory or one.mean_ms is None or other.mean_ms is None:
+        return math.inf
+    return one.mean_ms / other.mean_ms
 
 
 def _judged(
@@ -230,11 +231,8 @@ def _no_gain(state: State, ratio: float) -> str:
     return MORE_MEMORY if state.objective.memory else SLOWER
 
 
-def _too_slow(state: State, trial: Trial) -> str | None:
-    """Why the objective does not allow what a trial costs, if it does not."""
-    slower = (trial.step_ms or 0.0) / (state.bases[0].step_ms or math.inf) - 1
-    allowed = state.objective.allows(trial, state.bases[0])
-    return None if allowed else f"a step takes {slower:.0%} longer, more than is allowed"
+def _slower(state: State, trial: Trial) -> float:
+    return (trial.step_ms or 0.0) / (state.bases[0].step_ms or math.inf) - 1
 
 
 def unsure(state: State, ratio: float) -> bool:

@@ -44,13 +44,12 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
     left = {one.lever.name for one in failed.left_out}
     named = [one for one in group if one.lever.name == failed.lever]
     if named:  # it says no by itself, so that the rest has not been tried yet
-        rest = [one for one in group if one not in named]
+        rest = [replace(one, variants=one.variants[1:]) if one in named else one for one in group]
         if named[0].variants[1:]:
             state.say(f"not so  {use_text(named[0].use)}  {failed.why[:160]}")
-            rest = [replace(one, variants=one.variants[1:]) if one in named else one for one in group]
         else:
             state.refuse(named[0].use, f"{failed.outcome}: {failed.why}")
-        return try_together(state, _still_usable(state, rest))
+        return try_together(state, _still_usable(state, [one for one in rest if one.variants]))
     back = [one for one in group if one.lever.name in left]
     if left:
         group = _still_usable(state, [one for one in group if one.lever.name not in left])

@@ -154,8 +154,10 @@ class State:
     def _too_slow(self, levers: Sequence[records.Lever]) -> float | None:
         """Ms a step from which on a try has lost; None where steps may be longer."""
         step_ms = max((base.step_ms or 0.0 for base in self.bases), default=0.0)  # where they differ, the machine does
-        resized = any(self.levers[lever.name].resizes_step for lever in levers if lever.name in self.levers)
-        return None if not step_ms or resized or self.objective.memory else TOO_SLOW * step_ms
+        return None if not step_ms or self._resized(levers) or self.objective.memory else TOO_SLOW * step_ms
+
+    def _resized(self, levers: Sequence[records.Lever]) -> bool:
+        return any(self.levers[lever.name].resizes_step for lever in levers if lever.name in self.levers)
 
     def value(self, trial: Trial) -> float:
         """What is to be small, of a trial that was measured. A price is a factor, so cost orders trials as time does.
@@ -164,16 +166,14 @@ class State:
 
     def time(self, trial: Trial) -> float:
         """Ms a step; where a step holds another number of rows than the bare command's, ms for as many rows."""
-        resized = any(self.levers[lever.name].resizes_step for lever in trial.levers if lever.name in self.levers)
         step_ms, rows = trial.step_ms or 0.0, self.bases[0].rows if self.bases else None
-        return step_ms * rows / trial.rows if resized and rows and trial.rows else step_ms
+        return step_ms * rows / trial.rows if rows and trial.rows and self._resized(trial.levers) else step_ms
 
     def other_work(self, trial: Trial) -> str | None:
         """Why its steps can't be compared with the bare command's: they held other numbers of rows, though no lever
         resizes them. In reinforcement learning, say, how long an episode lasts hangs on what the model computes."""
         known = [base.rows for base in self.bases if base.rows]
-        resized = any(self.levers[lever.name].resizes_step for lever in trial.levers if lever.name in self.levers)
-        if resized or self.objective.memory or not trial.rows or len(known) < len(self.bases) or not known:
+        if not trial.rows or not known or self.objective.memory or self._resized(trial.levers):
             return None
         most = ALIKE * max(known) / min(known)
         if min(known) / most <= trial.rows <= max(known) * most:

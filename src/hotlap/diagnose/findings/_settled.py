@@ -21,10 +21,11 @@ def settled(facts: Facts | None) -> frozenset[str]:
         return frozenset()
     root = max(facts.roots, key=lambda item: item.parameters, default=None)
     cuda = facts.device == "cuda"
+    single = any("float32" in one.dtypes or not one.dtypes for one in facts.roots)
     out = {
         "loader-workers": not facts.loaders,
         "device-prefetch": not facts.loaders or not cuda,
-        "tf32": not cuda or facts.tf32_matmul,
+        "tf32": not cuda or facts.tf32_matmul or not single,
         "cpu-threads": facts.world > 1 or (cuda and not makes_batches(facts)),
         "host-allocator": facts.host is None or facts.host.faults < FAULTS,
         "fused-optimizer": all(map(_fused, facts.optimizers)),
@@ -37,7 +38,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
     }
     if root is not None:
         out |= {
-            "bf16-autocast": root.autocast is not None or not (cuda or facts.cpu_bf16),
+            "bf16-autocast": root.autocast is not None or not (cuda or facts.cpu_bf16) or not single,
             "compile": root.compiled,
             "channels-last": root.channels_last or not root.conv_input_4d,
             "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,

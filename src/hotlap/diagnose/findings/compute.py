@@ -43,7 +43,8 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
         why="whether arithmetic or memory traffic limits it takes a trace to tell",
-        instead="lower precision on the tensor cores, compiled and fused kernels, a better memory format"
+        instead=("lower precision on the tensor cores" if on_device else "lower precision if this CPU multiplies in it")
+        + ", compiled and fused kernels, a better memory format"
         + (QUANTIZED if on_device and _only_infers(measured) else ""),
         levers=(*LEVERS, *(() if on_device else ON_CPU)) if root else (),
     )

@@ -26,9 +26,11 @@ def find(measured: Measured) -> Finding | None:
     if own < LEAST_OWN * step and every < LEAST_ALL * step and workers < LEAST_OWN * step:
         return None
     together = facts.threads > 1
-    elsewhere = "other processes on other cores (taskset)"
+    fewer = []
+    if together:
+        fewer.append("fewer intra-op threads (OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device)")
     if any(loader.workers for loader in facts.loaders):
-        elsewhere = f"fewer workers, or {elsewhere}"
+        fewer.append("fewer workers")
     return Finding(
         id="cpu-crowded",
         bound="unknown",
@@ -40,10 +42,7 @@ def find(measured: Measured) -> Finding | None:
         "at the end of every such operation"
         if together
         else "more threads want to run than there are cores, so that they take turns",
-        instead="fewer intra-op threads (OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device), "
-        f"{elsewhere}"
-        if together
-        else elsewhere,
+        instead=", ".join([*fewer, f"{'or ' if fewer else ''}other processes on other cores (taskset)"]),
         levers=("cpu-threads",) if together else (),
         beneath=True,
     )
