@@ -9,6 +9,7 @@ import io
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from hotlap.agent.seams import Refused
-from hotlap.levers import _update_graph, all_levers
+from hotlap.levers import _update_graph, all_levers, graph_optimizer
 from hotlap.levers._fused import fuse
 from hotlap.levers._update_graph import MOST_RECORDINGS, MOST_SETTLING, STEADY, GraphedUpdate
 from hotlap.levers.graph_optimizer import graph, prepare
@@ -527,3 +528,36 @@ def test_memory_that_is_nearly_full() -> None:
     for peak, yes in ((60 << 30, True), (70 << 30, False)):
         memory = MemoryFacts(peak_bytes=peak, peak_reserved_bytes=peak, total_bytes=80 << 30)
         assert LEVER.applies(context(True, roots=(large,), memory=memory)).yes is yes
+
+
+def test_a_pool_outlives_its_recordings_and_is_of_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch fails when it records into a pool whose last graph was dropped (CUDACachingAllocator.cpp, use_count)."""
+
+    class Graph:
+        def __call__(self) -> None: ...
+
+    recorded: list[tuple[weakref.ref[Graph], Any, Any]] = []
+
+    def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any = None) -> Graph:
+        work()
+        graph = Graph()
+        recorded.append((weakref.ref(graph), pool, aside))
+        return graph
+
+    current = SimpleNamespace(cuda_stream=7)
+    handles = iter(range(9))
+    monkeypatch.setattr(graph_optimizer, "capture", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    pool = graph_optimizer.pools(torch.device("cpu"))
+    first = pool()
+    assert pool() == first
+    current.cuda_stream = 8
+    assert pool() != first
+    assert [(handle, aside) for _, handle, aside in recorded] == [first, pool()]
+    gc.collect()
+    assert all(graph() is not None for graph, _, _ in recorded)
+    del pool
+    gc.collect()
+    assert not any(graph() for graph, _, _ in recorded)

@@ -149,11 +149,14 @@ def pools(device: Any) -> Callable[[], tuple[Any, Any]]:
     import torch
 
     known: dict[int, tuple[Any, Any]] = {}
+    first: list[Callable[[], None]] = []  # a pool whose last graph is dropped can not be recorded into any more
 
     def pool() -> tuple[Any, Any]:
         stream = torch.cuda.current_stream(device).cuda_stream
         if stream not in known:
-            known[stream] = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+            made = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+            first.append(capture(lambda: torch.zeros((), device=device), device, *made))
+            known[stream] = made
         return known[stream]
 
     return pool
