@@ -353,8 +353,9 @@ def products() -> View:
 def test_matmuls_run_at_their_share_of_the_new_peak() -> None:
     plan = plan_of(products())
     assert now(plan) == 3110 * US
-    for dtype, peak in (("tf32", 494.7), ("bf16", 989.4)):
-        assert after(plan, changes.matmuls_in(dtype)) == pytest.approx((210 + 2900 * 66.9 / peak) * US, abs=2)
+    for dtype, peak, cast in (("tf32", 494.7, 0), ("bf16", 989.4, changes.CAST_NS)):
+        expected = (210 + 2900 * 66.9 / peak) * US + cast
+        assert after(plan, changes.matmuls_in(dtype)) == pytest.approx(expected, abs=2)
     assert after(plan, changes.matmuls_faster(2)) == (3110 - 1450) * US
 
 
@@ -372,6 +373,18 @@ def test_matmuls_take_no_less_than_their_operands_to_move() -> None:
     fast = ordered(replace(plan.graph, dur=quick))
     assert fast is not None
     assert after(fast, changes.matmuls_in("tf32")) == pytest.approx(210 * US + least, abs=2)
+
+
+def test_small_matmuls_win_little_and_nothing_where_they_are_cast() -> None:
+    whole = products()
+    small = whole.trace.shapes.with_columns(dims=np.array(["[[4,4],[4,4]]"]))
+    of = facts(plan_of(View(replace(whole.trace, shapes=small), whole.window)).graph)
+    gemm = of.named("sgemm")
+    for now_ns, tf32, bf16 in ((8000, 2400, 4000), (3000, 2400, 3000), (2000, 2000, 2000)):
+        costs = Costs(np.where(gemm, now_ns, of.graph.dur), of.graph.lag)
+        for dtype, expected in (("tf32", tf32), ("bf16", bf16)):
+            made = changes.matmuls_in(dtype)(of, costs) or costs
+            assert made.dur[gemm].tolist() == [expected] and (made.dur == costs.dur)[~gemm].all()
 
 
 def test_no_peaks_no_prediction() -> None:

@@ -8,7 +8,7 @@ import pytest
 from machine import FakeLever, Tune, Uses, factors
 
 from hotlap.levers import all_levers
-from hotlap.levers._base import Settings
+from hotlap.levers._base import Context, Settings
 from hotlap.records.run import Lever
 from hotlap.trace.replay import CHANGES
 from hotlap.tune import candidates
@@ -95,6 +95,29 @@ def test_what_the_replay_knows_nothing_of_is_said_by_the_share(fp32: WhatIf) -> 
     assert predicted.by == "share" and predicted.predicted == pytest.approx(1 / (1 - lever.share(context(True))))
     replayed = candidates.predict(Known(fp32), all_levers()["fused-optimizer"], context(True))  # type: ignore[arg-type]
     assert replayed.by == "replay" and replayed.predicted == gain(fp32, "fused-optimizer")
+
+
+@pytest.mark.parametrize(("tf32_ms", "tried"), [(3.2, "graphs + tf32"), (3.6, "graphs + bf16")])
+def test_of_two_for_one_cause_the_one_is_tried_that_wins_more_beside_the_others(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, tf32_ms: float, tried: str
+) -> None:
+    """While the device waits for launches neither wins anything. A small GPT on an H200 was slower in bfloat16."""
+
+    class Does(FakeLever):
+        def scenario(self, settings: Settings) -> str | None:
+            return self.name
+
+        def share(self, context: Context) -> float:
+            return 0.05 if self.name == "graphs" or not {"tf32", "bf16"} & context.active.keys() else 0.01
+
+    replay = Told(
+        graphs=4.0, bf16=99.0, tf32=100.0, graphs__bf16=3.5, graphs__tf32=tf32_ms,
+        graphs__bf16__tf32=min(3.5, tf32_ms), bf16__tf32=99.0,
+    )  # fmt: skip
+    monkeypatch.setattr(Search, "_read_trace", lambda self, trial: setattr(self.state, "whatif", replay))
+    levers = [Does(name, 0.0) for name in ("bf16", "graphs", "tf32")]
+    _, machine = tune(levers, factors(graphs=0.04, bf16=0.9, tf32=0.9), device="cuda")
+    assert machine.tries()[0] == tried
 
 
 @pytest.mark.parametrize(("broken", "said"), [("none", (4.0, "replay")), ("graphs", (2.0, "share"))])

@@ -51,7 +51,7 @@ def candidates(state: State, tried: set[tuple[str, str]]) -> list[Candidate]:
         found.append(candidate)
     if state.objective.memory:
         return sorted(found, key=lambda one: cheapness(one.lever))
-    return sorted(found, key=lambda one: (one.lever.late, -(one.predicted or 1.0)))
+    return sorted(found, key=_order)
 
 
 def predict(state: State, lever: Lever, context: Context, variants: list[Settings] | None = None) -> Candidate:
@@ -133,17 +133,25 @@ def together(state: State, ordered: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _compatible(state: State, ordered: Sequence[Candidate]) -> Iterator[Candidate]:
-    active = dict(state.context(state.best).active)
-    for candidate in ordered:
+    """Always the one that may win most beside those before it: which of two levers for one cause (TF32, bfloat16) that
+    is depends on what the others leave."""
+    active, left = dict(state.context(state.best).active), [one.lever for one in ordered]
+    while left:
         context = state.context(state.best, active)
-        if candidate.lever.late and candidate is not ordered[0]:
+        fit = [one for one in left if _groupable(one, context) and excluded(state, one, context) is None]
+        beside = [predict(state, one, context) for one in fit]
+        usable = [one for one in beside if _too_little(state, one, one.lever, context) is None]
+        best = min(usable, key=_order, default=None)
+        if best is None or (best.lever.late and best.lever is not ordered[0].lever):
             return
-        if not _groupable(candidate.lever, context) or excluded(state, candidate.lever, context) is not None:
-            continue
-        beside = predict(state, candidate.lever, context)
-        if _too_little(state, beside, candidate.lever, context) is None:
-            active[candidate.lever.name] = beside.variants[0]
-            yield beside
+        active[best.lever.name] = best.variants[0]
+        left.remove(best.lever)
+        yield best
+
+
+def _order(one: Candidate) -> tuple[bool, float]:
+    """Those first that may win most."""
+    return one.lever.late, -(one.predicted or 1.0)
 
 
 def _groupable(lever: Lever, context: Context) -> bool:

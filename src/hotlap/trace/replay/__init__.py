@@ -47,7 +47,7 @@ CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("no_launch_cost", "the device waits for the host only for input", no_launch_cost),
     ("device_infinitely_fast", "device work takes no time", device_infinitely_fast),
     ("tf32_matmuls", "fp32 matrix products in TF32", matmuls_in("tf32")),
-    ("bf16_matmuls", "fp32 matrix products in bf16, casts not counted", matmuls_in("bf16")),
+    ("bf16_matmuls", "fp32 matrix products in bf16, each with a cast", matmuls_in("bf16")),
     ("perfect_overlap", "communication hidden behind compute", perfect_overlap),
     ("no_straggler", "all ranks as fast as the median one", no_straggler),
     ("fused_optimizer", "the optimizer's step in one pass over the parameters", fused_optimizer),
