@@ -64,6 +64,9 @@ CASES = [
     Case("evaluation.py between", evaluations=(4, 8)),
     Case("evaluation.py before", evaluations=(0,)),
     Case("evaluation.py loader", phases=LOADED, evaluations=(4, 8)),
+    Case("evaluation.py part", evaluations=(8,)),
+    Case("evaluation.py whole", evaluations=(8,)),
+    Case("evaluation.py frozen"),
     Case("inference.py no_grad", steps=24, phases=("forward",), kind="inference", per_step=0),
     Case("inference.py inference_mode loader", steps=24, phases=("data", "forward"), kind="inference", per_step=0),
     Case("threads.py train"),
@@ -240,3 +243,22 @@ def test_a_second_ctrl_c_while_hotlap_finishes_says_nothing(runner: Runner) -> N
     assert (bare.code, ran.code) == (0, 0)
     check_same(ran, bare)
     check_lines(ran.folder)
+
+
+def test_a_frozen_part_put_in_eval_mode_each_step_is_looked_after_seldom(runner: Runner, tmp_path: Path) -> None:
+    """To look at a call that follows `eval`, the class of all modules is patched, which takes time."""
+    looks = tmp_path / "looks"
+    count = f"""
+import hotlap.agent.hooks.forward as forward
+look = forward.Finder.look
+
+def counted(self, evaluation=False):
+    with open({str(looks)!r}, "a") as file:
+        file.write("evaluation " if evaluation else "modules ")
+    look(self, evaluation)
+
+forward.Finder.look = counted
+"""
+    ran = runner.forked("evaluation.py", "frozen", before=count)
+    check_clean(ran)
+    assert looks.read_text().split() == ["modules", "evaluation"]

@@ -129,10 +129,11 @@ def test_steps_are_lost_by_a_kill_only(runner: Runner) -> None:
     [
         (("41:eval", "49:load", "54:infer", "58:fork", "62:copy"), [42, 50]),
         (("42:eval",), [43]),
+        (("41:part", "42:part", "49:part"), [42, 43, 50]),
         (("41:thread",), []),
         (("42:thread",), []),
     ],
-    ids=["simple", "looked at", "thread", "thread looked at"],
+    ids=["simple", "looked at", "part", "thread", "thread looked at"],
 )
 def test_a_loop_stays_simple(events: tuple[str, ...], evaluated: list[int], runner: Runner) -> None:
     argv = ("thin.py", "90", *events)

@@ -74,6 +74,7 @@ ACTS = st.lists(
         st.tuples(st.just("enter"), st.sampled_from([DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER])),
         st.tuples(st.just("leave"), st.booleans()),
         st.tuples(st.just("gap"), st.just(0)),
+        st.tuples(st.just("close_gap"), st.just(0)),
         st.tuples(st.just("cut"), st.just(0)),
         st.tuples(st.just("unwind"), st.just(0)),
         st.tuples(st.just("fold"), st.just(0)),
@@ -131,22 +132,68 @@ def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: 
             assert by_phase == segment.ns[:6]
 
 
-def test_a_gap_is_forward_when_a_backward_follows_and_other_when_none_does() -> None:
-    for follows, expected in ((BACKWARD, FORWARD), (OPTIMIZER, OTHER), (DATA, OTHER)):
-        now = [0]
-        timeline = Timeline(lambda now=now: now[0], None)
-        timeline.enter(FORWARD)
-        now[0] = 3
-        timeline.leave(gap=True)
-        now[0] = 10
-        timeline.enter(follows)
-        now[0] = 11
-        timeline.leave()
-        wanted = [0] * 7
-        wanted[FORWARD] += 3
-        wanted[expected] += 7
-        wanted[follows] += 1
-        assert timeline.segment.ns == wanted
+def spent(*turns: tuple[int, int, int]) -> list[int]:
+    """Ns by phase of a forward of 3 ns and of what follows: a phase, how long after the last, and how long it takes."""
+    now = [0]
+    timeline = Timeline(lambda: now[0], None)
+    for phase, after, lasts in ((FORWARD, 0, 3), *turns):
+        now[0] += after
+        timeline.enter(phase)
+        now[0] += lasts
+        timeline.leave(gap=phase == FORWARD)
+    return timeline.segment.ns
+
+
+def by_phase(**ns: int) -> list[int]:
+    return [ns.get(name, 0) for name in PHASES] + [0]
+
+
+def test_what_follows_a_forward_is_forward_up_to_a_backward_that_comes_next() -> None:
+    assert spent((BACKWARD, 7, 1)) == by_phase(forward=10, backward=1)
+    assert spent((OPTIMIZER, 7, 1)) == by_phase(forward=3, other=7, optimizer=1)
+    assert spent((DATA, 7, 1)) == by_phase(forward=3, other=7, data=1)
+    assert spent((DATA, 7, 1), (BACKWARD, 20, 1)) == by_phase(forward=3, other=27, data=1, backward=1)
+
+
+def test_what_lies_between_two_forwards_is_other() -> None:
+    assert spent((FORWARD, 7, 2), (BACKWARD, 20, 1)) == by_phase(forward=25, other=7, backward=1)
+
+
+def test_a_loss_is_forward_after_a_transfer_or_a_forward_without_gradients() -> None:
+    """A target, or a teacher's answer."""
+    assert spent((H2D, 7, 2), (BACKWARD, 20, 1)) == by_phase(forward=30, h2d=2, backward=1)
+    assert spent((OTHER, 7, 2), (BACKWARD, 20, 1)) == by_phase(forward=30, other=2, backward=1)
+
+
+def test_a_forward_of_plain_functions_begins_after_the_last_transfer() -> None:
+    """Two transfers, each after 5 ns, and 5 ns up to the backward."""
+    now = [0]
+    timeline = Timeline(lambda: now[0], None)
+    steps = Steps(timeline, lambda segment, kind: None)
+    steps.functional = True
+    for _ in range(2):
+        now[0] += 5
+        steps.transfer_begin()
+        now[0] += 1
+        steps.transfer_end()
+    now[0] += 5
+    steps.backward_begin()
+    assert timeline.segment.ns == by_phase(h2d=2, other=10, forward=5)
+
+
+def test_an_evaluation_that_is_not_timed_is_not_the_forwards() -> None:
+    now = [0]
+    timeline = Timeline(lambda: now[0], None)
+    steps = Steps(timeline, lambda segment, kind: None)
+    steps.forward_begin(1, True, False, None)
+    now[0] += 3
+    steps.forward_end(True, None)
+    now[0] += 5
+    steps.evaluating()
+    now[0] += 20
+    steps.backward_begin()
+    assert timeline.segment.evaluation
+    assert timeline.segment.ns == by_phase(forward=3, other=25)
 
 
 def test_an_evaluation_of_any_length_holds_little() -> None:

@@ -262,6 +262,8 @@ TRANSFORM = digits("--cnn", "--transform")
 TRANSFORM_DROPOUT = digits("--transform", "--dropout", "0.2")
 ADAM = digits("--adam")
 ADAM_DROPOUT = digits("--adam", "--dropout", "0.2")
+NORM = digits("--adam", "--norm")
+"""Two of its biases have no effect, so Adam makes of their gradients' rounding an update as large as any."""
 STILL = digits("--lr", "1e-5")
 """Its loss hardly moves within a trial."""
 SHORT = digits("--rows", "320", "--dropout", "0.2")
@@ -378,6 +380,12 @@ CLIPS = [
     _honest("fused-optimizer (clipped)", CLIPPED, rule_of(FUSED), FUSED),
     _honest("bf16-autocast (clipped)", CLIPPED_ADAM, rule_of(BF16), BF16),
     _honest("fp16-scaling (clipped)", CLIPPED, rule_of(FP16), FP16),
+]
+NORMS = [
+    _honest("bf16-autocast (Adam, biases without effect)", NORM, rule_of(BF16), BF16),
+    _fraud("learns the opposite beside biases without effect", NORM, NUMERIC, "turns-norms"),
+    _fraud("learning rate × 0.9 (biases without effect)", NORM, NUMERIC, "smaller-rate"),
+    _fraud("every other step without gradients (biases without effect)", NORM, NUMERIC, "idle-steps"),
 ]
 COMPILED = [_honest("compile", CNN, rule_of(COMPILE), COMPILE)]
 """Takes half a minute."""

@@ -29,6 +29,9 @@ CAUGHT = {
     "drops a tenth of the batches, from the tenth, and workers": "with the random draws of each sample pinned",
     "dropout off, and channels-last": "dropout is gone",
     "half the dropout, and channels-last": "allowed",
+    "learns the opposite beside biases without effect": "direction of the first update differs",
+    "learning rate × 0.9 (biases without effect)": "late loss differs",
+    "every other step without gradients (biases without effect)": "allowed",
     "a GAN whose logits are coarse": "what a nudge of the weights by one bfloat16 rounding does",
 }
 PASSED = {
@@ -42,13 +45,17 @@ PASSED = {
     "channels-last + bf16-autocast (dropout)": "numeric",
     "bf16-autocast (dropout)": "numeric",
     "bf16-autocast (GAN)": "numeric",
+    "bf16-autocast (Adam, biases without effect)": "numeric",
     "float32 rounding": "numeric",
     "compile": "numeric",
     "fused-optimizer (clipped)": "numeric",
     "bf16-autocast (clipped)": "numeric",
     "fp16-scaling (clipped)": "numeric",
 }
-CASES = {case.name: case for case in [*bench.FRAUDS, *bench.HONEST, *bench.DRAWS, *bench.COMPILED, *bench.CLIPS]}
+CASES = {
+    case.name: case
+    for case in [*bench.FRAUDS, *bench.HONEST, *bench.DRAWS, *bench.COMPILED, *bench.CLIPS, *bench.NORMS]
+}
 
 
 @pytest.fixture(scope="session")

@@ -122,6 +122,62 @@ def test_steps_beyond_the_shorter_run_are_not_compared() -> None:
     assert judge(EXACT, longer, longer, BASE, NO_TWINS).ok
 
 
+# elements whose gradient is but rounding
+
+
+def with_rounding(last: float, first: tuple[int, ...] = (2,), later: tuple[int, ...] = (2,), **turn: float) -> Evidence:
+    """The baseline, whose sampled weights' last one moved by this."""
+    updates = []
+    for line, rounding in ((update(0, **turn), first), (update(3, 4.0, **turn), later)):
+        values = (*line.update[:2], last)
+        updates.append(replace_line(line, update=values, update_norm=math.hypot(*values), rounding=rounding))  # type: ignore[misc]
+    return replace(BASE, updates=tuple(updates))
+
+
+SMALL = with_rounding(0.1)
+
+
+def test_what_adam_makes_of_rounding_is_left_out() -> None:
+    """A bias before a BatchNorm moves by little in float32 and by the learning rate in bfloat16, either way."""
+    for last in (1.0, -1.0):
+        found = judge(NUMERIC, SMALL, SMALL, with_rounding(last, (), ()), NO_TWINS)
+        assert found.ok and (found.update_gap or 0) < 1e-6
+    blind = with_rounding(0.1, (), ())
+    assert not judge(NUMERIC, blind, blind, with_rounding(1.0), twins(blind)).ok, "a record of before is compared whole"
+
+
+@pytest.mark.parametrize("rounding", [(2,), (0, 1, 2)])
+def test_only_the_bare_command_says_what_is_left_out(rounding: tuple[int, ...]) -> None:
+    one = with_rounding(0.1, (), ())
+    assert not judge(NUMERIC, one, one, with_rounding(1.0, rounding, rounding), twins(one)).ok
+    turned = with_rounding(0.1, rounding, rounding, turn=1.0)
+    assert not judge(NUMERIC, SMALL, SMALL, turned, twins(SMALL)).ok, "what is beside it is compared"
+
+
+def test_what_was_rounding_only_at_first_or_only_later_is_compared() -> None:
+    moved = with_rounding(1.0)
+    for first, later in (((2,), ()), ((), (2,))):
+        base = with_rounding(0.1, first, later)
+        assert not judge(NUMERIC, base, base, moved, twins(base)).ok
+
+
+def test_nothing_is_left_out_where_all_would_be() -> None:
+    every = with_rounding(0.1, (0, 1, 2), (0, 1, 2))
+    assert not judge(NUMERIC, every, every, with_rounding(1.0), twins(every)).ok
+
+
+def test_an_exact_lever_may_not_change_what_is_left_out() -> None:
+    close = with_rounding(0.1 + 1e-9)
+    for trial in (close, replace(close, updates=(SMALL.updates[0], close.updates[1]))):
+        found = judge(EXACT, SMALL, SMALL, trial, NO_TWINS)
+        assert (found.ok, found.level) == (False, "exact")
+
+
+def test_what_is_no_number_is_over_any_limit_though_it_is_left_out() -> None:
+    broken = tuple(replace_line(line, update=(*line.update[:2], None), update_norm=None) for line in SMALL.updates)
+    assert not judge(NUMERIC, SMALL, SMALL, replace(SMALL, updates=broken), twins(SMALL)).ok
+
+
 # what is never excused
 
 NAN, INF = math.nan, math.inf

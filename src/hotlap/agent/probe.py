@@ -20,6 +20,15 @@ MAX_ROWS: Final = 4096
 ROW_ELEMENTS: Final = 4096
 SAMPLED_TENSORS: Final = 64
 SAMPLED_ELEMENTS: Final = 32
+EPS_TIMES: Final = 16.0
+"""Optimizers like Adam divide by a gradient's own size plus eps. Up to so many eps the update depends on that size
+(by 6% here); above it is about the learning rate, whatever the size, and a nudged twin's is as large."""
+ROUNDING: Final = 2.0**-12
+"""A gradient smaller than this beside the largest ones nearby may be what rounding leaves of terms that cancel: it is a
+sixteenth of one bfloat16 rounding (2^-8) of such terms. Measured in float32 on a CPU, where it was up to 16 eps (1e-8):
+2^-33 to 2^-14 of biases before a BatchNorm, 2^-39 to 2^-26 of biases of attention's keys."""
+NEIGHBOURS: Final = 4
+"""Parameters before and after one, in the optimizer's order, that are nearby: of its own layer and those around it."""
 
 
 def leaves(batch: Any, depth: int = 0) -> Iterator[Any]:
@@ -140,6 +149,7 @@ class Probe:
             step=self.index,
             gradient_norm=_json(_gradient_norm(optimizer, {})),
             unclipped_norm=_json(_gradient_norm(optimizer, self.unclipped)) if clipped else None,
+            rounding=_rounding(optimizer),
             update_norm=_json(float(change.norm())),
             update=[_json(value) for value in change.tolist()],
         )
@@ -154,18 +164,61 @@ def _parameters(optimizer: Any) -> list[Any]:
     return [p for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
 
 
+def _chosen(parameters: list[Any]) -> range:
+    """Which parameters are sampled."""
+    return range(0, len(parameters), max(1, len(parameters) // SAMPLED_TENSORS))[: 2 * SAMPLED_TENSORS]
+
+
+def _elements(tensor: Any) -> Any:
+    """The sampled elements of a parameter or of its gradient."""
+    flat = _local(tensor).contiguous().reshape(-1)
+    return flat[:: max(1, flat.numel() // SAMPLED_ELEMENTS)][:SAMPLED_ELEMENTS]
+
+
 def _sample(optimizer: Any) -> Any:
     """Some elements of some parameters, on the host."""
     parameters = _parameters(optimizer)
-    parameters = parameters[:: max(1, len(parameters) // SAMPLED_TENSORS)][: 2 * SAMPLED_TENSORS]
-    pieces = []
-    for parameter in parameters:
-        flat = parameter.detach()
-        if hasattr(flat, "to_local"):
-            flat = flat.to_local()
-        flat = flat.contiguous().reshape(-1)
-        pieces.append(flat[:: max(1, flat.numel() // SAMPLED_ELEMENTS)][:SAMPLED_ELEMENTS].double().cpu())
+    pieces = [_elements(parameters[index]).double().cpu() for index in _chosen(parameters)]
     return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64)
+
+
+def _rounding(optimizer: Any) -> list[int]:
+    """Which sampled elements (places in the sample) have a gradient that is but rounding and about the optimizer's eps,
+    so that their update says how large that rounding is and nothing of what is learnt.
+
+    As a bias before a BatchNorm has, or one of attention's keys, which have no effect. Zero, which a frozen or unused
+    parameter has as well, counts only beside such elements in the same parameter.
+    """
+    eps = [group.get("eps") for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
+    if not any(isinstance(value, float) for value in eps):
+        return []
+    parameters = _parameters(optimizer)
+    largest = [_largest(parameter.grad) for parameter in parameters]
+    found: list[int] = []
+    at = 0
+    for index in _chosen(parameters):
+        parameter, gradient = parameters[index], parameters[index].grad
+        near = max(largest[max(0, index - NEIGHBOURS) : index + NEIGHBOURS + 1])
+        if isinstance(eps[index], float) and _plain(gradient) and math.isfinite(near):
+            sizes = _elements(gradient).abs().double().cpu()
+            small = sizes <= min(EPS_TIMES * eps[index], ROUNDING * near)
+            if bool((small & (sizes > 0)).any()):
+                found += (at + small.nonzero().reshape(-1)).tolist()
+        at += len(_elements(parameter))
+    return found
+
+
+def _plain(gradient: Any) -> bool:
+    return gradient is not None and gradient.layout == torch.strided
+
+
+def _largest(gradient: Any) -> float:
+    """Size of a gradient's largest element; infinity where one is not finite."""
+    if gradient is None:
+        return 0.0
+    sizes = _values(gradient).abs()
+    largest = float(sizes.max()) if sizes.numel() else 0.0
+    return largest if math.isfinite(largest) else math.inf
 
 
 def _gradient_norm(optimizer: Any, unclipped: Mapping[int, tuple[int, Any]]) -> float:
@@ -181,12 +234,17 @@ def _gradient_norm(optimizer: Any, unclipped: Mapping[int, tuple[int, Any]]) -> 
 
 def _norm(gradient: Any) -> Any:
     """On the gradient's device."""
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
-    if hasattr(gradient, "to_local"):
-        gradient = gradient.to_local()
-    gradient = gradient.detach()
+    gradient = _values(gradient)
     return (gradient.abs() if gradient.is_complex() else gradient).double().norm()
+
+
+def _values(gradient: Any) -> Any:
+    return _local(gradient.coalesce().values() if gradient.is_sparse else gradient)
+
+
+def _local(tensor: Any) -> Any:
+    """What this rank holds of it."""
+    return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach()
 
 
 def random_state() -> tuple[Any, Any]:

@@ -135,6 +135,8 @@ class Steps(Hot):
     def transfer_begin(self) -> None:
         if self.manual_open:
             self._manual_boundary()
+        if self.functional and not self.forward_seen:
+            self.timeline.close_gap()
         self.timeline.enter(H2D)
 
     def transfer_end(self) -> None:
@@ -176,6 +178,11 @@ class Steps(Hot):
                 segment.samples = rows or 0
                 self.samples_from = "forward" if rows else "none"
             self.emit(segment, "inference")
+
+    def evaluating(self) -> None:
+        """A forward of an evaluation begins, which is not seen to end."""
+        self.timeline.close_gap()
+        self.timeline.segment.evaluation = True
 
     def backward_begin(self) -> None:
         self.in_backward += 1

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
 
 GAP = 6
-"""Time after a forward whose phase is known only once a backward does or does not follow."""
-_AFTER_FORWARD = {FORWARD, BACKWARD}
+"""Time after a forward whose phase is known only once a backward does or does not come next."""
+_IN_GAP = {H2D, OTHER}
+"""Phases that are cut out of a gap, which goes on after them: transfers, and forwards without gradients."""
 MOST_CUTS = 4096
 """In one step, kept as they are. An evaluation between two steps may make millions, and each holds a hundred bytes."""
 
@@ -189,9 +190,9 @@ class Timeline:
         self.cuts.append((open_one, self.clock()))
         if self.marking:
             self._mark(open_one)
-        if open_one == GAP and phase != H2D:
+        if open_one == GAP and phase not in _IN_GAP:
             stack.pop()
-            self._settle(FORWARD if phase in _AFTER_FORWARD else stack[-1])
+            self._settle(FORWARD if phase == BACKWARD else stack[-1])
         stack.append(phase)
 
     def leave(self, gap: bool = False) -> None:
@@ -219,6 +220,13 @@ class Timeline:
         """From here on the phase is known only once a backward follows."""
         if self.stack[-1] != GAP:
             self.stack.append(GAP)
+
+    def close_gap(self) -> None:
+        """No backward will follow that the time since would belong to."""
+        if self.stack[-1] == GAP:
+            self.cut()
+            self.stack.pop()
+            self._settle(self.stack[-1])
 
     def _settle(self, phase: int) -> None:
         """Charge the open gap to a phase."""

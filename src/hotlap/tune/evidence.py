@@ -14,13 +14,15 @@ from hotlap.records.files import rank_folders, read_lines, read_steps
 
 PATTERN_LEAST: Final = 2.0**-8
 """A loss whose steps differ by less than this, one bfloat16 rounding, has no pattern to tell its batches by."""
+LEAST: Final = 1e-12
+"""Gap of what is not equal bit for bit, however little it differs."""
 COMPARED_STEPS: Final = 64
 """Steps whose losses are compared: later ones differ by what rounding has grown to, whatever the lever."""
 
 
 class ProbeLine(msgspec.Struct, frozen=True):
     """A line of `rank-K/probe.jsonl`. gradient_norm: of what the update used; unclipped_norm: before the script clipped
-    it, None where it did not."""
+    it, None where it did not. rounding: places in `update` of elements whose gradient was but rounding."""
 
     what: str
     batch: int = 0
@@ -32,6 +34,7 @@ class ProbeLine(msgspec.Struct, frozen=True):
     unclipped_norm: float | None = None
     update_norm: float | None = None
     update: tuple[float | None, ...] = ()
+    rounding: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ class Gaps:
 def gaps(one: Evidence, two: Evidence, later: bool = False) -> Gaps:
     """How far two runs differ; see `Gaps`. Losses: root mean square over the mean, worst of the backward calls.
 
+    one: a run of the bare command, whose gradients alone say which elements of an update are left out.
+
     later: compare gradients and directions of later probed steps as well, for runs that don't begin alike.
     """
     pairs = list(zip(one.losses, two.losses, strict=False))[:COMPARED_STEPS]
@@ -136,20 +141,37 @@ def _update_gaps(one: Sequence[ProbeLine], two: Sequence[ProbeLine], later: bool
     others = {(line.optimizer, line.step): line for line in two}
     if others.keys() - {(line.optimizer, line.step) for line in one}:
         update = math.inf
-    first_steps: dict[int, int] = {}
+    firsts: dict[int, ProbeLine] = {}
     for line in one:
-        first_steps.setdefault(line.optimizer, line.step)
+        first = firsts.setdefault(line.optimizer, line)
         other = others.get((line.optimizer, line.step))
         if other is None:
             update = math.inf
             continue
-        update = max(update, _relative(line.update_norm, other.update_norm))
-        if later or line.step == first_steps[line.optimizer]:
+        known = _known(first, line)
+        update = max(update, _norm_gap(line, other, known))
+        if later or line.step == first.step:
             gradient = max(gradient, _relative(line.gradient_norm, other.gradient_norm))
             if line.unclipped_norm is not None and other.unclipped_norm is not None:
                 gradient = max(gradient, _relative(line.unclipped_norm, other.unclipped_norm))
-            direction = max(direction, _direction(line.update, other.update))
+            direction = max(direction, _direction(line.update, other.update, known))
     return gradient, update, direction
+
+
+def _known(first: ProbeLine, line: ProbeLine) -> tuple[int, ...] | None:
+    """Places in an update that are compared, where that is not all: not those of which this gradient and the first one
+    were but rounding."""
+    rounding = set(first.rounding) & set(line.rounding)
+    known = tuple(place for place in range(len(line.update)) if place not in rounding)
+    return known if rounding and known else None
+
+
+def _norm_gap(one: ProbeLine, two: ProbeLine, known: tuple[int, ...] | None) -> float:
+    gap = _relative(one.update_norm, two.update_norm)
+    if known is None or gap in {0.0, math.inf} or len(one.update) != len(two.update):
+        return gap
+    a, b = (float(np.linalg.norm(_numbers(line.update, known))) for line in (one, two))
+    return max(LEAST, _relative(a, b)) if math.isfinite(a + b) else math.inf
 
 
 def _relative(a: float | None, b: float | None) -> float:
@@ -160,16 +182,22 @@ def _relative(a: float | None, b: float | None) -> float:
     return abs(b - a) / abs(a) if a else math.inf
 
 
-def _direction(one: Sequence[float | None], two: Sequence[float | None]) -> float:
-    """1 - cosine of two updates; 0 when they are equal element by element."""
+def _numbers(update: Sequence[float | None], known: tuple[int, ...] | None) -> np.ndarray:
+    numbers = np.array([math.nan if x is None else x for x in update])
+    return numbers if known is None else numbers[list(known)]
+
+
+def _direction(one: Sequence[float | None], two: Sequence[float | None], known: tuple[int, ...] | None) -> float:
+    """1 - cosine of two updates; 0 when they are equal element by element, all of them."""
     if one == two:
         return 0.0
-    a = np.array([math.nan if x is None else x for x in one])
-    b = np.array([math.nan if x is None else x for x in two])
-    if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
+    if len(one) != len(two):
+        return math.inf
+    a, b = _numbers(one, known), _numbers(two, known)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.inf
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return max(1e-12, 1 - float(a @ b) / norm) if norm else math.inf
+    return max(LEAST, 1 - float(a @ b) / norm) if norm else math.inf
 
 
 def samples(one: Evidence, two: Evidence) -> str:

@@ -1,4 +1,6 @@
-"""Evaluates under no_grad: every fourth step (`between`), before the first (`before`), or on a loader of its own."""
+"""Evaluates under no_grad: every fourth step (`between`), before the first (`before`), or on a loader of its own; or once,
+late: a part of the model that trains (`part`), or the whole of which a part trains (`whole`). `frozen`: never, but a
+module that is not trained is put in eval mode in each step."""
 
 import sys
 
@@ -6,8 +8,21 @@ import torch
 from common import ROWS, Data, batches, end, net, said
 from torch.utils.data import DataLoader
 
+
+class Whole(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = net()
+
+    def forward(self, x):
+        return self.part(x)
+
+
 kind = sys.argv[1]
-model = net()
+model, frozen = Whole(), net()
+trained = model.part if kind == "whole" else model
+evaluated = model.part if kind == "part" else model
+at = {"before": (), "frozen": (), "part": (8,), "whole": (8,)}.get(kind, (4, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 
@@ -15,16 +30,18 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def evaluate():
     model.eval()
     source = DataLoader(Data(), 2 * ROWS) if kind == "loader" else batches()
-    print("mean", sum((model(x) - y).square().mean().item() for x, y in source))
+    print("mean", sum((evaluated(x) - y).square().mean().item() for x, y in source))
     model.train()
 
 
 if kind == "before":
     evaluate()
 for step, (x, y) in enumerate(DataLoader(Data(), ROWS) if kind == "loader" else batches()):
-    if kind != "before" and step and step % 4 == 0:
+    if step in at:
         evaluate()
-    said(loss := (model(x) - y).square().mean())
+    if kind == "frozen":
+        frozen.eval()
+    said(loss := (trained(x) - y).square().mean())
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -93,6 +93,18 @@ def _smaller_rate(seams: Any, settings: dict[str, Any]) -> None:
     seams.on_optimizer(change)
 
 
+def _turns_norms(seams: Any, settings: dict[str, Any]) -> None:
+    """Weights and biases of BatchNorm learn the opposite; the norm of the gradients stays."""
+
+    def change(module: Any) -> None:
+        for part in module.modules():
+            if isinstance(part, torch.nn.BatchNorm1d):
+                for parameter in part.parameters():
+                    parameter.register_hook(torch.neg)
+
+    seams.on_root(change)
+
+
 # frauds of the data
 
 
@@ -232,6 +244,7 @@ KINDS = {
     "scales-backward": _scales_backward,
     "no-clipping": _no_clipping,
     "smaller-rate": _smaller_rate,
+    "turns-norms": _turns_norms,
     "drops-batches": _drops_batches,
     "shuffles-labels": _shuffles_labels,
     "repeats-batches": _repeats_batches,

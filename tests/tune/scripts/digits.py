@@ -43,8 +43,12 @@ def make_model(args):
             nn.Identity() if args.early else dropout,
             nn.Linear(256, 10),
         )
+    first, second = (nn.BatchNorm1d(64) if args.norm else nn.Identity() for _ in range(2))
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), dropout, nn.Linear(64, 64), nn.ReLU(), dropout, nn.Linear(64, 10)
+        nn.Flatten(),
+        *(nn.Linear(64, 64), first, nn.ReLU(), dropout),
+        *(nn.Linear(64, 64), second, nn.ReLU(), dropout),
+        nn.Linear(64, 10),
     )
 
 
@@ -57,6 +61,9 @@ def main():
     parser.add_argument("--transform", action="store_true")
     parser.add_argument("--adam", action="store_true")
     parser.add_argument("--clip", type=float, default=0.0)
+    parser.add_argument(
+        "--norm", action="store_true", help="BatchNorm after layers with a bias, which then does nothing"
+    )
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--noise", type=float, default=0.0, help="run-to-run noise, as atomics on a GPU make it")

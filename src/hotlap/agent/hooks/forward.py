@@ -3,7 +3,9 @@
 The class is patched only between outermost calls: during one the original is in place, so that submodules cost nothing
 and torch.compile never traces anything of hotlap's. An outermost module with parameters gets a wrapper in its
 instance's `_compiled_call_impl`, which never travels to a copy of the module, so that a copy never runs the original's
-weights. After SETTLED steps without a new one the class is left alone, until another optimizer is made.
+weights. After SETTLED steps without a new one the class is left alone, until another optimizer is made. After a call of
+`eval` it is patched up to the next forward, and no longer: that may be of a part of a model (one that samples), or of
+another, which is then an evaluation as well.
 """
 
 import functools
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import is_grad_enabled
 from torch._C import _get_tracing_state
+from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 from ..probe import leaves, nudge, random_state, redraw
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 FIND, BEGIN, END = hook("forward_find"), hook("forward_begin"), hook("forward_end")
 SETTLED = 4
 SETTLED_INFERENCE = 16
+IN_VAIN = 64
+"""So many steps after a look for an evaluation that told nothing new comes the next: to patch the class and put it back
+costs 0.1 ms, and some scripts call `eval` of a frozen part in every step."""
 DESCRIBED, DESCRIBED_AUTOCAST = 16, 3
 """Forwards of a module whose inputs, and whose autocast, are described after the first."""
 LOOKS = 3
@@ -43,28 +49,55 @@ def install(agent: "Agent") -> None:
     finder.look()
     agent.step_ended, agent.look_again = finder.step_ended, finder.look_again
     agent.modules_known = finder.ready
+    _patch_eval(agent, finder)
+
+
+def _patch_eval(agent: "Agent", finder: "Finder") -> None:
+    guard, original = agent.guard, torch.nn.Module.eval
+
+    @functools.wraps(original)
+    def eval(self: Any) -> Any:
+        if not is_dynamo_compiling() and get_ident() == guard.live:
+            guard.call(FIND, finder.expect_evaluation)
+        return original(self)
+
+    torch.nn.Module.eval = eval
 
 
 class Finder:
-    """Finds the outermost modules, and wraps each once."""
+    """Finds the outermost modules, and wraps each once.
+
+    looking: the class is patched. evaluation: only up to the next forward, to tell whether it is of an evaluation.
+    in_vain: the step of the last such look that told nothing.
+    """
 
     def __init__(self, agent: "Agent") -> None:
         self.agent = agent
         self.original = torch.nn.Module.__call__
         self.last_new = 0
-        self.looking = False
+        self.in_vain = -IN_VAIN
+        self.looking = self.evaluation = False
         self.patched = self._make_patched()
 
-    def look(self) -> None:
+    def look(self, evaluation: bool = False) -> None:
         """Patch the class."""
-        self.looking = True
+        self.looking, self.evaluation = True, evaluation
         self._swap(self.original, self.patched)
 
     def look_again(self) -> None:
         """An optimizer was made: there may be another model."""
-        self.last_new = self.agent.recorder.index + len(self.agent.thin.ends)
-        if not self.looking:
+        self.last_new = self._step()
+        if not self.looking or self.evaluation:
             self.look()
+
+    def expect_evaluation(self) -> None:
+        """A module of a loop that trains was put in eval mode."""
+        steps = self.agent.steps
+        inside = steps.in_forward or steps.in_backward or steps.in_data
+        if self.looking or inside or steps.infers:
+            return
+        if self._step() - self.in_vain >= IN_VAIN:
+            self.look(evaluation=True)
 
     def step_ended(self, steps: int) -> None:
         """Stop looking where enough steps brought no new module."""
@@ -74,7 +107,7 @@ class Finder:
 
     def ready(self) -> bool:
         """Before thin steps: whether no module is looked for any more."""
-        return not self.looking
+        return not self.looking or self.evaluation
 
     def leave(self) -> None:
         """Put the class back as it was."""
@@ -119,14 +152,37 @@ class Finder:
     def found(self, module: Any) -> None:
         """A call: wrap the module if it is an outermost one (of the loop, not of a checkpoint or a data set)."""
         steps = self.agent.steps
-        if steps.in_forward or steps.in_backward or steps.in_data or steps.thin:
+        if steps.in_forward or steps.in_backward or steps.in_data:
             return
-        if isinstance(module.__dict__.get(IMPL), Observed):
+        if self.evaluation:
+            self._evaluation(module)
+            return
+        if steps.thin or isinstance(module.__dict__.get(IMPL), Observed):
             return
         if next(iter(module.parameters()), None) is None:
             return
         self.last_new = self.agent.recorder.index
         Root(self.agent, module).install()
+
+    def _evaluation(self, module: Any) -> None:
+        """A call after `eval`. The module is not wrapped: it may be a part of one that trains, and is then called in
+        every step. One that is wrapped tells of itself."""
+        graded, known = is_grad_enabled(), isinstance(module.__dict__.get(IMPL), Observed)
+        if module.training and not graded:
+            return
+        if graded and not known and next(iter(module.parameters()), None) is None:
+            return
+        self.leave()
+        if graded or known:
+            self.in_vain = self._step()
+        elif self.agent.steps.thin:
+            self.agent.thin.evaluating()
+        else:
+            self.agent.steps.evaluating()
+
+    def _step(self) -> int:
+        """The number of the step that is going on."""
+        return self.agent.recorder.index + len(self.agent.thin.ends)
 
 
 def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
