@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.durations import ms
 from hotlap.records.run import Environment, Gpu, Lever, Phases, Problem, Run
 from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune
 from hotlap.report.console import (
@@ -24,7 +25,6 @@ from hotlap.report.console import (
     between,
     clean,
     minutes,
-    ms,
     percent,
     plain,
     ratio,
@@ -375,6 +375,14 @@ def test_a_noisy_machine_is_said() -> None:
     assert "noisy" not in tune_text(msgspec.structs.replace(TUNE, noise=0.05))
     noisy = tune_text(msgspec.structs.replace(TUNE, noise=math.log(2.5)))
     assert "a noisy machine: two runs of the bare command differ by 150% in step time\n" in noisy
+
+
+def test_a_side_without_one_pace_is_told_as_by_run() -> None:
+    uneven = msgspec.structs.replace(BEFORE, unknown=("one pace: some stretches take longer", "samples/s: no batch"))
+    text = joined(tune_text(msgspec.structs.replace(TUNE, baseline=uneven)))
+    assert "before: no one pace: some stretches take longer" in text and "samples/s" not in text
+    assert "after: no one pace" in tune_text(msgspec.structs.replace(TUNE, tuned=uneven))
+    assert "one pace" not in tune_text()
 
 
 def test_unfinished_tune_says_why_and_how_to_go_on() -> None:

@@ -81,7 +81,7 @@ def test_what_the_straggler_explains_is_not_said_twice() -> None:
     assert [found.share for found in itself] == pytest.approx([0.02, 0.30])
     said = finding(late, 1, None)
     assert (said.bound, said.cost_ms, said.share) == ("communication", pytest.approx(68.0), pytest.approx(0.68))
-    assert "rank 1" in said.title and "data takes it 70.0 ms, the others 2.0 ms" in said.evidence
+    assert "rank 1" in said.title and "data takes it 70.0 ms, the others 2.00 ms" in said.evidence
 
 
 def test_a_host_that_runs_ahead_of_its_waiting_device_is_in_step() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +20,8 @@ from hotlap.diagnose.findings._base import DRAINED_MS, DRAINED_SHARE, Measured
 from hotlap.diagnose.findings._settled import settled
 from hotlap.diagnose.steps import SteadySteps, mean_phases, spread, step_time, throughput
 from hotlap.diagnose.verdict import verdict
-from hotlap.records.diagnosis import Diagnosis, Finding
+from hotlap.records.diagnosis import ONE_PACE, Diagnosis, Finding
+from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import write_record
 from hotlap.records.phases import PHASES
@@ -219,7 +221,7 @@ def test_finding_input() -> None:
     )  # fmt: skip
     assert on_device is not None
     assert on_device.share == pytest.approx(0.1)
-    assert "stands still for 1.0 ms" in on_device.evidence and "4 workers" in on_device.evidence
+    assert "stands still for 1.00 ms" in on_device.evidence and "4 workers" in on_device.evidence
     assert "more slowly" in on_device.why and "device-prefetch" in on_device.levers
 
     assert fires("input", phases(data=5.0, forward=95.0)) is not None
@@ -234,7 +236,7 @@ def test_finding_h2d() -> None:
     found = fires("h2d", copying, copying, QUEUED, CUDA)
     assert found is not None
     assert found.share == pytest.approx(0.02)
-    assert "2.0 ms of device time" in found.evidence and "3.0 MiB, from pageable" in found.evidence
+    assert "2.00 ms of device time" in found.evidence and "3.0 MiB, from pageable" in found.evidence
     pinned = msgspec.structs.replace(CUDA, loaders=(msgspec.structs.replace(LOADER, pin_memory=True),))
     said = fires("h2d", copying, copying, QUEUED, pinned)
     assert said is not None and "from pinned memory" in said.evidence and "staging" not in said.why
@@ -250,7 +252,7 @@ def test_finding_host_code() -> None:
     bare = fires("host_code", phases(other=1.0), facts=msgspec.structs.replace(FACTS, loaders=()))
     assert bare is not None and "has no DataLoader" in bare.evidence
     device = fires("host_code", phases(other=3.0), phases(other=2.0, forward=8.0), QUEUED, CUDA)
-    assert device is not None and "3.0 ms of host time a step, 2.0 ms on the device" in device.evidence
+    assert device is not None and "3.00 ms of host time a step, 2.00 ms on the device" in device.evidence
     assert fires("host_code", phases(other=0.9, forward=9.1)) is None
     assert fires("host_code", phases(other=9.0), phases(other=0.1, forward=9.0), QUEUED, CUDA) is None
 
@@ -421,9 +423,50 @@ def test_stretches_of_another_pace_are_told(tmp_path: Path) -> None:
     """The mean alone does not show them: 16 quick steps, then 16 slow ones and 16 between."""
     walls = [20.0] * 16 + [24.0] * 16 + [32.0] * 16
     found = diagnose(folder_of(tmp_path / "uneven", (with_walls(walls), FACTS)))
-    assert [text for text in found.unknown if "some stretches of the steps take 20 ms a step and others 32 ms" in text]
+    assert [
+        text for text in found.unknown if "some stretches of the steps take 20.0 ms a step and others 32.0 ms" in text
+    ]
     even = diagnose(folder_of(tmp_path / "even", (with_walls([20.0] * 24 + [24.0] * 24), FACTS)))
     assert not [text for text in even.unknown if text.startswith("one pace")]
+
+
+@pytest.mark.parametrize(
+    ("rare", "said"),
+    [
+        (100.0, "a few slow ones counted in: nine of ten single steps take 10.0 ms or less"),
+        (1.0, "a few quick ones counted in: nine of ten single steps take 10.0 ms or more"),
+        (10.01, ""),
+    ],
+)
+def test_a_step_time_that_no_single_step_is_near_to_is_explained(rare: float, said: str, tmp_path: Path) -> None:
+    """Every twelfth step is another, so each block has one: the blocks agree, and no stretch has another pace."""
+    found = diagnose(folder_of(tmp_path, (with_walls([rare if at % 12 == 7 else 10.0 for at in range(97)]), FACTS)))
+    outside = not found.spread.p10 <= found.step_ms <= found.spread.p90
+    assert outside and ([text for text in found.unknown if text.startswith(ONE_PACE)] != []) is bool(said)
+    assert any(said in text and f"{ms(found.step_ms)} a step is the" in text for text in found.unknown) is bool(said)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([1.0, 10.0, 10.02, 11.0, 300.0]), min_size=12, max_size=60), st.integers(0, 9))
+def test_a_headline_outside_of_its_deciles_is_never_left_alone(walls: list[float], workers: int) -> None:
+    """As a reader sees both: in the digits that are shown."""
+    fed = msgspec.structs.replace(FACTS, loaders=(msgspec.structs.replace(LOADER, workers=workers),))
+    with tempfile.TemporaryDirectory() as folder:
+        found = diagnose(folder_of(Path(folder), (with_walls(walls), fed), (with_walls(walls[::-1]), fed)))
+    step, low, high = (ms(one) for one in (found.step_ms, found.spread.p10, found.spread.p90))
+    inside = found.spread.p10 <= found.step_ms <= found.spread.p90 or step in {low, high}
+    assert inside or any(text.startswith(f"{ONE_PACE}: {step} a step is the median of") for text in found.unknown)
+
+
+def test_the_deciles_are_of_the_rank_whose_step_time_is_told(tmp_path: Path) -> None:
+    quick, slow = with_walls([10.0] * 40), with_walls([12.0] * 40)
+    found = diagnose(folder_of(tmp_path, (quick, rank_facts(0, 2)), (slow, rank_facts(1, 2))))
+    assert (found.step_ms, found.spread.p10, found.spread.p90) == pytest.approx((12.0, 12.0, 12.0))
+
+
+def test_findings_write_durations_as_the_phase_table_does() -> None:
+    long = fires("compute", phases(forward=9284.8, backward=0.004))
+    assert long is not None and long.evidence.startswith("forward 9.28 s, backward <0.01 ms")
 
 
 @pytest.mark.parametrize(
@@ -493,7 +536,7 @@ def test_an_uneven_pace_and_own_problems_are_said(tmp_path: Path) -> None:
     run = folder_of(tmp_path, (with_walls(walls), FACTS))
     (run / "rank-0" / "problems.jsonl").write_bytes(msgspec.json.encode(Problem(where="loader", what="boom")))
     unknown = diagnose(run).unknown
-    assert any(text.startswith("one pace") and "typical one 10 ms" in text for text in unknown)
+    assert any(text.startswith("one pace") and "typical one 10.0 ms" in text for text in unknown)
     assert any("problems.jsonl" in text for text in unknown)
 
 

@@ -66,7 +66,7 @@ def test_findings_name_the_levers_that_what_was_seen_leaves_open() -> None:
 
 def test_phases_that_do_not_occur_are_left_out() -> None:
     found = compute.find(Measured(10.0, Phases(forward=9.0, backward=0.0, optimizer=0.0), None, None, None))
-    assert found is not None and found.evidence == "forward 9.0 ms"
+    assert found is not None and found.evidence == "forward 9.00 ms"
 
 
 def test_worker_copies() -> None:

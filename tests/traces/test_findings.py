@@ -6,6 +6,7 @@ import pytest
 from hotlap.diagnose.profiled import with_traces
 from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.durations import ms
 from hotlap.records.run import Phases
 from hotlap.records.trace import (
     Annotation,
@@ -140,7 +141,7 @@ def test_plans_of_cudnns_attention_are_told_apart_from_launching() -> None:
         host = (HostTime(name=name, ns=ns, total_ns=ns, count=24),)
         (found,) = findings_of(answers(gaps=(gap("launch", 12),), launches=LAUNCHES, host=host))
         assert ("sdpa-backend" in found.levers) is told is ("enable_cudnn_sdp(False)" in found.instead)
-        assert ("45.66 ms a step of the host in aten::_cudnn_attention_forward" in found.evidence) is told
+        assert ("45.7 ms a step of the host in aten::_cudnn_attention_forward" in found.evidence) is told
 
 
 def test_small_kernels_are_counted_among_kernels_though_one_launch_may_run_many() -> None:
@@ -226,11 +227,11 @@ def test_an_optimizer_is_named_where_one_pass_would_win() -> None:
     note = Annotation(
         name="Optimizer.step#AdamW.step", instances=2, host_ns=MS, projected_ns=MS, busy_ns=6 * MS, kernels=100
     )
-    for ms, named in ((48.0, True), (50.0, False)):
+    for without, named in ((48.0, True), (50.0, False)):
         replay = Replay(
             measured_ms=50,
             replayed_ms=50,
-            predictions=(WhatIf(change="fused_optimizer", meaning="", ms=ms, gain=50 / ms),),
+            predictions=(WhatIf(change="fused_optimizer", meaning="", ms=without, gain=50 / without),),
         )
         found = findings_of(answers(annotations=(note,), replay=replay))
         assert [finding.id for finding in found] == (["optimizer"] if named else [])
@@ -289,14 +290,14 @@ def test_a_wait_for_a_late_rank_is_the_stragglers_and_no_communication() -> None
     assert [finding.id for finding in found] == ["straggler", "communication", "input", "launch"]
     assert costs == {"straggler": 20.0, "communication": 5.0, "input": pytest.approx(2.0), "launch": 1.0}
     assert "rank 1" in found[0].title and found[0].share == pytest.approx(0.4)
-    assert found[0].evidence == "20.00 ms a step; its input"
+    assert found[0].evidence == "20.0 ms a step; its input"
     assert "all ranks to tell" not in found[1].evidence
 
 
 def test_the_straggler_has_the_place_and_levers_of_what_makes_it_late_which_is_not_told_twice() -> None:
     found = {one.id: one for one in of_all([of_rank(0, **WAITING), of_rank(1, **LATE)], balanced())}
     assert found["straggler"].where == HERE and found["straggler"].levers == ("loader-workers", "device-prefetch")
-    assert "20.00 ms of it are told with rank 1" in found["input"].evidence and found["input"].share == pytest.approx(
+    assert "20.0 ms of it are told with rank 1" in found["input"].evidence and found["input"].share == pytest.approx(
         0.04
     )
     unknown = {one.id: one for one in of_all([of_rank(0, **WAITING), of_rank(1, **LATE)], balanced(cause=None))}
@@ -312,7 +313,7 @@ def test_waiting_for_a_slow_host_is_scaled_to_the_step_without_the_profiler() ->
         found = of_all([of_rank(0, **WAITING, unprofiled_ms=29.3), of_rank(1, **late)], balanced(cause="host"))
         named = next(one for one in found if one.id == "straggler")
         assert named.cost_ms == pytest.approx(cost) and named.share == pytest.approx(cost / 29.3)
-        assert f"{cost:.2f} ms a step (20.00 ms under the profiler); its input" == named.evidence
+        assert f"{ms(cost)} a step (20.0 ms under the profiler); its input" == named.evidence
 
 
 def test_no_cost_exceeds_the_step_without_the_profiler() -> None:
@@ -426,7 +427,7 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
     found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert (
         found.bound == "input"
-        and found.findings[1].evidence == "x; under the profiler aten::mm 4.0 ms"
+        and found.findings[1].evidence == "x; under the profiler aten::mm 4.00 ms"
         and found.findings[1].where == HERE
     )
 

@@ -89,7 +89,7 @@ def _row(size: int) -> dict[str, Any]:
 def test_alike_ranks_have_no_straggler() -> None:
     found = ranks(world())
     assert (found.straggler, found.cost_ns, found.imbalance) == (None, 0, 0.0)
-    assert found.why == "no rank is late: rank 0 costs most, 0.0 ms a step (0.0%)"
+    assert found.why == "no rank is late: rank 0 costs most, 0.00 ms a step (0.0%)"
     assert [load.late_ns for load in found.loads] == [0, 0, 0, 0]
     load = found.loads[2]
     assert (load.rank, load.step_ns, load.compute_ns, load.communication_ns) == (2, 38 * MS, 20 * MS, 2 * MS)
@@ -120,7 +120,7 @@ def test_slow_compute_with_more_kernels() -> None:
 def test_slow_host_names_function_and_line() -> None:
     found = ranks(world(host_ms={2: 25.0}))
     assert (found.straggler, found.cost_ns) == (2, 20 * MS)
-    assert found.why.endswith("its host is in train.py: augment for 25.0 ms a step against 5.0 ms")
+    assert found.why.endswith("its host is in train.py: augment for 25.0 ms a step against 5.00 ms")
     assert (found.cause, found.where) == ("host", Place(file="train.py", line=7, function="augment"))
 
 
@@ -128,7 +128,7 @@ def test_python_outside_of_any_op_is_a_cause_of_its_own() -> None:
     """The function of each step's Python is unknown; after it the host is in one op until the step's end."""
     found = ranks([_without_functions(view) for view in world(host_ms={2: 25.0})])
     assert (found.straggler, found.cause, found.where) == (2, "python", None)
-    assert found.why == "its host is in Python outside of any op for 25.0 ms a step against 5.0 ms"
+    assert found.why == "its host is in Python outside of any op for 25.0 ms a step against 5.00 ms"
 
 
 def _without_functions(view: View) -> View:
@@ -172,7 +172,7 @@ def test_of_a_wait_counts_what_nothing_computes_in_and_the_window_holds() -> Non
 def test_slow_copies() -> None:
     found = ranks(world(copy_ms={0: 6.0}))
     assert (found.straggler, found.cost_ns) == (0, 5 * MS)
-    assert found.why.endswith("its copies take 6.0 ms a step against 1.0 ms")
+    assert found.why.endswith("its copies take 6.00 ms a step against 1.00 ms")
 
 
 def test_many_small_causes_are_said_to_be() -> None:

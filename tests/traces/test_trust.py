@@ -39,7 +39,7 @@ def test_a_sound_trace() -> None:
 def test_overhead() -> None:
     found = trust(sound(), 5.0)
     assert found.overhead == 2.0
-    assert found.said == ("under the profiler steps are 2.00 times as long, 10.0 ms against 5.0 ms without it",)
+    assert found.said == ("under the profiler steps are 2.00 times as long, 10.0 ms against 5.00 ms without it",)
     assert trust(sound(), 20.0).said == (
         "steps are shorter under the profiler, 10.0 ms against 20.0 ms without it: was it the same work?",
     )

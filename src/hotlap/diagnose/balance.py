@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import Bound, Finding, Place
+from hotlap.records.durations import ms
 from hotlap.records.run import Phases, Step
 
 OWN: Final = ("data", "h2d", "forward")
@@ -54,14 +55,14 @@ def straggler(ranks: Sequence[Sequence[Step]]) -> Late | None:
     own = [sum(row.values()) for row in times]
     index = own.index(max(own))
     others = [row for at, row in enumerate(times) if at != index]
-    ms = own[index] - median(sum(row.values()) for row in others)
+    more = own[index] - median(sum(row.values()) for row in others)
     step = median(walls)
-    if ms < LEAST * step:
+    if more < LEAST * step:
         return None
     usual = {name: median(row[name] for row in others) for name in OWN}
     phase = max(OWN, key=lambda name: times[index][name] - usual[name])
-    said = f"{phase} takes it {times[index][phase]:.1f} ms, the others {usual[phase]:.1f} ms"
-    return Late(index, ms, ms / step, phase, said)
+    said = f"{phase} takes it {ms(times[index][phase])}, the others {ms(usual[phase])}"
+    return Late(index, more, more / step, phase, said)
 
 
 def _pace(steps: Sequence[Step]) -> float:
@@ -85,7 +86,7 @@ def finding(late: Late, rank: int, where: Place | None) -> Finding:
         cost_ms=late.ms,
         title=f"the other ranks wait for rank {rank}",
         where=where,
-        evidence=f"{late.ms:.1f} ms a step: {late.said}",
+        evidence=f"{ms(late.ms)} a step: {late.said}",
         why="a collective begins when the last rank has come: all ranks run at the pace of the slowest",
         instead="give every rank the same work; look at that rank's input, host and clocks",
     )
@@ -107,7 +108,7 @@ def without_waiting(findings: Sequence[Finding], device: Sequence[Phases | None]
     if len(models) < max(2, len(device)) or min(models) >= (1 - WAITING) * models[0]:
         return list(findings)
     least = min(models) / models[0]
-    said = f"up to {models[0] - min(models):.1f} ms of it wait for other ranks: one of them needs {min(models):.1f} ms"
+    said = f"up to {ms(models[0] - min(models))} of it wait for other ranks: one of them needs {ms(min(models))}"
     return [_at_most(one, least, said) if one.id == "compute" else one for one in findings]
 
 

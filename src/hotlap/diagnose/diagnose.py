@@ -7,7 +7,8 @@ from statistics import fmean, median
 
 import msgspec
 
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding
+from hotlap.records.diagnosis import ONE_PACE, Bound, Diagnosis, Finding, Spread
+from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import (
     rank_folders,
@@ -30,7 +31,17 @@ from .cpu_use import cpu_use
 from .findings import findings_of
 from .findings._base import CpuUse, Measured
 from .findings._settled import settled
-from .steps import SteadySteps, block_means, mean_known, mean_phases, spread, steady_steps, step_time, throughput
+from .steps import (
+    SteadySteps,
+    block_length,
+    block_means,
+    mean_known,
+    mean_phases,
+    spread,
+    steady_steps,
+    step_time,
+    throughput,
+)
 
 LEAST_STEPS = 3
 LEAST_MS = 1e-6
@@ -103,7 +114,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     steady, facts = first.steady, first.facts
     host = mean_phases(steady.steps, device=False) or Phases()
     device = mean_phases(steady.steps, device=True)
-    times = [step_time(rank.steady.times, rank.steady.period) for rank in ranks]
+    slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall = fmean(steady.times)
     measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers, use)
@@ -120,14 +131,14 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     return Diagnosis(
         mode="train" if mode == "train" else "inference",
         bound=_bound(findings),
-        step_ms=max(times),
-        spread=spread(steady.times),
+        step_ms=_pace(slowest),
+        spread=spread(slowest.times),
         throughput=sum(rate for rate in rates if rate) if all(rates) else None,
         throughput_unit="rows/s" if facts and facts.samples_from == "forward" else "samples/s",
         phases=host,
         gpu_ms=mean_known([step.gpu_ms for step in steady.steps]),
         gpu_phases=device,
-        clock=steady.clock,
+        clock=slowest.clock,
         findings=tuple(findings),
         steps=steady.seen,
         steady_steps=len(steady.steps),
@@ -137,7 +148,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         ranks=len(ranks),
         device=facts.device if facts else "cpu",
         device_name=facts.device_name if facts else None,
-        unknown=tuple(_unknown(first, measured)),
+        unknown=tuple(_unknown(first, slowest, measured)),
         next=next_of(findings),
     )
 
@@ -167,7 +178,11 @@ def next_of(findings: Sequence[Finding]) -> str:
     return f"hotlap tune COMMAND...   (tries {', '.join(helped[0].levers[:4])} and what else applies, with proof)"
 
 
-def _unknown(rank: Rank, measured: Measured) -> list[str]:
+def _pace(steady: SteadySteps) -> float:
+    return step_time(steady.times, steady.period)
+
+
+def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
     said = []
     facts = rank.facts
     if facts is None:
@@ -176,7 +191,7 @@ def _unknown(rank: Rank, measured: Measured) -> list[str]:
         said.append("samples/s: no batch with a first dimension was seen")
     if not rank.steady.settled:
         said.append("a steady state: the step time was still changing, so the numbers may not hold for a long run")
-    said += _uneven(rank.steady, measured.step_ms)
+    said += _uneven(slowest)
     said += _sampled(rank.steady, measured)
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
         said.append("device time: no CUDA events could be recorded in this loop")
@@ -192,8 +207,8 @@ def _sampled(steady: SteadySteps, measured: Measured) -> Iterator[str]:
     total = sum(getattr(measured.phases, name) for name in PHASES)
     if looked_at < len(steady.steps) and total and not 1 / APART < measured.step_ms / total < APART:
         yield (
-            f"where all of the time goes: the {looked_at} steps whose phases were looked at take {_exact(total)} ms a "
-            f"step, all {len(steady.steps)} take {_exact(measured.step_ms)} (--every-step looks at all)"
+            f"where all of the time goes: the {looked_at} steps whose phases were looked at take {ms(total)} a "
+            f"step, all {len(steady.steps)} take {ms(measured.step_ms)} (--every-step looks at all)"
         )
 
 
@@ -201,18 +216,29 @@ def _rate(rank: Rank) -> float | None:
     return throughput(rank.steady, from_loader=rank.facts is not None and rank.facts.samples_from == "loader")
 
 
-def _uneven(steady: SteadySteps, mean_ms: float) -> Iterator[str]:
-    """Whether one number says how long a step takes."""
+def _uneven(steady: SteadySteps) -> Iterator[str]:
+    """Whether one number says how long a step takes, and what that number is where no single step is near to it."""
     blocks = block_means(steady.times, steady.period)
-    typical, low, high = median(blocks), min(blocks), max(blocks)
-    if not 1 / UNEVEN < mean_ms / typical < UNEVEN:
-        yield f"one pace: the mean step takes {_exact(mean_ms)} ms, the typical one {_exact(typical)} ms"
+    mean, typical, low, high = fmean(steady.times), median(blocks), min(blocks), max(blocks)
+    if rare := _rare(typical, spread(steady.times)):
+        each = block_length(len(steady.times), steady.period)
+        yield (
+            f"{ONE_PACE}: {ms(typical)} a step is the median of {len(blocks)} means over {each} steps each, {rare}; "
+            f"the mean of all {len(steady.times)} is {ms(mean)}"
+        )
+    elif not 1 / UNEVEN < mean / typical < UNEVEN:
+        yield f"{ONE_PACE}: the mean step takes {ms(mean)}, the typical one {ms(typical)}"
     elif high > BLOCKS_APART * low:
-        yield f"one pace: some stretches of the steps take {_exact(low)} ms a step and others {_exact(high)} ms"
+        yield f"{ONE_PACE}: some stretches of the steps take {ms(low)} a step and others {ms(high)}"
 
 
-def _exact(ms: float) -> str:
-    return f"{ms:.4g}" if ms < 9999.5 else f"{ms:.0f}"
+def _rare(typical: float, single: Spread) -> str:
+    """Which steps take a step time out of the deciles of single steps, as far as that shows."""
+    if typical > single.p90 and ms(typical) != ms(single.p90):
+        return f"a few slow ones counted in: nine of ten single steps take {ms(single.p90)} or less"
+    if typical < single.p10 and ms(typical) != ms(single.p10):
+        return f"a few quick ones counted in: nine of ten single steps take {ms(single.p10)} or more"
+    return ""
 
 
 def _nothing(folder: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place
+from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
 from hotlap.records.profile import Lines
@@ -128,7 +129,7 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
     ops = [row for row in rank.model if "::" in row.name][:TOP_OPS]
     if finding.id != "compute" or not ops:
         return finding
-    said = ", ".join(f"{row.name} {row.ns / rank.window.count / 1e6:.1f} ms" for row in ops)
+    said = ", ".join(f"{row.name} {ms(row.ns / rank.window.count / 1e6)}" for row in ops)
     return msgspec.structs.replace(
         finding, evidence=f"{finding.evidence}; under the profiler {said}", where=ops[0].where or finding.where
     )

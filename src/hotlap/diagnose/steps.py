@@ -99,8 +99,13 @@ def step_time(walls: Sequence[float], period: int = 1) -> float:
 
 def block_means(walls: Sequence[float], period: int = 1) -> list[float]:
     """Ms a step in each block of consecutive steps."""
-    length = max(1, len(walls) // BLOCKS, min(max(period, LEAST_BLOCK), len(walls) // 3))
+    length = block_length(len(walls), period)
     return [fmean(walls[at : at + length]) for at in range(0, len(walls) - length + 1, length)]
+
+
+def block_length(steps: int, period: int = 1) -> int:
+    """Steps in a block."""
+    return max(1, steps // BLOCKS, min(max(period, LEAST_BLOCK), steps // 3))
 
 
 def spread(walls: Sequence[float]) -> Spread:

@@ -1,6 +1,6 @@
 """`diagnosis.json`: what the time of a run is lost to."""
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -8,6 +8,8 @@ from .run import Phases
 
 Clock = Literal["host", "device"]
 Bound = Literal["input", "h2d", "launch", "sync", "compute", "bandwidth", "memory", "communication", "unknown"]
+ONE_PACE: Final = "one pace"
+"""Begins what `unknown` says of steps that one number does not stand for."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantiles over the steady steps, ms."""
+    """Quantiles of single steady steps, ms."""
 
     p10: float
     p50: float
@@ -48,7 +50,8 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """step_ms: see `diagnose.steps.step_time`. throughput: rows a second over all ranks, None where unknown.
+    """step_ms: see `diagnose.steps.step_time`; it, spread and clock are the slowest rank's. throughput: rows a second
+    over all ranks, None where unknown.
 
     phases: host ms a step (they sum to the mean step). gpu_phases: the same cuts on the device. steps: seen;
     steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None: of an older

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.advice import Advice, Suggestion
-from .console import Parts, Screen, labelled, ms, percent, plain, ratio
+from ..records.durations import ms
+from .console import Parts, Screen, labelled, percent, plain, ratio
 from .run_screen import place_text
 
 MOST: Final = 3

@@ -17,6 +17,8 @@ from rich.style import Style
 from rich.table import Column, Table
 from rich.text import Text
 
+from ..records.durations import ms, three
+
 LONGEST_TEXT: Final = 1000
 """Characters of one piece of outside text that a screen shows."""
 LEAST_WIDE: Final = 16
@@ -51,22 +53,6 @@ def plain(text: object, style: str = "") -> Text:
     return Text(clean(text), style)
 
 
-def _three(value: float) -> str:
-    """Three significant digits below 1000, whole numbers above, two decimals at most."""
-    value = float(f"{value:.3g}") if abs(value) < 1000 else value
-    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-    return f"{value:,.{decimals}f}"
-
-
-def ms(value: float | None) -> str:
-    """Milliseconds as people read them: 0.42 ms, 5.31 ms, 215 ms, 12.3 s."""
-    if value is None or not math.isfinite(value):
-        return "unknown"
-    if 0 < value < 0.01:
-        return "<0.01 ms"
-    return f"{_three(value / 1000)} s" if value >= 999.5 else f"{_three(value)} ms"
-
-
 def between(low: float, high: float, join: str, before: str = "") -> str:
     """Two times in ms with the unit said once where it is the same: `210 – p90 231 ms`."""
     first, last = ms(low), ms(high)
@@ -89,7 +75,7 @@ def ratio(value: float | None) -> str:
 
 def count(value: float) -> str:
     """A rate or a number of things: 297, 12,345, 5.31."""
-    return _three(value) if math.isfinite(value) else "unknown"
+    return three(value) if math.isfinite(value) else "unknown"
 
 
 def number(amount: int, thing: str) -> str:

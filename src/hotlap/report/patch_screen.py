@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from ..records.durations import ms
 from ..records.patch import Line, NotWritten, Patch, Verification, Written
-from .console import CommandLine, Screen, columns, labelled, ms, number, plain, ratio
+from .console import CommandLine, Screen, columns, labelled, number, plain, ratio
 
 
 def patch_screen(patch: Patch, diff: Path | None) -> RenderableType:

@@ -9,7 +9,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from .console import Screen, clean, minutes, ms, plain
+from ..records.durations import ms
+from .console import Screen, clean, minutes, plain
 
 FRAMES: Final = "|/-\\"
 FRAMES_PER_S: Final = 1.0

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.diagnosis import Diagnosis, Finding, Place
+from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Phases, Problem, Run
-from .console import Parts, Screen, ShareBar, between, columns, count, labelled, minutes, ms, number, percent, plain
+from .console import Parts, Screen, ShareBar, between, columns, count, labelled, minutes, number, percent, plain
 
 MOST_FINDINGS: Final = 3
 

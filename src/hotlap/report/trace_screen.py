@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.diagnosis import Place
+from ..records.durations import ms
 from ..records.trace import (
     Change,
     Collective,
@@ -24,7 +25,7 @@ from ..records.trace import (
     TraceReport,
     WhatIf,
 )
-from .console import Parts, Screen, ShareBar, Tabled, columns, count, labelled, ms, number, percent, plain, ratio
+from .console import Parts, Screen, ShareBar, Tabled, columns, count, labelled, number, percent, plain, ratio
 from .run_screen import finding_lines, place_text
 
 TEMPLATE: Final = re.compile(r"(?<=\w)[<(].*", re.S)

@@ -12,11 +12,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import Diagnosis
+from ..records.diagnosis import ONE_PACE, Diagnosis
+from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases
 from ..records.tune import Fitted, Kept, OutputError, Parity, Tune
-from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, ms, number, plain, ratio
+from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, number, plain, ratio
 from .run_screen import bound_text, place_text
 
 MOST_DROPPED: Final = 8
@@ -121,7 +122,7 @@ def _bounds(tune: Tune) -> Iterator[str]:
 
 def _warnings(tune: Tune) -> Iterator[RenderableType]:
     """That parity failed, that the training is wrong anyway, that the tune did not finish, that one of the two sides
-    never became steady."""
+    never became steady, or has no one pace."""
     if tune.parity is not None and not tune.parity.ok:
         yield plain("parity failed: do not train with these levers", "bold red")
     for finding in tune.baseline.findings:
@@ -137,6 +138,10 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
     sides = (("before", tune.baseline), ("after", tune.tuned))
     if names := [name for name, side in sides if side and not side.settled]:
         yield plain(f"unsettled {' and '.join(names)}: no steady state was recognised in that run", "yellow")
+    for name, side in sides:
+        for text in side.unknown if side else ():
+            if text.startswith(ONE_PACE):
+                yield plain(f"{name}: no {text}", "yellow")
 
 
 def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:

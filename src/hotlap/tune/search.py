@@ -30,7 +30,7 @@ from .fit import fit, fitted
 from .group import in_parts, try_together
 from .pairs import left_unproved
 from .remember import Remembered
-from .state import Asked, Found, Incumbent, State, use_text, value_text
+from .state import Asked, Found, Incumbent, State, by_text, use_text, value_text
 from .trials import Special, Trials, names, same_levers
 
 PROFILE_SHARE: Final = 0.08
@@ -201,11 +201,10 @@ class Search:
         # Two runs on a restless machine may agree by chance. How restless is not known: steps may differ by nature.
         state.budget.noise = max(differ, min(within, 2 * QUIET))
         own = gaps(state.proof.base, state.proof.again)
-        in_loss = "not at all" if own.none else f"by {own.loss:.2%}"
         what = "memory" if state.objective.memory else "time"
         state.say(
             f"baseline  {value_text(fmean(values), state.objective)}  {diagnosis.bound}-bound; "
-            f"two runs differ by {math.expm1(differ):.1%} in {what}, {in_loss} in loss"
+            f"two runs differ {by_text(math.expm1(differ), 1)} in {what}, {by_text(own.loss, 2)} in loss"
         )
         recalled = second.id in state.trials.recalled  # then it may be profiled, whatever the budget is now
         if self._worth_profiling(first) or (recalled and state.facts.device == "cuda"):

@@ -10,6 +10,7 @@ import msgspec
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.durations import ms, three
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_facts
 from hotlap.records.run import Facts
@@ -246,7 +247,15 @@ class State:
 
 def value_text(value: float, objective: Objective) -> str:
     """A step time or a peak of memory."""
-    return f"{value / 2**20:.4g} MiB" if objective.memory else f"{value:.4g} ms"
+    return f"{three(value / 2**20)} MiB" if objective.memory else ms(value)
+
+
+def by_text(share: float, decimals: int) -> str:
+    """By how much two runs differ, in percent. What these digits can not show is not nothing."""
+    if not share:
+        return "not at all"
+    shown = f"{share:.{decimals}%}"
+    return f"by {shown}" if float(shown[:-1]) else f"by less than {10.0**-decimals:.{decimals}f}%"
 
 
 def use_text(lever: records.Lever) -> str:

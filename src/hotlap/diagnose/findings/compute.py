@@ -1,6 +1,7 @@
 """The model's own arithmetic is what the step consists of."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.run import RootFacts
 
 from ._base import Measured
@@ -32,8 +33,8 @@ def find(measured: Measured) -> Finding | None:
     root = measured.root
     times = measured.gpu_phases or measured.phases
     on_device = measured.facts is not None and measured.facts.device == "cuda"
-    parts = ", ".join(f"{name} {ms:.1f} ms" for name in MODEL if (ms := getattr(times, name) or 0.0) > 0)
-    ahead = f"; the host is {measured.lead_ms:.1f} ms ahead" if measured.lead_ms is not None else ""
+    parts = ", ".join(f"{name} {ms(took)}" for name in MODEL if (took := getattr(times, name) or 0.0) > 0)
+    ahead = f"; the host is {ms(measured.lead_ms)} ahead" if measured.lead_ms is not None else ""
     return Finding(
         id="compute",
         bound="compute",

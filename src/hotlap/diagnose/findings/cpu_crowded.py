@@ -1,6 +1,7 @@
 """More threads want to run than there are cores."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.run import Facts, HostFacts
 
 from ._base import LEAST_COST, CpuUse, Measured, counted
@@ -49,16 +50,12 @@ def find(measured: Measured) -> Finding | None:
 
 
 def _waits(host: HostFacts) -> str:
-    own = "" if host.waited_ms is None else f"the thread that trains {_ms(host.waited_ms)} a step, "
+    own = "" if host.waited_ms is None else f"the thread that trains {ms(host.waited_ms)} a step, "
     switches = f"{host.involuntary:.0f}" if host.involuntary >= 10 else f"{host.involuntary:.2g}"
     return (
         f"ready to run and without a core, over {counted(host.steps, 'step')}: {own}"
-        f"all of its process together {_ms(host.threads_waited_ms or 0.0)}; {switches} involuntary switches a step"
+        f"all of its process together {ms(host.threads_waited_ms or 0.0)}; {switches} involuntary switches a step"
     )
-
-
-def _ms(value: float) -> str:
-    return f"{value:.1f} ms" if value >= 1 else f"{value:.2f} ms"
 
 
 def _workers_wait(measured: Measured) -> bool:
@@ -77,7 +74,7 @@ def _wanted(measured: Measured, facts: Facts, use: CpuUse | None) -> list[str]:
     cores = f", {counted(use.usable, 'core')}" if use else ""
     said = [f"{counted(facts.threads, 'intra-op thread')} and {counted(workers, 'worker')}{ranks}{cores}"]
     if workers and use is not None and use.waited_ms is not None:
-        said.append(f"main threads of the command's processes waited for {use.waited_ms:.0f} ms a second")
+        said.append(f"main threads of the command's processes waited for {ms(use.waited_ms)} a second")
     if use is not None and use.running is not None:
         said.append(f"in the median {use.running:.0f} threads of the machine had or wanted a core")
     return said

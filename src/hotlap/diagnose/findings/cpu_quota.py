@@ -1,6 +1,7 @@
 """The cgroup's CPU quota runs out: all threads of the job are held until the next period."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 
 from ._base import Measured
 
@@ -21,8 +22,8 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         cost_ms=most * measured.step_ms,
         title=f"the CPU quota of {use.quota:g} cores runs out",
-        evidence=f"in {use.throttled:.0%} of the cgroup's periods; threads were held for {use.throttled_ms:.0f} ms a "
-        f"second, summed over cores, in {use.seconds:.1f} s of steady steps; {_threads(measured, use.cores)}",
+        evidence=f"in {use.throttled:.0%} of the cgroup's periods; threads were held for {ms(use.throttled_ms)} a "
+        f"second, summed over cores, in {ms(1000 * use.seconds)} of steady steps; {_threads(measured, use.cores)}",
         why="a quota is time, not cores: many threads use it up early in a period (of 100 ms mostly), and then all "
         "stand still until the next one",
         instead="ask for more CPU (Docker --cpus, Kubernetes limits.cpu), or run no more threads and workers than the "

@@ -1,6 +1,7 @@
 """The hypervisor runs others on cores that this machine wanted."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 
 from ._base import Measured
 
@@ -23,7 +24,7 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=min(1.0, use.steal_ms / 1000) * measured.step_ms,
         title="the hypervisor takes cores away",
         evidence=f"{use.steal_ms / wanted:.0%} of the time in which a core had work it was given to another machine "
-        f"({use.steal_ms:.0f} ms a second over {use.cores} cores, in {use.seconds:.1f} s of steady steps)",
+        f"({ms(use.steal_ms)} a second over {use.cores} cores, in {ms(1000 * use.seconds)} of steady steps)",
         why="this is a virtual machine whose host has more to run than cores"
         + ("; an operation that threads share waits for the one whose core is gone" if together else ""),
         instead="nothing in the script helps: use a machine with dedicated cores"

@@ -1,6 +1,7 @@
 """Batches are copied to the device while it waits."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 
 from ._base import Measured
 
@@ -19,7 +20,7 @@ def find(measured: Measured) -> Finding | None:
         bound="h2d",
         share=share,
         title="copying batches to the device",
-        evidence=f"{measured.gpu_phases.h2d or 0:.1f} ms of device time a step"  # type: ignore[union-attr]
+        evidence=f"{ms(measured.gpu_phases.h2d or 0)} of device time a step"  # type: ignore[union-attr]
         + (f" for {loader.batch_bytes / 2**20:.1f} MiB" if loader and loader.batch_bytes else "")
         + f", from {'pinned' if pinned else 'pageable'} memory",
         why="a copy from pageable memory goes through a staging buffer and the host waits for it"

@@ -1,6 +1,7 @@
 """Python outside data, model and optimizer: logging, metrics, batches made by hand, waiting for a value."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 
 from ._base import Measured
 
@@ -18,8 +19,8 @@ def find(measured: Measured) -> Finding | None:
         bound="unknown",
         share=share,
         title="code of the loop outside data, model and optimizer",
-        evidence=f"{measured.phases.other or 0:.1f} ms of host time a step"
-        + (f", {measured.gpu_phases.other or 0:.1f} ms on the device's clock" if measured.gpu_phases else "")
+        evidence=f"{ms(measured.phases.other or 0)} of host time a step"
+        + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
         why="the model stands still meanwhile; which lines it is takes a profile to tell",
         instead="log every n steps, keep metrics on the device, make batches ahead",

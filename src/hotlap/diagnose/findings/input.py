@@ -1,6 +1,7 @@
 """The loop waits for its batches."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.run import LoaderFacts
 
 from ._base import Measured, counted
@@ -14,9 +15,9 @@ def find(measured: Measured) -> Finding | None:
     loader = measured.loader
     if share < LEAST or loader is None:
         return None
-    evidence = f"next(DataLoader) takes {measured.phases.data or 0:.1f} ms of host time a step"
+    evidence = f"next(DataLoader) takes {ms(measured.phases.data or 0)} of host time a step"
     if measured.gpu_phases is not None:
-        evidence += f"; the device stands still for {measured.gpu_phases.data or 0:.1f} ms"
+        evidence += f"; the device stands still for {ms(measured.gpu_phases.data or 0)}"
     return Finding(
         id="input",
         bound="input",

@@ -1,6 +1,7 @@
 """The device waits for the host to launch its kernels."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 
 from ._base import Measured
 
@@ -25,8 +26,7 @@ def find(measured: Measured) -> Finding | None:
         share=share,
         title="the device waits for Python to launch its kernels",
         where=measured.place_of(measured.root),
-        evidence=f"the host is at most {measured.lead_ms:.2f} ms ahead of the device in a step of "
-        f"{measured.step_ms:.2f} ms",
+        evidence=f"the host is at most {ms(measured.lead_ms)} ahead of the device in a step of {ms(measured.step_ms)}",
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
         instead=INFERS if infers else TRAINS,
         levers=FOR_INFERENCE if infers else LEVERS,

@@ -1,6 +1,7 @@
 """The step's memory comes from the kernel anew, page by page."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 
 from ._base import Measured, counted
 from ._settled import FAULTS
@@ -25,7 +26,7 @@ def find(measured: Measured) -> Finding | None:
         cost_ms=min(measured.step_ms, host.system_ms),
         title="the kernel maps the step's memory page by page",
         evidence=f"over {counted(host.steps, 'step')} {host.faults:.0f} page faults each{disk}; the kernel takes "
-        f"{host.system_ms:.1f} ms a step of all threads",
+        f"{ms(host.system_ms)} a step of all threads",
         why="memory that a step frees goes back to the kernel, which clears each page of 4 KiB again when it is next "
         "touched",
         instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",

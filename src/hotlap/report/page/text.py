@@ -5,6 +5,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
+from ...records import durations
 from ...records.diagnosis import Place
 from ...records.page import Page
 from ...records.trace import RankTrace
@@ -94,7 +95,7 @@ def number(value: float | None, shown: str) -> Markup:
 
 def ms(value: float | None) -> Markup:
     """Milliseconds."""
-    return number(value, console.ms(value))
+    return number(value, durations.ms(value))
 
 
 def percent(value: float | None) -> Markup:
@@ -113,7 +114,7 @@ def objective(tune: Tune) -> tuple[float | None, float | None, Callable[[float],
         return tune.memory_before_bytes, tune.memory_after_bytes, size
     if tune.objective == "cost":
         return tune.cost_before, tune.cost_after, "${:.4g}".format
-    return tune.before_ms, tune.after_ms, console.ms
+    return tune.before_ms, tune.after_ms, durations.ms
 
 
 def base(page: Page) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ...records import durations
 from ...records.diagnosis import Diagnosis, Finding
 from ...records.page import Page
 from ...records.trace import RankTrace
@@ -38,7 +39,7 @@ def _shape(
 
 def sentence(step_ms: float, finding: Finding | None, cwd: str) -> str:
     """What the step is lost to."""
-    step = console.ms(step_ms)
+    step = durations.ms(step_ms)
     if finding is None:
         return f"A step takes {step}; nothing that hotlap knows of takes a notable share of it."
     place = f", at {where(finding.where, cwd)}" if finding.where else ""
@@ -66,7 +67,7 @@ def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:
 def _run_numbers(found: Diagnosis) -> Iterator[Number]:
     spread = console.between(found.spread.p10, found.spread.p90, " – ")
     clock = ", on the device" if found.clock == "device" else ""
-    yield "step", console.ms(found.step_ms), found.step_ms, f"p10–p90 {spread}{clock}"
+    yield "step", durations.ms(found.step_ms), found.step_ms, f"p10–p90 {spread}{clock}"
     if found.throughput is not None:
         rate = console.count(found.throughput)
         ranks = f"{console.number(found.ranks, 'rank')} together" if found.ranks > 1 else ""
@@ -84,7 +85,7 @@ def _device_numbers(rank: RankTrace | None) -> Iterator[Number]:
 def _of_trace(page: Page, rank: RankTrace, findings: tuple[Finding, ...]) -> dict[str, Any]:
     first = findings[0] if findings else None
     many = len(page.traces.ranks) if page.traces else 1
-    numbers: list[Number] = [("step", console.ms(rank.step_ms), rank.step_ms, "mean, in the trace")]
+    numbers: list[Number] = [("step", durations.ms(rank.step_ms), rank.step_ms, "mean, in the trace")]
     numbers += _device_numbers(rank)
     numbers.append(("steps", str(len(rank.window.steps)), len(rank.window.steps), f"found by {rank.window.found_by}"))
     numbers.append(("device", rank.device_name, None, f"rank {rank.rank} of {many}" if many > 1 else ""))

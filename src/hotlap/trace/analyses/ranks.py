@@ -35,6 +35,7 @@ import polars as pl
 from scipy import stats
 
 from hotlap.records.diagnosis import Place
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankLoad, Ranks
 from hotlap.trace import intervals
 from hotlap.trace.view import View
@@ -131,7 +132,7 @@ def _together(calls: Calls, step: float) -> str | None:
 
 
 def _ms(ns: float) -> str:
-    return f"{ns / 1e6:.1f} ms"
+    return ms(ns / 1e6)
 
 
 # lateness

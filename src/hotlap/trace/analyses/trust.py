@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from hotlap.records.durations import ms
 from hotlap.records.trace import Trust
 from hotlap.trace.view import View
 
@@ -90,7 +91,7 @@ def _missing(view: View) -> Iterator[Doubt]:
 def _of_overhead(overhead: float | None, step_ms: float) -> list[Doubt]:
     if overhead is None:
         return [Doubt(OPEN_QUESTION / 2, "what the profiler itself costs is unknown: no step time without it")]
-    against = f"{step_ms:.1f} ms against {step_ms / overhead:.1f} ms without it"
+    against = f"{ms(step_ms)} against {ms(step_ms / overhead)} without it"
     if overhead > 1 + NOTED:
         return [Doubt(1 - 1 / overhead, f"under the profiler steps are {overhead:.2f} times as long, {against}")]
     if overhead < 1 - NOTED:

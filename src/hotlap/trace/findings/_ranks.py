@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import Ranks, RankTrace
 
 from ..analyses.ranks import WORTH
@@ -65,7 +66,7 @@ def straggler(answers: Sequence[RankTrace], late: RankTrace, balance: Ranks) -> 
     profiled = balance.cost_ns / 1e6
     device = min(profiled, max(0.0, _busy_ms(late) - median(_busy_ms(one) for one in answers if one is not late)))
     cost = min(step_ms(late), device + (profiled - device) * idle_scale(late))
-    under = f" ({profiled:.2f} ms under the profiler)" if cost < 0.95 * profiled else ""
+    under = f" ({ms(profiled)} under the profiler)" if cost < 0.95 * profiled else ""
     return Finding(
         id="straggler",
         bound="communication",
@@ -73,7 +74,7 @@ def straggler(answers: Sequence[RankTrace], late: RankTrace, balance: Ranks) -> 
         cost_ms=cost,
         title=f"the other ranks wait for rank {late.rank}",
         where=balance.where,
-        evidence=f"{cost:.2f} ms a step{under}; {balance.why}",
+        evidence=f"{ms(cost)} a step{under}; {balance.why}",
         why=WHY,
         instead="give every rank the same work; look at that rank's input, host and clocks",
     )
@@ -94,7 +95,7 @@ def _rest(own: Finding, named: Finding, late: RankTrace) -> list[Finding]:
     """What is left of it beside the straggler."""
     cost = own.cost_ms or 0.0
     taken = min(named.cost_ms or 0.0, cost)
-    said = f"{own.evidence}; {taken:.2f} ms of it are told with rank {late.rank}, which the others wait for"
+    said = f"{own.evidence}; {ms(taken)} of it are told with rank {late.rank}, which the others wait for"
     left = max(0.0, own.share - share(late, taken))
     rest = msgspec.structs.replace(own, cost_ms=cost - taken, share=left, evidence=said)
     return [rest] if left >= LEAST_SHARE else []
@@ -103,8 +104,8 @@ def _rest(own: Finding, named: Finding, late: RankTrace) -> list[Finding]:
 def imbalance(answers: Sequence[RankTrace]) -> list[Finding]:
     """Ranks that wait for one another, none of them for one alone. Cost: what a rank waits, as a mean."""
     waits = [(one, per_step_ms(one, one.waited_ns or 0) * idle_scale(one)) for one in answers]
-    cost = fmean(ms for _, ms in waits)
-    most, ms = max(waits, key=lambda pair: pair[1])
+    cost = fmean(wait for _, wait in waits)
+    most, longest = max(waits, key=lambda pair: pair[1])
     if share(most, cost) < WORTH:
         return []
     return [
@@ -115,7 +116,7 @@ def imbalance(answers: Sequence[RankTrace]) -> list[Finding]:
             cost_ms=cost,
             title="the ranks wait for one another",
             where=most.talks_at,
-            evidence=f"{cost:.2f} ms a step as a mean over the ranks, most on rank {most.rank} ({ms:.2f} ms); another "
+            evidence=f"{ms(cost)} a step as a mean over the ranks, most on rank {most.rank} ({ms(longest)}); another "
             "rank is last each time, or several are late together",
             why=WHY,
             instead="give every rank the same work in each step: batches of like length, like shards; see clocks",

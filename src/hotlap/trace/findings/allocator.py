@@ -1,6 +1,7 @@
 """Memory taken from the driver inside the loop."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import doing, idle, idle_ms, place, share, total
@@ -25,7 +26,7 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=cost,
             title="memory is taken from the driver in every step",
             where=place([gap for gap in gaps if gap.doing == GIVEN_BACK]) or place(gaps),
-            evidence=f"{calls:.3g} driver allocations a step; idle {cost:.2f} ms under {doing(gaps)}",
+            evidence=f"{calls:.3g} driver allocations a step; idle {ms(cost)} under {doing(gaps)}",
             why="cudaMalloc and cudaFree wait for the device; in steady state the allocator should need neither",
             instead="take out empty_cache(); keep shapes alike; expandable_segments:True where blocks don't fit",
             levers=("allocator",),

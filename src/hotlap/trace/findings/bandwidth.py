@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import KernelTime, RankTrace
 
 from ._base import per_step_ms, share
@@ -36,10 +37,10 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, per_step_ms(answers, ns)),
             title="kernels that memory traffic limits",
             where=first.where if scan is None else scan.where or first.where,
-            evidence=f"{per_step_ms(answers, ns):.2f} ms a step; {calls:.0f} calls with known sizes, most in "
+            evidence=f"{ms(per_step_ms(answers, ns))} a step; {calls:.0f} calls with known sizes, most in "
             f"{first.op} {first.shape} {first.dtype}"
             + (f" at {first.of_peak:.0%} of memory bandwidth" if first.of_peak is not None else "")
-            + (f"; {per_step_ms(answers, scan.ns):.2f} ms in {SCAN}" if scan else ""),
+            + (f"; {ms(per_step_ms(answers, scan.ns))} in {SCAN}" if scan else ""),
             why="each operation reads and writes whole tensors: the same data cross the memory bus again and again",
             instead="compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
             levers=(

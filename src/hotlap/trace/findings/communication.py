@@ -1,6 +1,7 @@
 """Communication that no computation hides."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import idle, idle_ms, per_step_ms, place, share, total
@@ -28,8 +29,8 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=cost,
             title="communication that no computation hides",
             where=answers.talks_at or place(gaps),
-            evidence=f"{transfer:.2f} ms a step of collectives alone on the device "
-            f"({hidden:.0%} of all communication is hidden), {waited:.2f} ms waiting on the host"
+            evidence=f"{ms(transfer)} a step of collectives alone on the device "
+            f"({hidden:.0%} of all communication is hidden), {ms(waited)} waiting on the host"
             + (ALONE if exposed and answers.waited_ns is None else ""),
             why="the step can't end before the ranks have agreed, and there is nothing left to compute meanwhile",
             instead="start buckets while the backward still runs; larger buckets; less to send; see the ranks' arrival",

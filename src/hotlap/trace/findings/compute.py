@@ -1,6 +1,7 @@
 """Arithmetic that already runs on the right units."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import ALIGNED, odd_vocabulary, per_step_ms, share
@@ -22,7 +23,7 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, per_step_ms(answers, ns)),
             title=f"arithmetic: {first.op} and the like",
             where=first.where,
-            evidence=f"{per_step_ms(answers, ns):.2f} ms a step; most in {first.op} {first.shape}{reached}"
+            evidence=f"{ms(per_step_ms(answers, ns))} a step; most in {first.op} {first.shape}{reached}"
             + (f"; {odd} is not a multiple of {ALIGNED}" if odd else ""),
             why="the device multiplies as fast as the type of its operands lets it, or its dimensions do not fit well",
             instead="lower precision, fused attention, dimensions that fill whole tiles, less to compute",

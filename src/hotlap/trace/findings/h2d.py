@@ -1,6 +1,7 @@
 """Copies that nothing overlaps."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import idle, idle_ms, per_step_ms, place, share, total
@@ -22,8 +23,8 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=cost,
             title="copies that no computation hides",
             where=place(gaps),
-            evidence=f"{per_step_ms(answers, exposed):.2f} ms a step of copies alone on the device, "
-            f"{waited:.2f} ms idle while pageable memory is staged",
+            evidence=f"{ms(per_step_ms(answers, exposed))} a step of copies alone on the device, "
+            f"{ms(waited)} idle while pageable memory is staged",
             why="a copy on the stream that computes, or from pageable memory, overlaps nothing",
             instead="pin the batches and copy the next one on a stream of its own while this one is computed",
             levers=("loader-workers", "device-prefetch", "constant-tensors"),

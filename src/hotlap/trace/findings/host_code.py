@@ -1,6 +1,7 @@
 """The device waits while Python between ops runs."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import doing, idle, idle_ms, place, share, total
@@ -22,7 +23,7 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=cost,
             title="the device waits for Python between operations",
             where=place(gaps),
-            evidence=f"idle {cost:.2f} ms a step" + (f", most of it under {under}" if under else ""),
+            evidence=f"idle {ms(cost)} a step" + (f", most of it under {under}" if under else ""),
             why="logging, metrics, batches made by hand and glue code run while nothing is queued",
             instead="do it every n steps, in another thread or ahead; keep metrics on the device",
         )

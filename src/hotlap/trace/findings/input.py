@@ -1,6 +1,7 @@
 """The device waits for the next batch."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import doing, idle, idle_ms, place, share, total
@@ -21,7 +22,7 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=cost,
             title="the device waits for the next batch",
             where=place(gaps),
-            evidence=f"idle {cost:.2f} ms a step while the host is in {doing(gaps) or 'the loader'}",
+            evidence=f"idle {ms(cost)} a step while the host is in {doing(gaps) or 'the loader'}",
             why="batches are made more slowly than they are used up, and nothing else is queued meanwhile",
             instead="make batches in worker processes, ahead of their use, or make each one cheaper",
             levers=("loader-workers", "device-prefetch"),

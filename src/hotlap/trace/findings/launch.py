@@ -1,6 +1,7 @@
 """The device waits for kernels to be launched."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import Launches, RankTrace
 
 from ._base import idle, idle_ms, place, share, total
@@ -36,7 +37,7 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=cost,
             title="the device waits for its kernels to be launched",
             where=place(gaps),
-            evidence=f"idle {cost:.2f} ms a step under dispatch; {calls:.0f} launches a step{_graphs(answers, made)}, "
+            evidence=f"idle {ms(cost)} a step under dispatch; {calls:.0f} launches a step{_graphs(answers, made)}, "
             f"{min(1.0, made.tiny / kernels):.0%} of kernels under {made.tiny_below_ns / 1e3:.0f} µs, "
             f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep{plans}",
             why=WHY_PLANS if plans else WHY,
@@ -52,8 +53,8 @@ def _plans(answers: RankTrace) -> str:
     rows = [row for row in answers.host if row.name.startswith(CUDNN_ATTENTION) and row.ns > PLANS_NS * row.count]
     if not rows:
         return ""
-    ms = sum(row.ns for row in rows) / answers.window.count / 1e6
-    return f"; {ms:.2f} ms a step of the host in {rows[0].name}, {rows[0].ns / rows[0].count / 1e6:.1f} ms a call"
+    cost = sum(row.ns for row in rows) / answers.window.count / 1e6
+    return f"; {ms(cost)} a step of the host in {rows[0].name}, {ms(rows[0].ns / rows[0].count / 1e6)} a call"
 
 
 def _graphs(answers: RankTrace, made: Launches) -> str:

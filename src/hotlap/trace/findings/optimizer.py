@@ -1,6 +1,7 @@
 """An optimizer that goes over the parameters many times."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
 from ._base import per_step_ms, predicted_ms, share
@@ -21,7 +22,7 @@ def find(answers: RankTrace) -> list[Finding]:
             share=share(answers, per_step_ms(answers, busy)),
             cost_ms=cost,
             title=f"{stepping[0].name.removeprefix('Optimizer.step#')} in {kernels:.0f} kernels",
-            evidence=f"{busy / answers.window.count / 1e6:.2f} ms of device time a step in {kernels:.0f} kernels",
+            evidence=f"{ms(busy / answers.window.count / 1e6)} of device time a step in {kernels:.0f} kernels",
             why="each kernel reads and writes all parameters, gradients or moments again",
             instead="fused=True: one pass over them",
             levers=("fused-optimizer",),

@@ -1,6 +1,7 @@
 """Matrix products that the tensor cores could do, and don't."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import OpRoofline, RankTrace
 
 from ._base import odd_vocabulary, per_step_ms, predicted_ms, share
@@ -23,7 +24,7 @@ def find(answers: RankTrace) -> list[Finding]:
             cost_ms=predicted_ms(answers, "tf32_matmuls") if first.dtype == "fp32" else None,
             title=f"{first.dtype} {first.op} without tensor cores",
             where=first.where,
-            evidence=f"{per_step_ms(answers, ns):.2f} ms a step in {_ops(slow)}; the largest, {first.op} {first.shape} "
+            evidence=f"{ms(per_step_ms(answers, ns))} a step in {_ops(slow)}; the largest, {first.op} {first.shape} "
             + (f"reaches {first.of_peak:.0%} of the {first.dtype} peak" if first.of_peak is not None else "")
             + (f"; {first.why_not}" if first.why_not else ""),
             why="the units that multiply several times as fast (7 to 15 on an H100) stand unused",

@@ -1,6 +1,7 @@
 """Lines at which the host waits for the device, and the device then for the host."""
 
 from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace, Sync
 
 from ..analyses.syncs import PAGEABLE_IN
@@ -35,8 +36,8 @@ def _finding(answers: RankTrace, sync: Sync) -> Finding:
         title=f"the host waits for the device: {sync.cause}",
         where=sync.where,
         evidence=f"{count:.3g} a step in {sync.call}{f' under {sync.op}' if sync.op else ''}; the host waits "
-        f"{sync.host_ns / answers.window.count / 1e6:.2f} ms a step, the device then stands still for "
-        f"{cost:.2f} ms",
+        f"{ms(sync.host_ns / answers.window.count / 1e6)} a step, the device then stands still for "
+        f"{ms(cost)}",
         why="until the value has arrived nothing new is launched, so that the device runs dry",
         instead=INSTEAD.get(sync.cause, "keep the value on the device, or read it less often"),
     )
