@@ -179,7 +179,7 @@ def trace_page() -> str:
     told = (tables.__doc__ or "").split("\n\n", 1)[1].replace(" \\\n", " ")
     records = [kind for kind in vars(trace).values() if isinstance(kind, type) and issubclass(kind, trace.Record)]
     records += [timeline.Timeline, timeline.Bars, timeline.MemoryCurve]
-    records += [profilers.KernelCounters, profilers.PerfStat]
+    records += [profilers.KernelCounters, profilers.PerfStat, profilers.PySpy, profilers.SpyLine, profilers.SpyGroup]
     lines = [TRACE_HEAD, told, RECORDS_HEAD]
     for kind in sorted((kind for kind in records if kind is not trace.Record), key=lambda kind: kind.__name__):
         lines.append(f"### {kind.__name__}\n\n{inspect.cleandoc(kind.__doc__ or '')}\n")

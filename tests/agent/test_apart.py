@@ -23,7 +23,7 @@ def test_it_answers_and_nothing_else_is_seen(capfd: pytest.CaptureFixture[str]) 
     def work() -> str:
         print("not the user's", flush=True)
         os.environ["HOTLAP_TEST_APART"] = "1"
-        return f"{random.random():.3f} ü" + "x" * 5000
+        return f"0.{random.getrandbits(10)} ü" + "x" * 5000
 
     said = apart(AGENT, work, 20.0)
     assert said is not None and said.startswith("0.") and 3000 < len(said) < 4100

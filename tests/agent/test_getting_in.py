@@ -82,7 +82,7 @@ def test_the_agent_is_made_of_nothing_but_itself_and_torch(runner: Runner, tmp_p
         "print(sorted(n for n in sys.modules if n.startswith('hotlap.') and n.split('.')[1] != 'agent'))\n"
     )
     ran = runner.under([script])
-    names = ["hotlap.records", "hotlap.records.phases", "hotlap.records.session", "hotlap.records.steady"]
+    names = ["hotlap.records", *(f"hotlap.records.{name}" for name in ("phases", "session", "steady", "whose"))]
     assert ran.output == f"[]\n{names}\n"
     assert ran.facts.mode == "none"
 

@@ -14,6 +14,8 @@ import pytest
 from forking import hotlap_forked
 from test_other_profilers import write_export
 
+from hotlap.launch.nsight import LAUNCHES
+
 START = (
     'while test "$1" != "${1#-}" -o "$1" = profile; do '
     "case $1 in --*=*|--csv|profile) shift;; *) shift 2;; esac; done\n"
@@ -92,10 +94,30 @@ def test_ncu_measures_kernels(tmp_path: Path) -> None:
     code, out, said = run(tmp_path, "ncu", "echo mine; echo its own error >&2; exit 7", ncu=NCU)
     assert (code, out) == (7, "mine\n")
     assert "its own error" in said and "gemm[red]" in said and "compute" in said and "80%" in said
+    assert said.startswith(f"hotlap: ncu measures up to {LAUNCHES} kernel launches of 1 steady step, about")
+    assert "1 kernel launch measured\n" in said
     table = (tmp_path / "run" / "ncu.csv").read_text()
     assert "--profile-from-start off" in table and "--launch-count" in table and "mine" not in table
     for command in ("show", "trace"):
         assert "gemm[red]" in hotlap(tmp_path, command, "run")[1], command
+
+
+def test_a_limit_of_launches_that_was_reached_is_told(tmp_path: Path) -> None:
+    """And so it is by `show`. Of a table of the user's own nothing is known of a limit."""
+    (row,) = TABLE.splitlines(keepends=True)[2:]
+    full = NCU.replace(row, row * LAUNCHES)
+    said = run(tmp_path, "ncu", "echo mine", ncu=full)[2]
+    reached = f"{LAUNCHES} kernel launches measured, the most that hotlap asks ncu for: any later ones are not in here"
+    assert reached in " ".join(said.split())
+    assert reached in " ".join(hotlap(tmp_path, "show", "run")[1].split())
+    told = " ".join(hotlap(tmp_path, "trace", "--ncu", "run/ncu.csv")[1].split())
+    assert f"{LAUNCHES} kernel launches measured percent of" in told
+    assert f"--launch-count {LAUNCHES} " in (tmp_path / "run" / "ncu.csv").read_text()
+
+
+def test_nsys_says_nothing_before_the_command_does(tmp_path: Path) -> None:
+    write_export(tmp_path / "export.sqlite")
+    assert not run(tmp_path, "nsys", "echo mine", nsys=NSYS)[2].startswith("hotlap:")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -116,7 +116,7 @@ def test_a_perf_that_may_not_count_changes_nothing(perf: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("program", "code", "why"),
-    [("perf", 127, "not installed"), ("gdb", 125, "can be perf, nsys or ncu")],
+    [("perf", 127, "not installed"), ("gdb", 125, "can be perf, py-spy, nsys or ncu")],
 )
 def test_what_can_not_be_run_beside_a_command(program: str, code: int, why: str, tmp_path: Path) -> None:
     found = hotlap("run", "--with", program, "--out", "run", "sh", "-c", "echo never", cwd=tmp_path)

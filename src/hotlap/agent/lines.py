@@ -17,12 +17,13 @@ from typing import Any, Final
 import torch
 from torch.utils import _python_dispatch as dispatch
 
+from hotlap.records.whose import users
+
 LONGEST: Final = 200_000
 """Ops that are kept; what comes after them in the step is counted in `left_out`."""
 HOTLAP: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
-INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 ENGINE: Final = getattr(torch.autograd.graph._engine_run_backward, "__code__", None)
 """Of the function that runs the backward: what lies outside of it did not call the ops of the backward."""
 AGENT: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -79,12 +80,7 @@ class Places:
 
     def users(self, name: str) -> bool:
         """Whether a file is the user's: not torch's, hotlap's, Python's or an installed package's."""
-        path = os.path.abspath(name)
-        if name.startswith("<") or path.startswith((HOTLAP, TORCH)):
-            return False
-        inside = path.startswith(STANDARD_LIBRARY) or any(folder in path for folder in INSTALLED)
-        of_main = any(folder in self._main for folder in INSTALLED) and path.startswith(self._main)
-        return of_main or not inside
+        return users(name, (HOTLAP, TORCH), (STANDARD_LIBRARY,), self._main)
 
 
 class OpMode(dispatch.TorchDispatchMode):  # type: ignore[misc]

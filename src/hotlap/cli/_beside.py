@@ -8,17 +8,19 @@ from typing import Final
 
 from rich.console import RenderableType
 
-from hotlap.launch import nsight, perf
+from hotlap.launch import nsight, perf, py_spy
 from hotlap.launch.run import Request
 from hotlap.records.errors import RecordError, UsageError
-from hotlap.records.profilers import NCU_FILE, NSYS_FILE
-from hotlap.report.console import plain, stderr_console
-from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen
+from hotlap.records.files import rank_folders, read_facts
+from hotlap.records.profilers import NCU_FILE, NSYS_FILE, PY_SPY_FILE, PY_SPY_SAID, PySpy
+from hotlap.report.console import number, plain, stderr_console
+from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen, py_spy_screen
 from hotlap.trace.ncu import read_ncu
 from hotlap.trace.perf import read_perf
+from hotlap.trace.py_spy import read_py_spy
 
 ROWS: Final = 10
-NAMES: Final = ("perf", "nsys", "ncu")
+NAMES: Final = ("perf", "py-spy", "nsys", "ncu")
 
 
 class Profiler:
@@ -30,6 +32,7 @@ class Profiler:
             raise UsageError(f"--with {name}: can be {', '.join(NAMES[:-1])} or {NAMES[-1]}")
         self.name = name
         self.perf = perf.find_perf() if name == "perf" else None
+        self.py_spy = py_spy.find_py_spy() if name == "py-spy" else None
         self.program = nsight.find(name) if name in nsight.STEPS else ""
         self.nsight: nsight.Nsight | None = None
 
@@ -39,10 +42,14 @@ class Profiler:
         return nsight.STEPS.get(self.name, 0)
 
     def put_in(self, request: Request) -> Request:
-        """What to run, with it beside or in front of the command."""
+        """What to run, with it beside or in front of the command. What will seem to hang is told."""
         if self.program:
             self.nsight = nsight.Nsight(self.name, self.program, request.folder)
-        return replace(request, perf=self.perf, nsight=self.nsight)
+        if self.name == "ncu":
+            launches = f"up to {nsight.LAUNCHES} kernel launches of {number(request.capture_steps, 'steady step')}"
+            takes = "about half a second each on an H200, in which the command waits"
+            stderr_console().print(plain(f"hotlap: ncu measures {launches}, {takes}", "dim"))
+        return replace(request, perf=self.perf, py_spy=self.py_spy, nsight=self.nsight)
 
     def finish(self) -> None:
         """Once the command has ended: what it recorded is written. Ctrl-C ends that."""
@@ -56,7 +63,7 @@ class Profiler:
 
 def screens(folder: Path, asked: str = "") -> Iterator[RenderableType]:
     """Of all that the folder holds. asked: of this a screen that says why there is none."""
-    for name, made in (("nsys", _nsys), ("ncu", _ncu), ("perf", _perf)):
+    for name, made in (("nsys", _nsys), ("ncu", _ncu), ("perf", _perf), ("py-spy", _py_spy)):
         try:
             screen = made(folder)
         except RecordError as error:
@@ -70,6 +77,8 @@ def screens(folder: Path, asked: str = "") -> Iterator[RenderableType]:
 def _why_not(folder: Path, name: str) -> str:
     if name == "perf":
         return f"counted nothing: {perf.why_not(folder)}"
+    if name == "py-spy":
+        return f"saw nothing: {py_spy.why_not(folder)}"
     return f"recorded nothing: {nsight.why_not(folder, name)}"
 
 
@@ -88,7 +97,7 @@ def _ncu(folder: Path) -> RenderableType | None:
         found = read_ncu(folder / NCU_FILE)
     except RecordError:
         return None
-    return ncu_screen(found, ROWS) if found else None
+    return ncu_screen(found, ROWS, nsight.LAUNCHES) if found else None
 
 
 def _perf(folder: Path) -> RenderableType | None:
@@ -96,3 +105,17 @@ def _perf(folder: Path) -> RenderableType | None:
         return perf_screen(read_perf(folder / perf.PERF_FILE))
     except RecordError:
         return None
+
+
+def py_spy_of(folder: Path) -> PySpy | None:
+    """What py-spy saw of a run; None where it left nothing. Raises RecordError."""
+    if not (folder / PY_SPY_FILE).is_file():
+        return None
+    facts = [read_facts(rank) for rank in rank_folders(folder)]
+    pids = {rank.pid for rank in facts if rank is not None}
+    return read_py_spy(folder / PY_SPY_FILE, folder / PY_SPY_SAID, pids)
+
+
+def _py_spy(folder: Path) -> RenderableType | None:
+    seen = py_spy_of(folder)
+    return None if seen is None else py_spy_screen(seen, ROWS)

@@ -44,7 +44,10 @@ def run(
     recipe: Annotated[Path | None, typer.Option(help="Put in the levers of this recipe.")] = None,
     lenient: Annotated[bool, typer.Option(help="Leave out levers of the recipe that can't be used here.")] = False,
     beside: Annotated[
-        str | None, typer.Option("--with", help="Also `perf` (counts), `nsys` (steady steps) or `ncu` (kernels).")
+        str | None,
+        typer.Option(
+            "--with", help="Also `perf` (counts), `py-spy` (lines), `nsys` (steady steps) or `ncu` (kernels)."
+        ),
     ] = None,
     profile: Annotated[bool, typer.Option(help="Record steady steps with torch.profiler.")] = False,
     profile_steps: Annotated[

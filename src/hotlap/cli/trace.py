@@ -12,9 +12,10 @@ from rich.console import Console
 
 from hotlap.launch.perf import PERF_FILE
 from hotlap.records.errors import UsageError
-from hotlap.records.profilers import NCU_FILE
+from hotlap.records.profilers import NCU_FILE, PY_SPY_FILE
 from hotlap.report.console import Screen, columns, plain, stderr_console
 
+from ._beside import py_spy_of
 from ._common import print_json, reading
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def trace(
     ncu, perf = _own(path or [], ncu, NCU_FILE), _own(path or [], perf, PERF_FILE)
     rows = max(top, 50 if ncu is not None else 10)
     found = _with_profilers(_report(path or [], rows, what_if, unprofiled_ms), ncu, perf)
+    if path:
+        found = msgspec.structs.replace(found, py_spy=py_spy_of(path[0]))
     if json:
         print_json(found)
     else:
@@ -73,7 +76,7 @@ def trace(
 
 
 def _show(found: "TraceReport", top: int) -> None:
-    from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen
+    from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen, py_spy_screen
     from hotlap.report.trace_screen import trace_screen
 
     console = Console(highlight=False, markup=False, emoji=False)
@@ -85,10 +88,12 @@ def _show(found: "TraceReport", top: int) -> None:
         console.print(ncu_screen(found.ncu, top))
     if found.perf is not None:
         console.print(perf_screen(found.perf))
+    if found.py_spy is not None:
+        console.print(py_spy_screen(found.py_spy, top))
 
 
 def _report(paths: list[Path], top: int, what_if: bool, unprofiled_ms: float | None) -> "TraceReport":
-    """The answers about the traces; none without a path, or of a run that ncu or perf measured and nothing traced."""
+    """The answers about the traces; none without a path, or of a run that only such profilers measured."""
     from hotlap.records.trace import TraceReport
 
     if all(_only_counters(path) for path in paths):
@@ -103,7 +108,7 @@ def _report(paths: list[Path], top: int, what_if: bool, unprofiled_ms: float | N
 def _only_counters(path: Path) -> bool:
     from hotlap.trace.files import run_traces
 
-    return any((path / name).is_file() for name in (NCU_FILE, PERF_FILE)) and not run_traces(path)
+    return any((path / name).is_file() for name in (NCU_FILE, PERF_FILE, PY_SPY_FILE)) and not run_traces(path)
 
 
 def _own(paths: list[Path], given: Path | None, name: str) -> Path | None:

@@ -7,13 +7,14 @@ milliseconds are not counted.
 
 import contextlib
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
 from hotlap.records.errors import CommandNotFound
+
+from . import attached
 
 PERF_FILE: Final = "perf.csv"
 END_S: Final = 3.0
@@ -39,40 +40,13 @@ def counting(perf: str | None, pid: int, path: Path) -> Iterator[None]:
             said: IO[bytes] | int = stack.enter_context(path.with_suffix(".txt").open("wb"))
         except OSError:  # a full disk
             said = subprocess.DEVNULL
-        process = _started([perf, "stat", "-x,", "-o", str(path), "-p", str(pid)], said)
+        process = attached.started([perf, "stat", "-x,", "-o", str(path), "-p", str(pid)], said)
         try:
             yield
         finally:
             if process is not None:
-                _end(process)
-            _remove_empty(path.with_suffix(".txt"))
-
-
-def _started(words: list[str], said: IO[bytes] | int) -> "subprocess.Popen[bytes] | None":
-    """In a session of its own: Ctrl-C is for the command."""
-    try:
-        return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    except OSError:
-        return None
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """perf writes its counters on SIGINT, and at once."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGINT)
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _remove_empty(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        if not path.stat().st_size:
-            path.unlink()
+                attached.end(process, END_S)
+            attached.remove_empty(path.with_suffix(".txt"))
 
 
 def why_not(folder: Path) -> str:

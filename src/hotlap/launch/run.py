@@ -12,7 +12,7 @@ from hotlap.records.files import write_record
 from hotlap.records.run import Environment, Lever, Run, Status
 from hotlap.records.session import LeverUse, Session
 
-from . import perf, supervise, telemetry
+from . import perf, py_spy, supervise, telemetry
 from .command import PACKAGE, environment_for, prepared, start
 from .nsight import Nsight
 from .supervise import Ended, Started
@@ -20,9 +20,9 @@ from .supervise import Ended, Started
 
 @dataclass(frozen=True)
 class Request:
-    """What to run and how. Times in seconds. perf: its path, to count beside a command in the foreground; nsight: to
-    put in front of it, for `capture_steps`. See
-    `records.session.Session` for the fields of the same name."""
+    """What to run and how. Times in seconds. perf, py_spy: their paths, to attach to a command in the foreground;
+    nsight: to put in front of it, for `capture_steps`. See `records.session.Session` for the fields of the same name.
+    """
 
     command: tuple[str, ...]
     folder: Path
@@ -44,6 +44,7 @@ class Request:
     every_step: bool = True
     recipe: str | None = None
     perf: str | None = None
+    py_spy: str | None = None
     nsight: Nsight | None = None
     cwd: Path = field(default_factory=Path.cwd)
 
@@ -100,6 +101,7 @@ def run_in_foreground(request: Request) -> tuple[Run, Ended]:
     with (
         telemetry.sampling(process.pid, request.folder / "telemetry.jsonl"),
         perf.counting(request.perf, process.pid, request.folder / perf.PERF_FILE),
+        py_spy.looking(request.py_spy, process.pid, request.folder),
     ):
         ended = supervise.wait_in_foreground(process)
     status: Status = "finished" if ended.code == 0 else "failed"

@@ -1,14 +1,19 @@
-"""What other profilers' exports say: ncu's counters of kernels, perf's of a command."""
+"""What other profilers' exports say: ncu's counters of kernels, perf's of a command, py-spy's looks at its lines."""
 
 from typing import Final
 
 import msgspec
 
+from .diagnosis import Place
 from .run import Count
 
 NSYS_FILE: Final = "nsys.sqlite"
 NCU_FILE: Final = "ncu.csv"
+PY_SPY_FILE: Final = "py-spy.raw"
+PY_SPY_SAID: Final = "py-spy.txt"
 """In a run's folder."""
+PY_SPY_RATE: Final = 100
+"""Looks a second."""
 
 
 class KernelCounters(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,3 +55,42 @@ class PerfStat(msgspec.Struct, frozen=True, kw_only=True):
     instructions_per_cycle: float | None = None
     cpus: float | None = None
     running: float = 100.0
+
+
+class SpyLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's that py-spy saw threads in, or in what it calls. where: None where no frame is the user's.
+    inner: the innermost frame, `function (file)`, that was seen there most often; "" the line itself;
+    inner_samples: how often."""
+
+    where: Place | None
+    samples: int
+    inner: str = ""
+    inner_samples: int = 0
+
+
+class SpyGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Threads of one kind other than the main one. threads, processes: how many; line: where they were most often."""
+
+    name: str
+    threads: int
+    processes: int
+    samples: int
+    line: SpyLine
+
+
+class PySpy(msgspec.Struct, frozen=True, kw_only=True):
+    """What `py-spy record` saw. pids: the processes that train; samples: of their main threads, waits too; own: of
+    these in hotlap's own code; lines: of the others, most first; beside: other threads and processes. errors: looks
+    that failed; late: how often it was behind, at most by `late_s`; unread: records of its file that are not as py-spy
+    writes them; left_out: samples at places beyond those that are kept."""
+
+    pids: tuple[int, ...]
+    samples: int
+    own: int = 0
+    lines: tuple[SpyLine, ...] = ()
+    beside: tuple[SpyGroup, ...] = ()
+    errors: int = 0
+    late: int = 0
+    late_s: float = 0.0
+    unread: int = 0
+    left_out: int = 0

@@ -7,7 +7,7 @@ import msgspec
 
 from .diagnosis import Finding, Place
 from .peaks import Peaks
-from .profilers import KernelCounters, PerfStat
+from .profilers import KernelCounters, PerfStat, PySpy
 from .timeline import MemoryCurve, Timeline
 
 
@@ -345,8 +345,8 @@ class RankTrace(Record, frozen=True):
 
 
 class TraceReport(Record, frozen=True):
-    """`hotlap trace --json`. findings: over all ranks, dearest first. replay: of all ranks together. ncu, perf: what
-    those profilers measured, where their files were given."""
+    """`hotlap trace --json`. findings: over all ranks, dearest first. replay: of all ranks together. ncu, perf,
+    py_spy: what those profilers measured, where their files were given or are in the run."""
 
     version: int = 1
     ranks: tuple[RankTrace, ...] = ()
@@ -356,6 +356,7 @@ class TraceReport(Record, frozen=True):
     findings: tuple[Finding, ...] = ()
     ncu: tuple[KernelCounters, ...] = ()
     perf: PerfStat | None = None
+    py_spy: PySpy | None = None
 
 
 # two traces

@@ -1,15 +1,18 @@
 """What other profilers measured, as tables."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.profilers import KernelCounters, PerfStat
+from ..records.durations import ms
+from ..records.profilers import PY_SPY_RATE, KernelCounters, PerfStat, PySpy, SpyLine
 from ..records.trace import RankTrace, TraceReport
-from .console import Screen, Tabled, columns, count, labelled, ms, percent, plain
+from .console import Parts, Screen, Tabled, columns, count, labelled, number, percent, plain
+from .run_screen import place_text
 from .trace_screen import shown_rank
 
 NAME: Final = 60
@@ -21,8 +24,9 @@ HOTLAPS: Final = ". hotlap: what the op reaches of its roofline in the trace, by
 EVENTS: Final = ("context-switches", "cpu-migrations", "page-faults", "branch-misses", "cache-misses")
 
 
-def ncu_screen(kernels: Sequence[KernelCounters], rows: int) -> RenderableType:
-    """Kernels by time, with what they reach of the device's peaks; beside it what hotlap has from a trace."""
+def ncu_screen(kernels: Sequence[KernelCounters], rows: int, most: int | None = None) -> RenderableType:
+    """Kernels by time, with what they reach of the device's peaks; beside it what hotlap has from a trace. most:
+    launches that ncu was to measure, None unknown."""
     traced = any(kernel.of_peak is not None for kernel in kernels)
     right = ("in all", "launches", "compute", "memory", "dram")
     beside = ("hotlap: of peak", "op") if traced else ()
@@ -32,10 +36,19 @@ def ncu_screen(kernels: Sequence[KernelCounters], rows: int) -> RenderableType:
         peaks = [_percent(value) for value in (kernel.sm, kernel.memory, kernel.dram)]
         mine = (percent(kernel.of_peak) if kernel.of_peak is not None else "-", plain(kernel.op)) if traced else ()
         table.add_row(plain(_short(kernel.name)), time, f"{kernel.calls:,}", *peaks, kernel.limit or "unknown", *mine)
-    notes = [Text(f"{OF_PEAK}{HOTLAPS if traced else ''}", "dim")]
+    notes = [
+        Text(_launches(sum(kernel.calls for kernel in kernels), most)),
+        Text(f"{OF_PEAK}{HOTLAPS if traced else ''}", "dim"),
+    ]
     if len(kernels) > rows:
         notes.insert(0, Text(f"and {len(kernels) - rows:,} more kernels; hotlap trace --top shows them", "dim"))
     return Screen(Tabled(table), *notes)
+
+
+def _launches(measured: int, most: int | None) -> str:
+    """How many there are, and whether there may have been more."""
+    said = f"{measured:,} kernel {'launch' if measured == 1 else 'launches'} measured"
+    return f"{said}, the most that hotlap asks ncu for: any later ones are not in here" if measured == most else said
 
 
 def _short(name: str) -> str:
@@ -87,3 +100,46 @@ def perf_screen(stat: PerfStat) -> RenderableType:
     if stat.unknown:
         rows.append(("not counted here", ", ".join(stat.unknown)[:200]))
     return Screen(Text("perf stat, the whole command", "dim"), labelled((label, plain(said)) for label, said in rows))
+
+
+def py_spy_screen(seen: PySpy, rows: int) -> RenderableType:
+    """The user's lines that the main thread was seen at, what it did there, and what ran beside it."""
+    right = ("share", "of that", "threads", "processes", "of these")
+    wide = ("line, by py-spy", "mostly in", "beside it", "mostly at")
+    table = columns("line, by py-spy", "share", "mostly in", "of that", right=right, wide=wide)
+    for line in seen.lines[:rows]:
+        share = percent(line.samples / max(1, seen.samples))
+        table.add_row(plain(_line(line)), share, _inner(line), percent(line.inner_samples / max(1, line.samples)))
+    beside = columns("beside it", "threads", "processes", "mostly at", "of these", right=right, wide=wide)
+    for group in seen.beside[:rows]:
+        at = _inner(group.line) if group.line.where is None else plain(_line(group.line))
+        share = percent(group.line.samples / max(1, group.samples))
+        beside.add_row(plain(_short(group.name)), f"{group.threads:,}", f"{group.processes:,}", at, share)
+    tables = [Tabled(shown) for shown in (table, beside) if shown.row_count]
+    return Screen(*tables, Parts(_looks(seen, rows), "dim"))
+
+
+def _line(line: SpyLine) -> str:
+    return "no line of yours" if line.where is None else place_text(line.where, str(Path.cwd()))
+
+
+def _inner(line: SpyLine) -> Text:
+    return plain(line.inner or ("no Python" if line.where is None else "itself"))
+
+
+def _looks(seen: PySpy, rows: int) -> list[str]:
+    """What the shares are of, and what stands against them."""
+    threads = f"the main threads of {len(seen.pids)} processes" if len(seen.pids) > 1 else "the main thread"
+    late = f"behind {number(seen.late, 'time')}, by up to {seen.late_s:.2f} s" if seen.late else "never behind by 1 s"
+    more = len(seen.lines) - rows, len(seen.beside) - rows
+    return [
+        f"{number(seen.samples, 'sample')} of {threads}, waits too, {PY_SPY_RATE} a second were asked for",
+        "read while it runs: calls of microseconds are seen too seldom",
+        f"hotlap's own: {percent(seen.own / max(1, seen.samples))}",
+        f"{number(seen.errors, 'look')} failed",
+        late,
+        f"{number(seen.unread, 'record')} could not be read" if seen.unread else "",
+        f"{number(seen.left_out, 'sample')} at places beyond those that are kept" if seen.left_out else "",
+        f"{number(more[0], 'more line')}" if more[0] > 0 else "",
+        f"{number(more[1], 'more kind')} of threads" if more[1] > 0 else "",
+    ]
