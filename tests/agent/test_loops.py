@@ -46,6 +46,7 @@ CASES = [
     Case("loop.py manual", phases=UNOPTIMIZED),
     Case("loop.py sub"),
     Case("loop.py several"),
+    Case("loop.py rollout"),
     Case("loop.py forward"),
     Case("loop.py functional", samples=None),
     Case("loop.py lazy"),

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.sampled import with_samples
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.profile import Samples
@@ -49,6 +50,16 @@ def test_the_line_with_most_time_of_the_phase_is_the_place(finding: str, bound: 
 def test_otherwise_the_finding_stays(said: Samples) -> None:
     before = verdict("input", "input")
     assert with_samples(before, said) == before
+
+
+@pytest.mark.parametrize(
+    ("looks", "why"), [(100, "it stands"), (3, "it stands; 3 looks of the profile at the stack name no line")]
+)
+def test_with_a_profile_none_is_asked_for(looks: int, why: str) -> None:
+    before = verdict("host-code", "unknown")
+    (found,) = (msgspec.structs.replace(one, why=f"it stands; {WITHOUT_A_PROFILE}") for one in before.findings)
+    said = samples(("other", 0, 3, "f", "", 50.0), looks=looks)
+    assert with_samples(msgspec.structs.replace(before, findings=(found,)), said).findings[0].why == why
 
 
 @pytest.mark.parametrize(("late", "line"), [("input", 3), ("python", 8), ("host", 1), (None, 1)])

@@ -52,6 +52,7 @@ class Steps(Hot):
         "forward_seen",
         "functional",
         "held",
+        "last_row_root",
         "loader_rows",
         "manual_open",
         "nested",
@@ -89,6 +90,7 @@ class Steps(Hot):
         self.held: list[tuple[int, Segment]] = []
         self.loader_rows = False
         self.row_root: int | None = None
+        self.last_row_root: int | None = None
         self.samples_from = "none"
         self.nested = False
         """Something ran inside `Optimizer.step`: a closure, or another step."""
@@ -159,6 +161,8 @@ class Steps(Hot):
         if training and rows is not None and not self.loader_rows:
             if self.row_root is None:
                 self.row_root = root
+            elif root == self.last_row_root != self.row_root and len(self.cycle) == 1 and not self.held:
+                self.row_root, self.timeline.segment.samples = root, 0  # what came before is of a rollout, say
             if self.row_root == root:
                 self.timeline.segment.samples += rows
                 self.samples_from = "forward"
@@ -321,7 +325,7 @@ class Steps(Hot):
 
     def _close(self, segment: Segment) -> None:
         self.forward_seen = False
-        self.row_root = None
+        self.last_row_root, self.row_root = self.row_root or self.last_row_root, None
         self.emit(segment, "train")
         if self.functional:
             self._functional_gap()

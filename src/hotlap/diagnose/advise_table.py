@@ -304,7 +304,7 @@ ROWS: Final = (
             "Lower precision (bf16 autocast) and torch.compile. Benchmark the two together and alone.",
             "Fused attention (scaled_dot_product_attention), channels_last for convolutions, dimensions that fill "
             "tiles.",
-            "A single slow kernel: profile it with ncu before rewriting it.",
+            "A single slow kernel: profile it before rewriting it; on NVIDIA GPUs with ncu.",
         ),
         levers=("bf16-autocast", "tf32", "compile", "attention", "channels-last", "cudnn-benchmark", "cpu-threads"),
         verify="What is kept has a measured gain and passes parity.",

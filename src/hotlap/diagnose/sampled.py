@@ -8,6 +8,8 @@ import msgspec
 from hotlap.records.diagnosis import Diagnosis, Finding, Place
 from hotlap.records.profile import SampledLine, Samples
 
+from .findings.host_code import WITHOUT_A_PROFILE
+
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
 OF_LATE: Final = {"input": "input", "python": "host-code"}
@@ -27,14 +29,20 @@ def with_samples(
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
     """
-    if samples.looks < LEAST_LOOKS:
-        return diagnosis
-    findings = tuple(_explained(one, samples, loop, late) for one in diagnosis.findings)
+    findings = tuple(_profiled(_explained(one, samples, loop, late), one, samples.looks) for one in diagnosis.findings)
     bound = findings[0].bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=findings, bound=bound)
 
 
+def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
+    """What is said of a run without a profile is not said of one with it."""
+    says = "" if finding.evidence != before.evidence else f"; {looks} looks of the profile at the stack name no line"
+    return msgspec.structs.replace(finding, why=finding.why.replace(f"; {WITHOUT_A_PROFILE}", says))
+
+
 def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str | None) -> Finding:
+    if samples.looks < LEAST_LOOKS:
+        return finding
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
     own = [row for row in samples.lines if row[0] == phase]
     total = sum(row[5] for row in own)

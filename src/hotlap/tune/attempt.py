@@ -159,7 +159,7 @@ def try_uses(
         if ratio < LEAST_GAIN and not to_beat:
             if single is not None:
                 _gained_nothing(state, single.name, ratio)
-            state.say(f"drop  {title}  {state.shown(trial)}  {ratio:.2f}×{looks}")
+            state.say(f"drop  {title}  {_shown(state, trial, looks)}  {ratio:.2f}×{looks}")
         return None, ratio
     judged = _judged(state, levers, single, title, trial, ratio)
     if judged is None and trial.left_out:  # the fault may be of those that were in at first
@@ -168,6 +168,12 @@ def try_uses(
         return None, 0.0
     state.gained(trial)
     return Success(judged[0], ratio, tuple(uses), tuple(levers), judged[1]), ratio
+
+
+def _shown(state: State, trial: Trial, looks: str) -> str:
+    """What was measured, in both of two looks: their ratio is that of neither."""
+    seen = [trial, *(state.trials.done[-1:] if looks else ())]
+    return ", ".join(state.shown(one) for one in seen if one.step_ms is not None)
 
 
 def _on_the_mean(state: State, one: Trial, other: Trial) -> float:

@@ -6,6 +6,7 @@ from hotlap.records.durations import ms
 from ._base import Measured
 
 LEAST = 0.10
+WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
 
 
 def find(measured: Measured) -> Finding | None:
@@ -22,7 +23,7 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{ms(measured.phases.other or 0)} of host time a step"
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
-        why="the model stands still meanwhile; which lines it is takes a profile to tell",
+        why=f"the model stands still meanwhile; {WITHOUT_A_PROFILE}",
         instead="log every n steps, keep metrics on the device, make batches ahead",
         levers=("gc-pauses",) if _collects(measured) else (),
     )
