@@ -105,9 +105,13 @@ def folder_of(folder: Path, *ranks: tuple[Sequence[Step], Facts | None], **run: 
 
 
 def measured(
-    host: Phases, device: Phases | None = None, backlog: float | None = None, facts: Facts | None = FACTS
+    host: Phases,
+    device: Phases | None = None,
+    backlog: float | None = None,
+    facts: Facts | None = FACTS,
+    levers: tuple[str, ...] = (),
 ) -> Measured:
-    return Measured(sum(msgspec.structs.astuple(host)), host, device, backlog, facts)
+    return Measured(sum(msgspec.structs.astuple(host)), host, device, backlog, facts, levers=levers)
 
 
 # bounds
@@ -286,6 +290,14 @@ def test_finding_compute_needs_a_model_that_computes() -> None:
     assert found is not None
     assert not {"compile", "bf16-autocast", "cpu-threads"} & (set(found.levers) - settled(compiled))
     assert "under autocast to bfloat16" in found.evidence
+
+
+@pytest.mark.parametrize(("levers", "lower"), [((), True), (("compile",), True), (("bf16-autocast",), False)])
+def test_what_a_recipe_does_already_is_not_proposed(levers: tuple[str, ...], lower: bool) -> None:
+    found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, CUDA, levers=levers)
+    assert found is not None
+    assert ("lower precision" in found.instead) is lower and found.instead.endswith("a better memory format")
+    assert ("no autocast of its own, with" if levers else "no autocast around it") in found.evidence
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,18 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
         why="whether arithmetic or memory traffic limits it takes a trace to tell",
-        instead=("lower precision on the tensor cores" if on_device else "lower precision if this CPU multiplies in it")
-        + ", compiled and fused kernels, a better memory format"
+        instead=_lower(root, measured.levers, on_device)
+        + "compiled and fused kernels, a better memory format"
         + (QUANTIZED if on_device and _only_infers(measured) else ""),
         levers=(*LEVERS, *(() if on_device else ON_CPU)) if root else (),
     )
+
+
+def _lower(root: RootFacts | None, levers: tuple[str, ...], on_device: bool) -> str:
+    """Lower precision, where it is not in use."""
+    if "bf16-autocast" in levers or (root is not None and root.autocast):
+        return ""
+    return f"lower precision {'on the tensor cores' if on_device else 'if this CPU multiplies in it'}, "
 
 
 def _only_infers(measured: Measured) -> bool:
@@ -61,5 +68,6 @@ def _only_infers(measured: Measured) -> bool:
 
 def _precision(root: RootFacts, levers: tuple[str, ...]) -> str:
     """The autocast that the script calls it under, and the levers of this run. A library may set one inside of it."""
-    own = f"under autocast to {root.autocast}" if root.autocast else "no autocast around it"
+    none = "no autocast of its own" if levers else "no autocast around it"
+    own = f"under autocast to {root.autocast}" if root.autocast else none
     return f"{own}, with {', '.join(levers)}" if levers else own
