@@ -148,16 +148,15 @@ def pools(device: Any) -> Callable[[], tuple[Any, Any]]:
     memory of a pool goes by streams. Work of two streams may overlap, and must not share."""
     import torch
 
-    known: dict[int, tuple[Any, Any]] = {}
-    first: list[Callable[[], None]] = []  # a pool whose last graph is dropped can not be recorded into any more
+    known: dict[int, tuple[Any, Any, Callable[[], None]]] = {}
 
     def pool() -> tuple[Any, Any]:
         stream = torch.cuda.current_stream(device).cuda_stream
         if stream not in known:
             made = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
-            first.append(capture(lambda: torch.zeros((), device=device), device, *made))
-            known[stream] = made
-        return known[stream]
+            first = capture(lambda: torch.zeros((), device=device), device, *made)
+            known[stream] = *made, first  # into a pool whose last graph was dropped nothing can be recorded any more
+        return known[stream][:2]
 
     return pool
 

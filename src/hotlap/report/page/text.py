@@ -21,7 +21,7 @@ TERMS: Final = {
     "input": "waiting for batches from the data loader",
     "data": "time inside next() of the DataLoader",
     "h2d": "host to device: copying batches from the machine's memory to the GPU's",
-    "forward": "from the call of the model to the start of the backward, with the loss",
+    "forward": "inside the calls of the model, and from the last of them to the start of the backward, with the loss",
     "backward": "computing gradients",
     "optimizer": "inside Optimizer.step",
     "other": "the rest of the loop: Python, logging, metrics, zero_grad",
