@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from forking import hotlap_forked
 
+from hotlap.cli.tune import _resumed
 from hotlap.records.errors import EXIT_CODES
 
 SCRIPTS = Path(__file__).parents[1] / "agent" / "scripts"
@@ -170,7 +171,7 @@ def test_recipes(here: Path) -> None:
         file.truncate(1 << 30)
     says = {
         "none.toml": ["cannot read none.toml: No such file"],
-        "taken": ["cannot read taken: Is a directory"],
+        "taken": ["taken holds no recipe.toml: `hotlap tune` writes one"],
         "words.toml": ["words.toml is not TOML"],
         "format.toml": ["of format 7 (written by hotlap 3.0)", "reads format 1. Run `hotlap tune` again"],
         "lever.toml": ["warp: this hotlap", "no such lever; it has accumulate", "--lenient"],
@@ -304,6 +305,14 @@ def test_text_from_outside_steers_no_terminal(tmp_path: Path) -> None:
 
 
 # resume
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(None, 42.0), ("2m", 120.0)])
+def test_a_resumed_tune_has_its_old_budget_or_the_one_asked_for(
+    tmp_path: Path, asked: str | None, seconds: float
+) -> None:
+    (tmp_path / "request.json").write_text(json.dumps({"command": ["true"], "cwd": str(tmp_path), "budget_s": 42}))
+    assert _resumed(tmp_path, [], asked).budget_s == seconds
 
 
 def tune_folder(folder: Path, command: Sequence[str], cwd: Path) -> Path:

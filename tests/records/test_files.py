@@ -166,7 +166,7 @@ def test_lines_read_back_in_order(tmp_path: Path, record: Any) -> None:
 
 def test_a_recipe_and_a_session_read_back(tmp_path: Path) -> None:
     write_recipe(tmp_path / "recipe.toml", RECIPE)
-    assert read_recipe(tmp_path / "recipe.toml") == RECIPE
+    assert read_recipe(tmp_path / "recipe.toml") == read_recipe(tmp_path) == RECIPE
     session = Session(folder="/r", package="/p", steps=3, levers=(LeverUse("compile", {"mode": "x"}),), redraw=4)
     session.write(tmp_path / "session.json")
     assert Session.read(str(tmp_path / "session.json")) == session

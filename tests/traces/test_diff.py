@@ -60,10 +60,11 @@ def test_what_appeared_disappeared_and_changed() -> None:
 def test_words() -> None:
     found = diff(step_of({"mm": (2, 2), "gelu": (1, 1)}), step_of({"mm": (1, 1), "fused": (1, 2)}, length=5))
     assert (
-        found.said[0] == "the step went from 10.00 to 5.00 ms, 2.00 times faster; of it idle -3.00 ms, compute -2.00 ms"
+        found.said[0] == "the step went from 10.0 ms to 5.00 ms, 2.00 times faster; "
+        "of it idle -3.00 ms, compute -2.00 ms"
     )
     assert found.said[1:4] == (
-        "kernel: mm -3.00 ms (4.00 to 1.00 ms, 2 to 1 a step)",
+        "kernel: mm -3.00 ms (4.00 ms to 1.00 ms, 2 to 1 a step)",
         "kernel: fused +2.00 ms (appeared, 1 a step)",
         "kernel: gelu -1.00 ms (disappeared, 1 a step)",
     )
@@ -73,7 +74,7 @@ def test_words() -> None:
 def test_nothing_changed() -> None:
     one = step_of({"mm": (2, 2)})
     found = diff(one, one)
-    assert found.said == ("the step is as long as before, 10.00 ms",)
+    assert found.said == ("the step is as long as before, 10.0 ms",)
     assert found.kernels == found.ops == found.syncs == found.host == found.parts == found.launches == ()
 
 

@@ -11,12 +11,38 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 LONGEST: Final = 300
 MOST: Final = 64
 RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 HOTLAP: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def hide_from_compiler(name: str) -> None:
+    """Have torch.compile pass over the functions of a module of hotlap's: after a graph break it looks at whatever runs
+    next."""
+    module = sys.modules[name]
+    for owner in [module, *(kind for kind in vars(module).values() if isinstance(kind, type))]:
+        if owner is module or owner.__module__ == name:
+            for value in vars(owner).values():
+                function = getattr(value, "fget", getattr(value, "__func__", value))
+                if isinstance(function, FunctionType) and function.__module__ == name:
+                    _hide(function.__code__)
+
+
+def _hide(code: CodeType) -> None:
+    try:
+        from torch._C._dynamo import eval_frame
+
+        strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
+        eval_frame.set_code_exec_strategy(code, strategy)
+    except (ImportError, AttributeError):  # an older torch, or one that moved it: torch.compile sees a little more
+        return
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            _hide(inner)
 
 
 def end_compile_workers() -> None:

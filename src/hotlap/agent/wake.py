@@ -3,11 +3,11 @@
 import importlib
 import os
 import sys
-from types import CodeType, FunctionType
 from typing import Any
 
 from hotlap.records.session import VARIABLE, Session
 
+from .compiled import hide_from_compiler
 from .guard import hook
 
 WAKE = hook("wake")
@@ -65,28 +65,9 @@ def _install_lever(agent: Any, name: str, settings: dict[str, Any]) -> None:
 
 def _hide_from_compiler() -> None:
     """Tell torch.compile to pass over the agent's functions: after a graph break it looks at whatever runs next."""
-    try:
-        from torch._C._dynamo import eval_frame
-
-        strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
-        set_strategy = eval_frame.set_code_exec_strategy
-    except (ImportError, AttributeError):  # an older torch, or one that moved it: torch.compile sees a little more
-        return
-
-    def skip(code: Any) -> None:
-        set_strategy(code, strategy)
-        for inner in code.co_consts:
-            if isinstance(inner, CodeType):
-                skip(inner)
-
-    for name, module in list(sys.modules.items()):
+    for name in list(sys.modules):
         if name.startswith(("hotlap.agent", "hotlap.records")):
-            for owner in [module, *(kind for kind in vars(module).values() if isinstance(kind, type))]:
-                if owner is module or owner.__module__ == name:
-                    for value in vars(owner).values():
-                        function = getattr(value, "fget", getattr(value, "__func__", value))
-                        if isinstance(function, FunctionType) and function.__module__ == name:
-                            skip(function.__code__)
+            hide_from_compiler(name)
 
 
 def _seed(seed: int) -> None:

@@ -20,13 +20,16 @@ from hotlap.tune.tune import TuneRequest
 
 from ._common import free_name, print_json
 
+BUDGET = "10m"
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def tune(
     command: Annotated[list[str] | None, typer.Argument(help="The training command, as you would type it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records; must not exist.")] = None,
-    budget: Annotated[str, typer.Option(help="Time it may take: 90s, 10m, 1h.")] = "10m",
+    budget: Annotated[
+        str | None, typer.Option(help="Time it may take: 90s, 10m (default), 1h; with --resume, what it had.")
+    ] = None,
     steps: Annotated[
         int, typer.Option(min=12, help="Steady steps a trial measures at most (20 at least, then 3 s).")
     ] = STEPS,
@@ -63,7 +66,7 @@ def tune(
         request = TuneRequest(
             command=tuple(command or ()),
             cwd=str(Path.cwd()),
-            budget_s=_seconds(budget),
+            budget_s=_seconds(budget or BUDGET),
             steps=steps,
             only=_names(only),
             without=_names(without),
@@ -81,11 +84,13 @@ def tune(
     return 130 if result.why_incomplete.startswith("interrupted") else 0
 
 
-def _resumed(folder: Path, command: list[str], budget: str) -> TuneRequest:
-    """What an interrupted tune was asked for, with another budget. Raises UsageError, RecordError."""
+def _resumed(folder: Path, command: list[str], budget: str | None) -> TuneRequest:
+    """What an interrupted tune was asked for, with a budget of its own. Raises UsageError, RecordError."""
     if command:
         raise UsageError(f"--resume takes the command from {folder}; leave out {' '.join(command)[:80]!r}")
-    request = msgspec.structs.replace(tuning.read_request(folder), budget_s=_seconds(budget))
+    request = tuning.read_request(folder)
+    if budget is not None:
+        request = msgspec.structs.replace(request, budget_s=_seconds(budget))
     tuning.check(request)
     return request
 

@@ -180,6 +180,7 @@ ROWS: Final = (
             "Decide on the device: torch.where instead of `if tensor` or a boolean mask.",
             "Take torch.cuda.synchronize() out of the loop; time with CUDA events.",
         ),
+        levers=("fewer-syncs",),
         verify="`hotlap run --profile COMMAND` before and after: the finding is gone and the step is shorter.",
     ),
     share_of(

@@ -24,6 +24,8 @@ class GcPauses(Lever):
     risk = "exact"
 
     def applies(self, context: Context) -> Applies:
+        from hotlap.records.durations import ms
+
         host = context.facts.host
         if host is None:
             return Applies(False, "how long the collector runs was not measured")
@@ -31,8 +33,8 @@ class GcPauses(Lever):
             return Applies(False, "the collector did not run in the loop")
         share = self.share(context)
         if share < LEAST_SHARE:
-            return Applies(False, f"the collector takes {host.gc_ms:.2f} ms a step, {share:.1%}")
-        return Applies(True, f"the collector takes {host.gc_ms:.1f} ms a step, {share:.0%}")
+            return Applies(False, f"the collector takes {ms(host.gc_ms)} a step, {share:.1%}")
+        return Applies(True, f"the collector takes {ms(host.gc_ms)} a step, {share:.0%}")
 
     def variants(self, context: Context) -> list[Settings]:
         return [{"threshold": THRESHOLD}]

@@ -31,6 +31,8 @@ class HostAllocator(Lever):
     risk = "exact"
 
     def applies(self, context: Context) -> Applies:
+        from hotlap.records.durations import ms
+
         host = context.facts.host
         if host is None:
             return Applies(False, "page faults were not counted")
@@ -43,9 +45,9 @@ class HostAllocator(Lever):
             return Applies(False, f"only {host.faults:.0f} page faults a step")
         if share < LEAST_SHARE:
             hidden = ", and the device hides it" if context.cuda else ""
-            return Applies(False, f"the kernel takes only {host.system_ms:.2f} ms of a step{hidden}")
+            return Applies(False, f"the kernel takes only {ms(host.system_ms)} of a step{hidden}")
         return Applies(
-            True, f"{host.faults:.0f} page faults a step; the kernel takes {host.system_ms:.1f} ms of it, {share:.0%}"
+            True, f"{host.faults:.0f} page faults a step; the kernel takes {ms(host.system_ms)} of it, {share:.0%}"
         )
 
     def variants(self, context: Context) -> list[Settings]:

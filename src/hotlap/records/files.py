@@ -22,6 +22,8 @@ MAX_DOCUMENT: Final = 64 << 20
 MAX_RECIPE: Final = 1 << 20
 MAX_LINE: Final = 1 << 20
 RECIPE_FORMAT: Final = 1
+RECIPE: Final = "recipe.toml"
+"""In the folder of a tune."""
 
 
 def plain(record: Any) -> Any:
@@ -213,7 +215,11 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe. Raises RecipeError for anything that is not one of this format."""
+    """Read a recipe, or that of a tune's folder. Raises RecipeError for anything that is not one of this format."""
+    if path.is_dir():
+        path = path / RECIPE
+        if not path.exists():
+            raise RecipeError(f"{path.parent} holds no {RECIPE}: `hotlap tune` writes one where it kept a lever")
     try:
         raw = tomllib.loads(read_bytes(path, MAX_RECIPE).decode())
     except RecordError as error:

@@ -9,6 +9,7 @@ two traces negates every change and keeps the order.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from hotlap.records.durations import ms
 from hotlap.records.trace import Breakdown, Change, TraceDiff
 
 from .analyses import totals
@@ -151,11 +152,11 @@ def _said(step: Change, parts: Sequence[Change], tables: dict[str, list[Change]]
 
 def _of_step(step: Change) -> str:
     if step.before_ms <= 0 or step.after_ms <= 0 or abs(step.delta_ms) < WORTH * step.before_ms:
-        return f"the step is as long as before, {step.after_ms:.2f} ms"
+        return f"the step is as long as before, {ms(step.after_ms)}"
     faster = step.before_ms > step.after_ms
     ratio = step.before_ms / step.after_ms if faster else step.after_ms / step.before_ms
     how = f"{ratio:.2f} times {'faster' if faster else 'slower'}"
-    return f"the step went from {step.before_ms:.2f} to {step.after_ms:.2f} ms, {how}"
+    return f"the step went from {ms(step.before_ms)} to {ms(step.after_ms)}, {how}"
 
 
 def _short(name: str) -> str:
@@ -164,7 +165,7 @@ def _short(name: str) -> str:
 
 
 def _signed(change: Change) -> str:
-    return f"{change.delta_ms:+.2f} ms"
+    return f"{'+' if change.delta_ms >= 0 else '-'}{ms(abs(change.delta_ms))}"
 
 
 def _how(change: Change) -> str:
@@ -172,4 +173,4 @@ def _how(change: Change) -> str:
         count = max(change.before_count, change.after_count)
         return f"({change.how}, {count:.4g} a step)"
     counts = f"{change.before_count:.4g} to {change.after_count:.4g} a step"
-    return f"({change.before_ms:.2f} to {change.after_ms:.2f} ms, {counts})"
+    return f"({ms(change.before_ms)} to {ms(change.after_ms)}, {counts})"

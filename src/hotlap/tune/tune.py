@@ -12,7 +12,7 @@ from hotlap.launch.environment import environment
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import _compile_cache, all_levers
 from hotlap.records.errors import HotlapError, Interrupted, RecordError, UsageError
-from hotlap.records.files import new_folder, read_record, write_recipe, write_record
+from hotlap.records.files import RECIPE, new_folder, read_record, write_recipe, write_record
 from hotlap.records.run import Facts
 from hotlap.records.tune import Tune
 
@@ -121,7 +121,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
         result = msgspec.structs.replace(result, compile_cache="warm" if cache_was_warm else "cold")
     cache.store(result)
     if result.recipe:
-        write_recipe(folder / "recipe.toml", recipe_of(result))
+        write_recipe(folder / RECIPE, recipe_of(result))
     write_record(folder / "tune.json", result)
     return result
 
@@ -151,7 +151,7 @@ def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why:
         complete=not (why or found.not_done),
         why_incomplete=why or found.not_done,
         environment=plan.environment,
-        recipe=str(plan.folder / "recipe.toml") if found.kept or found.fitted else None,
+        recipe=str(plan.folder / RECIPE) if found.kept or found.fitted else None,
         objective=request.objective,
         memory_before_bytes=before,
         memory_after_bytes=after,

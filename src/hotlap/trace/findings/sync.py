@@ -7,8 +7,9 @@ from hotlap.records.trace import RankTrace, Sync
 from ..analyses.syncs import PAGEABLE_IN
 from ._base import idle_ms, share
 
+ITEM = "`.item()`"
 INSTEAD = {
-    "`.item()`": "keep the value on the device; read it every n steps, or a step later from a pinned copy",
+    ITEM: "keep the value on the device; read it every n steps, or a step later from a pinned copy",
     "`print(tensor)`": "print every n steps; detach and copy without blocking first",
     "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps",
     "boolean mask": "multiply by the mask or use torch.where: a boolean index has to count on the host",
@@ -40,4 +41,5 @@ def _finding(answers: RankTrace, sync: Sync) -> Finding:
         f"{ms(cost)}",
         why="until the value has arrived nothing new is launched, so that the device runs dry",
         instead=INSTEAD.get(sync.cause, "keep the value on the device, or read it less often"),
+        levers=("fewer-syncs",) if sync.cause == ITEM else (),
     )

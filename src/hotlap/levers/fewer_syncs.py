@@ -1,0 +1,113 @@
+"""The host waits for what it reads, not for all that is queued: a loss that is read after its backward has begun comes
+by a stream of its own as soon as it is computed, and small batches are copied to the device without a wait.
+
+`total += loss.item()` after `optimizer.step()` waits until backward and update are done, and so does a plain
+`x.to(device)`; until the host has issued the next forward the device then stands still. Values are the same to the bit:
+the loss was computed before its backward began, which autograd's own numbering of its graph shows, and nothing wrote to
+it since (`_early_reads`). The first reads are made both ways and compared, and one of many later ones. What is computed
+after the backward, such as an accuracy, is waited for as ever.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ._base import Applies, Context, Lever, Settings, no_gpu
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment
+
+    from ._early_reads import EarlyReads
+
+
+class FewerSyncs(Lever):
+    name = "fewer-syncs"
+    meaning = "reading the loss waits for the loss alone, and small copies to the device are not waited for"
+
+    def applies(self, context: Context) -> Applies:
+        facts = context.facts
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU; nothing is queued there that the host could wait for")
+        if not (facts.roots or facts.optimizers):
+            return Applies(False, "no model and no optimizer was seen")
+        if facts.mode == "inference" or not facts.backwards:
+            return Applies(False, "the command does not train")
+        if facts.world > 1:
+            return Applies(False, "several processes: what they exchange may change a loss after its backward, unseen")
+        return Applies(True, "where the script reads its loss, the host may wait for the whole step")
+
+    def share(self, context: Context) -> float:
+        return context.share_of("data", "h2d", "other")
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        from hotlap.agent.compiled import hide_from_compiler
+
+        from ._early_reads import Device, EarlyReads
+
+        for module in (__name__, EarlyReads.__module__):
+            hide_from_compiler(module)
+        device = Device()
+
+        def gave_up(why: str, used: bool) -> None:
+            (seams.refuse if used else seams.leave_out)(self.name, why)
+
+        patch(EarlyReads(device, gave_up, seams.unsteady), device)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            "# the loss, copied while the backward runs (on_host = torch.empty((), pin_memory=True)):\n"
+            "on_host.copy_(loss.detach(), non_blocking=True); copied.record()  # copied = torch.cuda.Event()\n"
+            "loss.backward(); optimizer.step()\n"
+            "copied.synchronize(); total += on_host.item()\n"
+            "# batches, from pinned memory:\n"
+            "x = x.pin_memory().to(device, non_blocking=True)"
+        )
+
+
+def patch(reads: "EarlyReads", device: Any) -> None:
+    """Put them where backwards begin, and where tensors are read and moved."""
+    import torch
+    from torch import Tensor
+    from torch.compiler import is_dynamo_compiling
+
+    run = torch.autograd._engine_run_backward
+
+    @functools.wraps(run)
+    def backward(roots: Any, gradients: Any, keep: Any, create_graph: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_dynamo_compiling():
+            reads.backward(roots, bool(create_graph), bool(kwargs.get("accumulate_grad")))
+        return run(roots, gradients, keep, create_graph, *args, **kwargs)
+
+    def reading(original: Callable[..., Any], differentiable: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            ours = not is_dynamo_compiling() and type(self) is Tensor and device.holds(self) and not (args or kwargs)
+            if ours and reads.covers(self) and not (differentiable and self.requires_grad):
+                self = reads.read(self)
+            return original(self, *args, **kwargs)
+
+        return read
+
+    def moving(original: Callable[..., Any], always: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or type(self) is not Tensor or not device.stages(self, args, kwargs, always):
+                return original(self, *args, **kwargs)
+            reads.sent += 1
+            return original(device.staged(self), *args, non_blocking=True, **kwargs)
+
+        return move
+
+    torch.autograd._engine_run_backward = backward
+    Tensor.item = reading(Tensor.item, False)
+    Tensor.__float__ = reading(Tensor.__float__, False)
+    Tensor.cpu = reading(Tensor.cpu, True)
+    Tensor.to = moving(Tensor.to, False)
+    Tensor.cuda = moving(Tensor.cuda, True)
+
+
+LEVER = FewerSyncs()
