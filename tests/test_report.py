@@ -271,6 +271,9 @@ def test_what_is_not_certain_is_said() -> None:
 
 
 def test_inference_says_what_a_step_is() -> None:
+    held = msgspec.structs.replace(BEFORE, evaluations=3, evaluating=0.378)
+    assert "3 steps with an evaluation left out (38% of the time)" in joined(run_text(held))
+    assert "evaluation" not in run_text()
     assert "inference: a step is one forward" in run_text(msgspec.structs.replace(BEFORE, mode="inference"))
     assert "inference" not in run_text()
 

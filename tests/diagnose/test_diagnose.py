@@ -367,11 +367,14 @@ def test_evaluation_compiles_and_probes_are_left_out(tmp_path: Path) -> None:
     assert (found.steps, found.steady_steps) == (60, 56)
     assert found.spread.p90 == found.step_ms == pytest.approx(10.0)
     assert found.phases.other == 0.0
+    walls = [line.wall_ms for line in lines[found.warmup_steps :]]
+    assert (found.evaluations, found.evaluating) == (1, pytest.approx(lines[20].wall_ms / sum(walls)))
 
 
 def test_an_evaluation_in_most_steps_is_part_of_the_loop(tmp_path: Path) -> None:
     found = diagnose(folder_of(tmp_path, (with_walls([10.0] * 40, evaluation=True), FACTS)))
     assert (found.steady_steps, found.settled) == (39, True)
+    assert (found.evaluations, found.evaluating) == (0, 0.0)
 
 
 def test_a_step_whose_update_was_skipped_is_a_step(tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         steady_steps=len(steady.steps),
         phase_steps=sum(step.phases is not None for step in steady.steps),
         warmup_steps=steady.warmup,
+        evaluations=steady.evaluations,
+        evaluating=steady.evaluating,
         settled=steady.settled,
         ranks=len(ranks),
         device=facts.device if facts else "cpu",

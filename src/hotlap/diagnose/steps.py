@@ -24,7 +24,9 @@ KEEPS_UP = 0.9
 
 @dataclass(frozen=True)
 class SteadySteps:
-    """The steps that numbers rest on. steps: steady ones; warmup: how many came before; settled: the rule held."""
+    """The steps that numbers rest on. steps: steady ones; warmup: how many came before; settled: the rule held;
+    evaluations: how many steps after warm-up are not among them since an evaluation ran inside, and evaluating: what
+    share of the time since warm-up these took."""
 
     steps: tuple[Step, ...]
     seen: int
@@ -32,6 +34,8 @@ class SteadySteps:
     settled: bool
     mode: str
     period: int
+    evaluations: int = 0
+    evaluating: float = 0.0
 
     @property
     def host_ahead(self) -> bool:
@@ -80,11 +84,18 @@ def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
     start = steady_start(walls, [bool(step.compiles or step.probe) for step in chosen], in_flight)
     first = start.start if start else min(len(chosen) - 1, max(1, len(chosen) // 2)) if chosen else 0
     later = chosen[first:]
-    evaluating = sum(step.evaluation for step in later) > len(later) / 2
-    kept = [s for s in later if not (s.compiles or s.probe or (s.evaluation and not evaluating))] or later
+    evaluations = [step for step in later if step.evaluation]
+    if len(evaluations) > len(later) / 2:
+        evaluations = []
+    without = {step.step for step in evaluations}
+    kept = [s for s in later if not (s.compiles or s.probe or s.step in without)]
+    if not kept:
+        kept, evaluations = later, []
     fed = [loader for loader in facts.loaders if loader.training or mode == "inference"] if facts else []
     period = max((loader.workers for loader in fed), default=1)
-    return SteadySteps(tuple(kept), len(chosen), first, bool(start and start.settled), mode, max(1, period))
+    share = sum(step.wall_ms for step in evaluations) / max(sum(step.wall_ms for step in later), 1e-9)
+    settled = bool(start and start.settled)
+    return SteadySteps(tuple(kept), len(chosen), first, settled, mode, max(1, period), len(evaluations), share)
 
 
 def step_time(walls: Sequence[float], period: int = 1) -> float:

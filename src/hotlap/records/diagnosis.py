@@ -55,7 +55,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     phases: host ms a step (they sum to the mean step). gpu_phases: the same cuts on the device. steps: seen;
     steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None: of an older
-    hotlap, all); settled: whether a steady state was recognised. clock: whose step_ms,
+    hotlap, all); evaluations: those after warm-up that they do not rest on since an evaluation ran inside, evaluating:
+    the share (0 to 1) of the time since warm-up that these took; settled: whether a steady state was recognised. clock: whose step_ms,
     spread and throughput are: the device's where the host ran ahead of it, so that its own clock shows only how long
     issuing takes (`diagnose.steps.SteadySteps.host_ahead`).
     """
@@ -76,6 +77,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     steady_steps: int = 0
     phase_steps: int | None = None
     warmup_steps: int = 0
+    evaluations: int = 0
+    evaluating: float = 0.0
     settled: bool = True
     ranks: int = 1
     device: str = "cpu"

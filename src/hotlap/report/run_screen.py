@@ -65,6 +65,9 @@ def _basis(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
     yield f"{diagnosis.steady_steps} steady of {number(diagnosis.steps, 'step')}{ranks}"
     if diagnosis.phase_steps is not None and diagnosis.phase_steps < diagnosis.steady_steps:
         yield f"phases from {diagnosis.phase_steps} of them"
+    if diagnosis.evaluations:
+        took = percent(diagnosis.evaluating)
+        yield f"{number(diagnosis.evaluations, 'step')} with an evaluation left out ({took} of the time)"
     if diagnosis.mode == "inference":
         yield "inference: a step is one forward"
     yield diagnosis.device_name or diagnosis.device
