@@ -56,9 +56,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     phases: host ms a step (they sum to the mean step). gpu_phases: the same cuts on the device. steps: seen;
     steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None: of an older
     hotlap, all); evaluations: those after warm-up that they do not rest on since an evaluation ran inside, evaluating:
-    the share (0 to 1) of the time since warm-up that these took; settled: whether a steady state was recognised. clock: whose step_ms,
-    spread and throughput are: the device's where the host ran ahead of it, so that its own clock shows only how long
-    issuing takes (`diagnose.steps.SteadySteps.host_ahead`).
+    the share (0 to 1) of the time since warm-up that these took; settled: whether a steady state was recognised. clock:
+    whose step_ms, spread and throughput are: the device's where the host ran ahead of it, so that its own clock shows
+    only how long issuing takes (`diagnose.steps.SteadySteps.host_ahead`).
     """
 
     version: int = 1
