@@ -21,6 +21,7 @@ from hotlap.levers._early_reads import (
     TWICE,
     Device,
     EarlyReads,
+    moved,
 )
 from hotlap.levers.fewer_syncs import LEVER, patch
 
@@ -328,10 +329,20 @@ def test_which_moves_are_staged(
     assert cuda_device(begun=False).stages(torch.ones(2), args, kwargs, always) is False, "before the first backward"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.uint8])
+def test_what_is_staged_is_the_same(dtype: torch.dtype) -> None:
+    given = torch.randint(0, 2, (3, 4, 5)).to(dtype)[1:]
+    got = moved(given, torch.empty_like(given))
+    assert got.equal(given) and got.data_ptr() != given.data_ptr()
+
+
 def test_what_is_not_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     large, small = torch.empty(MOST_BYTES + 1, dtype=torch.uint8), torch.empty(MOST_BYTES, dtype=torch.uint8)
     assert cuda_device().stages(small, ("cuda",), {}, False) and not cuda_device().stages(large, ("cuda",), {}, False)
+    complex_one = torch.ones(2, dtype=torch.complex64).conj()
+    for odd in (torch.ones(2, 3).T, torch.ones(4)[::2], complex_one, complex_one.imag):
+        assert not cuda_device().stages(odd, ("cuda",), {}, False)
     for odd in (torch.ones(2, requires_grad=True), torch.ones(2).to_sparse(), torch.empty(0), torch.ones(2).to("meta")):
         assert not cuda_device().stages(odd, ("cuda",), {}, False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
