@@ -17,6 +17,7 @@ from .loaders import Making, described
 from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
+from .siblings import siblings
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -157,6 +158,7 @@ class Script:
             "mask_checks": code.mask_checks,
             "shapes_by": code.shapes_by,
             "classes": max((head.out_features for head in heads(module)), default=0),
+            "sibling_linears": siblings(modules),
             "compiled": compiled,
             "autocast": self._autocast(device),
             "training": training,

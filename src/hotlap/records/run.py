@@ -165,7 +165,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     experts: the most modules that a loop in it numbers and looks for the rows of, mask_checks: it holds torch's encoder
     or decoder, which compare their mask with the causal one in each forward, shapes_by: a function in it whose result
     has a shape that depends on values (all `agent/model_code.py`). classes:
-    the most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
+    the most outputs of a linear layer outside of repeated blocks. sibling_linears: modules in it that hold two linear
+    layers or more with equally many inputs (`agent/siblings.py`). shapes: different shapes of its inputs in the first
     forwards. empty_blocks: where the lever `attention` is in, the largest share of blocks (128 by 128) that a constant
     mask leaves empty: of those within the lower triangle where it lies in that, else of all.
 
@@ -191,6 +192,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     mask_checks: bool = False
     shapes_by: str = ""
     classes: Count = 0
+    sibling_linears: Count = 0
     compiled: bool = False
     autocast: str | None = None
     training: bool = True
