@@ -77,7 +77,7 @@ def test_rows_are_gathered_in_grains(
     monkeypatch.setattr(batch_fetch, "GRAIN", 8)
     monkeypatch.setattr(batch_fetch, "SMALL", small)
     data, rows = torch.randn(9, *shape), torch.randint(0, 9, (length,))
-    window = batch_fetch._windows(data[0])
+    window = batch_fetch.windows(data[0])
     assert torch.equal(batch_fetch._taken(window, rows * data[0].numel(), False), data[rows])
 
 

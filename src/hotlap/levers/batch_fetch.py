@@ -42,20 +42,12 @@ class BatchFetch(Lever):
     risk = "exact"
 
     def applies(self, context: Context) -> Applies:
-        loader = _samples.structural(context)
-        if isinstance(loader, Applies):
-            return loader
-        if not loader.holds_tensors:
-            return Applies(False, "the dataset holds no tensor that its samples could be views of")
-        if loader.views is False:
-            return Applies(False, "the samples are not views of the same tensors")
-        if (loader.rows or 0) > MOST_ROWS:
-            return Applies(False, f"asking for all {loader.rows} samples once would take too long")
-        if loader.draws:
-            return Applies(False, "making a sample draws random numbers")
-        share = self.share(context)
-        if share < LEAST_SHARE:
-            return Applies(False, f"data takes only {share:.1%} of the step")
+        why, share = not_views(context), self.share(context)
+        if why is None and share < LEAST_SHARE:
+            why = f"data takes only {share:.1%} of the step"
+        loader = context.training_loader
+        if why is not None or loader is None:
+            return Applies(False, why or "")
         return Applies(True, f"{share:.0%} of the step waits for batches of {loader.dataset}, which holds tensors")
 
     def variants(self, context: Context) -> list[Settings]:
@@ -71,7 +63,7 @@ class BatchFetch(Lever):
         return _samples.no_fork(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        Gathering(seams).install("inference" in settings)
+        Gathering(seams, self.name).install("inference" in settings)
 
     def source(self, settings: Settings) -> str:
         return (
@@ -81,11 +73,27 @@ class BatchFetch(Lever):
         )
 
 
-class Gathering:
-    """The in-process half: for each training dataset that can be taken, a table of where its samples lie."""
+def not_views(context: Context) -> str | None:
+    """Why the samples of the training loader can't be views of tensors in memory, as far as was seen; None where they
+    may be."""
+    loader = _samples.structural(context)
+    if isinstance(loader, Applies):
+        return loader.why
+    if not loader.holds_tensors:
+        return "the dataset holds no tensor that its samples could be views of"
+    if loader.views is False:
+        return "the samples are not views of the same tensors"
+    if (loader.rows or 0) > MOST_ROWS:
+        return f"asking for all {loader.rows} samples once would take too long"
+    return "making a sample draws random numbers" if loader.draws else None
 
-    def __init__(self, seams: "Seams") -> None:
-        self.seams = seams
+
+class Gathering:
+    """The in-process half: for each training dataset that can be taken, a table of where its samples lie. lever: whose
+    it is."""
+
+    def __init__(self, seams: "Seams", lever: str) -> None:
+        self.seams, self.lever = seams, lever
         self.tables: dict[int, Table | None] = {}
         self.kept: list[Any] = []
         """The datasets themselves, so that no other takes the place of one that is gone."""
@@ -104,13 +112,17 @@ class Gathering:
             self.tables[key] = None
             why = _samples.why_not(loader)
             if why is None:
-                table = Table(loader.dataset, len(loader.dataset))
+                table = self.table_of(loader.dataset)
                 why = table.survey(self.seams.apart)
                 self.tables[key] = table if why is None else None
             if why is not None and len(self.tables) == 1:
                 raise Refused(why)
         if self._table(loader.dataset) is not None and loader.num_workers:
             _samples.to_main(loader)
+
+    def table_of(self, dataset: Any) -> "Table":
+        """An empty table."""
+        return Table(dataset, len(dataset))
 
     def _table(self, dataset: Any) -> "Table | None":
         table = self.tables.get(id(dataset))
@@ -122,21 +134,21 @@ class Gathering:
         if inner is not None and not isinstance(inner, Fetcher):
             table = self._table(iterator._dataset)
             if table is not None:
-                pinned = bool(getattr(iterator, "_pin_memory", False))
-                iterator._dataset_fetcher = Fetcher(inner, table, self.give_up, pinned)
+                table.take(iterator)
+                iterator._dataset_fetcher = Fetcher(inner, table, self.give_up)
         return next_batch()
 
     def give_up(self, why: str) -> None:
         """A table was found wrong."""
-        self.seams.refuse(BatchFetch.name, why)
+        self.seams.refuse(self.lever, why)
 
 
 class Fetcher:
-    """In place of the loader's own. pinned: the loader wants its batches in pinned memory."""
+    """In place of the loader's own."""
 
-    def __init__(self, inner: Any, table: "Table", give_up: Callable[[str], None], pinned: bool) -> None:
+    def __init__(self, inner: Any, table: "Table", give_up: Callable[[str], None]) -> None:
         self.__dict__.update(inner.__dict__)
-        self.inner, self.table, self.give_up, self.pinned = inner, table, give_up, pinned
+        self.inner, self.table, self.give_up = inner, table, give_up
 
     def fetch(self, indices: Any) -> Any:
         table = self.table
@@ -146,11 +158,11 @@ class Fetcher:
         if why is None and table.compared < COMPARED:
             table.compared += 1
             own = self.inner.fetch(indices)
-            if _samples.alike(own, table.gather(indices, self.pinned)):
+            if _samples.alike(own, table.seen(indices)):
                 return own
             why = "a gathered batch is not what the dataset makes"
         if why is None:
-            return table.gather(indices, self.pinned)
+            return table.gather(indices)
         table.why = why
         self.give_up(why)
         return self.inner.fetch(indices)
@@ -163,6 +175,7 @@ class Table:
         self.dataset, self.rows = dataset, rows
         self.why: str | None = None
         self.compared = 0
+        self.pinned = False
         self.memory = mmap.mmap(-1, 8 * MOST_LEAVES * max(1, rows))  # shared with the child that fills it
         self.cells = memoryview(self.memory).cast("q")
 
@@ -176,8 +189,12 @@ class Table:
         first = self._begin()
         count = len(first)
         self.offsets = torch.frombuffer(self.memory, dtype=torch.int64).view(MOST_LEAVES, self.rows)[:count]
-        self.windows = [_windows(leaf) for leaf in first]
+        self.windows = [windows(leaf) for leaf in first]
         return None
+
+    def take(self, iterator: Any) -> None:
+        """An iterator is about to make its batches from here."""
+        self.pinned = bool(getattr(iterator, "_pin_memory", False))
 
     def _begin(self) -> list[Any]:
         """Take the first sample as what all others must be like. Raises ValueError with why it can't be."""
@@ -237,13 +254,22 @@ class Table:
         why = self._place(sample, lambda leaf, offset: lies.append(self.cells[leaf * self.rows + at] == offset))
         return why or (None if all(lies) else "a sample lies elsewhere than it did")
 
-    def gather(self, indices: Sequence[int], pinned: bool = False) -> Any:
+    def gather(self, indices: Sequence[int]) -> Any:
         """The batch of some samples, in memory of its own."""
-        import torch
-
-        at = torch.frombuffer(array("q", indices), dtype=torch.int64)  # several times as fast as `torch.tensor`
+        at = numbers(indices)
         pairs = zip(self.windows, self.offsets, strict=True)
-        return _samples.rebuild(self.form, [_taken(window, offsets[at], pinned) for window, offsets in pairs])
+        return _samples.rebuild(self.form, [_taken(window, offsets[at], self.pinned) for window, offsets in pairs])
+
+    def seen(self, indices: Sequence[int]) -> Any:
+        """The same, to be compared with the dataset's own."""
+        return self.gather(indices)
+
+
+def numbers(indices: Sequence[int]) -> Any:
+    """Indices as a tensor, several times as fast as `torch.tensor`."""
+    import torch
+
+    return torch.frombuffer(array("q", indices), dtype=torch.int64)
 
 
 def _collated(form: Any) -> Any:
@@ -265,7 +291,7 @@ def _taken(window: Any, at: Any, pinned: bool) -> Any:
     return batch
 
 
-def _windows(leaf: Any) -> Any:
+def windows(leaf: Any) -> Any:
     """Every place of the tensor's memory at which a sample of this shape could begin."""
     import torch
 

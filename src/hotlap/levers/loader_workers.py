@@ -77,7 +77,7 @@ class LoaderWorkers(Lever):
         if loader is None or not context.cuda or loader.draws or context.diagnosis.bound == "input":
             return True
         cores = context.environment.usable_cores // context.facts.world
-        made_otherwise = {"batch-fetch", "sample-cache"} & context.active.keys()
+        made_otherwise = {"batch-fetch", "dataset-on-device", "sample-cache"} & context.active.keys()
         return cores < ROOMY or 4 * _needed(context) > cores or bool(made_otherwise)
 
     def short(self, context: Context) -> bool:

@@ -42,7 +42,7 @@ class SampleCache(Lever):
     name = "sample-cache"
     meaning = "samples are kept in memory or on disk as they are first made; later epochs take them from there"
     risk = "exact"
-    excludes = ("batch-fetch",)
+    excludes = ("batch-fetch", "dataset-on-device")
     late = True
 
     def applies(self, context: Context) -> Applies:

@@ -43,4 +43,5 @@ def _made_once(measured: Measured, loader: LoaderFacts) -> tuple[str, ...]:
     if loader.iterable or not loader.default_collate or loader.draws:
         return ()
     once = measured.facts is not None and measured.facts.mode == "inference"
-    return (*(("batch-fetch",) if loader.holds_tensors else ()), *(() if once else ("sample-cache",)))
+    views = ("batch-fetch", *(("dataset-on-device",) if measured.cuda else ())) if loader.holds_tensors else ()
+    return (*views, *(() if once else ("sample-cache",)))

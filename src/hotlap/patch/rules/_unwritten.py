@@ -149,6 +149,11 @@ REASONS: dict[str, Unwritten] = {
         "buffer in the source needs their numbers when the model is built",
         _constants,
     ),
+    "dataset-on-device": Unwritten(
+        "which tensors the samples are views of is known by asking for every sample, which the lever does; a loop over "
+        "indices in the loader's place changes what the script can ask of the loader",
+        _samples,
+    ),
     "fewer-syncs": Unwritten(
         "whether a value was computed before the backward and not written to since is known when it is read, which the "
         "lever looks at in each read",
