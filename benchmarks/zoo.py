@@ -2,6 +2,7 @@
 
     python benchmarks/zoo.py --out benchmarks/results/zoo-h100.json
     python benchmarks/zoo.py --scripts gpt,tiny_gpt --budget 5m --deadline 560 --out part.json
+    python benchmarks/zoo.py sides tiny_gpt naive hand a.toml b.toml --runs 2 --steps 600 --out sides.json
     python benchmarks/zoo.py merge benchmarks/results/zoo-h100.json part.json other.json
     python benchmarks/zoo.py table benchmarks/results/zoo-h100.json
     python benchmarks/zoo.py check                            # naive and by hand compute the same, on a CPU
@@ -17,66 +18,23 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import runpy
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from zoo_table import Row, loss_gap, markdown, printed, ratios, step_ms, times
+from zoo_runs import ZOO, bare, caches, flags, hotlap, machine, measured, read, run, with_recipe, write
+from zoo_sides import compare, side
+from zoo_table import Row, loss_gap, markdown, printed, ratios, times
 
-ZOO = Path(__file__).with_name("zoo")
 SCRIPTS = ("gpt", "tiny_gpt", "input_bound", "resnet50", "unet", "moe", "dlrm", "vit", "lstm", "gan", "decode")
-STEPS = {"tiny_gpt": 300, "moe": 120, "dlrm": 240, "lstm": 90, "gan": 120, "decode": 960, "input_bound": 200}
-"""Others run 60. Where many workers make batches, those that they have ready when the first step ends are used up in
-the lines of warm-up."""
-PRINTED = 6
-"""Lines that a run prints: two of warm-up, four that count. `decode` prints one for each batch of prompts."""
 ALLOWED = 3e-4
 LOOSE = {"input_bound": 0.01}
 """Its thin batch norms amplify the rounding of channels_last a thousandfold a step; in float64 both are equal."""
 COMPILES = {"compile": "default", "compile-graphs": "reduce-overhead"}
-
-
-def run(command: list[str], timeout_s: float, env: dict[str, str]) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr. Past its time, or with this process, it is ended with all that it started."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
-    )
-    late = ""
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        out, err = end(process)
-        late = f"\nended after {timeout_s:.0f} s"
-    finally:
-        if process.poll() is None:
-            end(process)
-    return process.returncode, out, err + late
-
-
-def end(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Interrupt first: hotlap then ends its trial, which is in a session of its own. Returns stdout and stderr."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=20)
-    return "", "it could not be ended"
-
-
-def hotlap(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "hotlap", *arguments]
-
-
-def flags(name: str, args: argparse.Namespace) -> list[str]:
-    """Arguments of a script's measured runs."""
-    steps = args.steps or (48 if args.tiny else STEPS.get(name, 60))
-    return ["--steps", str(steps), "--log-every", str(max(1, steps // PRINTED)), *(["--tiny"] if args.tiny else [])]
 
 
 def tuned(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str], timeout_s: float) -> Row:
@@ -115,44 +73,16 @@ def kinds(name: str, args: argparse.Namespace, folder: Path, bound: str) -> dict
 
     CUDA graphs are tried for torch.compile alone where they can help: where the step waits for launches.
     """
-    bare = [sys.executable, str(ZOO / "with_peak.py")]
-    naive, hand = str(ZOO / f"{name}.py"), str(ZOO / f"{name}_hand.py")
     modes = {kind: mode for kind, mode in COMPILES.items() if mode == "default" or bound in ("launch", "unknown")}
     recipes = {kind: compile_recipe(folder, mode) for kind, mode in modes.items()}
     if (folder / "tune" / "recipe.toml").exists():
         recipes = {"hotlap": folder / "tune" / "recipe.toml", **recipes}
-    found = {"naive": [*bare, naive, *flags(name, args)], "hand": [*bare, hand, *flags(name, args)]}
+    found = {"naive": bare(name, args), "hand": bare(name, args, "_hand")}
     if args.no_hand:
         del found["hand"]
     for kind, recipe in recipes.items():
-        options = ("run", "--recipe", str(recipe), "--out", "OUT")
-        found[kind] = hotlap(*options, sys.executable, naive, *flags(name, args))
+        found[kind] = with_recipe(name, args, recipe)
     return found
-
-
-def measured(command: list[str], out: Path, timeout_s: float, env: dict[str, str]) -> tuple[Row, Any]:
-    """One fresh process: its row, and the lines that it printed."""
-    begun = time.monotonic()
-    code, text, err = run([str(out) if word == "OUT" else word for word in command], timeout_s, env)
-    row: Row = {"wall_s": round(time.monotonic() - begun, 1)}
-    lines = printed(text)
-    problems = out / "rank-0" / "problems.jsonl"
-    if problems.exists():
-        row["problems"] = problems.read_text(encoding="utf-8")[:1000]
-    if code:
-        return row | {"error": f"exit code {code}: {err[-1500:]}"}, lines
-    peak = [int(line.split()[2]) for line in text.splitlines() if line.startswith("peak memory ")]
-    facts = out / "rank-0" / "facts.json"
-    if facts.exists():
-        peak = [json.loads(facts.read_bytes()).get("peak_memory_bytes")]
-    levers = out / "rank-0" / "levers.jsonl"
-    if levers.exists():
-        row["levers"] = [json.loads(line) for line in levers.read_text(encoding="utf-8").splitlines()]
-    try:
-        row["step_ms"] = step_ms(lines)
-    except ValueError as error:
-        return row | {"error": str(error)}, lines
-    return row | {"peak_memory_bytes": peak[-1] if peak else None, "lines_ms": [ms for _, ms in lines.values()]}, lines
 
 
 def rounds(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str], row: Row, until: float) -> None:
@@ -186,26 +116,11 @@ def _slower_compile(row: Row) -> str | None:
     return max(found, key=lambda kind: found[kind]) if len(found) > 1 else None
 
 
-def machine() -> Row:
-    import torch
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "torch": str(torch.__version__),
-        "device": device,
-        "cores": len(os.sched_getaffinity(0)),
-    }
-
-
 def measure(name: str, args: argparse.Namespace, folder: Path) -> None:
     """Tune one script, then compare all kinds; the row is saved as it grows."""
     folder.mkdir(parents=True)
     until = time.monotonic() + args.deadline
-    env = dict(os.environ)
-    if not args.warm:
-        names = {"HOTLAP_CACHE": "hotlap", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
-        env |= {variable: str(folder / "cache" / name) for variable, name in names.items()}
+    env = caches(folder, args.warm)
     row: Row = {"script": f"{name}.py", **machine(), "command": " ".join(["python", *sys.argv])}
     row |= {"cache": "as found" if args.warm else "cold", "flags": flags(name, args), "tune": {}, "runs": {}}
     row["tune"] = tuned(name, args, folder, env, args.deadline)
@@ -220,15 +135,6 @@ def merged(into: Row, *others: Row) -> Row:
     rows = {row["script"]: row for document in (into, *others) for row in document.get("scripts", [])}
     order = {f"{name}.py": place for place, name in enumerate(SCRIPTS)}
     return {**into, "scripts": sorted(rows.values(), key=lambda row: order.get(row["script"], len(order)))}
-
-
-def read(path: Path) -> Row:
-    found: Row = json.loads(path.read_bytes()) if path.exists() else {}
-    return found
-
-
-def write(path: Path, document: Row) -> None:
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def save(args: argparse.Namespace, row: Row) -> None:
@@ -263,6 +169,20 @@ def check(names: list[str], steps: int) -> int:
     return wrong
 
 
+def measuring(parser: argparse.ArgumentParser) -> None:
+    """Options of both modes that measure."""
+    parser.add_argument("--steps", type=int, help="of every measured run; without it what suits the script")
+    parser.add_argument("--runs", type=int, default=3, help="rounds, one run of each kind")
+    parser.add_argument("--run-timeout", type=float, default=240, help="seconds that one measured run may take")
+    parser.add_argument(
+        "--deadline", type=float, default=3600, help="seconds for a script; no round begins that can't end"
+    )
+    parser.add_argument("--warm", action="store_true", help="use the compile cache that is there")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, for a CPU")
+    parser.add_argument("--keep", type=Path, help="keep run folders here")
+    parser.add_argument("--out", type=Path, help="results; those of other scripts (sides: of earlier calls) stay in it")
+
+
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes = parser.add_subparsers(dest="mode", required=True)
@@ -277,17 +197,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     runs = modes.add_parser("run", help="measure; this is the default")
     runs.add_argument("--scripts", default=",".join(SCRIPTS))
     runs.add_argument("--budget", default="5m", help="of tune")
-    runs.add_argument("--steps", type=int, help="of every measured run; without it what suits the script")
-    runs.add_argument("--runs", type=int, default=3, help="rounds, one run of each kind")
-    runs.add_argument("--run-timeout", type=float, default=240, help="seconds that one measured run may take")
-    runs.add_argument(
-        "--deadline", type=float, default=3600, help="seconds for a script; no round begins that can't end"
-    )
-    runs.add_argument("--warm", action="store_true", help="use the compile cache that is there")
-    runs.add_argument("--tiny", action="store_true", help="small sizes, for a CPU")
     runs.add_argument("--no-hand", action="store_true")
-    runs.add_argument("--keep", type=Path, help="keep run folders here")
-    runs.add_argument("--out", type=Path, help="results; scripts that are in it already are replaced one by one")
+    measuring(runs)
+    sides = modes.add_parser("sides", help="measure one script naive, by hand and with recipes, without a tune")
+    sides.add_argument("script", choices=SCRIPTS, metavar="script", help=", ".join(SCRIPTS))
+    sides.add_argument("sides", type=side, nargs="+", metavar="side", help="naive, hand, or a recipe's file")
+    measuring(sides)
     known = (*modes.choices, "-h", "--help")
     return parser.parse_args(argv if argv and argv[0] in known else ["run", *argv])
 
@@ -303,6 +218,9 @@ def main() -> int:
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         root = args.keep or Path(tempfile.mkdtemp())
+        if args.mode == "sides":
+            compare(args, root / args.script)
+            return 0
         for name in args.scripts.split(","):
             measure(name, args, root / name)
     return 0

@@ -36,8 +36,11 @@ DETAILS = (
     "compile cache at its start",
     "break-even steps",
 )
+SIDES = ("side", "ms a step", "each run", "over {} (95%)", "losses apart from {}", "told")
 SMALL = 1.1
 """A ratio by hand that may reach this has something to win."""
+TOLD = 160
+"""Characters that the table of sides tells of a side; its row has all of them."""
 Row = dict[str, Any]
 Lines = dict[int, tuple[dict[str, float], float]]
 
@@ -258,8 +261,41 @@ def _failed(runs: Sequence[Row]) -> bool:
     return any("error" in run for run in runs) and not any("step_ms" in run for run in runs)
 
 
+def _told(side: Row) -> str:
+    """Levers that gave up, errors, and problems of a side: the beginning and the end of what there is to tell."""
+    levers = [lever for run in side["runs"] for lever in run.get("levers", ())]
+    found = [f"left out: {lever['lever']}, {lever['left_out']}" for lever in levers if "left_out" in lever]
+    found += [run[name] for name in ("error", "problems") for run in side["runs"] if run.get(name)]
+    text = " ".join("; ".join(dict.fromkeys(found)).replace("|", "/").split())
+    return text if len(text) <= TOLD else f"{text[: TOLD // 2]} … {text[-TOLD // 2 :]}"
+
+
+def sides_markdown(row: Row) -> str:
+    """The table of one call of `zoo.py sides`; ratios are of the first side over each other."""
+    sides = row["sides"]
+    # By place: a side may stand twice.
+    runs: Row = {"runs": {str(place): side["runs"] for place, side in enumerate(sides)}}
+    lines = [f"{row['script']}, {row['steps']} steps; {row['device']}, {row['cores']} cores, torch {row['torch']}, "]
+    lines[0] += f"{row['date']}; compile cache {row['cache']}"
+    lines += [row["rounds_why"]] if "rounds_why" in row else []
+    lines += ["", *_head([name.format(sides[0]["name"]) for name in SIDES])]
+    for place, side in enumerate(sides):
+        each = [f"{ms:.3g}" for ms in times(runs, str(place)).values()]
+        over = shown(ratio(runs, "0", str(place))) if place else "–"
+        cells = [side["name"], _ms(runs, str(place)), ", ".join(each) or "–", over, _gap(runs, str(place)), _told(side)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
+
+
 def markdown(document: Row) -> str:
     """The tables of a results file."""
+    tables = [sides_markdown(row) for row in document.get("sides", ())]
+    if document.get("scripts") or not tables:
+        tables.append(_scripts_markdown(document))
+    return "\n".join(tables)
+
+
+def _scripts_markdown(document: Row) -> str:
     rows = document.get("scripts", [])
     speed, details = _head(SPEED), _head(DETAILS)
     speed += map(_speed_row, rows)

@@ -1,9 +1,11 @@
 """The zoo: its hand-tuned scripts compute what the naive ones do, and its table says what the runs say."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,13 @@ def table(zoo: ModuleType) -> ModuleType:
     import zoo_table
 
     return zoo_table
+
+
+@pytest.fixture
+def sides(zoo: ModuleType) -> ModuleType:
+    import zoo_sides
+
+    return zoo_sides
 
 
 def row(script: str = "a.py", kept: bool = True, **ms: list[float]) -> dict[str, object]:
@@ -138,3 +147,107 @@ def test_merge_replaces_scripts_and_keeps_the_rest(zoo: ModuleType, tmp_path: Pa
 def test_a_run_past_its_time_is_ended(zoo: ModuleType) -> None:
     code, out, err = zoo.run([sys.executable, "-c", "import time; print('on', flush=True); time.sleep(60)"], 2, {})
     assert code != 0 and out == "on\n" and "ended after 2 s" in err
+
+
+RECIPE = 'format = 1\nhotlap = "zoo"\n[[lever]]\nname = "{}"\nrisk = "numeric"\n[lever.settings]\n'
+
+
+def test_sides_of_a_script_are_measured_and_a_broken_recipe_is_told(tmp_path: Path) -> None:
+    fused, broken, out = tmp_path / "fused.toml", tmp_path / "broken.toml", tmp_path / "sides.json"
+    fused.write_text(RECIPE.format("fused-optimizer"), encoding="utf-8")
+    broken.write_text(RECIPE.format("no-such-lever"), encoding="utf-8")
+    out.write_text('{"note": "kept", "sides": [{"script": "earlier"}]}', encoding="utf-8")
+    command = [sys.executable, str(BENCHMARKS / "zoo.py"), "sides", "tiny_gpt", "naive", str(broken), str(fused)]
+    options = ["--tiny", "--steps", "12", "--runs", "1", "--keep", str(tmp_path / "keep"), "--out", str(out)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+    document = json.loads(out.read_bytes())
+    assert document["note"] == "kept" and document["sides"][0] == {"script": "earlier"}
+    found = document["sides"][1]
+    assert (found["script"], found["steps"], "rounds_why" in found) == ("tiny_gpt.py", 12, False)
+    assert "sides tiny_gpt naive" in found["command"]
+    assert [side["name"] for side in found["sides"]] == ["naive", str(broken), str(fused)]
+    assert [side["recipe"] for side in found["sides"]] == [None, broken.read_text(), fused.read_text()]
+    naive, wrong, ours = (side["runs"] for side in found["sides"])
+    assert [len(naive), len(wrong), len(ours)] == [1, 1, 1]
+    assert "no-such-lever" in wrong[0]["error"] and "step_ms" not in wrong[0]
+    assert len(naive[0]["lines_ms"]) == len(ours[0]["lines_ms"]) == 6
+    assert naive[0]["loss_gap"] == 0 and ours[0]["loss_gap"] < 0.01
+    assert ours[0]["levers"] == [{"lever": "fused-optimizer"}]
+
+    told = done.stdout.splitlines()[-5:]
+    assert told[0].startswith("| side |") and told[2].startswith("| naive |") and str(fused) in told[4]
+    assert told[3].startswith(f"| {broken} | – | – | – | – | exit code ")
+
+
+def test_a_side_that_is_no_file_is_refused(zoo: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        zoo.parse(["sides", "tiny_gpt", "naive", "nowhere.toml"])
+    assert "'nowhere.toml' is neither `naive` nor `hand` nor the file of a recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("deadline", "failing", "order"),
+    [
+        (3600.0, "", "naive hand a.toml a.toml hand naive naive hand a.toml"),
+        (3600.0, "1-2", "naive hand a.toml a.toml hand naive naive hand"),
+        (3600.0, "0-0", "naive hand a.toml a.toml hand hand a.toml"),
+        (10.0, "", "naive hand a.toml"),
+    ],
+)
+def test_rounds_of_sides(
+    zoo: ModuleType,
+    sides: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: float,
+    failing: str,
+    order: str,
+) -> None:
+    """Every second round goes backwards; a side that failed is not run again; no round starts that can't end."""
+    ran = []
+
+    def measured(command: str, out: Path, *_: object) -> tuple[dict[str, Any], Any]:
+        ran.append(command)
+        if out.name == failing:
+            return {"wall_s": 4.0, "error": "exit code 1"}, {}
+        return {"wall_s": 4.0, "step_ms": 1.0, "lines_ms": [1.0]}, {2: ({"loss": 2.0 + (command == "hand")}, 1.0)}
+
+    monkeypatch.setattr(sides, "measured", measured)
+    monkeypatch.setattr(sides, "command", lambda name, _: name)
+    monkeypatch.setattr(sides, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    args = zoo.parse(["sides", "tiny_gpt", "naive", "hand", "--runs", "3"])
+    found: dict[str, Any] = {"sides": [{"name": name, "runs": []} for name in ("naive", "hand", "a.toml")]}
+    told = list(sides.rounds(found, args, Path("keep"), deadline))
+    assert " ".join(ran) == order and len(told) == len(ran)
+    assert found.get("rounds_why") == (None if deadline > 10 else "the deadline allowed 1 of 3 rounds")
+    first = None if failing == "0-0" else 0.5
+    assert {run["loss_gap"] for run in found["sides"][1]["runs"]} == {first}
+    errors = [run for side in found["sides"] for run in side["runs"] if "error" in run]
+    assert [f"{run['round']} {run['error']}" for run in errors] == ([f"{failing[0]} exit code 1"] if failing else [])
+
+
+def test_table_of_sides(table: ModuleType) -> None:
+    left_out = {"levers": [{"lever": "tf32"}, {"lever": "compile", "left_out": "no | compiler"}]}
+    runs: dict[str, Any] = {
+        "a.toml": [{"step_ms": 4.0, "loss_gap": 0.0}, {"step_ms": 8.0, "loss_gap": 1e-5}],
+        "naive": [{"step_ms": 2.0, "loss_gap": 0.01} | left_out, {"error": "x" * 500, "loss_gap": None}],
+        "hand": [{"step_ms": 1.0, "loss_gap": 0.02}, {"step_ms": 2.0, "loss_gap": 0.01}],
+    }
+    found = [
+        {"name": name, "runs": [{"round": n, **run} for n, run in enumerate(runs[name])]}
+        for name in ("a.toml", "naive", "hand", "a.toml")
+    ]
+    where = {"device": "H100", "cores": 16, "torch": "2.11", "date": "2026-11-21", "cache": "as found"}
+    text = table.sides_markdown({"script": "gan.py", "steps": 60, **where, "rounds_why": "ended", "sides": found})
+    lines = text.splitlines()
+    assert lines[0] == "gan.py, 60 steps; H100, 16 cores, torch 2.11, 2026-11-21; compile cache as found"
+    assert lines[1:3] == ["ended", ""]
+    assert "| over a.toml (95%) | losses apart from a.toml |" in lines[3]
+    assert lines[5] == "| a.toml | 6 | 4, 8 | – | 1.0e-05 |  |"
+    assert lines[6].startswith("| naive | 2 | 2 | 2.00× (one pair) | 1.0e-02 | left out: compile, no / compiler; xxx")
+    assert "xxx … xxx" in lines[6] and len(lines[6]) < 250
+    assert lines[7] == "| hand | 1.5 | 1, 2 | 4.00× (4.00–4.00) | 2.0e-02 |  |"
+    assert lines[8] == "| a.toml | 6 | 4, 8 | 1.00× (1.00–1.00) | 1.0e-05 |  |"
+    both = table.markdown({"sides": [{"script": "gan.py", "steps": 60, **where, "sides": found}]})
+    assert both.count("| hand |") == 1 and "hand over naive" not in both
