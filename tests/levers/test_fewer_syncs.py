@@ -10,6 +10,7 @@ import torch
 from contexts import context
 from torch import nn
 
+from agent.harness import Runner, check_same
 from hotlap.agent.compiled import hide_from_compiler
 from hotlap.levers._early_reads import (
     CHECK_EVERY,
@@ -24,6 +25,7 @@ from hotlap.levers._early_reads import (
     moved,
 )
 from hotlap.levers.fewer_syncs import LEVER, patch
+from hotlap.records.session import LeverUse
 
 
 class Fake:
@@ -382,6 +384,14 @@ def test_subclasses_see_torchs_own_functions(loop: Loop) -> None:
     loop.step()
     mine = torch.ones(()).as_subclass(Mine)
     assert mine.item() == 1.0 and torch.Tensor.item in Mine.seen
+
+
+def test_without_a_gpu_a_training_is_what_it_is(runner: Runner) -> None:
+    """Its patches are in, and nothing is on a device."""
+    for argv in (("loader.py", "map"), ("optimizers.py", "gan", "1", "1"), ("optimizers.py", "lbfgs")):
+        ran = runner.forked(*argv, levers=(LeverUse(LEVER.name, {}),))
+        check_same(ran, runner.bare(*argv))
+        assert ran.code == 0 and [problem.what for problem in ran.problems] == []
 
 
 @pytest.mark.parametrize(
