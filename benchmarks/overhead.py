@@ -2,13 +2,14 @@
 
     python benchmarks/overhead.py --device cpu --out benchmarks/results/overhead-cpu.json
     python benchmarks/overhead.py --device cuda --out benchmarks/results/overhead-h100.json
+    python benchmarks/overhead.py --device cuda --loop gan --sizes tiny,60ms
 
 For each size of step: microseconds a step that hotlap adds (to the mean, and to the first decile of the steps, which
 a busy machine disturbs least), percent of the first decile, seconds that the whole process takes longer, and whether
 losses, weights, graph breaks, compiled frames, recompilations and synchronisations are those of the bare command.
 `inside_us` is from one process in which hotlap's hooks are taken out and put back every 8 steps, steps beside steps, by
 the processor time of the loop's thread (`cpu`) and by the clock (`wall`): the only numbers that hold on a machine
-whose speed drifts from one process to the next. Once as it is, where hotlap looks at a sample of short steps: `thin` is
+whose speed drifts from one process to the next. Once as it is, where hotlap looks at a sample of the steps: `thin` is
 what a step costs that it only times, `full` one that it looks at, `writing` what is done for many steps at once (to
 hand over thin ones, the records), and `mean` all of it a step.
 And once with --every-step, where it looks at all.
@@ -34,17 +35,18 @@ SIZES = {
         ("0.5ms", ["--width", "32", "--batch", "8", "--layers", "1", "--steps", "6000"]),
         ("2ms", ["--width", "64", "--steps", "4000"]),
         ("10ms", ["--width", "512", "--batch", "128", "--steps", "800"]),
-        ("70ms", ["--width", "1024", "--batch", "256", "--steps", "80"]),
+        ("70ms", ["--width", "1024", "--batch", "256", "--steps", "480"]),
     ],
     "cuda": [
         ("tiny", ["--width", "256", "--steps", "3000"]),
         ("5ms", ["--width", "256", "--layers", "24", "--steps", "1200"]),
-        ("20ms", ["--width", "8192", "--batch", "1024", "--layers", "6", "--steps", "150"]),
+        ("20ms", ["--width", "8192", "--batch", "1024", "--layers", "6", "--steps", "800"]),
+        ("60ms", ["--width", "8192", "--batch", "1024", "--layers", "18", "--steps", "640"]),
     ],
 }
 
 REGIMES: tuple[tuple[str, tuple[str, ...]], ...] = (("as it is", ()), ("every step", ("--every-step",)))
-"""Of what is measured inside one process: hotlap looks at a sample of short steps, unless it is told not to."""
+"""Of what is measured inside one process: hotlap looks at a sample of the steps, unless it is told not to."""
 
 
 def run(arguments: list[str], hotlap: bool, *options: str) -> dict[str, Any]:
@@ -105,6 +107,7 @@ def compare(arguments: list[str], pairs: int, toggle: bool) -> dict[str, object]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--loop", choices=("simple", "gan"), default="simple", help="gan: two optimizers in turn")
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--sizes", help="only these, with commas between: tiny,syncs")
     parser.add_argument("--out", type=Path)
@@ -119,7 +122,7 @@ def main() -> None:
         "device": device,
         "sizes": {},
     }
-    sizes = [(name, [*a, "--device", args.device]) for name, a in SIZES[args.device]]
+    sizes = [(name, [*a, "--device", args.device, "--loop", args.loop]) for name, a in SIZES[args.device]]
     sizes.append(("compiled", [*sizes[0][1], "--compile"]))
     if args.device == "cuda":
         sizes.append(("syncs", [*sizes[0][1], "--syncs", "--steps", "400"]))

@@ -1,5 +1,7 @@
 """A training loop that times itself, for benchmarks/overhead.py. Knows nothing of hotlap.
 
+`--loop gan`: two models with an optimizer each, of which one steps, then the other; a step is both.
+
 Prints one JSON line: milliseconds a step over the second half (mean, and the first decile, which a busy machine
 disturbs least), a digest of the weights, the losses' digest, and the counters of torch.compile.
 """
@@ -9,6 +11,7 @@ import hashlib
 import itertools
 import json
 import time
+from collections.abc import Callable
 
 import torch
 from overhead_switch import Switch
@@ -17,9 +20,59 @@ from torch import nn
 TOGGLED_FROM = 320
 """Steps, or half of them where there are fewer. Until step 200 hotlap looks at every one."""
 
+Train = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-def main() -> None:  # noqa: PLR0915 - reads best as one script
+
+def simple(args: argparse.Namespace, device: torch.device) -> tuple[list[nn.Module], Train]:
+    """One model and one optimizer: the models, and what a step does."""
+    layers = [m for _ in range(args.layers) for m in (nn.Linear(args.width, args.width), nn.GELU())]
+    model: nn.Module = nn.Sequential(*layers, nn.Linear(args.width, 10)).to(device)
+    if args.compile:
+        model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return [model], train
+
+
+def gan(args: argparse.Namespace, device: torch.device) -> tuple[list[nn.Module], Train]:
+    """A critic and a maker of what it criticises, which take turns."""
+    width = args.width
+
+    def net(last: int) -> nn.Module:
+        layers = [m for _ in range(args.layers) for m in (nn.Linear(width, width), nn.GELU())]
+        made: nn.Module = nn.Sequential(*layers, nn.Linear(width, last)).to(device)
+        return torch.compile(made) if args.compile else made
+
+    critic, maker = net(1), net(width)
+    first, second = torch.optim.AdamW(critic.parameters()), torch.optim.AdamW(maker.parameters())
+
+    def train(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        made = maker(inputs)
+        first.zero_grad()
+        loss = nn.functional.softplus(critic(made.detach()) - critic(inputs)).mean()
+        loss.backward()
+        first.step()
+        second.zero_grad()
+        nn.functional.softplus(-critic(made)).mean().backward()
+        second.step()
+        return loss.detach()
+
+    return [critic, maker], train
+
+
+LOOPS = {"simple": simple, "gan": gan}
+
+
+def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--loop", choices=LOOPS, default="simple")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
@@ -31,11 +84,7 @@ def main() -> None:  # noqa: PLR0915 - reads best as one script
     args = parser.parse_args()
     torch.manual_seed(0)
     device = torch.device(args.device)
-    layers = [m for _ in range(args.layers) for m in (nn.Linear(args.width, args.width), nn.GELU())]
-    model = nn.Sequential(*layers, nn.Linear(args.width, 10)).to(device)
-    if args.compile:
-        model = torch.compile(model)
-    optimizer = torch.optim.AdamW(model.parameters())
+    models, train = LOOPS[args.loop](args, device)
     data = torch.utils.data.TensorDataset(
         torch.randn(args.batch * 64, args.width), torch.randint(0, 10, (args.batch * 64,))
     )
@@ -53,17 +102,13 @@ def main() -> None:  # noqa: PLR0915 - reads best as one script
                     torch.cuda.synchronize()
                 begun, begun_cpu = time.perf_counter(), time.process_time()
             inputs, labels = x.to(device), y.to(device)
-            loss = nn.functional.cross_entropy(model(inputs), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
+            losses.append(train(inputs, labels))
             if switch is not None:
                 switch.step()
             ends.append(time.perf_counter())
             step += 1
             if args.toggle and step == min(TOGGLED_FROM, args.steps // 2):
-                switch = Switch(model)
+                switch = Switch(*models)
             if step >= args.steps:
                 break
     if device.type == "cuda":
@@ -73,7 +118,7 @@ def main() -> None:  # noqa: PLR0915 - reads best as one script
     torch.cuda.set_sync_debug_mode("default") if args.syncs else None
     walls = sorted(1000 * (b - a) for a, b in itertools.pairwise(ends[args.steps // 2 :]))
     digest = hashlib.sha256()
-    for value in model.state_dict().values():
+    for value in (value for model in models for value in model.state_dict().values()):
         digest.update(value.cpu().numpy().tobytes())
     from torch._dynamo.utils import counters
 

@@ -31,10 +31,10 @@ CLOCKS = ("cpu", "wall")
 class Switch:
     """The hooks on or off. `step()` after each step of the loop counts it and turns them when a block is over."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model = model
+    def __init__(self, *models: torch.nn.Module) -> None:
+        self.models = models
         self.on = True
-        self.observer: Any = None
+        self.observers: list[Any] = []
         self.agent = sys._hotlap_agent  # type: ignore[attr-defined]
         self.steps: list[tuple[str, int, int]] = []
         self.writing_ns = 0
@@ -81,10 +81,10 @@ class Switch:
         if len(self.steps) % BLOCK == 0:
             self.on = not self.on
             if self.on:
-                self.model.__dict__[FORWARD] = self.observer
-                self.observer = None
+                for model, observer in zip(self.models, self.observers, strict=True):
+                    model.__dict__[FORWARD] = observer
             else:
-                self.observer = self.model.__dict__.pop(FORWARD)
+                self.observers = [model.__dict__.pop(FORWARD) for model in self.models]
         self._read()
 
     def added_us(self) -> dict[str, dict[str, list[float]]]:

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from hotlap.agent.core import Agent
-from hotlap.agent.thin import EVERY, RARELY, until_full
+from hotlap.agent.thin import EVERY, OFTEN, RARELY, until_full
 from hotlap.records.run import Step
 from hotlap.records.session import LeverUse, Session
 
@@ -16,12 +17,14 @@ from .test_loops import CASES, Case
 
 SOON = """
 import hotlap.agent.thin as thin, hotlap.agent.hooks.forward as forward
-thin.FIRST, thin.EVERY, thin.SHORT_MS, thin.VERY_SHORT_MS, thin.MOST_WAITING = 4, 4, 1e9, 0, 8
+thin.FIRST, thin.OFTEN, thin.SHORT_MS, thin.VERY_SHORT_MS, thin.MOST_WAITING = 4, 4, 0, 0, 8
 forward.SETTLED = forward.SETTLED_INFERENCE = 1
 """
-"""What a run does after hundreds of steps, after a few; all steps are short."""
-FULL = ("lbfgs", "gan", "manual")
+"""What a run does after hundreds of steps, after a few; all steps are long."""
+FULL = ("manual",)
 """Kinds of loops all of whose steps are looked at."""
+ENDED = ("gan", "together", "lbfgs", "sub", "several")
+"""Kinds of loops in which more than one update, or more than an update, ends a step."""
 
 
 def thin_run(runner: Runner, *argv: str, before: str = "", fail_in: str | None = None) -> Ran:
@@ -41,7 +44,10 @@ def full_steps(count: int, every: int) -> list[int]:
     return [step for step in range(count) if until_full(step, every) == 0]
 
 
-@pytest.mark.parametrize("every", [EVERY, RARELY])
+SIZES = (OFTEN, EVERY, RARELY)
+
+
+@pytest.mark.parametrize("every", SIZES)
 def test_of_every_so_many_steps_one_is_looked_at(every: int) -> None:
     found = full_steps(100 * every, every)
     assert [step // every for step in found] == list(range(100))
@@ -50,10 +56,32 @@ def test_of_every_so_many_steps_one_is_looked_at(every: int) -> None:
 
 
 def test_ranks_that_look_at_few_steps_look_at_those_of_the_others() -> None:
-    assert set(full_steps(200 * RARELY, RARELY)) < set(full_steps(200 * RARELY, EVERY))
+    often, every, rarely = (set(full_steps(200 * RARELY, size)) for size in SIZES)
+    assert rarely < every < often
 
 
-@pytest.mark.parametrize("every", [EVERY, RARELY])
+@pytest.mark.parametrize(("small", "large"), [(OFTEN, EVERY), (OFTEN, RARELY), (EVERY, RARELY)])
+def test_each_of_the_steps_is_as_likely(small: int, large: int) -> None:
+    """To be one of the fewer, wherever in its larger block its smaller one lies; and wherever that one was before."""
+    found = full_steps(2000 * large, large)
+    places = [step % large // small for step in found]
+    of = large // small
+    for seen, kinds in ((Counter(places), of), (Counter(pairwise(places)), of * of)):
+        expected = len(found) / kinds
+        assert len(seen) == kinds
+        assert all(abs(count - expected) < 5 * expected**0.5 for count in seen.values())
+
+
+@pytest.mark.parametrize("every", SIZES)
+def test_where_a_step_lies_says_nothing_of_the_next(every: int) -> None:
+    found = [step % every * 8 // every for step in full_steps(4000 * every, every)]
+    for apart in (1, 2, 3, 4, 8):
+        seen = Counter(zip(found, found[apart:], strict=False))
+        assert len(seen) == 64
+        assert all(abs(count - 4000 / 64) < 5 * (4000 / 64) ** 0.5 for count in seen.values())
+
+
+@pytest.mark.parametrize("every", SIZES)
 def test_the_steps_fall_in_with_no_period(every: int) -> None:
     """Of what a script does every n steps, its share of the steps is looked at."""
     found = full_steps(2000 * every, every)
@@ -81,8 +109,8 @@ def test_who_counts_steps_has_all_looked_at() -> None:
 # every kind of loop
 
 OTHERS = (
-    *("SIGKILL", "SIGTERM", "compiled.py", "len", "lazy", "script", "passing", "patched", "gan 5 1", "own", "together"),
-    *("sub", "several", "generator", "iterable", "folds 1", "checkpoint", "before", "inference_mode", "py raise"),
+    *("SIGKILL", "SIGTERM", "compiled.py", "len", "lazy", "script", "passing", "patched", "own"),
+    *("generator", "iterable", "folds 1", "checkpoint", "before", "inference_mode", "py raise"),
     "threads.py read",
 )
 """Lines are lost by a kill (below); the others take long, or are like those that are here."""
@@ -105,7 +133,7 @@ def test_loop(case: Case, runner: Runner) -> None:
     assert [step.step for step in steps if step.skipped] == list(case.skipped)
     if set(FULL) & set(argv):
         assert thin(steps) == []
-    elif argv[0] in {"loader.py", "inference.py", "scaler.py", "evaluation.py"}:
+    elif argv[0] in {"loader.py", "inference.py", "scaler.py", "evaluation.py"} or set(ENDED) & set(argv):
         assert len(thin(steps)) > 2
     for step in steps:
         if step.phases is not None and step.step >= case.known_from and not isinstance(case.samples, dict):
@@ -119,6 +147,33 @@ def test_steps_are_lost_by_a_kill_only(runner: Runner) -> None:
     assert len(ended.steps) == 150
     assert 60 < len(thin(ended.steps)) < 150
     assert 150 - 8 - 2 * 4 < len(killed.steps) <= 150
+
+
+WAIT = """
+thin.LONGEST_WAIT_NS, thin.MOST_WAITING = {wait_ns}, 10**9
+"""
+
+
+@pytest.mark.parametrize(("ms", "wait_ms", "lost"), [(20, 10, 0), (4, 20, 8)])
+def test_a_kill_among_long_steps_loses_those_of_a_moment(ms: int, wait_ms: int, lost: int, runner: Runner) -> None:
+    """A step that lasts longer than lines may wait is written when it ends, be it looked at or not, and wherever among
+    thin ones the process is killed. (The pace of a step of 1 s is that of one of 20 ms where lines wait 10.)"""
+    before = SOON + WAIT.format(wait_ns=wait_ms * 1_000_000) + "thin.OFTEN = 16\n"
+    for last in (60, 61, 67, 75):
+        argv = ("endings.py", "kill", "SIGKILL", str(last), str(ms))
+        killed = runner.forked(*argv, before=before, every_step=False)
+        check_lines(killed.folder)
+        assert last - lost <= len(killed.steps) <= last
+        assert len(thin(killed.steps)) > 30
+
+
+def test_a_step_that_takes_much_longer_than_those_before_is_written(runner: Runner) -> None:
+    """The first of the slow ones ends what was to be handed over later."""
+    before = SOON + "thin.OFTEN, thin.LONGEST_WAIT_NS, thin.MOST_WAITING = 64, 100_000_000, 10**9\n"
+    killed = runner.forked("endings.py", "kill", "SIGKILL", "90", "0,85,120", before=before, every_step=False)
+    check_lines(killed.folder)
+    assert len(killed.steps) == 90
+    assert len(thin(killed.steps[85:])) == 5
 
 
 # what turns up in a thin step
@@ -173,12 +228,60 @@ def test_steps_of_a_scaler_that_are_handed_over_in_the_midst_of_others(runner: R
     assert ran.facts.optimizer_steps == len(ran.steps) - 1
 
 
-def test_a_thin_step_is_few_calls(runner: Runner) -> None:
+TRAIN, STEP = ["_call", "run"], ["pre", "post", "lapped"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("simple", [*TRAIN, *STEP]),
+        ("gan", [*TRAIN, *STEP, "_ends_step", *TRAIN, *STEP, "_ends_step", "_ended"]),
+        ("closure", ["pre", *TRAIN, "post", "lapped"]),
+    ],
+)
+def test_a_thin_step_is_few_calls(kind: str, expected: list[str], runner: Runner) -> None:
     """What a thin step costs is what of hotlap runs in it: one function a hook, with a cold cache each."""
-    ran = thin_run(runner, "calls.py", "60")
+    ran = thin_run(runner, "calls.py", "60", kind)
     (calls,) = [line.split()[1:] for line in ran.output.splitlines() if line.startswith("calls")]
     on_a_device = {"mark", "_ready"}  # with a torch that has one
-    assert [call for call in calls if call not in on_a_device] == ["__next__", "_call", "run", "pre", "post", "lapped"]
+    assert [call for call in calls if call not in on_a_device] == ["__next__", *expected]
+
+
+# steps of several updates, or of more than an update
+
+UNEXPECTED = ("built", "other", "again", "raise", "interrupt", "silent")
+"""In the midst of a step of a GAN, these have all looked at again; two of them in that of a closure."""
+
+
+@pytest.mark.parametrize("at", [41, 42], ids=["thin", "looked at"])
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        *(("gan", event) for event in (*UNEXPECTED, "eval", "many")),
+        *(("lbfgs", event) for event in ("built", "other", "eval", "interrupt", "many")),
+        *(("wrapped", event) for event in ("built", "other", "again", "eval", "interrupt", "many")),
+        *(("scaled", event) for event in ("skip", "eval", "again")),
+    ],
+)
+def test_what_turns_up_in_the_midst_of_a_step(kind: str, event: str, at: int, runner: Runner) -> None:
+    argv = ("turns.py", kind, "90", f"{at}:{event}", "70:eval")
+    full, ran = runner.forked(*argv), thin_run(runner, *argv)
+    check_same(ran, runner.bare(*argv))
+    check_clean(ran)
+    assert thin(full.steps) == []
+    assert kind != "lbfgs" or len(full.steps) == 90 - (event == "interrupt")  # however many backwards a closure makes
+    assert len(thin(ran.steps[:at])) > 15
+    for what in ("evaluation", "skipped", "kind"):
+        assert [getattr(step, what) for step in ran.steps] == [getattr(step, what) for step in full.steps]
+    known = [(step, other) for step, other in zip(ran.steps, full.steps, strict=True) if step.phases is not None]
+    assert all(step.losses == other.losses and step.loss == other.loss for step, other in known)
+    assert ran.facts.optimizer_steps == full.facts.optimizer_steps
+    assert ran.facts.backwards == full.facts.backwards
+    left = event == "built" or (event in UNEXPECTED and at == 41 and kind == "gan")
+    if left or (at, event) == (41, "other"):
+        assert not thin(ran.steps[at + 1 : at + 3])
+    if event != "silent":
+        assert len(thin(ran.steps[60:])) > 15
 
 
 @pytest.mark.parametrize(
@@ -209,7 +312,29 @@ def test_a_compilation_is_counted(runner: Runner) -> None:
 @pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | THIN | TRANSFERS | {"wake", "exit"}])
 def test_an_error_in_a_hook_when_steps_are_thin(hook: str, runner: Runner) -> None:
     argv = ("scaler.py",) if hook in SCALED else ("thin.py", "60", "31:built", "41:load")
-    late = """
+    bare, ran = runner.bare(*argv), thin_run(runner, *argv, before=LATE, fail_in=hook)
+    check_same(ran, bare)
+    assert [problem.where for problem in ran.problems] in ([hook], [])
+    assert ran.problems or hook not in {
+        "forward_begin",
+        "forward_end",
+        "backward_begin",
+        "optimizer_end",
+        "loader_start",
+    }
+
+
+@pytest.mark.parametrize("kind", ["gan", "lbfgs", "wrapped", "scaled"])
+@pytest.mark.parametrize("hook", ["forward_end", "backward_begin", "optimizer_begin", "optimizer_end", *sorted(THIN)])
+def test_an_error_in_a_hook_in_steps_of_several_updates(hook: str, kind: str, runner: Runner) -> None:
+    argv = ("turns.py", kind, "60", "31:built", "41:other")
+    bare, ran = runner.bare(*argv), runner.forked(*argv, before=SOON + LATE, fail_in=hook, every_step=False)
+    check_same(ran, bare)
+    check_lines(ran.folder)
+    assert [problem.where for problem in ran.problems] == [hook]
+
+
+LATE = """
 import sys
 import hotlap.agent.guard as guard
 around = guard.Guard.around
@@ -228,16 +353,7 @@ def late(self, name, hook):
 
 guard.Guard.around = late
 """
-    bare, ran = runner.bare(*argv), thin_run(runner, *argv, before=late, fail_in=hook)
-    check_same(ran, bare)
-    assert [problem.where for problem in ran.problems] in ([hook], [])
-    assert ran.problems or hook not in {
-        "forward_begin",
-        "forward_end",
-        "backward_begin",
-        "optimizer_end",
-        "loader_start",
-    }
+"""An error comes once steps are thin."""
 
 
 @pytest.mark.parametrize("hook", sorted(THIN))

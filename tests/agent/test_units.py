@@ -18,7 +18,7 @@ from hotlap.agent.device import DeviceMarks, LateLosses
 from hotlap.agent.guard import Guard
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
-from hotlap.agent.steps import PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
+from hotlap.agent.steps import MOST_HELD, PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
 from hotlap.agent.thin import Thin
 from hotlap.agent.timeline import (
     BACKWARD,
@@ -264,6 +264,11 @@ class Named:
         ("A" * 30, 2, [1] * 30),
         ("A" * (PATIENCE + 2) + "B" * (PATIENCE + 2), 2, [1] * (2 * PATIENCE + 4)),
         ("A" * 12 + "AB" * 4, 2, [1] * 13 + [2, 2, 2]),
+        ("ABAB" + "C" + "AB" * 4, 3, [2, 2, 3, 2, 2, 2]),
+        ("ABC" * 3 + "AD" + "ABC" * 3, 4, [3, 3, 3, 2, 3, 3, 3]),
+        ("A" + "BC" * 6, 3, [1, 2, 2, 2, 2, 2, 2]),
+        ("A" + "BBC" * 4, 3, [1, 3, 3, 3, 3]),
+        ("A" * 14 + "B" + "A" * 20, 2, [1] * 14 + [2] + [1] * 19),
         ("----", 0, [1, 1, 1, 1]),
         ("-" * UNUSED_OPTIMIZER_BACKWARDS + "--", 1, [UNUSED_OPTIMIZER_BACKWARDS, 1, 1]),
         ("-" * 5, 1, []),
@@ -271,6 +276,14 @@ class Named:
 )
 def test_cycles(turns: str, built: int, expected: list[int]) -> None:
     assert loop(turns, built) == expected
+
+
+def test_what_has_no_cycle_is_not_held_for_ever() -> None:
+    """Two letters that never say the same three times (Thue and Morse), after one that does not return."""
+    turns = "A" + "".join("BC"[at.bit_count() % 2] for at in range(4 * MOST_HELD))
+    emitted = loop(turns, 3)
+    assert emitted[:MOST_HELD] == [1] * MOST_HELD
+    assert sum(emitted) > len(turns) - MOST_HELD
 
 
 @given(st.text("AB-", max_size=60), st.integers(0, 3))
@@ -533,8 +546,8 @@ def test_of_very_short_thin_steps_every_fourth_and_the_last_is_marked() -> None:
     thin = Thin(Session(folder="", package=""), agent)
     thin.clock = lambda: 0
     thin.mark = lambda: marks.append(len(thin.ends) + 1)
-    thin.together, thin.turn, thin.steps.thin, thin.steps.thin_most = 4, lambda: None, 1, 10  # type: ignore[method-assign]
-    thin.steps.optimizer_steps = 0
+    thin.together, thin.turn, thin.steps.thin, thin.steps.thin_most = 4, lambda: None, 1, 9  # type: ignore[method-assign]
+    thin.steps.optimizer_steps, thin.steps.thin_until, thin.most = 0, 1, 10
     for _ in range(10):
         thin.lapped()
     assert marks == [4, 8, 10] and not agent.guard.failed.called

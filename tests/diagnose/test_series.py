@@ -66,6 +66,14 @@ def test_thinning_keeps_the_slowest(count: int) -> None:
         assert max(group, key=walls.__getitem__) in kept
 
 
+def test_thinning_keeps_losses_where_few_are_known() -> None:
+    walls, known = [float((7919 * i) % 104_729) for i in range(8000)], [at % 8 == 5 for at in range(8000)]
+    every, kept = thinned(walls, 1000, known)
+    groups = [[at for at in kept if begin <= at < begin + every] for begin in range(0, 8000, every)]
+    assert all(any(known[at] for at in group) for group in groups)
+    assert all(max(range(n * every, n * every + every), key=walls.__getitem__) in kept for n in range(len(groups)))
+
+
 def test_few_samples_keep_the_peaks_of_many(tmp_path: Path) -> None:
     def sample(at: int) -> TelemetrySample:
         memory = 900 if at == 7_777 else at % 5

@@ -2,8 +2,9 @@
 
 * One optimizer: a step ends when `Optimizer.step` returns (the outermost call; a subclass calling super counts once).
 * Several that alternate: a step is one cycle. The cycle is learned from the order they step in: it has ended when the
-  first comes round again. An optimizer that steps PATIENCE times on end has no cycle with others (they are unused, or
-  their turn is over, as in folds); until that is known its steps are held back.
+  first comes round again, or what follows the first repeats. An optimizer that steps PATIENCE times on end has no cycle
+  with others (they are unused, or their turn is over, as in folds); until that is known its steps are held back. One
+  that steps in between belongs to the cycle that comes next.
 * A GradScaler that skips its update ends the step too (`skipped`).
 * No `Optimizer` in the process, or 64 backwards without one stepping: a forward and its backward make a step, which
   ends where the next data, transfer or forward begins (manual updates then belong to the step they finish).
@@ -20,8 +21,21 @@ from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER,
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64
 PATIENCE: Final = 10
+REPEATED: Final = 3
+"""Times that what follows a first update has to be the same, to be a cycle."""
+MOST_HELD: Final = 64
+"""Updates, after which no cycle is expected any more."""
 INFERENCE: Final = -1
 """In place of an optimizer's key: the steps are forwards."""
+
+
+def period(order: list[int]) -> int:
+    """How long a cycle of several optimizers is of which the last updates are REPEATED turns; 0 where of none."""
+    for size in range(2, len(order) // REPEATED + 1):
+        last = order[-size:]
+        if len(set(last)) > 1 and last * REPEATED == order[-REPEATED * size :]:
+            return size
+    return 0
 
 
 class Hot:
@@ -37,6 +51,7 @@ class Hot:
         "optimizer_steps",
         "thin",
         "thin_most",
+        "thin_until",
     )
 
 
@@ -64,7 +79,6 @@ class Steps(Hot):
         "step_depth",
         "stepping",
         "timeline",
-        "unseen",
     )
 
     def __init__(
@@ -93,12 +107,11 @@ class Steps(Hot):
         self.last_row_root: int | None = None
         self.samples_from = "none"
         self.nested = False
-        """Something ran inside `Optimizer.step`: a closure, or another step."""
-        self.thin = self.unseen = 0
-        """thin: the optimizer whose step ends the running step, which is not looked at (`thin.py`), or INFERENCE.
-        unseen: the same, when all is looked at again, to its next step: that may have begun unseen."""
-        self.thin_most = 0
-        """So many thin steps are handed over at once."""
+        """A step ran inside `Optimizer.step`."""
+        self.thin = 0
+        """Where the running step is not looked at (`thin.py`): the optimizer that steps next, or INFERENCE."""
+        self.thin_most = self.thin_until = 0
+        """After so many thin steps, or from then on, ns, there is more to do at the end of one than to note it."""
 
     @property
     def infers(self) -> bool:
@@ -217,7 +230,6 @@ class Steps(Hot):
         """Returns whether this is an outermost step."""
         if self.step_depth:
             self._drop_failed_step(beginning=1)
-        self.unseen = 0
         self.step_depth += 1
         if self.step_depth > 1:
             return False
@@ -230,18 +242,9 @@ class Steps(Hot):
         if self.stepping != optimizer or self.step_depth > 1:
             if self.stepping is not None:
                 self.step_depth -= 1
-            return self._unseen_end(optimizer)
+            return False
         self.step_depth, self.stepping = 0, None
         self.timeline.leave()
-        self.optimizer_steps += 1
-        return True
-
-    def _unseen_end(self, optimizer: int) -> bool:
-        """Whether it is the end of a step that began when nothing was looked at."""
-        if self.unseen != optimizer or self.stepping is not None:
-            return False
-        self.unseen = 0
-        self.timeline.cut()
         self.optimizer_steps += 1
         return True
 
@@ -264,8 +267,23 @@ class Steps(Hot):
         on_end = next((at for at, known in enumerate(reversed(order)) if known != optimizer), len(order))
         if on_end > PATIENCE or (on_end == len(order) and len(self.optimizers) < 2):
             self.cycle = [optimizer]
-            while self.held:
-                self._close_held(1)
+            self._close_all()
+        else:
+            self._apart_from_the_cycle(order)
+
+    def _apart_from_the_cycle(self, order: list[int]) -> None:
+        """What stepped does not begin with a turn of the cycle: an optimizer stepped once before it, or in between."""
+        size = len(self.cycle)
+        if size and len(order) > size and order[-size:] == self.cycle:
+            self.cycle = order
+            self._close_held(len(order))
+        elif size := period(order):
+            self.cycle = order[-size:]
+            self._close_held(len(order) - REPEATED * size)
+            for _ in range(REPEATED):
+                self._close_held(size)
+        elif len(order) >= MOST_HELD:
+            self._close_all()
 
     def skipped_step(self, optimizer: int) -> None:
         """A GradScaler found infinities and did not step."""
@@ -281,6 +299,17 @@ class Steps(Hot):
         self.timeline.unwind()
         self.timeline.segment.samples = 0
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
+
+    def look_again(self, ended: list[Segment], beginning: int) -> None:
+        """All is looked at from here on, in the midst of a thin step. ended: its parts that other optimizers of the
+        cycle ended. beginning: how many optimizer steps begin at this moment."""
+        expected, self.thin = self.thin, 0
+        self.held = list(zip(self.cycle, ended, strict=False))
+        self.forward_seen = not self.functional  # it may have been there
+        inside = self.on_stack() - beginning
+        if expected > 0 and inside > 0:
+            self.step_depth, self.stepping = inside, expected
+            self.timeline.enter(OPTIMIZER)
 
     def finish(self) -> None:
         """The process ends: close what waited to be told apart. A part of a known cycle is no step."""
@@ -299,24 +328,31 @@ class Steps(Hot):
         if self.on_stack() <= beginning:
             self.step_depth, self.stepping = 0, None
             self.timeline.unwind()
-        else:
+        elif beginning:
             self.nested = True
 
-    def simple(self) -> int:
-        """What ends each step, where nothing else can: the key of the only optimizer that steps, or INFERENCE. 0 where
-        that is not so, or more than a step is going on."""
-        if self.nested or self.in_data or self.in_forward or self.in_backward or self.step_depth or self.held:
+    def expected(self) -> int:
+        """Who steps next, where that is known: the first optimizer of the cycle, or INFERENCE. 0 where it is not, or
+        where no step has just ended."""
+        if self.in_data or self.in_forward or self.in_backward or self.step_depth or self.held:
             return 0
         if self.timeline.busy:
             return 0
         if self.infers:
             return INFERENCE
-        return self.cycle[0] if len(self.cycle) == 1 and not self._is_manual() else 0
+        return self.cycle[0] if self.cycle and not self._is_manual() else 0
 
     # inside
 
+    def _close_all(self) -> None:
+        """Close what was held, each update a step."""
+        while self.held:
+            self._close_held(1)
+
     def _close_held(self, count: int) -> None:
         """Close the first `count` segments that were held, as one step."""
+        if not count:
+            return
         (_, segment), *others = self.held[:count]
         del self.held[:count]
         for _, other in others:
@@ -332,7 +368,7 @@ class Steps(Hot):
 
     def _manual_boundary(self) -> None:
         """Close a step of a loop that no optimizer object ends."""
-        if self.in_backward or self.in_forward or not self._is_manual():
+        if self.in_backward or self.in_forward or self.step_depth or not self._is_manual():
             return
         self.manual_open = False
         self.timeline.cut()

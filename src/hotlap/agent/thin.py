@@ -1,19 +1,29 @@
-"""Which steps are looked at: all of them, until so many were that the loop is known; then, where steps are short and
-the loop is a simple one, one of EVERY, or of RARELY where they are very short. The steps between are thin: each is
-timed, counted, and written as a line, but has no phases, loss or samples.
+"""Which steps are looked at: all of them, until so many were that the loop is known. Then, where what ends each step is
+known too, one of OFTEN where steps are long, one of EVERY where they are shorter than SHORT_MS, and one of RARELY where
+they are very short. The steps between are thin: each is timed, counted, and written as a line, but has no phases, loss
+or samples.
 
-To look at a step costs 0.12 to 0.3 ms (docs/benchmarks.md). That is little beside a step of SHORT_MS, and a tenth of
-one of 2 ms. What the hooks do in a thin step is to look at `Steps.thin` and to call the original, in one Python frame
-each: code that runs once a step runs with cold caches, and a hook then costs 1 to 7 microseconds.
+To look at a step costs 0.12 to 0.3 ms (docs/benchmarks.md). That is a tenth of a step of 2 ms, and nothing beside one
+of a second; but what is promised is microseconds a step, however long. What the hooks do in a thin step is to look at
+`Steps.thin` and to call the original, in one Python frame each: code that runs once a step runs with cold caches, and a
+hook then costs 1 to 7 microseconds.
 
-A loop is simple where one optimizer ends each step, without closures or steps within steps, or where a step is one
-forward and nothing trains. Anything else that turns up in a thin step (another optimizer, a backward where there was
-none, many backwards and no update) has all steps looked at again, for FIRST steps at least.
+What ends a step is known where one optimizer does, with closures or without, or several in a cycle, which are expected
+one after the other; or where a step is one forward and nothing trains. Anything else that turns up in a thin step
+(another optimizer than the expected one, a backward where there was none, many backwards and no update) has all steps
+looked at again, for FIRST steps at least. The step in whose midst that is stays one that was not looked at; parts of it
+that other optimizers ended are what they would be, had it been looked at, so no update is in two steps or in none.
+
+All steps are looked at where their end is known only later, or nothing says it: updates by hand without an optimizer
+object, optimizers that take turns without a cycle, or that step inside the backward.
 
 Of each EVERY steps in a row one is looked at, at a place that is a function of its number alone: so it falls in with
 nothing that the script does periodically, and on all ranks, which wait for one another, it is the same. Those of which
-one of RARELY is looked at are some of these: where the steps of one rank are very short and those of another are a
-little longer, they still look at the same ones, and one looks at others too.
+one of RARELY is looked at are some of these, and these are some of those of which one of OFTEN is: where the steps of
+one rank are short and those of another a little longer, they still look at the same ones, and one looks at others too.
+
+Thin steps are handed over and written many at a time, but where they are long within LONGEST_WAIT_NS or a little more,
+and where one lasts longer as it ends: the rest is lost if the process is killed, as is what the device has not done.
 """
 
 from collections import deque
@@ -25,7 +35,7 @@ from hotlap.records.session import Session
 from .compiled import compiled_frames
 from .guard import hook
 from .steps import INFERENCE
-from .timeline import Stretch
+from .timeline import Segment, Stretch
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -33,22 +43,21 @@ if TYPE_CHECKING:
 LAP, LEAVE = hook("thin_step"), hook("thin_leave")
 SHORT_MS: Final = 40.0
 VERY_SHORT_MS: Final = 8.0
-EVERY: Final = 16
+OFTEN: Final = 8
+EVERY: Final = 32
 RARELY: Final = 64
+"""Each a multiple of the one before."""
 FIRST: Final = 200
 """Loaders, inputs, warm-up and the host's counters are known long before."""
 WATCHED: Final = 64
-MARKED_MS: Final = 10.0
-"""From here on every step that is looked at has marks on the device, of shorter ones every other, unless only one of
-RARELY is looked at."""
 TOGETHER: Final = 4
 """Thin steps in a row of which the device has one mark, at the end of the last, where one of RARELY is looked at: each
 gets its share of the device's time."""
 MOST_WAITING: Final = 64
-LONGEST_WAIT_NS: Final = 250_000_000
-"""Lines of thin steps that are not yet written, and for how long, when steps are handed over."""
-HANDED_OVER: Final = 2 * EVERY
-"""Thin steps in a row that are handed over at a time, at most: they are lost if the process is killed."""
+LONGEST_WAIT_NS: Final = 1_000_000_000
+"""Lines of thin steps that are not yet written, and for how long, when they are."""
+HANDED_OVER: Final = 32
+"""Thin steps in a row that are handed over at a time, at most."""
 
 
 def until_full(step: int, every: int) -> int:
@@ -61,10 +70,12 @@ def until_full(step: int, every: int) -> int:
 
 
 def _looked_at(block: int, every: int) -> int:
-    """Which step of so many in a row; `every` is a multiple of EVERY."""
-    of = every // EVERY
-    small = block * of + _mixed(~block) % of
-    return small * EVERY + _mixed(small) % EVERY
+    """Which step of so many in a row: of the blocks in it one, of the blocks in that one, and of its steps one."""
+    sizes = (OFTEN, EVERY, RARELY)
+    for level in range(sizes.index(every), 0, -1):
+        of = sizes[level] // sizes[level - 1]
+        block = block * of + _mixed(block - (level << 24)) % of
+    return block * OFTEN + _mixed(block) % OFTEN
 
 
 def _mixed(number: int) -> int:
@@ -79,7 +90,10 @@ class Thin:
     """Decides at the end of each step whether the next is looked at, and ends those that are not.
 
     allowed: this run may have thin steps at all. on: it has some now. every: of how many steps one is looked at. left:
-    thin steps until then. ends: what is known of those that were not handed over yet.
+    thin steps until then. ends: what is known of those that were not handed over yet. most: so many are at once.
+    order: the optimizers of the cycle, where more than one steps. turns: when those ended, ns, that have stepped in the
+    running step. evaluated, skips: steps that held an evaluation, or whose update was left out, each with how many
+    turns came before. looked_index, looked_ns: when it was last time to write, at a step that was looked at.
     """
 
     def __init__(self, session: Session, agent: "Agent") -> None:
@@ -90,12 +104,14 @@ class Thin:
         self.begins = FIRST
         self.every = EVERY
         self.together = 1
+        self.order: tuple[int, ...] = ()
+        self.turns: list[int] = []
         self.walls_ns: deque[float] = deque(maxlen=WATCHED)
-        self.written_ns = 0
-        self.left = 0
+        self.looked_index = self.looked_ns = 0
+        self.left = self.most = 0
         self.ends: list[tuple[int, Any]] = []
-        self.evaluated: set[int] = set()
-        self.skips: set[int] = set()
+        self.evaluated: set[tuple[int, int]] = set()
+        self.skips: set[tuple[int, int]] = set()
         self.streams = 0
         self.steps = agent.steps
         self.clock = agent.timeline.clock
@@ -119,73 +135,101 @@ class Thin:
             self.begins = index + FIRST
             return look
         if look:
-            self.written_ns = ended_ns
+            self.looked_index, self.looked_ns = index, ended_ns
         self.left = until_full(index, self.every)
-        seldom = wall_ms >= MARKED_MS or self.every > EVERY
-        self.agent.timeline.marking = seldom or (index + self.left) // EVERY % 2 == 0
+        self.agent.timeline.marking = True
         if self.left:
+            several = len(self.steps.cycle) > 1 or self.steps.nested
+            self.order = tuple(self.steps.cycle) if several else ()
             self._begin_stretch()
             self.steps.thin = key
         return look
 
     def _key(self, look: bool) -> int:
-        """What ends each step, if the next ones may be thin: an optimizer's, or INFERENCE; else 0."""
-        key = self.steps.simple()
+        """Who steps next, if the next steps may be thin: an optimizer, or INFERENCE; else 0."""
+        key = self.steps.expected()
         if not key or (self.on and not look):
             return key
         if not self.on and (self.agent.timeline.watch is not None or not self.agent.modules_known()):
             return 0
         typical = median(self.walls_ns) / 1e6
-        self.every, self.together = (RARELY, TOGETHER) if typical < VERY_SHORT_MS else (EVERY, 1)
-        return key if typical < SHORT_MS else 0
+        self.together = TOGETHER if typical < VERY_SHORT_MS else 1
+        self.every = RARELY if typical < VERY_SHORT_MS else EVERY if typical < SHORT_MS else OFTEN
+        return key
 
     def _due(self, now_ns: int) -> bool:
         """Whether it is time to write."""
-        recorder = self.agent.recorder
-        return recorder.index - recorder.written >= MOST_WAITING or now_ns - self.written_ns >= LONGEST_WAIT_NS
+        waiting = self.agent.recorder.index - self.looked_index
+        return waiting >= MOST_WAITING or now_ns - self.looked_ns >= LONGEST_WAIT_NS
 
     # thin steps
 
     def lapped(self) -> None:
-        """A thin step ended. All else is done later, for many steps at once."""
+        """A thin step ended, or one of several optimizers stepped. All else is done later, for many steps at once."""
         try:
-            mark, steps, ends = self.mark, self.steps, self.ends
-            count = len(ends) + 1
-            whole = count % self.together == 0 or count >= steps.thin_most
-            ends.append((self.clock(), mark() if whole and mark is not None else None))
+            mark, steps, ends, now = self.mark, self.steps, self.ends, self.clock()
+            if len(ends) >= steps.thin_most or now >= steps.thin_until:
+                if not self.order or self._ends_step(now):
+                    self._ended(now)
+                return
+            ends.append((now, mark() if mark is not None and (len(ends) + 1) % self.together == 0 else None))
             steps.optimizer_steps += steps.thin > 0
             steps.backwards_since_step = 0
-            if count >= steps.thin_most:
-                self.turn()
         except Exception as error:  # noqa: BLE001 - the guard itself, without a frame of its own
             self.agent.guard.failed(LAP, error)
 
+    def _ended(self, now: int) -> None:
+        """The same, where the step may be the last one before they are handed over."""
+        mark, steps, count = self.mark, self.steps, len(self.ends) + 1
+        last = count >= self.most or now >= steps.thin_until
+        self.ends.append((now, mark() if mark is not None and (last or count % self.together == 0) else None))
+        steps.optimizer_steps += steps.thin > 0
+        steps.backwards_since_step = 0
+        if last:
+            self.turn()
+
+    def _ends_step(self, now: int) -> bool:
+        """Whether the optimizer that was expected, and stepped, is the cycle's last; else the next one is expected."""
+        steps, order, turns = self.steps, self.order, self.turns
+        if steps.nested and steps.on_stack() > 1:
+            return False
+        if len(turns) + 1 == len(order):
+            turns.clear()
+            steps.thin = order[0]
+            return True
+        turns.append(now)
+        steps.optimizer_steps += 1
+        steps.backwards_since_step = 0
+        steps.thin = order[len(turns)]
+        return False
+
     def _begin_stretch(self) -> None:
-        self.steps.thin_most = min(self.left, HANDED_OVER)
+        self.most = min(self.left, HANDED_OVER)
+        self.steps.thin_most = 0 if self.order else self.most - 1
+        self.steps.thin_until = self.agent.timeline.segment.begun_ns + LONGEST_WAIT_NS
         self.streams = self.agent.marks.streams
 
     def turn(self) -> None:
         """So many thin steps ended that they are handed over. The next step is looked at, or more thin ones come."""
+        now, late_ns = self.ends[-1][0], self.steps.thin_until
         self.left -= len(self.ends)
         self.close()
         if self.left <= 0:
             self.steps.thin = 0
-            return
-        self._begin_stretch()
-        now = self.agent.timeline.segment.begun_ns
-        if self._due(now):
-            self.written_ns = now
+        else:
+            self._begin_stretch()
+        if (self.left > 0 or now >= late_ns) and self._due(now):  # else soon: at the end of the step that is looked at
             self.agent.recorder.drain()
 
     def evaluating(self) -> None:
         """An evaluation runs in the step that is going on."""
-        self.evaluated.add(len(self.ends))
+        self.evaluated.add((len(self.ends), len(self.turns)))
 
     def skipped(self, optimizer: int) -> None:
         """An update was left out; that ends the step too."""
         steps = self.steps
         if steps.thin == optimizer:
-            self.skips.add(len(self.ends))
+            self.skips.add((len(self.ends), len(self.turns)))
             steps.optimizer_steps -= 1
             self.lapped()
             return
@@ -193,20 +237,41 @@ class Thin:
             self._leave()
         steps.skipped_step(optimizer)
 
-    def leave(self) -> None:
-        """Something happened that does not happen in a simple loop: look at all from here on."""
+    def leave(self, beginning: int = 0) -> None:
+        """Something happened that was not expected: look at all from here on. beginning: how many optimizer steps begin
+        at this moment."""
         if self.steps.thin:
-            self._left()
+            self._left(beginning)
+        elif self.on:
+            self._off()
 
-    def _leave(self) -> None:
-        steps, timeline = self.steps, self.agent.timeline
-        evaluated = len(self.ends) in self.evaluated
-        self.close()
-        timeline.segment.thin, timeline.segment.evaluation = True, evaluated
-        timeline.marking = self.on = False
+    def _off(self) -> None:
+        self.agent.timeline.marking = self.on = False
         self.begins = self.agent.recorder.index + FIRST
         self.walls_ns.clear()
-        steps.unseen, steps.thin = steps.thin, 0
+
+    def _leave(self, beginning: int = 0) -> None:
+        at, turns = len(self.ends), self.turns.copy()
+        evaluated, skips = self.evaluated.copy(), self.skips.copy()
+        self.turns.clear()
+        self.close()
+        parts = self._parts(turns)
+        for turn, part in enumerate(parts):
+            part.evaluation, part.skipped = (at, turn) in evaluated, (at, turn) in skips
+        self._off()
+        self.steps.look_again(parts[:-1], beginning)
+
+    def _parts(self, turns: list[int]) -> list[Segment]:
+        """The running step so far, cut where optimizers of the cycle stepped."""
+        timeline = self.agent.timeline
+        parts = [timeline.segment]
+        for ended_ns in turns:
+            parts[-1].end_ns = ended_ns
+            timeline.go_on(ended_ns)
+            parts.append(timeline.segment)
+        for part in parts:
+            part.thin = True
+        return parts
 
     def close(self) -> None:
         """Hand over the thin steps that have ended."""
@@ -216,7 +281,8 @@ class Thin:
         if ends:
             kind = "inference" if self.steps.thin == INFERENCE else "train"
             stretch = Stretch(before.begun_ns, ends, kind, before.probe)
-            stretch.evaluated, stretch.skipped = frozenset(self.evaluated), frozenset(self.skips)
+            stretch.evaluated = frozenset(at for at, _ in self.evaluated)
+            stretch.skipped = frozenset(at for at, _ in self.skips)
             stretch.marked, stretch.together = self.mark is not None, self.together
             stretch.one_stream = self.streams == agent.marks.streams
             frames = compiled_frames()

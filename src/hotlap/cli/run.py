@@ -56,7 +56,7 @@ def run(
     ] = None,
     profile_memory: Annotated[bool, typer.Option(help="Record allocations too; slower.")] = False,
     profile_stacks: Annotated[bool, typer.Option(help="Record Python stacks too; slower.")] = False,
-    every_step: Annotated[bool, typer.Option(help="Record the phases of every step, however short.")] = False,
+    every_step: Annotated[bool, typer.Option(help="Record the phases of every step, not of a sample.")] = False,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
 ) -> int:
     """Run a training command unchanged, time its steps and phases, and say what limits it.

@@ -28,7 +28,7 @@ def _of_rank(index: int, rank: Rank, most: int) -> RankSteps:
     clock = rank.steady.clock
     times = [on_clock(step, clock) for step in steps]
     marks = marked(steps, times, rank.steady)
-    every, kept = thinned(times, most)
+    every, kept = thinned(times, most, [step.loss is not None for step in steps])
     return RankSteps(
         rank=rank.facts.rank if rank.facts else index,
         step=tuple(steps[at].step for at in kept),
@@ -66,13 +66,15 @@ def fences(times: Sequence[float]) -> tuple[float, float]:
     return first - reach, third + reach
 
 
-def thinned(times: Sequence[float], most: int) -> tuple[int, list[int]]:
-    """(group length, indices): all where there are few, else the slowest and the middle one of each group."""
+def thinned(times: Sequence[float], most: int, known: Sequence[bool] = ()) -> tuple[int, list[int]]:
+    """(group length, indices): all where there are few, else the slowest and the middle one of each group. known: of
+    which the loss is; where it is of some in a group, the other one is the middle one of these."""
     if len(times) <= most:
         return 1, list(range(len(times)))
     every = -(-2 * len(times) // most)
     kept: set[int] = set()
     for begin in range(0, len(times), every):
         order = sorted(range(begin, min(begin + every, len(times))), key=times.__getitem__)
-        kept |= {order[-1], order[len(order) // 2]}
+        others = [at for at in order if known[at]] or order if known else order
+        kept |= {order[-1], others[len(others) // 2]}
     return every, sorted(kept)

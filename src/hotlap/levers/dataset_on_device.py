@@ -57,9 +57,6 @@ class DatasetOnDevice(Lever):
     def check(self, settings: Mapping[str, Any]) -> str | None:
         return DEVICE_PREFETCH.check(settings)
 
-    def scenario(self, settings: Settings) -> str | None:
-        return "free_input"
-
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment) or _samples.no_fork(environment)
 

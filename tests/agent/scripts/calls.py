@@ -1,4 +1,5 @@
-"""A simple loop over a loader, which prints the functions of hotlap's that its last steps call, by the shortest list."""
+"""A loop over a loader, simple, of two optimizers (`gan`) or with a closure, which prints the functions of hotlap's that
+its last steps call, by the shortest list."""
 
 import sys
 
@@ -6,9 +7,9 @@ import torch
 from common import ROWS, Data, net
 from torch.utils.data import DataLoader
 
-steps = int(sys.argv[1])
+steps, kind = int(sys.argv[1]), sys.argv[2]
 model = net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(1 + (kind == "gan"))]
 found, calls = [], []
 
 
@@ -20,9 +21,17 @@ def profile(frame, event, _):
 at = 0
 while at < steps:
     for x, y in DataLoader(Data(), ROWS):
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+
+        def backward(x=x, y=y):
+            (model(x) - y).square().mean().backward()
+
+        for optimizer in optimizers:
+            if kind == "closure":
+                optimizer.step(backward)
+            else:
+                backward()
+                optimizer.step()
+            optimizer.zero_grad()
         sys.setprofile(None)
         found.append(list(calls))
         calls.clear()

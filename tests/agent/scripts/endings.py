@@ -1,8 +1,10 @@
-"""Loops that end, or do not want to, in every way."""
+"""Loops that end, or do not want to, in every way. The fourth argument says how long a step takes at least: ms, or what
+it takes first, up to which step, and what then."""
 
 import os
 import signal
 import sys
+import time
 
 import torch
 from common import batches, end, net, said
@@ -29,6 +31,7 @@ def turn(x, y):
 if kind == "broken":
     optimizer = Broken(model.parameters(), lr=0.1)
 last = int(sys.argv[3]) if len(sys.argv) > 3 else 9
+*first, lasts = [int(ms) for ms in sys.argv[4].split(",")] if len(sys.argv) > 4 else [0]
 for at, (x, y) in enumerate(batches(10**6 if kind in {"catch", "bare"} else last + 3)):
     if kind == "exit" and at == last:
         sys.exit(3)
@@ -38,6 +41,7 @@ for at, (x, y) in enumerate(batches(10**6 if kind in {"catch", "bare"} else last
         optimizer.param_groups[0]["lr"] = 0.0 if at in {3, 4} else 0.1
     if kind == "kill" and at == last:
         os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+    time.sleep((first[0] if first and at < first[1] else lasts) / 1000)
     try:
         turn(x, y)
     except Exception as error:

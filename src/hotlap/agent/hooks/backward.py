@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..core import Agent
 
 MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
-"""In a thin step."""
+"""Before an update, in a thin step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
 
 
@@ -46,6 +46,9 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
         if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
             return original(t_outputs, *args, **kwargs)
+        if steps.thin > 0 and steps.on_stack():
+            steps.backwards_since_step = 0  # these are of a closure: an update ends them, however many they are
+            return run(t_outputs, *args, **kwargs)
         if steps.thin:
             agent.thin.leave()
         begun(t_outputs, kwargs.get("accumulate_grad"))

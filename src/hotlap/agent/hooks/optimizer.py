@@ -28,11 +28,14 @@ def install(agent: "Agent") -> None:
     seen: dict[int, Any] = {}
 
     def begin(optimizer: Any) -> None:
-        if steps.thin:
-            agent.thin.leave()
         key = id(optimizer)
         known = seen.get(key)
-        if known is None or known() is not optimizer:
+        new = known is None or known() is not optimizer
+        if steps.thin:
+            if steps.nested and not new and steps.on_stack() > 1:
+                return  # inside of the one that is expected
+            agent.thin.leave(beginning=1)
+        if new:
             first(key, optimizer)
         if steps.optimizer_begin(key) and probe.active:
             probe.before_update(key, optimizer)
