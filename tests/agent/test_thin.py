@@ -253,20 +253,24 @@ UNEXPECTED = ("built", "other", "again", "raise", "interrupt", "silent")
 """In the midst of a step of a GAN, these have all looked at again; two of them in that of a closure."""
 
 
-@pytest.mark.parametrize("at", [41, 42], ids=["thin", "looked at"])
+THIN_ONE, LOOKED_AT = 41, 42
+"""Steps."""
+
+
 @pytest.mark.parametrize(
-    ("kind", "event"),
+    ("kind", "event", "at"),
     [
-        *(("gan", event) for event in (*UNEXPECTED, "eval", "many")),
-        *(("lbfgs", event) for event in ("built", "other", "eval", "interrupt", "many")),
-        *(("wrapped", event) for event in ("built", "other", "again", "eval", "interrupt", "many")),
-        *(("scaled", event) for event in ("skip", "eval", "again")),
+        *(("gan", event, at) for event in (*UNEXPECTED, "eval", "many") for at in (THIN_ONE, LOOKED_AT)),
+        *(("lbfgs", event, THIN_ONE) for event in ("built", "other", "eval", "interrupt", "many")),
+        *(("wrapped", event, THIN_ONE) for event in ("built", "other", "again", "eval", "interrupt", "many")),
+        *(("scaled", event, THIN_ONE) for event in ("skip", "eval", "again")),
+        *(("lbfgs", "other", LOOKED_AT), ("wrapped", "again", LOOKED_AT), ("scaled", "skip", LOOKED_AT)),
     ],
 )
 def test_what_turns_up_in_the_midst_of_a_step(kind: str, event: str, at: int, runner: Runner) -> None:
     argv = ("turns.py", kind, "90", f"{at}:{event}", "70:eval")
     full, ran = runner.forked(*argv), thin_run(runner, *argv)
-    check_same(ran, runner.bare(*argv))
+    check_same(ran, full)  # which is as the bare one: tests of loops
     check_clean(ran)
     assert thin(full.steps) == []
     assert kind != "lbfgs" or len(full.steps) == 90 - (event == "interrupt")  # however many backwards a closure makes
@@ -277,8 +281,8 @@ def test_what_turns_up_in_the_midst_of_a_step(kind: str, event: str, at: int, ru
     assert all(step.losses == other.losses and step.loss == other.loss for step, other in known)
     assert ran.facts.optimizer_steps == full.facts.optimizer_steps
     assert ran.facts.backwards == full.facts.backwards
-    left = event == "built" or (event in UNEXPECTED and at == 41 and kind == "gan")
-    if left or (at, event) == (41, "other"):
+    left = event == "built" or (event in UNEXPECTED and at == THIN_ONE and kind == "gan")
+    if left or (at, event) == (THIN_ONE, "other"):
         assert not thin(ran.steps[at + 1 : at + 3])
     if event != "silent":
         assert len(thin(ran.steps[60:])) > 15
