@@ -49,7 +49,7 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
         seams.wrap_forward(_widening.Widening(torch.bfloat16).wrap, _widening.ORDER)
 
     def source(self, settings: Settings) -> str:
-        return 'with torch.autocast("cuda", dtype=torch.bfloat16):  # "cpu" on the CPU\n    output = model(inputs)'
+        return "with torch.autocast(inputs.device.type, dtype=torch.bfloat16):\n    output = model(inputs)"
 
 
 LEVER = Bf16Autocast()

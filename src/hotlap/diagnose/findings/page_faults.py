@@ -25,7 +25,7 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         cost_ms=min(measured.step_ms, host.system_ms),
         title="the kernel maps the step's memory page by page",
-        evidence=f"over {counted(host.steps, 'step')} {host.faults:.0f} page faults each{disk}; the kernel takes "
+        evidence=f"{host.faults:.0f} page faults a step{disk}, over {counted(host.steps, 'step')}; the kernel takes "
         f"{ms(host.system_ms)} a step of all threads",
         why="memory that a step frees goes back to the kernel, which clears each page of 4 KiB again when it is next "
         "touched",
