@@ -1,10 +1,13 @@
 """Not a lever: which tensors are known to be computed before the last backward began, and reading these from the device
-while the backward still runs.
+while the backward still runs; and reading the elements of a tensor together.
 
 Autograd numbers the nodes of its graph in the order in which a thread makes them. What has a number no greater than the
 loss's own was issued before that loss was complete, so an event that is recorded where its backward begins is after it.
 A tensor without a node (`loss.detach()`) is known where it lies where such a loss does, which still exists. Both must
 be as they were made: their version is that of a fresh tensor, or the loss's own. Views of parameters are not taken.
+
+Elements of a small tensor that are read one after another, as in `for token in tokens: token.item()`, are read with the
+first two: from then on from one copy of all, as long as the tensor's version is the same and nothing was replayed.
 
 Numbers are a thread's own. Gradients that are differentiated again have nodes that the engine's threads made, whose
 numbers mean nothing here, so a script that asks for such is left alone.
@@ -24,8 +27,10 @@ PATIENCE: Final = 32
 """Backwards by which something must have been read or sent."""
 MOST_BYTES: Final = 4 << 20
 """Of a tensor that is staged: to copy it within the host's memory takes it less than a millisecond."""
+MOST_ELEMENTS: Final = 4096
 TWICE: Final = "the script differentiates its gradients again"
 NOTHING: Final = "no loss is read after its backward has begun, and nothing small is copied to the device"
+WRITTEN: Final = "an element of a tensor was not what it was when others of it were read: something had written to it"
 DIFFERENT: Final = "a loss that was read early was not what it was after the step: something had written to it"
 
 
@@ -45,6 +50,21 @@ class Root(NamedTuple):
     version: int
 
 
+class Whole:
+    """A tensor of which elements are read. values: all of them, once they were copied."""
+
+    def __init__(self, base: Callable[[], Any], version: int) -> None:
+        self.base, self.version = base, version
+        self.values: list[Any] | None = None
+
+    def value(self, element: Any) -> Any:
+        """Of an element of it, as `item` gives it."""
+        base = self.base()
+        if self.values is None:
+            self.values = base.detach().view(-1).tolist()
+        return self.values[element.storage_offset() - base.storage_offset()]
+
+
 class EarlyReads:
     """Reads of one training loop. device: see `Device`; gave_up: called with the reason and whether anything was read
     early or staged, once; unsteady: called in steps in which a read is made both ways.
@@ -57,6 +77,7 @@ class EarlyReads:
         self.off = False
         self.newest = -1
         self.reads = self.sent = self.backwards = 0
+        self._whole: Whole | None = None
         self._event: Any = None
         self._place: Any = None
         self._thread = 0
@@ -64,6 +85,7 @@ class EarlyReads:
 
     def backward(self, roots: Sequence[Any], create_graph: bool, accumulates: bool) -> None:
         """A backward begins."""
+        self._whole = None
         if self.off:
             return
         if create_graph:
@@ -103,14 +125,51 @@ class EarlyReads:
     def read(self, tensor: Any) -> Any:
         """Its value, as a tensor of the host's."""
         value = self.device.fetch(tensor.detach(), self._event)
-        self.reads += 1
-        if self.reads > CHECKED and self.reads % CHECK_EVERY:
+        if not self._checks():
             return value
-        self._unsteady()
         now = tensor.detach().to("cpu")
         if not now.view(-1).eq(value.view(-1)).all() and not (now.isnan().all() and value.isnan().all()):
             self._give_up(DIFFERENT)
         return now
+
+    def _checks(self) -> bool:
+        """Whether this read is one that is made both ways."""
+        self.reads += 1
+        if self.reads > CHECKED and self.reads % CHECK_EVERY:
+            return False
+        self._unsteady()
+        return True
+
+    def element(self, tensor: Any, read: Callable[[Any], Any]) -> Any:
+        """What an element is, None where it has to be read by itself. read: reads it from the device."""
+        whole = None if self.off else self._of_whole(tensor)
+        if whole is None:
+            return None
+        value = whole.value(tensor)
+        if not self._checks():
+            return value
+        now = read(tensor)
+        if repr(now) != repr(value):  # as which NaN is like itself
+            self._give_up(WRITTEN)
+        return now
+
+    def _of_whole(self, tensor: Any) -> "Whole | None":
+        """What it is an element of, where another one of that was read just before."""
+        if tensor.dim() or tensor.is_inference():
+            return None
+        base, last = tensor._base, self._whole
+        if base is None or not 1 < base.numel() <= MOST_ELEMENTS or not base.is_contiguous():
+            return None
+        if tensor.dtype != base.dtype or tensor.is_conj() or tensor.is_neg():
+            return None
+        if last is None or last.base() is not base or last.version != base._version:
+            self._whole = Whole(weakref.ref(base), base._version)
+            return None
+        return last
+
+    def forget(self) -> None:
+        """Something may write to memory unseen."""
+        self._whole = None
 
     def _give_up(self, why: str) -> None:
         self.off = True

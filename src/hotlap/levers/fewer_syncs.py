@@ -4,8 +4,11 @@ by a stream of its own as soon as it is computed, and small batches are copied t
 `total += loss.item()` after `optimizer.step()` waits until backward and update are done, and so does a plain
 `x.to(device)`; until the host has issued the next forward the device then stands still. Values are the same to the bit:
 the loss was computed before its backward began, which autograd's own numbering of its graph shows, and nothing wrote to
-it since (`_early_reads`). The first reads are made both ways and compared, and one of many later ones. What is computed
-after the backward, such as an accuracy, is waited for as ever.
+it since (`_early_reads`). What is computed after the backward, such as an accuracy, is waited for as ever.
+
+Elements of a small tensor that are read one by one (`for token in tokens: token.item()`) are read from one copy of all
+from the second one on, in commands that only infer as well. The first reads are made both ways and compared, and one of
+many later ones.
 """
 
 import functools
@@ -31,10 +34,10 @@ class FewerSyncs(Lever):
             return Applies(False, "the model runs on the CPU; nothing is queued there that the host could wait for")
         if not (facts.roots or facts.optimizers):
             return Applies(False, "no model and no optimizer was seen")
-        if facts.mode == "inference" or not facts.backwards:
-            return Applies(False, "the command does not train")
         if facts.world > 1:
             return Applies(False, "several processes: what they exchange may change a loss after its backward, unseen")
+        if facts.mode == "inference":
+            return Applies(True, "where the script reads values one by one, the host waits for each")
         return Applies(True, "where the script reads its loss, the host may wait for the whole step")
 
     def share(self, context: Context) -> float:
@@ -74,7 +77,7 @@ def patch(reads: "EarlyReads", device: Any) -> None:
     from torch import Tensor
     from torch.compiler import is_dynamo_compiling
 
-    run = torch.autograd._engine_run_backward
+    run, item, replay = torch.autograd._engine_run_backward, Tensor.item, torch.cuda.CUDAGraph.replay
 
     @functools.wraps(run)
     def backward(roots: Any, gradients: Any, keep: Any, create_graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,11 +85,25 @@ def patch(reads: "EarlyReads", device: Any) -> None:
             reads.backward(roots, bool(create_graph), bool(kwargs.get("accumulate_grad")))
         return run(roots, gradients, keep, create_graph, *args, **kwargs)
 
-    def reading(original: Callable[..., Any], differentiable: bool) -> Callable[..., Any]:
+    def mine(tensor: Any) -> bool:
+        return not is_dynamo_compiling() and type(tensor) is Tensor and device.holds(tensor)
+
+    def number(original: Callable[..., Any], kind: Callable[[Any], Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def read(self: Any) -> Any:
+            if not mine(self):
+                return original(self)
+            if reads.covers(self):
+                return original(reads.read(self))
+            value = reads.element(self, item)
+            return original(self) if value is None else kind(value)
+
+        return read
+
+    def copying(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-            ours = not is_dynamo_compiling() and type(self) is Tensor and device.holds(self) and not (args or kwargs)
-            if ours and reads.covers(self) and not (differentiable and self.requires_grad):
+            if not (args or kwargs) and mine(self) and not self.requires_grad and reads.covers(self):
                 self = reads.read(self)
             return original(self, *args, **kwargs)
 
@@ -102,10 +119,17 @@ def patch(reads: "EarlyReads", device: Any) -> None:
 
         return move
 
+    @functools.wraps(replay)
+    def replayed(self: Any) -> None:
+        reads.forget()
+        replay(self)
+
     torch.autograd._engine_run_backward = backward
-    Tensor.item = reading(Tensor.item, False)
-    Tensor.__float__ = reading(Tensor.__float__, False)
-    Tensor.cpu = reading(Tensor.cpu, True)
+    torch.cuda.CUDAGraph.replay = replayed
+    Tensor.item = number(Tensor.item, lambda value: value)
+    Tensor.__float__ = number(Tensor.__float__, float)
+    Tensor.__int__ = number(Tensor.__int__, int)
+    Tensor.cpu = copying(Tensor.cpu)
     Tensor.to = moving(Tensor.to, False)
     Tensor.cuda = moving(Tensor.cuda, True)
 
