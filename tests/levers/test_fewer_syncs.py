@@ -383,7 +383,11 @@ def test_a_write_that_torch_does_not_count_is_seen_by_comparing(loop: Loop) -> N
 def test_later_reads_are_compared_now_and_then(loop: Loop) -> None:
     for _ in range(2 * CHECK_EVERY):
         loop.step().item()
-    assert loop.unsteady == CHECKED + 2 and not loop.whys
+    assert loop.unsteady == CHECKED and not loop.whys
+    loss = loop.step()
+    loop.reads.reads = 3 * CHECK_EVERY - 1
+    loop.device.values[loss.data_ptr()] = loss.detach() + 1
+    assert loss.item() == loss.detach().numpy() and loop.whys == [(DIFFERENT, True)]
 
 
 def test_no_number_is_like_itself(loop: Loop) -> None:

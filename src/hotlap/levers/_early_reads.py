@@ -67,7 +67,7 @@ class Whole:
 
 class EarlyReads:
     """Reads of one training loop. device: see `Device`; gave_up: called with the reason and whether anything was read
-    early or staged, once; unsteady: called in steps in which a read is made both ways.
+    early or staged, once; unsteady: called in steps in which the first reads are made both ways.
 
     newest: the greatest number of a node that is before the event.
     """
@@ -135,10 +135,10 @@ class EarlyReads:
     def _checks(self) -> bool:
         """Whether this read is one that is made both ways."""
         self.reads += 1
-        if self.reads > CHECKED and self.reads % CHECK_EVERY:
-            return False
-        self._unsteady()
-        return True
+        if self.reads <= CHECKED:
+            self._unsteady()
+            return True
+        return self.reads % CHECK_EVERY == 0
 
     def element(self, tensor: Any, read: Callable[[Any], Any]) -> Any:
         """What an element is, None where it has to be read by itself. read: reads it from the device."""
