@@ -12,7 +12,7 @@ from .harness import Runner, check_lines, check_same
 for module in (
     "wake",
     "core",
-    *(f"hooks.{seam}" for seam in ("loader", "forward", "backward", "optimizer", "transfer", "clipping")),
+    *(f"hooks.{seam}" for seam in ("loader", "forward", "backward", "optimizer", "transfer", "clipping", "graph")),
 ):
     importlib.import_module(f"hotlap.agent.{module}")
 HOOKS = list(guard.HOOKS)
@@ -22,6 +22,8 @@ PROBED = {"clip"}
 """In trials alone."""
 SPARE = {name for name in HOOKS if name.startswith("profile_")}
 """Parts that hotlap goes on without; see test_profile.py."""
+GRAPHS = {name for name in HOOKS if name.startswith("graph_")}
+"""See test_graphs.py."""
 THIN = {name for name in HOOKS if name.startswith("thin_")}
 """See test_thin.py."""
 
@@ -51,7 +53,7 @@ def test_every_seam_has_hooks() -> None:
     assert len(SPARE) >= 4
 
 
-@pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | THIN])
+@pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | THIN | GRAPHS])
 def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
     argv = ("moves.py",) if hook in TRANSFERS else ("scaler.py",) if hook in SCALED else ("loader.py", "map")
     argv = ("clips.py",) if hook in PROBED else argv

@@ -52,10 +52,10 @@ class Clock:
 
 
 class Event:
-    """A mark that knows when it was made; done once the test says so."""
+    """A mark that knows when it was made, and in which stream; done once the test says so."""
 
-    def __init__(self, at: float, waiting: list[bool]) -> None:
-        self.at, self.waiting = at, waiting
+    def __init__(self, at: float, waiting: list[bool], stream: int = 0) -> None:
+        self.at, self.waiting, self.marked_in = at, waiting, stream
 
     def query(self) -> bool:
         return not self.waiting[0]
@@ -445,6 +445,26 @@ def test_device_time_is_read_late_and_by_phase(tmp_path: Path) -> None:
     assert len(marks.free) == 2  # all but the last event, where the next step begins
 
 
+@pytest.mark.parametrize(("ended_in", "total", "forward"), [(0, 11.5, 6.0), (1, None, None)])
+def test_device_time_is_that_of_one_stream(
+    ended_in: int, total: float | None, forward: float | None, tmp_path: Path
+) -> None:
+    """Seen on an H200: batches that were copied ahead in a stream of their own made a forward longer than the step."""
+    made, done = Folder(str(tmp_path), 0), [False]
+    recorder = Recorder(lambda: made, FakeMarks(done), LateLosses())
+    recorder.previous_event = Event(100.0, done)
+    segment = segment_of([0, 1_000_000, 1_000_000, 1_000_000, 0, 0], 3_000_000, [])
+    segment.marks = [[OTHER, Event(60.0, done, 1)], [H2D, Event(61.0, done, 1)], [FORWARD, Event(106.0, done)]]
+    segment.marks.append([BACKWARD, Event(111.5, done, ended_in)])
+    recorder.add(segment)
+    recorder.drain()
+    step = msgspec.json.decode((Path(made.path) / "steps.jsonl").read_bytes(), type=Step)
+    assert step.gpu_ms == total
+    phases = step.gpu_phases
+    assert (phases and phases.forward) == forward
+    assert phases is None or (phases.backward, phases.h2d, phases.other) == (5.5, 0.0, 0.0)
+
+
 def thin_steps(folder: Path, events: list[Any]) -> tuple[Recorder, Stretch, Path]:
     """Three steps of 1, 2 and 1 ms that were not looked at, with the device's mark at the end of each."""
     made = Folder(str(folder), 0)
@@ -571,6 +591,7 @@ def test_a_mark_counts_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(marks.mark(), marks.streams) for _ in range(4)]
     assert found == list(zip(order, [1, 1, 2, 3], strict=True))
     assert recorded == order
+    assert [event.marked_in for event in order] == [7, 7, 9, 7]
 
 
 def test_at_the_end_of_the_process_the_device_is_waited_for(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ class DeviceMarks:
     """Events that cut device time where the host cuts its own.
 
     Off until CUDA is initialised by the script itself, inside a stream capture, and for good after an error (events of
-    two devices can't be compared).
+    two devices can't be compared). Each event knows by `marked_in` which stream it cuts.
     """
 
     def __init__(self) -> None:
@@ -39,6 +39,7 @@ class DeviceMarks:
             self.stream = (raw, torch.cuda.current_stream())
             self.streams += 1
         event = self.free.pop() if self.free else torch.cuda.Event(enable_timing=True)
+        event.marked_in = raw
         _RECORD(event, self.stream[1])
         return event
 
@@ -53,8 +54,8 @@ class DeviceMarks:
         return event is None or bool(event.query())
 
     def elapsed(self, first: Any, second: Any) -> float | None:
-        """Device ms between two events that are done."""
-        if first is None or second is None:
+        """Device ms between two events that are done; None where they cut the work of two streams, which overlaps."""
+        if first is None or second is None or first.marked_in != second.marked_in:
             return None
         try:
             return float(first.elapsed_time(second))

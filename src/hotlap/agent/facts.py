@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hotlap.records.phases import PHASES
 from hotlap.records.session import Session
 
 from .blocks import repeated
@@ -213,6 +214,8 @@ class Script:
         parameters = [p for g in optimizer.param_groups for p in g["params"] if isinstance(p, torch.Tensor)]
         group = optimizer.param_groups[0] if optimizer.param_groups else {}
         kind = type(optimizer)
+        if any(p.is_cuda for p in parameters):
+            self.device = "cuda"
         self.optimizers[id(optimizer)] = {
             "name": kind.__qualname__,
             "builtin": kind.__module__.startswith("torch.optim"),
@@ -234,6 +237,8 @@ class Script:
         for loader in self.loaders.values():
             if loader["workers"] and (loader["training"] or steps.infers):
                 self.making.look_at_workers(loader)
+        if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
+            self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
         return {
             "pid": os.getpid(),
@@ -259,6 +264,7 @@ class Script:
             "forwards": steps.forwards,
             "backwards": steps.backwards,
             "optimizer_steps": steps.optimizer_steps,
+            "replayed": [PHASES[phase] for phase in sorted(steps.replayed)],
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_cuda else None,
             "memory": self._memory(agent.recorder.index) if on_cuda else None,
             "peak_rss_bytes": _peak_rss(),

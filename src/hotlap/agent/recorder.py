@@ -110,7 +110,8 @@ class Recorder:
             self.folder().append("steps.jsonl", "".join(lines))
 
     def _device(self, step: Segment) -> tuple[float | None, list[float] | None]:
-        """Device ms of the step, and by phase where every cut was marked."""
+        """Device ms of the step, and by phase where every cut was marked. Both are of the stream in which it ended:
+        what a phase issued in others, such as batches that are copied ahead, runs beside."""
         marks, begun = step.marks, self.previous_event
         self.previous_event = marks[-1][1] if marks else None
         if begun is None or not marks:
@@ -120,8 +121,10 @@ class Recorder:
         previous = begun
         if step.full and total is not None:
             for phase, event in marks:
-                phases[min(phase, 5)] += self.marks.elapsed(previous, event) or 0.0
-                previous = event
+                passed = self.marks.elapsed(previous, event)
+                if passed is not None:
+                    phases[min(phase, 5)] += passed
+                    previous = event
         self.marks.give_back(begun)
         for _, event in marks[:-1]:
             self.marks.give_back(event)

@@ -9,6 +9,7 @@
 * No `Optimizer` in the process, or 64 backwards without one stepping: a forward and its backward make a step, which
   ends where the next data, transfer or forward begins (manual updates then belong to the step they finish).
 * No backward at all and no optimizer: inference; a step is one outermost forward.
+* A replay of a CUDA graph of the script's own ends a step where it holds an update, as `Optimizer.step` does.
 
 Most of this runs in every step: what is rare is asked for by a look at one attribute, and called only then.
 """
@@ -49,6 +50,7 @@ class Hot:
         "in_data",
         "in_forward",
         "optimizer_steps",
+        "recording",
         "thin",
         "thin_most",
         "thin_until",
@@ -74,6 +76,7 @@ class Steps(Hot):
         "on_stack",
         "optimizers",
         "optimizers_built",
+        "replayed",
         "row_root",
         "samples_from",
         "step_depth",
@@ -106,6 +109,10 @@ class Steps(Hot):
         self.row_root: int | None = None
         self.last_row_root: int | None = None
         self.samples_from = "none"
+        self.recording: set[int] | None = None
+        """Of what phases there is something in the CUDA graph that the script records now."""
+        self.replayed: set[int] = set()
+        """Of what phases there was something in those that were replayed and hold more than one."""
         self.nested = False
         """A step ran inside `Optimizer.step`."""
         self.thin = 0
@@ -290,6 +297,47 @@ class Steps(Hot):
         self.timeline.cut()
         self.timeline.segment.skipped = True
         self.optimizer_boundary(optimizer)
+
+    # CUDA graphs of the script's own
+
+    def recording_begin(self) -> None:
+        """Nothing of what comes runs. In a forward no hook does anything."""
+        self.recording, self.in_forward = set(), 1
+
+    def recording_end(self) -> frozenset[int]:
+        """Of what phases there is something in the graph."""
+        held, self.recording, self.in_forward = frozenset(self.recording or ()), None, 0
+        return held
+
+    def replay_ends_step(self, held: frozenset[int]) -> bool:
+        """Whether the replay of a graph is the end of a step, or a step."""
+        return OPTIMIZER in held or (FORWARD in held and self.infers)
+
+    def replay_begin(self, held: frozenset[int]) -> None:
+        """What holds several phases is one piece, and none of them."""
+        if self.step_depth:
+            self._drop_failed_step()
+        if self.manual_open:
+            self._manual_boundary()
+        self.forward_seen = True
+        self.timeline.enter(min(held) if len(held) == 1 else OTHER)
+
+    def replay_end(self, graph: int, held: frozenset[int]) -> None:
+        infers = self.infers
+        self.timeline.leave()
+        if BACKWARD in held:
+            self.backwards += 1
+            self.backwards_since_step += 1
+            self.manual_open = True
+        if len(held) > 1:
+            self.replayed |= held
+        if not self.replay_ends_step(held):
+            return
+        if infers and OPTIMIZER not in held:
+            self.emit(self.timeline.take(), "inference")
+        else:
+            self.optimizer_steps += 1
+            self.optimizer_boundary(graph)
 
     # interruptions
 

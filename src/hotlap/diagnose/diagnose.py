@@ -193,6 +193,10 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
         said.append("samples/s: no batch with a first dimension was seen")
     if not rank.steady.settled:
         said.append("a steady state: the step time was still changing, so the numbers may not hold for a long run")
+    if facts is not None and facts.replayed:
+        said.append(
+            f"where the time of {', '.join(facts.replayed)} goes: the script replays them as one CUDA graph of its own"
+        )
     said += _uneven(slowest)
     said += _sampled(rank.steady, measured)
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:

@@ -308,6 +308,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     forwards: int = 0
     backwards: int = 0
     optimizer_steps: int = 0
+    replayed: tuple[str, ...] = ()
     peak_memory_bytes: int | None = None
     peak_rss_bytes: int | None = None
     host: HostFacts | None = None

@@ -14,6 +14,7 @@ from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 from ..steps import UNUSED_OPTIMIZER_BACKWARDS
+from ..timeline import BACKWARD
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -45,6 +46,9 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
 
     def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
         if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
+            return original(t_outputs, *args, **kwargs)
+        if steps.recording is not None:
+            steps.recording.add(BACKWARD)
             return original(t_outputs, *args, **kwargs)
         if steps.thin > 0 and steps.on_stack():
             steps.backwards_since_step = 0  # these are of a closure: an update ends them, however many they are

@@ -10,6 +10,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as module
 
 from ..guard import hook
+from ..timeline import OPTIMIZER
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -28,6 +29,8 @@ def install(agent: "Agent") -> None:
     seen: dict[int, Any] = {}
 
     def begin(optimizer: Any) -> None:
+        if steps.recording is not None:
+            return
         key = id(optimizer)
         known = seen.get(key)
         new = known is None or known() is not optimizer
@@ -48,6 +51,9 @@ def install(agent: "Agent") -> None:
         agent.seams.optimizer(optimizer)
 
     def end(optimizer: Any) -> None:
+        if steps.recording is not None:
+            steps.recording.add(OPTIMIZER)
+            return
         key = id(optimizer)
         if steps.optimizer_end(key):
             if probe.active:
@@ -105,7 +111,8 @@ def _patch_scaler(agent: "Agent") -> None:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = agent.steps.optimizer_steps
         result = original(self, optimizer, *args, **kwargs)
-        if agent.mine() and agent.steps.optimizer_steps == before and self.is_enabled():
+        skipped = agent.steps.optimizer_steps == before and agent.steps.recording is None
+        if skipped and agent.mine() and self.is_enabled():
             agent.guard.call(SCALER, agent.thin.skipped, id(optimizer))
         return result
 

@@ -1,0 +1,96 @@
+"""CUDA graphs of a script's own, on a device that is made up: nothing is asked of it while one is recorded, and their
+replays are steps."""
+
+import pytest
+
+from .harness import Ran, Runner, check_clean, check_lines, check_same, recorded_losses
+from .test_faults import GRAPHS
+from .test_thin import SOON, thin
+
+ASKED = """
+import hotlap.agent.core as core
+
+def recording():
+    import sys
+    return bool(getattr(sys.modules["__main__"], "running", ()))
+
+finished, drain = core.Agent._finished, core.Recorder.drain
+
+def checked(name, original):
+    def call(self, *args, **kwargs):
+        assert not recording(), name
+        return original(self, *args, **kwargs)
+    return call
+
+core.Agent._finished, core.Recorder.drain = checked("a step", finished), checked("a question", drain)
+"""
+"""An error of hotlap's own where a step ends, or the device is asked, while a graph is recorded."""
+
+
+def run(runner: Runner, *argv: str, before: str = "", every_step: bool = True) -> Ran:
+    bare = runner.bare("captured.py", *argv)
+    ran = runner.forked("captured.py", *argv, before=ASKED + before, every_step=every_step)
+    assert bare.code == 0
+    check_same(ran, bare)
+    check_clean(ran)
+    check_lines(ran.folder)
+    return ran
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "replayed"),
+    [
+        ("whole", 3 + 9 + 1, ("forward", "backward", "optimizer")),
+        ("again", 3 + 9 + 9 + 1, ("forward", "backward", "optimizer")),
+        ("partial", 3 + 9, ("forward", "backward")),
+        ("two", 3 + 9, ("forward", "backward", "optimizer")),
+        ("inside", 3 + 9, ()),
+        ("failed", 3 + 9, ()),
+        ("refused", 3 + 9, ()),
+    ],
+)
+def test_what_is_recorded_is_no_step_and_its_replays_are(
+    kind: str, steps: int, replayed: tuple[str, ...], runner: Runner
+) -> None:
+    ran = run(runner, kind, "9")
+    assert len(ran.steps) == steps
+    assert {step.kind for step in ran.steps} == {"train"}
+    assert recorded_losses(ran.steps) == ran.losses
+    assert ran.facts.replayed == replayed
+
+
+def test_a_replay_of_several_phases_is_charged_to_none_of_them(runner: Runner) -> None:
+    ran = run(runner, "whole", "9")
+    assert ran.facts.optimizer_steps == 13
+    for step in ran.steps[4:-1]:
+        assert step.phases is not None
+        assert (step.phases.forward, step.phases.backward, step.phases.optimizer) == (0, 0, 0)
+        assert step.phases.other > 0 and step.loss is None and step.samples is None
+
+
+def test_the_update_beside_a_recorded_backward_is_an_update(runner: Runner) -> None:
+    ran = run(runner, "partial", "9")
+    for step in ran.steps[4:]:
+        assert step.phases is not None
+        assert step.phases.optimizer > 0 and step.phases.other > 0 and step.phases.backward == 0
+
+
+def test_replays_of_an_inference(runner: Runner) -> None:
+    ran = run(runner, "infer", "40")
+    assert [step.kind for step in ran.steps] == ["inference"] * 43
+    assert all(step.phases is not None and step.phases.forward > 0 for step in ran.steps)
+
+
+@pytest.mark.parametrize("kind", ["whole", "two", "partial", "infer", "again", "inside"])
+def test_replays_that_are_not_looked_at(kind: str, runner: Runner) -> None:
+    ran = run(runner, kind, "40", before=SOON, every_step=False)
+    assert len(ran.steps) == {"again": 84, "whole": 44}.get(kind, 43)
+    assert len(thin(ran.steps)) > 15
+
+
+@pytest.mark.parametrize("hook", sorted(GRAPHS))
+def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
+    bare, ran = runner.bare("captured.py", "whole", "9"), runner.forked("captured.py", "whole", "9", fail_in=hook)
+    check_same(ran, bare)
+    assert [problem.where for problem in ran.problems] == [hook]
+    assert len(ran.steps) == 3
