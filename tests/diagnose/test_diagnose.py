@@ -208,7 +208,7 @@ def test_every_finding_is_tested_here() -> None:
     elsewhere = {"repeated_data", "worker_copies"}  # test_input_findings.py
     elsewhere |= {"cpu_crowded", "cpu_quota", "cpu_steal", "page_faults"}  # test_starved.py
     elsewhere |= {"late_mallocs"}  # test_late_mallocs.py
-    assert set(all_findings()) - elsewhere == {"compute", "h2d", "host_code", "input", "launch"}
+    assert set(all_findings()) - elsewhere == {"compute", "h2d", "host_code", "input", "launch", "own_graph"}
 
 
 def test_finding_input() -> None:
@@ -382,6 +382,27 @@ def test_a_step_whose_update_was_skipped_is_a_step(tmp_path: Path) -> None:
     assert diagnose(folder_of(tmp_path, (lines, FACTS))).steady_steps == 39
 
 
+def test_a_host_that_issues_many_steps_and_then_waits(tmp_path: Path) -> None:
+    """Seen on an H200: replays of a whole step, with a value read every 100 steps. A loader's bursts are another thing:
+    the device waits for them too."""
+    walls = [1.63 * 20 if at % 20 == 19 else 0.01 for at in range(400)]
+    issued = [step(wall_ms=wall, gpu_ms=1.63, backlog_ms=10.0) for wall in walls]
+    found = diagnose(folder_of(tmp_path / "issued", (issued, FACTS)))
+    assert (found.clock, found.step_ms) == ("device", pytest.approx(1.63))
+    fed = [step(wall_ms=wall, gpu_ms=wall, backlog_ms=0.0) for wall in walls]
+    assert diagnose(folder_of(tmp_path / "fed", (fed, FACTS))).clock == "host"
+
+
+def test_replays_of_the_scripts_own_graphs(tmp_path: Path) -> None:
+    facts = msgspec.structs.replace(FACTS, replayed=("forward", "backward", "optimizer"))
+    found = diagnose(folder_of(tmp_path, (steps(host=phases(other=10.0), device=phases(other=10.0)), facts)))
+    assert [(finding.id, finding.share) for finding in found.findings[:1]] == [("own-graph", pytest.approx(1.0))]
+    assert "host-code" not in {finding.id for finding in found.findings}
+    assert any("forward, backward, optimizer goes" in what for what in found.unknown)
+    plain = diagnose(folder_of(tmp_path / "plain", (steps(host=phases(other=10.0)), FACTS)))
+    assert "own-graph" not in {finding.id for finding in plain.findings}
+
+
 def test_inference_is_judged_where_nothing_trains(tmp_path: Path) -> None:
     lines = steps(host=phases(forward=10.0), kind="inference", samples=8)
     found = diagnose(folder_of(tmp_path, (lines, msgspec.structs.replace(FACTS, samples_from="forward"))))
@@ -406,6 +427,8 @@ def test_a_host_that_runs_ahead_times_only_its_issuing(tmp_path: Path) -> None:
     assert found.throughput == pytest.approx(160)
     pace = [step(samples=4, wall_ms=25.0, gpu_ms=25.0 + at % 2, backlog_ms=23.0) for at in range(40)]
     assert diagnose(folder_of(tmp_path / "pace", (pace, FACTS))).clock == "host"
+    last = [*ahead, step(samples=4, wall_ms=2.0), step(samples=4, wall_ms=2.0)]
+    assert diagnose(folder_of(tmp_path / "last", (last, FACTS))).clock == "device"  # written before the device was done
     half = [*ahead[:20], *steps(count=20)]
     assert diagnose(folder_of(tmp_path / "half", (half, FACTS))).clock == "host"  # the device's clock is not known
 

@@ -18,6 +18,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "checkpoint-blocks": {"every": 1},
     "compile": {"mode": "default"},
     "compile-blocks": {"shapes": "automatic"},
+    "combo-kernels": {},
     "cpu-threads": {"threads": 4},
     "cudnn-benchmark": {},
     "device-prefetch": {"leaves": "all"},
@@ -28,6 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "inference-mode": {},
     "loader-workers": {"workers": 4, "prefetch": 2, "pin_memory": True, "persistent": True},
     "sdpa-backend": {},
+    "single-thread-backward": {},
     "tf32": {},
 }
 

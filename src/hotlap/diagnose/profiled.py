@@ -91,6 +91,8 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
     time does not explain, where that is still much.
     """
     bounds = {one.bound for one in traces.findings}
+    if finding.id == "own-graph":
+        return None  # the trace sees into them
     if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
         return None
     if finding.wrong or finding.beneath:  # no trace knows of it

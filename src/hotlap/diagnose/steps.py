@@ -20,6 +20,11 @@ MOST_WITHOUT = 0.1
 """Of the steps that take no batch of a loader that the loop reads ahead of."""
 KEEPS_UP = 0.9
 """Where the host's time is less than this of the device's over the same steps, the host runs ahead of the device."""
+BURST, EVEN = 0.5, 0.9
+"""So does a host whose typical step takes less than BURST of its mean, where the device's takes EVEN of its mean: it
+issues many steps at once, and then waits for a value of the last."""
+MOSTLY = 0.9
+"""Of the steps must be known what they took on the device. (Of the last few of a run it never is.)"""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,12 @@ class SteadySteps:
         Its clock then shows how long issuing takes, and only the device's how long a step does. Where the two keep pace
         they show the same over many steps.
         """
-        device = [step.gpu_ms for step in self.steps]
-        known = [ms for ms in device if ms is not None]
-        return len(known) == len(device) > 0 and sum(step.wall_ms for step in self.steps) < KEEPS_UP * sum(known)
+        known = [(step.wall_ms, step.gpu_ms) for step in self.steps if step.gpu_ms is not None]
+        if not known or len(known) < MOSTLY * len(self.steps):
+            return False
+        walls, device = [wall for wall, _ in known], [gpu for _, gpu in known]
+        bursts = median(walls) < BURST * fmean(walls) and median(device) >= EVEN * fmean(device)
+        return bursts or sum(walls) < KEEPS_UP * sum(device)
 
     @property
     def times(self) -> list[float]:

@@ -12,7 +12,7 @@ WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
 def find(measured: Measured) -> Finding | None:
     """Share: the `other` phase, where it is not small."""
     share = measured.share("other")
-    if share < LEAST:
+    if share < LEAST or (measured.facts is not None and measured.facts.replayed):  # see own_graph.py
         return None
     own = measured.loader is None
     return Finding(

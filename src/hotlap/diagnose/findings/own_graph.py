@@ -1,0 +1,25 @@
+"""CUDA graphs that the script records and replays itself: a replay is one piece, of which no phase is known."""
+
+from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
+
+from ._base import Measured
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: the `other` phase, to which the replays are charged."""
+    facts = measured.facts
+    if facts is None or not facts.replayed:
+        return None
+    share = measured.share("other")
+    return Finding(
+        id="own-graph",
+        bound="unknown" if measured.drained else "compute",
+        share=share,
+        title="CUDA graphs of the script's own, and code around them",
+        evidence=f"{ms(measured.phases.other or 0)} of host time a step"
+        + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
+        + f"; {', '.join(facts.replayed)} lie in them",
+        why="a replay is one launch, so what in it takes the time needs a profile to tell (--profile)",
+        instead="make what is recorded cheaper (compile it before, lower precision); read values every n steps",
+    )

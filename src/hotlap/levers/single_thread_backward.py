@@ -1,0 +1,75 @@
+"""The backward runs in the thread that calls it. Autograd keeps a thread for each device: at each `backward()` the
+caller hands its work over, waits, and is woken again, which takes as long as the launch of a dozen kernels.
+
+It is a switch of autograd (`torch.autograd.set_multithreading_enabled`). With one device the same nodes run in the same
+order, and issue the same kernels.
+"""
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from ._base import Applies, Context, Lever, Settings, no_gpu
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment
+
+HANDING_OVER_MS: Final = 0.5
+"""Of one backward, at most: seen were 0.25 and 0.5 (docs/benchmarks.md)."""
+
+
+class SingleThreadBackward(Lever):
+    name = "single-thread-backward"
+    meaning = "the backward runs in the thread that calls it, which else hands it over and waits"
+
+    def applies(self, context: Context) -> Applies:
+        facts = context.facts
+        devices = {device for root in facts.roots for device in root.devices}
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU, where the backward runs in the calling thread as it is")
+        if not facts.backwards:
+            return Applies(False, "no backward was seen")
+        if not (facts.roots or facts.optimizers):
+            return Applies(False, "no model and no optimizer was seen")
+        if facts.world > 1:
+            return Applies(False, "several processes exchange gradients while the backward runs")
+        if len(devices) > 1:
+            return Applies(False, "the model lies on more than one device, whose threads run side by side")
+        if context.diagnosis.clock == "device":
+            return Applies(False, "the host runs ahead of the device, which does not wait for the backward to begin")
+        return Applies(True, "each backward is handed over to a thread of autograd's, and waited for")
+
+    def share(self, context: Context) -> float:
+        facts, diagnosis = context.facts, context.diagnosis
+        if diagnosis.clock == "device" or not diagnosis.step_ms:
+            return 0.0
+        backwards = facts.backwards / max(1, facts.optimizer_steps)
+        return min(context.share_of("backward"), HANDING_OVER_MS * max(1.0, backwards) / diagnosis.step_ms)
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        import torch
+        from torch.compiler import is_dynamo_compiling
+
+        run = torch.autograd._engine_run_backward
+        enabled, enable = torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled
+
+        @functools.wraps(run)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or not enabled():
+                return run(*args, **kwargs)
+            enable(False)
+            try:
+                return run(*args, **kwargs)
+            finally:
+                enable(True)
+
+        torch.autograd._engine_run_backward = backward
+
+    def source(self, settings: Settings) -> str:
+        return "with torch.autograd.set_multithreading_enabled(False):\n    loss.backward()"
+
+
+LEVER = SingleThreadBackward()
