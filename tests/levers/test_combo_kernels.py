@@ -19,13 +19,13 @@ def forward_of(parameters: list[Any]) -> Any:
     return wraps[0](SimpleNamespace(parameters=lambda: parameters), len)
 
 
-def test_it_is_on_before_a_model_on_a_device_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "combo_kernels", False)
+def test_it_is_on_before_a_model_on_a_device_is_compiled() -> None:
     assert ORDER < COMPILES
-    assert forward_of([SimpleNamespace(is_cuda=False)]) is len
-    assert not config.combo_kernels
-    assert forward_of([SimpleNamespace(is_cuda=True)]) is len
-    assert config.combo_kernels
+    with config.patch(combo_kernels=False):
+        assert forward_of([SimpleNamespace(is_cuda=False)]) is len
+        assert not config.combo_kernels
+        assert forward_of([SimpleNamespace(is_cuda=True)]) is len
+        assert config.combo_kernels
 
 
 def test_a_torch_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
