@@ -279,10 +279,12 @@ def test_one_pair_without_a_gain_has_no_interval_and_is_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("noise", "speedup", "pairs"), [(0.001, 1.1, 2), (0.05, 1.1, 3), (0.05, 1.6, 2), (0.27, 5.0, 3), (0.27, 14.0, 2)]
+    ("noise", "speedup", "pairs"),
+    [(0.001, 1.1, 2), (0.05, 1.1, 4), (0.05, 1.6, 2), (0.27, 5.0, 3), (0.27, 14.0, 2), (0.2, 1.3, 5), (0.3, 1.05, 3)],
 )
-def test_two_pairs_are_held_back_where_two_will_show_it(noise: float, speedup: float, pairs: int) -> None:
-    """input_bound on an H200, 14 times as fast, once held back three of 50 s and tried nothing for the GPU."""
+def test_as_many_pairs_are_held_back_as_will_show_it(noise: float, speedup: float, pairs: int) -> None:
+    """input_bound on an H200, 14 times as fast, once held back three of 50 s and tried nothing for the GPU. The demo on
+    a busy machine had three pairs for 1.3 times: 1.10, 1.42 and 1.45 prove nothing."""
     budget = Budget(280.0, lambda: 0.0)
     assert budget.held_pairs == 3, "while nothing is known"
     budget.noise = noise

@@ -74,6 +74,7 @@ class Agent:
         self.step_ended: Callable[[int], None] = lambda index: None
         self.look_again: Callable[[], None] = lambda: None
         self.modules_known: Callable[[], bool] = lambda: True
+        self.see_modules: Callable[[bool], None] = lambda seen: None
 
     # where records go
 

@@ -6,7 +6,8 @@ or samples.
 To look at a step costs 0.12 to 0.3 ms (docs/benchmarks.md). That is a tenth of a step of 2 ms, and nothing beside one
 of a second; but what is promised is microseconds a step, however long. What the hooks do in a thin step is to look at
 `Steps.thin` and to call the original, in one Python frame each: code that runs once a step runs with cold caches, and a
-hook then costs 1 to 7 microseconds.
+hook then costs 1 to 7 microseconds. In a loop that trains, models have none then: an evaluation
+begins with `eval()`, or delivers batches while gradients are off, and both are seen.
 
 What ends a step is known where one optimizer does, with closures or without, or several in a cycle, which are expected
 one after the other; or where a step is one forward and nothing trains. Anything else that turns up in a thin step
@@ -143,6 +144,8 @@ class Thin:
             self.order = tuple(self.steps.cycle) if several else ()
             self._begin_stretch()
             self.steps.thin = key
+            if key > 0:
+                self.agent.see_modules(False)
         return look
 
     def _key(self, look: bool) -> int:
@@ -216,6 +219,7 @@ class Thin:
         self.close()
         if self.left <= 0:
             self.steps.thin = 0
+            self.agent.see_modules(True)
         else:
             self._begin_stretch()
         if (self.left > 0 or now >= late_ns) and self._due(now):  # else soon: at the end of the step that is looked at
@@ -259,6 +263,7 @@ class Thin:
         for turn, part in enumerate(parts):
             part.evaluation, part.skipped = (at, turn) in evaluated, (at, turn) in skips
         self._off()
+        self.agent.see_modules(True)
         self.steps.look_again(parts[:-1], beginning)
 
     def _parts(self, turns: list[int]) -> list[Segment]:

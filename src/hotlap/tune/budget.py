@@ -28,9 +28,9 @@ QUIET: Final = 0.01
 """Two runs of the bare command that differ by less than 1% (as a logarithm): the machine is still. Then two ABBA pairs
 are held back for, else three; trials that only say what a lever is worth beside the others are shorter; and the
 baseline may stand in the confirmation."""
-TWO_PAIRS: Final = 8.98
-"""Half of the 95% interval of two pairs, in standard deviations of one: Student's t with one degree of freedom, 12.7 at
-97.5%, over the root of two."""
+HALF_INTERVAL: Final = {2: 8.98, 3: 2.48, 4: 1.59, 5: 1.24, 6: 1.05}
+"""Of so many pairs, half of the 95% interval, in standard deviations of one: Student's t at 97.5%, with a degree of
+freedom less than pairs, over the root of their number."""
 
 
 class BudgetSpent(Exception):
@@ -67,10 +67,12 @@ class Budget:
 
     @property
     def held_pairs(self) -> int:
-        """Those that time is held back for: two, where the gain is so large that they show it, even if they differ as
-        much as the runs of the bare command did."""
-        shown = self.noise is not None and math.log(self.speedup) > TWO_PAIRS * self.noise
-        return FEWEST_PAIRS if shown else self.least_pairs
+        """Those that time is held back for: as many as show the gain, if they differ as much as the runs of the bare
+        command did. Where so small a gain would take more than a handful, the search has to find a larger one."""
+        if self.noise is None:
+            return self.least_pairs
+        gain = math.log(self.speedup)
+        return next((pairs for pairs, half in HALF_INTERVAL.items() if gain > half * self.noise), self.least_pairs)
 
     def left(self) -> float:
         """Seconds."""

@@ -49,7 +49,7 @@ def install(agent: "Agent") -> None:
     finder = Finder(agent)
     finder.look()
     agent.step_ended, agent.look_again = finder.step_ended, finder.look_again
-    agent.modules_known = finder.ready
+    agent.modules_known, agent.see_modules = finder.ready, finder.see
     _patch_eval(agent, finder)
 
 
@@ -59,6 +59,8 @@ def _patch_eval(agent: "Agent", finder: "Finder") -> None:
     @functools.wraps(original)
     def eval(self: Any) -> Any:
         if not is_dynamo_compiling() and get_ident() == guard.live:
+            if finder.hidden:
+                guard.call(FIND, finder.see, True)
             guard.call(FIND, finder.expect_evaluation)
         return original(self)
 
@@ -69,7 +71,7 @@ class Finder:
     """Finds the outermost modules, and wraps each once.
 
     looking: the class is patched. evaluation: only up to the next forward, to tell whether it is of an evaluation.
-    in_vain: the step of the last such look that told nothing.
+    in_vain: the step of the last such look that told nothing. hidden: those of the roots that have no wrapper now.
     """
 
     def __init__(self, agent: "Agent") -> None:
@@ -78,6 +80,8 @@ class Finder:
         self.last_new = 0
         self.in_vain = -IN_VAIN
         self.looking = self.evaluation = False
+        self.roots: list[Root] = []
+        self.hidden: list[Root] = []
         self.patched = self._make_patched()
 
     def look(self, evaluation: bool = False) -> None:
@@ -165,7 +169,19 @@ class Finder:
         if next(iter(module.parameters()), None) is None:
             return
         self.last_new = self.agent.recorder.index
-        Root(self.agent, module).install()
+        root = Root(self.agent, module)
+        root.install()
+        self.roots.append(root)
+
+    def see(self, seen: bool) -> None:
+        """Take the wrappers out of the models, in steps of a training that are not looked at, or put them back."""
+        if not seen:
+            self.roots = [root for root in self.roots if root.module() is not None]
+            self.hidden = [root for root in self.roots if root.hide()]
+        elif self.hidden:
+            for root in self.hidden:
+                root.show()
+            self.hidden = []
 
     def _evaluation(self, module: Any) -> None:
         """A call after `eval`. The module is not wrapped: it may be a part of one that trains, and is then called in
@@ -238,6 +254,7 @@ class Root(Watched):
         "key",
         "levers_in",
         "looks",
+        "observed",
         "random",
     )
 
@@ -252,6 +269,7 @@ class Root(Watched):
         self.forward: Forward = self._own_forward(module)
         self.device = "cpu"
         self.random: Any = None
+        self.observed = Observed(_call, self)
 
     def _own_forward(self, module: Any) -> Forward:
         existing = module.__dict__.get(IMPL)
@@ -269,7 +287,21 @@ class Root(Watched):
     def install(self) -> None:
         """Put the wrapper in the instance."""
         # Into the instance itself: wrappers such as Lightning Fabric's pass attributes on to the module they wrap.
-        self.module().__dict__[IMPL] = Observed(_call, self)
+        self.module().__dict__[IMPL] = self.observed
+
+    def show(self) -> None:
+        """Put it back, unless the script has compiled the module meanwhile."""
+        module = self.module()
+        if module is not None:
+            module.__dict__.setdefault(IMPL, self.observed)
+
+    def hide(self) -> bool:
+        """Take the wrapper out again, if the module is as it was. Returns whether it did."""
+        module = self.module()
+        if not self.own or module.__dict__.get(IMPL) is not self.observed:
+            return False
+        del module.__dict__[IMPL]
+        return True
 
     def seen(self, args: Any, kwargs: Any) -> Any:
         """A call that is looked at, or one inside of something else."""
