@@ -8,23 +8,26 @@ from .test_faults import GRAPHS
 from .test_thin import SOON, thin
 
 ASKED = """
+import sys
 import hotlap.agent.core as core
 
 def recording():
-    import sys
     return bool(getattr(sys.modules["__main__"], "running", ()))
 
-finished, drain = core.Agent._finished, core.Recorder.drain
+def checked(owner, name):
+    original = getattr(owner, name)
 
-def checked(name, original):
     def call(self, *args, **kwargs):
         assert not recording(), name
         return original(self, *args, **kwargs)
-    return call
+    setattr(owner, name, call)
 
-core.Agent._finished, core.Recorder.drain = checked("a step", finished), checked("a question", drain)
+for name in ("_line", "_thin_lines"):
+    checked(core.Recorder, name)
+if "beside" not in sys.argv:
+    checked(core.Agent, "_finished")
 """
-"""An error of hotlap's own where a step ends, or the device is asked, while a graph is recorded."""
+"""An error of hotlap's own where the device is asked what it has done, or a step ends, while a graph is recorded."""
 
 
 def run(runner: Runner, *argv: str, before: str = "", every_step: bool = True) -> Ran:
@@ -57,6 +60,42 @@ def test_what_is_recorded_is_no_step_and_its_replays_are(
     assert {step.kind for step in ran.steps} == {"train"}
     assert recorded_losses(ran.steps) == ran.losses
     assert ran.facts.replayed == replayed
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "updates"),
+    [
+        ("forward", 3 + 9, 3 + 9),
+        ("stale", 3 + 9, 3 + 9),
+        ("beside", 3 + 9, 3 + 9),
+        ("both", 3 + 9 + 1, 2 * (3 + 9 + 1)),
+        ("unrolled", 3 + 9, 3 + 9 * 5),
+        ("dropped", 3 + 9, 3 + 9),
+        ("evaluation", 3 + 9, 3 + 9),
+    ],
+)
+def test_what_else_scripts_do_with_graphs(kind: str, steps: int, updates: int, runner: Runner) -> None:
+    ran = run(runner, kind, "9")
+    assert (len(ran.steps), ran.facts.optimizer_steps) == (steps, updates)
+    assert [step.step for step in ran.steps if step.evaluation] == ([5, 9] if kind == "evaluation" else [])
+    if kind not in {"stale", "both"}:
+        assert recorded_losses(ran.steps) == ran.losses
+
+
+def test_replays_in_a_data_set_are_no_steps(runner: Runner) -> None:
+    ran = run(runner, "data", "40")
+    assert [step.kind for step in ran.steps] == ["inference"] * 40
+
+
+def test_a_thread_that_records_something_is_not_the_one_that_runs_the_model(runner: Runner) -> None:
+    ran = run(runner, "thread", "40")
+    assert [step.kind for step in ran.steps] == ["inference"] * 40
+
+
+def test_updates_and_backwards_of_replays_that_are_not_looked_at(runner: Runner) -> None:
+    ran = run(runner, "unrolled", "80", before=SOON, every_step=False)
+    assert len(thin(ran.steps)) > 15
+    assert ran.facts.optimizer_steps == ran.facts.backwards == 3 + 80 * 5
 
 
 def test_a_replay_of_several_phases_is_charged_to_none_of_them(runner: Runner) -> None:

@@ -393,6 +393,19 @@ def test_a_host_that_issues_many_steps_and_then_waits(tmp_path: Path) -> None:
     assert diagnose(folder_of(tmp_path / "fed", (fed, FACTS))).clock == "host"
 
 
+def test_steps_of_which_the_device_is_not_known_do_not_change_its_pace(tmp_path: Path) -> None:
+    ahead = [step(wall_ms=40.0 if at % 20 == 19 else 1.0, gpu_ms=None if at % 20 == 19 else 25.0) for at in range(400)]
+    found = diagnose(folder_of(tmp_path, (ahead, FACTS)))
+    assert (found.clock, found.step_ms) == ("device", pytest.approx(25.0))
+
+
+def test_times_that_four_steps_share_are_no_sign_of_a_queue(tmp_path: Path) -> None:
+    """Of very short steps the device is asked at each fourth; a loader of four workers may stall as often."""
+    lines = [step(wall_ms=17.0 if at % 4 == 3 else 1.0, gpu_ms=5.0, backlog_ms=0.1) for at in range(400)]
+    found = diagnose(folder_of(tmp_path, (lines, FACTS)))
+    assert (found.clock, found.step_ms) == ("host", pytest.approx(5.0))
+
+
 def test_replays_of_the_scripts_own_graphs(tmp_path: Path) -> None:
     facts = msgspec.structs.replace(FACTS, replayed=("forward", "backward", "optimizer"))
     found = diagnose(folder_of(tmp_path, (steps(host=phases(other=10.0), device=phases(other=10.0)), facts)))

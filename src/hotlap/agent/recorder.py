@@ -77,6 +77,8 @@ class Recorder:
         self.host_anchor: int | None = None
         self.device_ms = 0.0
         self.least_lag = 0.0
+        self.may_ask: Callable[[], bool] = lambda: True
+        """Whether the device may be asked now."""
 
     def add(self, segment: Segment) -> None:
         """Take a finished step."""
@@ -90,6 +92,8 @@ class Recorder:
 
     def drain(self, wait: bool = False) -> None:
         """Write the steps the device has finished; with `wait` (at the end of the process) all of them."""
+        if not (wait or self.may_ask()):
+            return
         lines: list[str] = []
         since = time.time() - time.perf_counter_ns() / 1e9
         while self.waiting:

@@ -39,6 +39,41 @@ def period(order: list[int]) -> int:
     return 0
 
 
+class Recorded:
+    """What is in a CUDA graph: phases of which there is something, how many backwards, and the optimizers that step in
+    it, in order. evaluation: a forward without gradients of a module in eval mode."""
+
+    __slots__ = ("backwards", "evaluation", "phases", "updates")
+
+    def __init__(self) -> None:
+        self.phases: set[int] = set()
+        self.backwards = 0
+        self.updates: list[int] = []
+        self.evaluation = False
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one optimizer steps in it."""
+        return len(set(self.updates)) > 1
+
+    @property
+    def key(self) -> int:
+        """In place of an optimizer's: that of the one that steps in it, or one of all those."""
+        return abs(hash(frozenset(self.updates))) + 1 if self.several else next(iter(self.updates), 0)
+
+    def forward(self, evaluation: bool) -> None:
+        self.phases.add(FORWARD)
+        self.evaluation |= evaluation
+
+    def backward(self) -> None:
+        self.phases.add(BACKWARD)
+        self.backwards += 1
+
+    def update(self, optimizer: int) -> None:
+        self.phases.add(OPTIMIZER)
+        self.updates.append(optimizer)
+
+
 class Hot:
     """What the hooks look at in every step, in few cache lines: slots of a base class lie before those of its own."""
 
@@ -109,8 +144,8 @@ class Steps(Hot):
         self.row_root: int | None = None
         self.last_row_root: int | None = None
         self.samples_from = "none"
-        self.recording: set[int] | None = None
-        """Of what phases there is something in the CUDA graph that the script records now."""
+        self.recording: Recorded | None = None
+        """What is in the CUDA graph that is recorded now."""
         self.replayed: set[int] = set()
         """Of what phases there was something in those that were replayed and hold more than one."""
         self.nested = False
@@ -300,44 +335,45 @@ class Steps(Hot):
 
     # CUDA graphs of the script's own
 
-    def recording_begin(self) -> None:
-        """Nothing of what comes runs. In a forward no hook does anything."""
-        self.recording, self.in_forward = set(), 1
-
-    def recording_end(self) -> frozenset[int]:
-        """Of what phases there is something in the graph."""
-        held, self.recording, self.in_forward = frozenset(self.recording or ()), None, 0
-        return held
-
-    def replay_ends_step(self, held: frozenset[int]) -> bool:
+    def replay_ends_step(self, held: Recorded) -> bool:
         """Whether the replay of a graph is the end of a step, or a step."""
-        return OPTIMIZER in held or (FORWARD in held and self.infers)
+        return bool(held.updates) or (FORWARD in held.phases and self.infers)
 
-    def replay_begin(self, held: frozenset[int]) -> None:
+    def replay_begin(self, held: Recorded) -> None:
         """What holds several phases is one piece, and none of them."""
         if self.step_depth:
             self._drop_failed_step()
         if self.manual_open:
             self._manual_boundary()
         self.forward_seen = True
-        self.timeline.enter(min(held) if len(held) == 1 else OTHER)
+        if held.evaluation and not self.infers:
+            self.timeline.segment.evaluation = True
+        self.timeline.enter(min(held.phases) if len(held.phases) == 1 else OTHER)
 
-    def replay_end(self, graph: int, held: frozenset[int]) -> None:
+    def replay_end(self, held: Recorded) -> None:
         infers = self.infers
         self.timeline.leave()
-        if BACKWARD in held:
-            self.backwards += 1
-            self.backwards_since_step += 1
+        if held.backwards:
+            self.backwards += held.backwards
+            self.backwards_since_step += held.backwards
             self.manual_open = True
-        if len(held) > 1:
-            self.replayed |= held
+        if len(held.phases) > 1:
+            self.replayed |= held.phases
         if not self.replay_ends_step(held):
             return
-        if infers and OPTIMIZER not in held:
+        if infers and not held.updates:
             self.emit(self.timeline.take(), "inference")
         else:
-            self.optimizer_steps += 1
-            self.optimizer_boundary(graph)
+            self.optimizer_steps += len(held.updates)
+            if held.several and not self.held:
+                self.cycle = [held.key]  # one replay is a turn of all of them
+            self.optimizer_boundary(held.key)
+
+    def replayed_thin(self, held: Recorded) -> None:
+        """The same of a replay in a step that is not looked at; its end is noted apart."""
+        self.backwards += held.backwards
+        self.backwards_since_step += held.backwards
+        self.optimizer_steps += max(0, len(held.updates) - 1)
 
     # interruptions
 

@@ -22,7 +22,7 @@ KEEPS_UP = 0.9
 """Where the host's time is less than this of the device's over the same steps, the host runs ahead of the device."""
 BURST, EVEN = 0.5, 0.9
 """So does a host whose typical step takes less than BURST of its mean, where the device's takes EVEN of its mean: it
-issues many steps at once, and then waits for a value of the last."""
+issues many steps at once, which are then queued, and waits for a value of the last."""
 MOSTLY = 0.9
 """Of the steps must be known what they took on the device. (Of the last few of a run it never is.)"""
 
@@ -49,18 +49,25 @@ class SteadySteps:
         Its clock then shows how long issuing takes, and only the device's how long a step does. Where the two keep pace
         they show the same over many steps.
         """
-        known = [(step.wall_ms, step.gpu_ms) for step in self.steps if step.gpu_ms is not None]
+        known = [step.gpu_ms for step in self.steps if step.gpu_ms is not None]
         if not known or len(known) < MOSTLY * len(self.steps):
             return False
-        walls, device = [wall for wall, _ in known], [gpu for _, gpu in known]
-        bursts = median(walls) < BURST * fmean(walls) and median(device) >= EVEN * fmean(device)
-        return bursts or sum(walls) < KEEPS_UP * sum(device)
+        walls = [step.wall_ms for step in self.steps]
+        return fmean(walls) < KEEPS_UP * fmean(known) or self._bursts(walls, known)
+
+    def _bursts(self, walls: list[float], device: list[float]) -> bool:
+        queued = [step.backlog_ms for step in self.steps if step.backlog_ms is not None]
+        if not queued or median(queued) <= median(device):
+            return False
+        return median(walls) < BURST * fmean(walls) and median(device) >= EVEN * fmean(device)
 
     @property
     def times(self) -> list[float]:
         """Ms of each step: on the host's clock, on the device's where the host runs ahead."""
-        clock = self.clock
-        return [on_clock(step, clock) for step in self.steps]
+        if not self.host_ahead:
+            return [step.wall_ms for step in self.steps]
+        typical = median(step.gpu_ms for step in self.steps if step.gpu_ms is not None)
+        return [typical if step.gpu_ms is None else step.gpu_ms for step in self.steps]
 
     @property
     def clock(self) -> Clock:

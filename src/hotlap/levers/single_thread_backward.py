@@ -29,8 +29,8 @@ class SingleThreadBackward(Lever):
             return Applies(False, "the model runs on the CPU, where the backward runs in the calling thread as it is")
         if not facts.backwards:
             return Applies(False, "no backward was seen")
-        if not (facts.roots or facts.optimizers):
-            return Applies(False, "no model and no optimizer was seen")
+        if not (facts.optimizers and facts.optimizer_steps):  # in autograd's thread they may step unseen
+            return Applies(False, "no optimizer was seen to step")
         if facts.world > 1:
             return Applies(False, "several processes exchange gradients while the backward runs")
         if len(devices) > 1:

@@ -1,10 +1,13 @@
 """CUDA graphs that a script records itself, on a device that is made up: what is recorded runs, and its replay is work of
 the script's own, in which no hook has a part."""
 
+import gc
 import sys
+import threading
 
 import torch
 from common import batches, end, net, said
+from torch import nn
 
 kind, replays = sys.argv[1], int(sys.argv[2])
 base = torch.cuda.CUDAGraph.__mro__[1]
@@ -71,6 +74,35 @@ def infer():
         return model(next(every)[0]).sum()
 
 
+class Samples(torch.utils.data.Dataset):
+    """Each passes a model that was recorded."""
+
+    def __init__(self, count):
+        self.graph = None
+        self.count = count
+
+    def __len__(self):
+        return 4 * self.count
+
+    def __getitem__(self, index):
+        if self.graph is None:
+            self.graph = recorded(infer, lambda: None)
+        self.graph.replay()
+        return torch.ones(4)
+
+
+if kind in {"data", "thread"}:
+    model.eval()
+    loader = torch.utils.data.DataLoader(Samples(replays), 4) if kind == "data" else torch.ones(replays, 6, 4)
+    if kind == "thread":
+        thread = threading.Thread(target=recorded, args=(lambda: None, None))
+        thread.start()
+        thread.join()
+    with torch.no_grad():
+        for x in loader:
+            print("out", model(x).sum().item())
+    end(model)
+    sys.exit()
 if kind == "infer":
     model.eval()
     for _ in range(3):
@@ -97,7 +129,7 @@ class Recording(torch.optim.SGD):
 
 
 optimizer = (Recording if kind == "inside" else torch.optim.SGD)(model.parameters(), lr=0.01)
-second = torch.optim.SGD(other.parameters(), lr=0.01) if kind == "two" else None
+second = torch.optim.SGD(other.parameters(), lr=0.01) if kind in {"two", "both"} else None
 
 
 def step(model=model, optimizer=optimizer):
@@ -107,7 +139,18 @@ def step(model=model, optimizer=optimizer):
     return loss
 
 
+def together():
+    optimizer.zero_grad()
+    second.zero_grad()
+    gradients()
+    optimizer.step()
+    second.step()
+
+
 for _ in range(3):
+    if kind == "both":
+        together()
+        continue
     if kind == "two":
         said(step())
     said(step(other, second) if kind == "two" else step())
@@ -131,6 +174,81 @@ elif kind in {"failed", "refused"}:
         print(error)
     for _ in range(replays):
         said(step())
+elif kind == "forward":
+
+    class Whole(nn.Module):
+        """The model of a library whose forward is a step."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+            self.graph = recorded(step, lambda: shrink(model))
+
+        def forward(self):
+            self.graph.replay()
+
+    whole = Whole()
+    for _ in range(replays):
+        whole()
+elif kind == "stale":
+
+    def fails(*_):
+        raise torch.OutOfMemoryError("no memory today")
+
+    handle = optimizer.register_step_pre_hook(fails)
+    try:
+        step()
+    except torch.OutOfMemoryError as error:
+        print(error)
+    handle.remove()
+    graph = recorded(step, lambda: shrink(model))
+    for _ in range(replays):
+        graph.replay()
+elif kind == "beside":
+    begun, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=recorded, args=(lambda: (begun.set(), done.wait()), None))
+    thread.start()
+    begun.wait()
+    for at in range(replays):
+        if at == 4:
+            done.set()
+            thread.join()
+        said(step())
+elif kind == "both":
+    graphs = [recorded(together, lambda: shrink(model)) for _ in range(3)]
+    for at in range(replays):
+        graphs[at % 3].replay()
+    together()
+elif kind == "unrolled":
+    graph = recorded(lambda: [step() for _ in range(5)], lambda: shrink(model))
+    for _ in range(replays):
+        graph.replay()
+elif kind == "dropped":
+
+    class Freed(Graph):
+        def __del__(self):
+            running.remove(id(self))
+            print("freed")
+
+    base.capture_begin = lambda graph, **_: running.append(id(graph))
+    graph = Freed(None)
+    graph.capture_begin()
+    del graph
+    gc.collect()
+    for _ in range(replays):
+        said(step())
+elif kind == "evaluation":
+
+    def evaluate():
+        model.eval()
+        infer()
+        model.train()
+
+    graph = recorded(evaluate, lambda: None)
+    for at in range(replays):
+        said(step())
+        if at % 4 == 1:
+            graph.replay()
 else:
     graph = recorded(step, lambda: shrink(model))
     for _ in range(replays):

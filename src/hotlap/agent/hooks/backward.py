@@ -14,7 +14,6 @@ from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 from ..steps import UNUSED_OPTIMIZER_BACKWARDS
-from ..timeline import BACKWARD
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -48,7 +47,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
         if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
             return original(t_outputs, *args, **kwargs)
         if steps.recording is not None:
-            steps.recording.add(BACKWARD)
+            steps.recording.backward()
             return original(t_outputs, *args, **kwargs)
         if steps.thin > 0 and steps.on_stack():
             steps.backwards_since_step = 0  # these are of a closure: an update ends them, however many they are
@@ -87,7 +86,8 @@ def _patch_scale(agent: "Agent") -> None:
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
-        if not agent.steps.thin and isinstance(outputs, torch.Tensor) and agent.mine():
+        quiet = agent.steps.thin or agent.steps.recording is not None
+        if not quiet and isinstance(outputs, torch.Tensor) and agent.mine():
             agent.guard.call(SCALE, agent.script.scaled, scaled, outputs)
         return scaled
 

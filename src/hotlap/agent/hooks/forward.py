@@ -25,7 +25,6 @@ from ..guard import hook
 from ..probe import leaves, nudge, random_state, redraw
 from ..seams import Forward
 from ..steps import INFERENCE
-from ..timeline import FORWARD
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -157,8 +156,8 @@ class Finder:
     def found(self, module: Any) -> None:
         """A call: wrap the module if it is an outermost one (of the loop, not of a checkpoint or a data set)."""
         steps = self.agent.steps
-        if steps.recording is not None:
-            steps.recording.add(FORWARD)
+        if steps.recording is not None and not steps.in_data:
+            steps.recording.forward(not is_grad_enabled() and not module.training)
         if steps.in_forward or steps.in_backward or steps.in_data:
             return
         if self.evaluation:
@@ -307,8 +306,8 @@ class Root(Watched):
         """A call that is looked at, or one inside of something else."""
         steps, guard = self.steps, self.guard
         inside = steps.in_forward or steps.in_backward or steps.in_data
-        if steps.recording is not None:
-            steps.recording.add(FORWARD)
+        if steps.recording is not None and not steps.in_data:
+            steps.recording.forward(not is_grad_enabled() and not self.module().training)
         if inside or not (get_ident() == guard.live or self.agent.mine()) or _get_tracing_state() is not None:
             return self.forward(*args, **kwargs)
         training = is_grad_enabled()

@@ -1,24 +1,24 @@
 """CUDA graphs that the script records itself.
 
 While a stream is recorded, a question to the device (whether it has passed an event, say) ends the recording, and with
-it the job; and what runs then is no step. So the hooks are told, and do nothing but to note what is in the graph.
-A replay runs none of the code that they watch. That of a graph which holds an update is a step, as `Optimizer.step` is;
-so is that of one which holds a forward, in a process that trains nothing.
+it the job; that holds for questions of other threads as well. And what runs then is no step. So the hooks are told, and
+do nothing but to note what is in the graph. A replay runs none of the code that they watch. That of a graph which holds
+an update is a step, as `Optimizer.step` is; so is that of one which holds a forward, in a process that trains nothing.
 
-What is recorded inside of a forward, a backward or an update is not the script's: levers, the compiler and
-`make_graphed_callables` replay it there too.
+What is recorded inside of a forward, a backward or an update is muted too, but without an update in it its replays are
+parts of those: levers, the compiler and `make_graphed_callables` record and replay there.
 """
 
 import functools
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ..guard import hook
-from ..steps import INFERENCE
+from ..steps import INFERENCE, Recorded
 from ..timeline import FORWARD
 
 if TYPE_CHECKING:
@@ -30,8 +30,16 @@ BEGIN, END, REPLAY, REPLAYED = (
     hook("graph_replay"),
     hook("graph_replayed"),
 )
-Held = frozenset[int]
-"""The phases of which a graph holds something."""
+
+
+class Running(NamedTuple):
+    """A recording of the thread that trains. outer: it is not inside of anything; claimed: this thread was not known
+    to be the one; before: what the hooks were told before."""
+
+    graph: Any
+    outer: bool
+    claimed: bool
+    before: tuple[Recorded | None, int]
 
 
 def install(agent: "Agent") -> None:
@@ -40,12 +48,14 @@ def install(agent: "Agent") -> None:
 
 
 class Graphs:
-    """Those that were recorded where hooks could see it. running: the one that is being recorded."""
+    """known: those that were recorded where hooks could see it, and what is in them. open: those that are recorded now,
+    in any thread. running: of these, that of the thread that trains."""
 
     def __init__(self, agent: "Agent") -> None:
         self.agent = agent
-        self.known: dict[int, tuple[Callable[[], Any], Held]] = {}
-        self.running: Any = None
+        self.known: dict[int, tuple[Callable[[], Any], Recorded]] = {}
+        self.open: dict[int, Any] = {}
+        self.running: Running | None = None
         guard = agent.guard
         self.begun, self.ended = guard.around(BEGIN, self._begin), guard.around(END, self._end)
         self.replays, self.replayed = guard.around(REPLAY, self._replay), guard.around(REPLAYED, self._replayed)
@@ -54,17 +64,16 @@ class Graphs:
         kind.capture_begin = self._capture_begin(kind.capture_begin)
         kind.capture_end = self._capture_end(kind.capture_end)
         kind.replay = self._around_replay(kind.replay)
+        self.agent.recorder.may_ask = lambda: not self.open
 
     def _capture_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (get_ident() == self.agent.guard.live or self.agent.mine()) or self._inside():
-                return original(graph, *args, **kwargs)
             self.begun(graph)
             try:
                 return original(graph, *args, **kwargs)
             except BaseException:
-                self.ended(graph, False)
+                self.ended(id(graph), None)
                 raise
 
         return capture_begin
@@ -72,14 +81,13 @@ class Graphs:
     def _capture_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def capture_end(graph: Any) -> Any:
-            done = False
+            done = None
             try:
                 result = original(graph)
-                done = True
+                done = graph
                 return result
             finally:
-                if graph is self.running:
-                    self.ended(graph, done)
+                self.ended(id(graph), done)
 
         return capture_end
 
@@ -89,12 +97,15 @@ class Graphs:
         @functools.wraps(original)
         def replay(graph: Any) -> Any:
             held = self._held(graph) if self.known and get_ident() == guard.live else None
-            if held is None or self._inside():
+            if held is None or (self._inside() and not held.updates):
                 return original(graph)
             if steps.thin:
-                expected = steps.thin == id(graph) or (steps.thin == INFERENCE and FORWARD in held)
+                expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
                 if expected or not steps.replay_ends_step(held):
                     result = original(graph)
+                    steps.replayed_thin(held)
+                    if held.evaluation and not expected:
+                        thin.evaluating()
                     if expected:
                         thin.lapped()
                     return result
@@ -103,38 +114,63 @@ class Graphs:
                 return original(graph)
             finally:
                 if get_ident() == guard.live:
-                    self.replayed(graph, held)
+                    self.replayed(held)
 
         return replay
 
-    def _held(self, graph: Any) -> Held | None:
+    def _held(self, graph: Any) -> Recorded | None:
         found = self.known.get(id(graph))
         return found[1] if found is not None and found[0]() is graph else None
 
     def _inside(self) -> bool:
         steps = self.agent.steps
-        return bool(steps.in_forward or steps.in_backward or steps.step_depth or (steps.thin > 0 and steps.on_stack()))
+        if steps.in_forward or steps.in_backward or steps.in_data:
+            return True
+        return (steps.step_depth > 0 or steps.thin > 0) and steps.on_stack() > 0
 
     # under the guard
 
     def _begin(self, graph: Any) -> None:
-        self.agent.thin.leave()
-        self.running = graph
-        self.agent.steps.recording_begin()
+        # Where a script drops a graph that it did not end, it is over with that.
+        self.open[id(graph)] = weakref.ref(graph, functools.partial(self._dropped, id(graph)))
+        agent, guard, steps = self.agent, self.agent.guard, self.agent.steps
+        claimed = guard.live is None
+        if self.running is not None or not (get_ident() == guard.live or agent.mine()):
+            return
+        outer = not self._inside()
+        if outer:
+            agent.thin.leave()
+        self.running = Running(id(graph), outer, claimed, (steps.recording, steps.in_forward))
+        steps.recording = Recorded()
+        if outer:
+            steps.in_forward = 1  # in a forward no hook does anything
 
-    def _end(self, graph: Any, done: bool) -> None:
+    def _dropped(self, key: int, _: Any) -> None:
+        if self.agent.guard.on:
+            self.ended(key, None)
+
+    def _end(self, key: int, done: Any) -> None:
+        """done: the graph, where it was recorded to the end."""
+        self.open.pop(key, None)
+        running, agent = self.running, self.agent
+        if running is None or running.graph != key:
+            return
         self.running = None
-        held = self.agent.steps.recording_end()
-        self.known = {key: known for key, known in self.known.items() if known[0]() not in {None, graph}}
-        if done and held:
-            self.known[id(graph)] = weakref.ref(graph), held
+        held = agent.steps.recording
+        agent.steps.recording, agent.steps.in_forward = running.before
+        assert held is not None, "it was begun"
+        self.known = {at: known for at, known in self.known.items() if at != key and known[0]() is not None}
+        if done is not None and held.phases and (running.outer or held.updates):
+            self.known[key] = weakref.ref(done), held
+        if running.claimed and not held.phases and not agent.begun and agent.guard.on:
+            agent.guard.live = agent.thread = None  # whoever records something else may not be the one that trains
 
-    def _replay(self, held: Held) -> None:
+    def _replay(self, held: Recorded) -> None:
         if not self.agent.begun:
             self.agent.begin()
         if self.agent.steps.thin:
             self.agent.thin.leave()
         self.agent.steps.replay_begin(held)
 
-    def _replayed(self, graph: Any, held: Held) -> None:
-        self.agent.steps.replay_end(id(graph), held)
+    def _replayed(self, held: Recorded) -> None:
+        self.agent.steps.replay_end(held)

@@ -10,7 +10,6 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as module
 
 from ..guard import hook
-from ..timeline import OPTIMIZER
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -52,7 +51,7 @@ def install(agent: "Agent") -> None:
 
     def end(optimizer: Any) -> None:
         if steps.recording is not None:
-            steps.recording.add(OPTIMIZER)
+            steps.recording.update(id(optimizer))
             return
         key = id(optimizer)
         if steps.optimizer_end(key):
