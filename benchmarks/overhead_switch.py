@@ -82,9 +82,10 @@ class Switch:
             self.on = not self.on
             if self.on:
                 for model, observer in zip(self.models, self.observers, strict=True):
-                    model.__dict__[FORWARD] = observer
-            else:
-                self.observers = [model.__dict__.pop(FORWARD) for model in self.models]
+                    if observer is not None:
+                        model.__dict__[FORWARD] = observer
+            else:  # in steps that are not looked at they have none
+                self.observers = [model.__dict__.pop(FORWARD, None) for model in self.models]
         self._read()
 
     def added_us(self) -> dict[str, dict[str, list[float]]]:

@@ -403,7 +403,7 @@ def test_times_that_four_steps_share_are_no_sign_of_a_queue(tmp_path: Path) -> N
     """Of very short steps the device is asked at each fourth; a loader of four workers may stall as often."""
     lines = [step(wall_ms=17.0 if at % 4 == 3 else 1.0, gpu_ms=5.0, backlog_ms=0.1) for at in range(400)]
     found = diagnose(folder_of(tmp_path, (lines, FACTS)))
-    assert (found.clock, found.step_ms) == ("host", pytest.approx(5.0))
+    assert (found.clock, found.step_ms) == ("host", pytest.approx(5.0, rel=0.05))
 
 
 def test_replays_of_the_scripts_own_graphs(tmp_path: Path) -> None:
