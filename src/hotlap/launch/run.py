@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -132,8 +133,8 @@ def run_apart(
     begun = time.monotonic()
     with (request.folder / "output.txt").open("wb") as output:
         session_file = request.folder.resolve() / "session.json"
-        process = start(request.command, request.session(), session_file, request.variables, output, request.cwd)
-        ended = supervise.wait_apart(process, timeout_s, watch, least_free_gib)
+        begin = partial(start, request.command, request.session(), session_file, request.variables, output, request.cwd)
+        ended = supervise.wait_apart(begin, timeout_s, watch, least_free_gib)
     status: Status = "finished" if ended.code == 0 else "failed"
     if ended.timed_out:
         status = "timeout"

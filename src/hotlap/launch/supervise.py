@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
@@ -91,13 +92,29 @@ def wait_in_foreground(process: Started) -> Ended:
     return _ended(code, interrupted=bool(noted))
 
 
+@contextlib.contextmanager
+def interrupted_after() -> Iterator[None]:
+    """Ctrl-C that comes in here raises KeyboardInterrupt at the end: what is being started is known by then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if noted:
+        raise KeyboardInterrupt
+
+
 def wait_apart(
-    process: "subprocess.Popen[bytes]",
+    start: Callable[[], "subprocess.Popen[bytes]"],
     timeout_s: float,
     watch: Callable[[], None] | None = None,
     least_free_gib: float = 0.0,
 ) -> Ended:
-    """Wait for a command started in a session of its own, at most `timeout_s`; then end what is left of it.
+    """Start a command in a session of its own, wait for it at most `timeout_s`, and end what is left of it.
 
     watch is called about ten times a second (progress). The command is ended early if free memory falls under
     `least_free_gib`. KeyboardInterrupt passes through after everything was ended.
@@ -107,7 +124,10 @@ def wait_apart(
     timed_out = starved = False
     family: dict[int, psutil.Process] = {}
     looked = 0.0
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with interrupted_after():
+            process = start()
         while process.poll() is None:
             now = time.monotonic()
             if now >= deadline:
@@ -123,8 +143,9 @@ def wait_apart(
                 watch()
             time.sleep(POLL_S)
     finally:
-        end_family(process, family)
-        _end_orphans(before)
+        if process is not None:
+            end_family(process, family)
+            _end_orphans(before)
     ended = _ended(process.returncode)
     return ended._replace(timed_out=timed_out, out_of_memory=starved)
 
