@@ -676,3 +676,41 @@ def test_a_number_that_was_too_small_is_enlarged_where_that_wins(tune: Tune, wit
     assert machine.tries()[:2] == ["a + w", "w"] or machine.tries()[:2] == ["w + a", "w"]
     assert {one.lever: one.settings for one in found.kept} == {"w": {"n": in_use}, "a": {}}
     assert "w" not in found.dropped
+
+
+# levers that need others
+
+
+def _crowded(uses: Uses) -> float:
+    """Workers that take the cores of the model's threads."""
+    return (60.0 if "threads" in uses else 105.0) if "workers" in uses else 100.0
+
+
+def test_a_lever_that_wins_nothing_is_tried_beside_what_may_help_it(tune: Tune) -> None:
+    """Seen on a CPU with two cores: two workers 0.92 times, with one thread for the model 1.7 times."""
+    workers, threads = single("workers", 0.8, helped_by=("threads", "absent")), FakeLever("threads", 0.001)
+    found, machine = tune([workers, threads], _crowded)
+    assert kept(found) == ["workers", "threads"] and found.speedup == pytest.approx(100 / 60)
+    assert machine.tries()[:2] == ["workers", "workers + threads"]
+    assert not {"workers", "threads"} & found.dropped.keys()
+
+
+def test_no_help_is_asked_for_what_wins_crashes_or_has_none(tune: Tune) -> None:
+    threads = FakeLever("threads", 0.001)
+    found, machine = tune([single("workers", 0.8, helped_by=("threads",)), threads], factors(workers=0.5))
+    assert kept(found) == ["workers"] and "workers + threads" not in machine.tries()
+    found, machine = tune([single("workers", 0.8), threads], _crowded)
+    assert not kept(found) and "workers + threads" not in machine.tries()
+    found, machine = tune(
+        [single("workers", 0.8, helped_by=("threads",)), threads],
+        _crowded,
+        outcome=lambda uses: ("crashed", "x") if "workers" in uses else ("measured", ""),
+    )
+    assert not kept(found) and "workers + threads" not in machine.tries()
+
+
+def test_help_that_does_not_help(tune: Tune) -> None:
+    workers, threads = single("workers", 0.8, helped_by=("threads",)), FakeLever("threads", 0.001)
+    found, machine = tune([workers, threads], factors(workers=1.2))
+    assert not kept(found) and machine.tries().count("workers + threads") == 1
+    assert found.dropped["workers"].ratio == pytest.approx(1 / 1.2)

@@ -75,6 +75,7 @@ class Lever:
     number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.
     late: it wins nothing before the second epoch, so levers that win from the first step on are tried before it.
     measures_output: it changes what the model returns, and says by how much (`Seams.measured`).
+    helped_by: levers beside which it may win where it won nothing by itself; it is then tried once more with them.
     """
 
     name: ClassVar[str]
@@ -87,6 +88,7 @@ class Lever:
     resizes_step: ClassVar[bool] = False
     late: ClassVar[bool] = False
     measures_output: ClassVar[bool] = False
+    helped_by: ClassVar[tuple[str, ...]] = ()
 
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""

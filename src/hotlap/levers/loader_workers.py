@@ -33,6 +33,7 @@ class LoaderWorkers(Lever):
     meaning = "batches are made by worker processes while the model computes"
     risk = "exact"
     redraws = True
+    helped_by = ("cpu-threads",)  # on a CPU they and the threads of the model else wait for a core in turn
 
     def applies(self, context: Context) -> Applies:
         loader = context.training_loader

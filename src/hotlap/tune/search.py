@@ -280,7 +280,26 @@ class Search:
         while ordered := candidates(state, tried):
             group = together(state, ordered)
             tried |= {(one.lever.name, state.best.diagnosis.bound) for one in group}
-            try_together(state, group)
+            if not try_together(state, group) and len(group) == 1:
+                self._with_help(group[0])
+
+    def _with_help(self, one: Candidate) -> None:
+        """A lever that ran and won nothing, once more beside those that may help it."""
+        state, incumbent = self.state, self.state.best
+        dropped = state.found.dropped.get(one.lever.name)
+        if dropped is None or dropped.ratio is None:
+            return
+        context = state.context(incumbent, {**state.context(incumbent).active, one.lever.name: one.variants[0]})
+        helping = [state.levers[name] for name in one.lever.helped_by if name in state.levers]
+        free = [lever for lever in helping if lever.name not in context.active and lever.name not in state.refused]
+        helpers = [predict(state, lever, context) for lever in free if excluded(state, lever, context) is None]
+        group = [one, *(helper for helper in helpers if helper.variants)]
+        if len(group) == 1:
+            return
+        success, _ = try_uses(state, incumbent, [each.use for each in group], [None] * len(group))
+        if success is not None:
+            state.refused -= {each.lever.name for each in group}
+            keep(state, incumbent, success, group)
 
     def exchange(self) -> None:
         """Levers that one in use excludes get a chance in its place, if they promise as much: the two that do most."""
