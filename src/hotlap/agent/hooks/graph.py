@@ -70,11 +70,14 @@ class Graphs:
         @functools.wraps(original)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
             self.begun(graph)
+            begun = False
             try:
-                return original(graph, *args, **kwargs)
-            except BaseException:
-                self.ended(id(graph), None)
-                raise
+                result = original(graph, *args, **kwargs)
+                begun = True
+                return result
+            finally:
+                if not begun:
+                    self.ended(id(graph), None)
 
         return capture_begin
 
