@@ -120,9 +120,9 @@ def patch(reads: "EarlyReads", device: Any) -> None:
         return move
 
     @functools.wraps(replay)
-    def replayed(self: Any) -> None:
+    def replayed(self: Any, *args: Any, **kwargs: Any) -> Any:
         reads.forget()
-        replay(self)
+        return replay(self, *args, **kwargs)
 
     torch.autograd._engine_run_backward = backward
     torch.cuda.CUDAGraph.replay = replayed

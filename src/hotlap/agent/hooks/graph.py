@@ -83,10 +83,10 @@ class Graphs:
 
     def _capture_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def capture_end(graph: Any) -> Any:
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
             done = None
             try:
-                result = original(graph)
+                result = original(graph, *args, **kwargs)
                 done = graph
                 return result
             finally:
@@ -98,14 +98,14 @@ class Graphs:
         steps, guard, thin = self.agent.steps, self.agent.guard, self.agent.thin
 
         @functools.wraps(original)
-        def replay(graph: Any) -> Any:
+        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
             held = self._held(graph) if self.known and get_ident() == guard.live else None
             if held is None or (self._inside() and not held.updates):
-                return original(graph)
+                return original(graph, *args, **kwargs)
             if steps.thin:
                 expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
                 if expected or not steps.replay_ends_step(held):
-                    result = original(graph)
+                    result = original(graph, *args, **kwargs)
                     steps.replayed_thin(held)
                     if held.evaluation and not expected:
                         thin.evaluating()
@@ -114,7 +114,7 @@ class Graphs:
                     return result
             self.replays(held)
             try:
-                return original(graph)
+                return original(graph, *args, **kwargs)
             finally:
                 if get_ident() == guard.live:
                     self.replayed(held)
