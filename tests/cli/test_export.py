@@ -95,6 +95,7 @@ def test_probed_steps_have_a_loss_and_no_times() -> None:
     assert scalars(step(1, 0, probe=True), "host") == {"loss": 1.0}
     found = scalars(step(0, 1, gpu_ms=7.5), "host")
     assert scalars(step(0, 1, gpu_ms=7.5), "device")["step_ms"] == 7.5
+    assert not {"step_ms", "samples_per_s"} & scalars(step(0, 1), "device").keys(), "the host's may be that of a wait"
     assert found["step_ms"] == 9.0 and found["gpu_step_ms"] == 7.5 and found["phase/data_ms"] == 2.0
     assert found["samples_per_s"] == 16 / 0.009 and "phase/h2d_ms" not in found and "gpu_phase/data_ms" not in found
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.diagnose.diagnose import read_ranks
 from hotlap.diagnose.gather import MOST_SAMPLES, gather, snippet
 from hotlap.diagnose.series import fences, marked, series, thinned
 from hotlap.diagnose.steps import steady_steps
@@ -47,6 +48,18 @@ def test_device_clock_where_the_host_runs_ahead(tmp_path: Path) -> None:
     (found,) = series(tmp_path, 4000)
     assert found.clock == "device" and found.ms[1] == 10.0 and found.other_ms[1] == 2.0
     assert (found.mark[0], found.mark[40], found.outliers) == ("warm-up", "outlier", 1)
+
+
+def test_steps_that_the_device_clock_does_not_know_are_left_out(tmp_path: Path) -> None:
+    """The host's times of these are those of waits for many steps, or of issuing."""
+    known = [step(n, 2.0, gpu_ms=None if n in {1, 40, 59} else 10.0) for n in range(60)]
+    write_steps(tmp_path / "rank-0", known)
+    (found,) = series(tmp_path, 4000)
+    assert found.clock == "device" and set(found.ms) == {10.0}
+    assert found.step == tuple(n for n in range(60) if n not in {1, 40, 59})
+    (steady,) = read_ranks(tmp_path)
+    assert found.mark.count("warm-up") == sum(n not in {1, 40, 59} for n in range(steady.steady.warmup))
+    assert found.outliers == 0
 
 
 def test_even_steps_have_no_outliers_by_rounding() -> None:

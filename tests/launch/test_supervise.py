@@ -46,6 +46,12 @@ def test_an_interruption_while_it_starts_ends_it() -> None:
     assert started[0].returncode == -signal.SIGTERM
 
 
+def test_an_interruption_of_what_fails_to_start_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupted_after():
+        os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError("planted")
+
+
 def test_what_fails_to_start_tells_why_and_interruptions_work_after_it() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ValueError, match="planted"), interrupted_after():

@@ -6,8 +6,8 @@ or samples.
 To look at a step costs 0.12 to 0.3 ms (docs/benchmarks.md). That is a tenth of a step of 2 ms, and nothing beside one
 of a second; but what is promised is microseconds a step, however long. What the hooks do in a thin step is to look at
 `Steps.thin` and to call the original, in one Python frame each: code that runs once a step runs with cold caches, and a
-hook then costs 1 to 7 microseconds. In a loop that trains, models have none then: an evaluation
-begins with `eval()`, or delivers batches while gradients are off, and both are seen.
+hook then costs 1 to 7 microseconds. In a loop that trains, models have none then: an evaluation begins with `eval()`
+or delivers batches while gradients are off, and both are seen.
 
 What ends a step is known where one optimizer does, with closures or without, or several in a cycle, which are expected
 one after the other; or where a step is one forward and nothing trains. Anything else that turns up in a thin step

@@ -24,10 +24,14 @@ def series(folder: Path, most: int) -> tuple[RankSteps, ...]:
 
 
 def _of_rank(index: int, rank: Rank, most: int) -> RankSteps:
-    _, steps = of_mode(rank.steps)
+    """Without the steps of which the clock that counts is not known."""
+    _, every_step = of_mode(rank.steps)
     clock = rank.steady.clock
-    times = [on_clock(step, clock) for step in steps]
-    marks = marked(steps, times, rank.steady)
+    on_it = [on_clock(step, clock) for step in every_step]
+    every_mark = marked(every_step, on_it, rank.steady)
+    times = [ms for ms in on_it if ms is not None]
+    steps = [step for step, ms in zip(every_step, on_it, strict=True) if ms is not None]
+    marks = [mark for mark, ms in zip(every_mark, on_it, strict=True) if ms is not None]
     every, kept = thinned(times, most, [step.loss is not None for step in steps])
     return RankSteps(
         rank=rank.facts.rank if rank.facts else index,
@@ -43,7 +47,7 @@ def _of_rank(index: int, rank: Rank, most: int) -> RankSteps:
     )
 
 
-def marked(steps: Sequence[Step], times: Sequence[float], steady: SteadySteps) -> list[Mark]:
+def marked(steps: Sequence[Step], times: Sequence[float | None], steady: SteadySteps) -> list[Mark]:
     """What each step counts as."""
     kept = {id(step) for step in steady.steps}
     low, high = fences(steady.times)
@@ -53,7 +57,7 @@ def marked(steps: Sequence[Step], times: Sequence[float], steady: SteadySteps) -
         else "left out"
         if id(step) not in kept
         else "steady"
-        if low <= ms <= high
+        if ms is None or low <= ms <= high
         else "outlier"
         for at, (step, ms) in enumerate(zip(steps, times, strict=True))
     ]

@@ -63,11 +63,9 @@ class SteadySteps:
 
     @property
     def times(self) -> list[float]:
-        """Ms of each step: on the host's clock, on the device's where the host runs ahead."""
-        if not self.host_ahead:
-            return [step.wall_ms for step in self.steps]
-        typical = median(step.gpu_ms for step in self.steps if step.gpu_ms is not None)
-        return [typical if step.gpu_ms is None else step.gpu_ms for step in self.steps]
+        """Ms of the steps: on the host's clock, on the device's where the host runs ahead, of those that know it."""
+        clock = self.clock
+        return [ms for step in self.steps if (ms := on_clock(step, clock)) is not None]
 
     @property
     def clock(self) -> Clock:
@@ -75,9 +73,10 @@ class SteadySteps:
         return "device" if self.host_ahead else "host"
 
 
-def on_clock(step: Step, clock: Clock) -> float:
-    """Ms of a step on that clock; the host's where the device's is not known."""
-    return step.gpu_ms if clock == "device" and step.gpu_ms is not None else step.wall_ms
+def on_clock(step: Step, clock: Clock) -> float | None:
+    """Ms of a step on that clock; None where that is the device's, and it is not known. The host's may then be that of
+    a wait for many steps."""
+    return step.gpu_ms if clock == "device" else step.wall_ms
 
 
 def of_mode(steps: Sequence[Step]) -> tuple[str, list[Step]]:
@@ -182,4 +181,5 @@ def throughput(steady: SteadySteps, from_loader: bool = False) -> float | None:
     missing = sum(step.samples is None for step, _ in looked_at)
     if not looked_at or missing > (MOST_WITHOUT * len(looked_at) if from_loader else 0):
         return None
-    return sum(times * (step.samples or 0) for step, times in looked_at) / (sum(steady.times) / 1000)
+    took_ms = len(steady.steps) * fmean(steady.times)  # of some the device's clock may not be known
+    return 1000 * sum(times * (step.samples or 0) for step, times in looked_at) / took_ms

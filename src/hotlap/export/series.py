@@ -67,8 +67,8 @@ def scalars(step: Step, clock: Clock) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
-def _times(step: Step, step_ms: float) -> dict[str, float | None]:
-    rate = step.samples / (step_ms / 1000) if step.samples is not None and step_ms > 0 else None
+def _times(step: Step, step_ms: float | None) -> dict[str, float | None]:
+    rate = step.samples / (step_ms / 1000) if step.samples is not None and step_ms else None
     return {
         "step_ms": step_ms,
         "gpu_step_ms": step.gpu_ms,

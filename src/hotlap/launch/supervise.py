@@ -104,8 +104,8 @@ def interrupted_after() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if noted:
-        raise KeyboardInterrupt
+        if noted:  # also where it failed: the Ctrl-C must not be lost
+            raise KeyboardInterrupt
 
 
 def wait_apart(

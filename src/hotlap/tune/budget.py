@@ -26,7 +26,7 @@ LONG: Final = 1 / 40
 """Of the budget: the first baseline ends with fewer steps than others where its steady ones take longer than this."""
 QUIET: Final = 0.01
 """Two runs of the bare command that differ by less than 1% (as a logarithm): the machine is still. Then two ABBA pairs
-are held back for, else three; trials that only say what a lever is worth beside the others are shorter; and the
+are enough, else three at least; trials that only say what a lever is worth beside the others are shorter; and the
 baseline may stand in the confirmation."""
 HALF_INTERVAL: Final = {2: 8.98, 3: 2.48, 4: 1.59, 5: 1.24, 6: 1.05}
 """Of so many pairs, half of the 95% interval, in standard deviations of one: Student's t at 97.5%, with a degree of

@@ -24,7 +24,7 @@ from torch.compiler import is_dynamo_compiling
 from ..guard import hook
 from ..probe import leaves, nudge, random_state, redraw
 from ..seams import Forward
-from ..steps import INFERENCE
+from ..steps import INFERENCE, Steps
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -156,8 +156,7 @@ class Finder:
     def found(self, module: Any) -> None:
         """A call: wrap the module if it is an outermost one (of the loop, not of a checkpoint or a data set)."""
         steps = self.agent.steps
-        if steps.recording is not None and not steps.in_data:
-            steps.recording.forward(not is_grad_enabled() and not module.training)
+        _note_recorded(steps, module)
         if steps.in_forward or steps.in_backward or steps.in_data:
             return
         if self.evaluation:
@@ -306,8 +305,7 @@ class Root(Watched):
         """A call that is looked at, or one inside of something else."""
         steps, guard = self.steps, self.guard
         inside = steps.in_forward or steps.in_backward or steps.in_data
-        if steps.recording is not None and not steps.in_data:
-            steps.recording.forward(not is_grad_enabled() and not self.module().training)
+        _note_recorded(steps, self.module())
         if inside or not (get_ident() == guard.live or self.agent.mine()) or _get_tracing_state() is not None:
             return self.forward(*args, **kwargs)
         training = is_grad_enabled()
@@ -381,6 +379,12 @@ class Root(Watched):
         if self.looks and training:
             self.looks = self.looks - 1 if self.agent.script.ran(self.module(), output) else 0
         steps.forward_end(training, None if training or steps.loader_rows else _rows(args, kwargs))
+
+
+def _note_recorded(steps: Steps, module: Any) -> None:
+    """A forward while the script records a CUDA graph is part of that."""
+    if steps.recording is not None and not steps.in_data:
+        steps.recording.forward(evaluation=not is_grad_enabled() and not module.training)
 
 
 def _rows(args: Any, kwargs: Any) -> int | None:

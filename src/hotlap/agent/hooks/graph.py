@@ -9,6 +9,7 @@ What is recorded inside of a forward, a backward or an update is muted too, but 
 parts of those: levers, the compiler and `make_graphed_callables` record and replay there.
 """
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable
@@ -33,10 +34,10 @@ BEGIN, END, REPLAY, REPLAYED = (
 
 
 class Running(NamedTuple):
-    """A recording of the thread that trains. outer: it is not inside of anything; claimed: this thread was not known
-    to be the one; before: what the hooks were told before."""
+    """A recording of the thread that trains. graph: its id; outer: it is not inside of anything; claimed: this thread
+    was not known to be the one; before: `Steps.recording` and `Steps.in_forward` as they were."""
 
-    graph: Any
+    graph: int
     outer: bool
     claimed: bool
     before: tuple[Recorded | None, int]
@@ -58,7 +59,8 @@ class Graphs:
         self.running: Running | None = None
         guard = agent.guard
         self.begun, self.ended = guard.around(BEGIN, self._begin), guard.around(END, self._end)
-        self.replays, self.replayed = guard.around(REPLAY, self._replay), guard.around(REPLAYED, self._replayed)
+        self.replays = guard.around(REPLAY, self._replay)
+        self.replayed = guard.around(REPLAYED, agent.steps.replay_end)
 
     def install(self, kind: Any) -> None:
         kind.capture_begin = self._capture_begin(kind.capture_begin)
@@ -69,15 +71,12 @@ class Graphs:
     def _capture_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            self.begun(graph)
-            begun = False
-            try:
+            with contextlib.ExitStack() as refused:
+                refused.callback(self.ended, id(graph), None)
+                self.begun(graph)
                 result = original(graph, *args, **kwargs)
-                begun = True
-                return result
-            finally:
-                if not begun:
-                    self.ended(id(graph), None)
+                refused.pop_all()
+            return result
 
         return capture_begin
 
@@ -155,12 +154,12 @@ class Graphs:
     def _end(self, key: int, done: Any) -> None:
         """done: the graph, where it was recorded to the end."""
         self.open.pop(key, None)
-        running, agent = self.running, self.agent
+        running, agent, steps = self.running, self.agent, self.agent.steps
         if running is None or running.graph != key:
             return
         self.running = None
-        held = agent.steps.recording
-        agent.steps.recording, agent.steps.in_forward = running.before
+        held = steps.recording
+        steps.recording, steps.in_forward = running.before
         assert held is not None, "it was begun"
         self.known = {at: known for at, known in self.known.items() if at != key and known[0]() is not None}
         if done is not None and held.phases and (running.outer or held.updates):
@@ -169,11 +168,9 @@ class Graphs:
             agent.guard.live = agent.thread = None  # whoever records something else may not be the one that trains
 
     def _replay(self, held: Recorded) -> None:
-        if not self.agent.begun:
-            self.agent.begin()
-        if self.agent.steps.thin:
-            self.agent.thin.leave()
-        self.agent.steps.replay_begin(held)
-
-    def _replayed(self, held: Recorded) -> None:
-        self.agent.steps.replay_end(held)
+        agent = self.agent
+        if not agent.begun:
+            agent.begin()
+        if agent.steps.thin:
+            agent.thin.leave()
+        agent.steps.replay_begin(held)
