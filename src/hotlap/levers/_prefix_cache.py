@@ -14,9 +14,11 @@ then has to agree as well.
 Each call compares its tokens with those of the call before, for which the host waits, and looks whether the model, and
 the values of its weights by their versions, are as they were. Where a recording does the token's work, it is begun
 before: the device computes while the host looks. What it writes is the caches' own, which count for nothing from there
-until all is found to be as it was.
+until all is found to be as it was. Where the token is the one that was likeliest, its work was begun with the call
+before (`_prefix_guess`), and the host looks while the device computes the one after it.
 """
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,6 +32,7 @@ from ._model_state import Model
 from ._prefix_build import Row
 from ._prefix_compiled import Compiler, Compiling
 from ._prefix_filled import MOST_RECORDED, Filling, Recorded
+from ._prefix_guess import Aside, Guess, rows_of
 from ._prefix_room import Unlike, work_for
 from ._prefix_tape import Made, Tape, beside, outside_of, taped
 from ._prefix_work import Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
@@ -65,7 +68,8 @@ class Begun(NamedTuple):
 class CachedForward:
     """In place of a forward of `module`.
 
-    capture: of CUDA graphs, see `Capture`, None on the host; fetcher: makes what reads from the device, see `Fetch`.
+    capture: of CUDA graphs, see `Capture`, None on the host; fetcher: makes what reads from the device, see `Fetch`;
+    aside: makes a stream on which tokens are begun that will likely come, None where none are.
     room: whether so many bytes fit on the device. compiler: of the last token's work, None to leave it as it is;
     uncompiled: called with the reason where that fails.
     where: what a graph depends on, None where nothing can be recorded. unsteady: called in calls that take longer for
@@ -82,6 +86,7 @@ class CachedForward:
         gave_up: Callable[[str, bool], None],
         capture: Capture | None = None,
         fetcher: Callable[[], Fetch] = lambda: fetch,
+        aside: Callable[[], Aside] | None = None,
         compiler: Compiler | None = None,
         uncompiled: Callable[[str], None] = lambda why: None,
         room: Callable[[int], bool] = lambda size: True,
@@ -91,6 +96,7 @@ class CachedForward:
         self._module, self._forward, self._capture = weakref.ref(module), forward, capture
         self._room = room
         self._fetcher, self._compiling = fetcher, Compiling(compiler, uncompiled)
+        self._aside = aside
         self._where, self._unsteady, self._gave_up = where, unsteady, gave_up
         self._forms: dict[Key, Form] = {}
         self._model: Model | None = None
@@ -111,6 +117,9 @@ class CachedForward:
         form = begun = None
         try:
             tokens, key = self._tokens(args, kwargs)
+            found = self._as_guessed(self._forms.get(key), tokens)
+            if found is not None:
+                return found[0]
             if key[-1] is not None and tokens.shape[1] > 1:
                 begun = self._begun(self._forms.get(key), tokens)
                 form = self._form(key, begun is not None and begun.output is not None)
@@ -129,6 +138,7 @@ class CachedForward:
         if begun is not None and begun.output is not None:
             form.filled = True
             self.cached += 1
+            self._own(lambda: self._start_guess(form))
             return begun.output[0]
         return self._go_on(form, filled, tokens, args, kwargs)
 
@@ -141,6 +151,35 @@ class CachedForward:
         tokens = whole[0]
         form = "" if len(args) == 1 and args[0] is tokens and not kwargs else repr(put((args, kwargs), iter([None])))
         return tokens, (form, tokens.shape[0], tokens.dtype, tokens.device, self._where())
+
+    def _as_guessed(self, form: Form | None, tokens: Any) -> list[Any] | None:
+        """What a call returns whose token was begun with the call before; None where it was another one."""
+        work = None if form is None else form.work
+        guess = None if work is None else work.guess
+        if form is None or work is None or guess is None or not guess.length:
+            return None
+        length = tokens.shape[1]
+        right = form.filled and guess.length == length and guess.holds(tokens)
+        guess.join()
+        if guess.fails:
+            work.guess = None
+        if not right:
+            return None
+        form.filled = False  # until all was looked at: an interrupt may come in the midst of it
+        if not self._as_it_was(form):
+            return None
+        form.tokens = guess.known(length)
+        output = self._together(form, work, guess.made, length)
+        guess.go_on(length)
+        self.followed += 1
+        self.cached += 1
+        form.filled = True
+        return [output]
+
+    def _as_it_was(self, form: Form) -> bool:
+        model, plan = self._model, form.plan
+        assert model is not None and plan is not None, "there is work"
+        return model.harmless() and model.same_beside() and plan.same()
 
     def _begun(self, form: Form | None, tokens: Any) -> Begun | None:
         """Begin what a call takes. None where it does not go on with the call before."""
@@ -284,7 +323,7 @@ class CachedForward:
             output = self._forward(*args, **kwargs)
             form.filled = bool(self._own(lambda: self._proved(form, plan, work, tokens, output)))
             return output
-        found = self._own(lambda: [self._together(form, work, self._last(work, tokens), length)])
+        found = self._own(lambda: [self._together(form, work, self._last(work, plan, tokens), length)])
         if found is None:
             return self._forward(*args, **kwargs)
         form.filled = True
@@ -407,7 +446,7 @@ class CachedForward:
                 return False
         return bool(form.work.most > length)
 
-    def _last(self, work: Work, tokens: Any) -> Sequence[Any]:
+    def _last(self, work: Work, plan: Plan, tokens: Any) -> Sequence[Any]:
         """What the last token's work makes of it; it goes to the caches."""
         import torch
 
@@ -416,7 +455,7 @@ class CachedForward:
             work.place.fill_(tokens.shape[1] - 1)
             if self._capture is not None and work.proofs >= PROOFS:
                 self._unsteady()
-                self._record(work)
+                self._record(work, plan)
             else:
                 work.made = self._compiling.run(work)
         return work.made
@@ -435,7 +474,7 @@ class CachedForward:
         work.replay()
         return [self._together(form, work, work.made, tokens.shape[1])]
 
-    def _record(self, work: Work) -> None:
+    def _record(self, work: Work, plan: Plan) -> None:
         """From here on a CUDA graph does it. What it writes is the same each time that it does."""
         assert self._capture is not None, "it is on a device"
         work.made = expected = [one.clone() for one in self._compiling.run(work)]
@@ -454,17 +493,32 @@ class CachedForward:
             why = f"the last token's work could not be captured: {_told(error)}"
         if not why:
             work.replay, work.made = replay, made
+            self._guess(work, plan)
         elif work.plain is None:
             raise Unfit(why)
         else:
             self._compiling.give_up(work, why)
+
+    def _guess(self, work: Work, plan: Plan) -> None:
+        """From here on the token that is likeliest is begun ahead, where that can be."""
+        rows = rows_of(plan) if self._aside is not None else 0
+        if self._aside is None or not rows:
+            return
+        guess = Guess(work, rows, self._aside())
+        with contextlib.suppress(RuntimeError):
+            work.guess = guess if guess.record(work.made) else None
+
+    def _start_guess(self, form: Form) -> None:
+        work = form.work
+        if work is not None and work.guess is not None:
+            work.guess.start(form.tokens, work.made)
 
     def _proved(self, form: Form, plan: Plan, work: Work, tokens: Any, output: Any) -> bool:
         """Compare what a call returned with what it is from the caches. Whether what was compiled may be right; else it
         is not used any more, nor what it left in the caches. Raises Unfit."""
         from torch.utils import _pytree
 
-        found = self._together(form, work, self._last(work, tokens), tokens.shape[1])
+        found = self._together(form, work, self._last(work, plan, tokens), tokens.shape[1])
         places = iter(work.builder.results)
         both = zip(_pytree.tree_flatten(found)[0], _pytree.tree_flatten(output)[0], strict=True)
         for one, other in both:

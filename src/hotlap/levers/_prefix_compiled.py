@@ -53,7 +53,7 @@ class Compiling:
             self.give_up(work, failed)
             return False
         work.plain, work.run = work.run, made
-        work.replay, work.proofs, self._pending = None, 0, 0
+        work.replay, work.guess, work.proofs, self._pending = None, None, 0, 0
         return True
 
     def run(self, work: Work) -> Sequence[Any]:
@@ -70,7 +70,7 @@ class Compiling:
         """From here on the work is as it was written down."""
         if work.plain is not None:
             work.run, work.plain = work.plain, None
-            work.replay, work.proofs = None, 0
+            work.replay, work.guess, work.proofs = None, None, 0
         if self._compiler is not None:
             self._compiler = None
             self._failed(f"the last token's work could not be compiled: {why}")

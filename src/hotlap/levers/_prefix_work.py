@@ -65,7 +65,7 @@ class Work:
     """The last token's work, with room for `most` tokens. kept: what was returned for each token, by the tensors'
     places in the output, None where only the last token's is; proofs: how often it agreed; plain: what `run` was before
     it was compiled, None where it is not; recorded: forwards that fill the caches, by the length (`_prefix_filled`),
-    None where that failed."""
+    None where that failed; guess: the token that will likely come, begun ahead (`_prefix_guess`)."""
 
     builder: Builder
     most: int
@@ -78,6 +78,7 @@ class Work:
     replay: Callable[[], None] | None = None
     made: Sequence[Any] = ()
     recorded: dict[int, Any] = field(default_factory=dict)
+    guess: Any = None
 
     def keep(self, tensors: Sequence[Any]) -> None:
         """What a forward over a whole sequence returned: of each token, where that is returned."""

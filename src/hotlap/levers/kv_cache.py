@@ -118,6 +118,7 @@ def cached(module: Any, forward: "Forward", seams: "Seams", name: str, compile: 
         gave_up=gave_up,
         capture=_capture(device) if device.type == "cuda" else None,
         fetcher=lambda: _fetch(device) if device.type == "cuda" else fetch,
+        aside=(lambda: _Aside(device)) if device.type == "cuda" else None,
         room=lambda size: _room(size, device),
         compiler=compiled if compile else None,
         uncompiled=lambda why: seams.refuse(name, why),
@@ -143,6 +144,34 @@ def _capture(device: Any) -> "Capture":
 
     pool = pools(device)
     return lambda work: capture(work, device, *pool())
+
+
+class _Aside:
+    """See `Aside`, of a GPU."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._torch, self._device, self._stream = torch, device, torch.cuda.Stream(device)
+        self._given, self._done = torch.cuda.Event(), torch.cuda.Event()
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        from .graph_optimizer import capture
+
+        return capture(work, self._device)
+
+    def begin(self, work: Callable[[], None]) -> None:
+        self._given.record(self._torch.cuda.current_stream(self._device))
+        with self._torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._given)
+            work()
+            self._done.record(self._stream)
+
+    def join(self) -> None:
+        self._torch.cuda.current_stream(self._device).wait_event(self._done)
+
+    def wait(self) -> None:
+        self._done.synchronize()
 
 
 def _room(size: int, device: Any) -> bool:

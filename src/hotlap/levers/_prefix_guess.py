@@ -1,0 +1,160 @@
+"""Not a lever: the work of the token that will likely come next, begun before the script asks for it.
+
+Most loops take the likeliest token. On a GPU the work for that one is begun as soon as its logits are there, on a
+stream of its own, and so goes on while the host does what the script does with the token before it: reads it, keeps it,
+decides whether to stop. A call whose tokens are those finds its output there. For any other call what was made is not
+used, and what it left in the caches is written over; where that happens often, as with tokens that are drawn, it ends.
+
+A token is only guessed where each table that tokens are looked up in has a row for every logit: an index out of range
+ends a process on a GPU.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from ._forward_graph import apart
+from ._prefix_tape import TOKENS, Growing, Made, Outside
+from ._prefix_work import Plan, Work
+
+MOST_WRONG: Final = 3
+RIGHT_FOR_WRONG: Final = 16
+"""Guesses that have to be right for one more that may be wrong: that costs as long as a token's work takes."""
+REGROUPING: Final = frozenset({"view", "_unsafe_view", "reshape", "alias", "detach", "clone", "_to_copy", "unsqueeze"})
+"""Ops that leave tokens what they are."""
+
+
+class Aside(Protocol):
+    """A stream beside the current one."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A recording that shares no memory with others."""
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """After what the current stream has been given so far."""
+
+    def join(self) -> None:
+        """What the current stream is given from here on comes after what was begun."""
+
+    def wait(self) -> None:
+        """The host waits for what was begun."""
+
+
+class Guess:
+    """Of one work. length: of the sequence with the token that was guessed, 0 where nothing was begun."""
+
+    def __init__(self, work: Work, rows: int, aside: Aside) -> None:
+        import torch
+
+        self.length, self.most = 0, work.most
+        self.made: list[Any] = []
+        self._aside, self._rows, self._run = aside, rows, work.run
+        self._uses = work.builder.attributes  # what it reads and writes lives as long as this, which waits for it
+        self._right, self._wrong, self._logits = 0, 0, -1
+        self._replay: Callable[[], None] = lambda: None
+        token = work.token
+        with torch.inference_mode(False):
+            self._token, self._place = token.clone(), work.place.clone()
+            self._expected = torch.zeros(len(token), work.most + 1, dtype=token.dtype, device=token.device)
+
+    def __del__(self) -> None:
+        if self.length:
+            with contextlib.suppress(RuntimeError):  # the device is gone already, at a process's end
+                self._aside.wait()
+
+    def record(self, made: Sequence[Any]) -> bool:
+        """Whether a recording makes for the token of the work what its own made. Raises RuntimeError."""
+        self._logits = _logits_in(made, self._rows)
+        if self._logits < 0:
+            return False
+
+        def issue() -> None:
+            self.made[:] = self._run(self._token, self._place)
+            likeliest = self._likeliest(self.made)
+            self._token.copy_(likeliest)
+            self._place.add_(1)
+            self._expected.index_copy_(1, self._place, self._token)
+
+        self._replay = self._aside.capture(issue)
+        self._aside.begin(self._replay)
+        self._aside.join()
+        return not apart(self.made, made)
+
+    def start(self, tokens: Any, made: Sequence[Any]) -> None:
+        """After an ordinary call. made: by the work of its last token."""
+        length = tokens.shape[1]
+        if length >= self.most:
+            return
+        self._token.copy_(self._likeliest(made))
+        self._place.fill_(length)
+        self._expected[:, :length].copy_(tokens)
+        self._expected[:, length : length + 1].copy_(self._token)
+        self._begin(length)
+
+    def holds(self, tokens: Any) -> bool:
+        """Whether these are the tokens that were expected. The host waits for them, and not for what was begun."""
+        import torch
+
+        if not torch.equal(self.known(self.length), tokens):
+            self._wrong += 1
+            return False
+        self._right += 1
+        return True
+
+    @property
+    def fails(self) -> bool:
+        """Whether too many of them were wrong."""
+        return self._wrong > MOST_WRONG + self._right // RIGHT_FOR_WRONG
+
+    def known(self, length: int) -> Any:
+        """Those of the calls so far, and the one that was guessed."""
+        return self._expected.narrow(1, 0, length)
+
+    def join(self) -> None:
+        """What is done from here on comes after what was begun."""
+        if self.length:
+            self._aside.join()
+            self.length = 0
+
+    def go_on(self, length: int) -> None:
+        """With the token after the one that was right. length: of the sequence with that."""
+        if length < self.most:
+            self._begin(length)
+
+    def _begin(self, length: int) -> None:
+        self.length = length + 1
+        self._aside.begin(self._replay)
+
+    def _likeliest(self, made: Sequence[Any]) -> Any:
+        logits = made[self._logits]
+        return logits.reshape(len(logits), -1).argmax(-1, keepdim=True)
+
+
+def rows_of(plan: Plan) -> int:
+    """Of the smallest table that tokens are looked up in; 0 where something else is done with them."""
+    tokens, rows = {TOKENS}, []
+    for at, op in enumerate(plan.ops):
+        if not op.uses & tokens:
+            continue
+        if op.name in REGROUPING:
+            tokens.add(Made(at))
+        elif op.name == "embedding" and op.args[1] in tokens and op.args[0] not in tokens:
+            rows.append(_length(plan.ops, op.args[0]))
+        else:
+            return 0
+    return min(rows, default=0)
+
+
+def _length(ops: Sequence[Growing], table: Any) -> int:
+    shape = table.tensor.shape if isinstance(table, Outside) else ops[table.op].shapes[table.out]
+    return shape[0] if isinstance(shape[0], int) else 0
+
+
+def _logits_in(made: Sequence[Any], rows: int) -> int:
+    """Which of these has a number for most tokens; -1 where none has."""
+    fits = [
+        (one.shape[-1], at)
+        for at, one in enumerate(made)
+        if one.dtype.is_floating_point and one.dim() > 1 and one.numel() == len(one) * one.shape[-1] <= len(one) * rows
+    ]
+    return max(fits)[1] if fits else -1
