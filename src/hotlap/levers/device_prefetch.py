@@ -1,9 +1,11 @@
 """The next batches are copied to the device on a side stream; the script's own `.to(device)` finds them there."""
 
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ._base import Applies, Context, Lever, Settings, inference_only, no_gpu, unknown
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from hotlap.records.run import Environment
 
 DEPTH: Final = 2
+LATER: Final = 0.3
+MOST_LATER_S: Final = 0.05
 
 
 class DevicePrefetch(Lever):
@@ -71,7 +75,8 @@ class DevicePrefetch(Lever):
                 return next_batch()
             prefetcher = getattr(iterator, "_hotlap_prefetcher", None)
             if prefetcher is None:
-                prefetcher = iterator._hotlap_prefetcher = Prefetcher(next_batch, chosen, torch.cuda.current_device())
+                copies = DeviceCopies(chosen, torch.cuda.current_device())
+                prefetcher = iterator._hotlap_prefetcher = Prefetcher(next_batch, copies)
             return prefetcher.next()
 
         seams.on_loader(forget, inference)
@@ -94,46 +99,105 @@ def stop(iterator: Any) -> None:
         iterator._hotlap_prefetcher = None
 
 
-class Prefetcher:
-    """A thread that takes batches from the loader and copies them to the device, at most DEPTH ahead."""
+class Copies(Protocol):
+    """Copies of batches, made by a thread of their own."""
 
-    def __init__(self, next_batch: Callable[[], Any], chosen: frozenset[int] | None, device: int) -> None:
-        self.next_batch = next_batch
-        self.chosen = chosen
-        self.device = device
-        self.ready: queue.Queue[tuple[Any, Any]] = queue.Queue(DEPTH)
+    def begin(self) -> None:
+        """In that thread, before all else."""
+
+    def send(self, batch: Any) -> tuple[Any, Any]:
+        """The batch on the device, and what tells when it is there."""
+
+    def arrive(self, batch: Any, there: Any) -> None:
+        """In the thread that trains: what it issues from here on comes after that."""
+
+
+class Prefetcher:
+    """A thread that takes batches from the loader and copies them to the device, at most DEPTH ahead.
+
+    It rests for LATER of a step once a batch was taken: until a step's first kernels are issued the device has nothing
+    to do, and two threads of Python's take turns.
+    """
+
+    def __init__(
+        self, next_batch: Callable[[], Any], copies: Copies, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.next_batch, self.copies, self.clock = next_batch, copies, clock
+        self.ready: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.room = threading.Semaphore(DEPTH)
         self.stopping = threading.Event()
         self.ended: BaseException | None = None
+        self.taken, self.step_s = 0.0, math.inf
         self.thread = threading.Thread(target=self._run, name="hotlap-prefetch", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
+        try:
+            self.copies.begin()
+            while self._has_room():
+                self.ready.put(self.copies.send(self.next_batch()))
+        except BaseException as error:  # noqa: BLE001 - handed to the training thread, which raises it
+            self.ready.put((error, None))
+
+    def _has_room(self) -> bool:
+        """Waits for it; False where it is to stop."""
+        if not self.room.acquire(blocking=False):
+            while not self.room.acquire(timeout=0.1):
+                if self.stopping.is_set():
+                    return False
+            if not self.ready.empty():  # else the step waits for this one
+                self.stopping.wait(min(LATER * self.step_s, MOST_LATER_S))
+        return not self.stopping.is_set()
+
+    def next(self) -> Any:
+        """The next batch, whose copy the current stream will wait for."""
+        if self.ended is not None:
+            raise self.ended
+        batch, there = self.ready.get()
+        if there is None:
+            self.ended = batch
+            raise batch
+        self.copies.arrive(batch, there)
+        taken = self.clock()
+        self.step_s, self.taken = taken - self.taken if self.taken else math.inf, taken
+        self.room.release()
+        return batch
+
+    def stop(self) -> None:
+        """End the thread; a batch that it waits for is waited for too."""
+        self.stopping.set()
+        self.thread.join(timeout=30)
+
+
+class DeviceCopies:
+    """On a side stream of a CUDA device. chosen: which tensors of a batch, by their places; None: all."""
+
+    def __init__(self, chosen: frozenset[int] | None, device: int) -> None:
         import torch
 
-        torch.cuda.set_device(self.device)
-        stream = torch.cuda.Stream(self.device)
-        try:
-            while not self.stopping.is_set():
-                batch = self.next_batch()
-                with torch.cuda.stream(stream):
-                    moved = self._move(batch, [0])
-                    event = torch.cuda.Event()
-                    event.record(stream)
-                self._put((moved, event))
-        except BaseException as error:  # noqa: BLE001 - handed to the training thread, which raises it
-            self._put((error, None))
+        self.torch, self.chosen, self.device = torch, chosen, device
+        self.stream: Any = None
 
-    def _put(self, item: tuple[Any, Any]) -> None:
-        while not self.stopping.is_set():
-            try:
-                self.ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
+    def begin(self) -> None:
+        self.torch.cuda.set_device(self.device)
+        self.stream = self.torch.cuda.Stream(self.device)
+
+    def send(self, batch: Any) -> tuple[Any, Any]:
+        with self.torch.cuda.stream(self.stream):
+            moved = self._move(batch, [0])
+            event = self.torch.cuda.Event()
+            event.record(self.stream)
+        return moved, event
+
+    def arrive(self, batch: Any, there: Any) -> None:
+        stream = self.torch.cuda.current_stream(self.device)
+        stream.wait_event(there)
+        for tensor in _tensors(batch):
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
 
     def _move(self, value: Any, count: list[int]) -> Any:
-        import torch
-
+        torch = self.torch
         if isinstance(value, torch.Tensor):
             count[0] += 1
             if self.chosen is not None and count[0] - 1 not in self.chosen:
@@ -146,28 +210,6 @@ class Prefetcher:
         if isinstance(value, dict):
             return {key: self._move(item, count) for key, item in value.items()}
         return value
-
-    def next(self) -> Any:
-        """The next batch, whose copy the current stream will wait for."""
-        import torch
-
-        if self.ended is not None:
-            raise self.ended
-        batch, event = self.ready.get()
-        if event is None:
-            self.ended = batch
-            raise batch
-        stream = torch.cuda.current_stream(self.device)
-        stream.wait_event(event)
-        for tensor in _tensors(batch):
-            if tensor.is_cuda:
-                tensor.record_stream(stream)
-        return batch
-
-    def stop(self) -> None:
-        """End the thread; a batch that it waits for is waited for too."""
-        self.stopping.set()
-        self.thread.join(timeout=30)
 
 
 def _tensors(value: Any) -> list[Any]:
