@@ -298,6 +298,42 @@ def test_what_a_script_writes_into_its_output_stays_its_own() -> None:
     assert float((first - decoder.model(tokens)).abs().max()) < 1e-4 and kept.shape == old.shape
 
 
+@pytest.mark.parametrize("use", [
+    lambda logits: logits[:, -1, :],
+    lambda logits: logits[:, -1].mul_(2),
+    lambda logits: logits[:, -1].float().div_(3).softmax(-1),
+    lambda logits: (logits[:, -1], logits[:, -1, :].add_(1))[0],
+    lambda logits: (logits[:, -1], logits[:, -2:].add_(1))[0],
+    lambda logits: (logits[:, -2:], logits[:, -1].add_(1))[0],
+    lambda logits: (logits[:, -1].zero_(), logits + 1)[1],
+    lambda logits: (logits[0], logits.zero_())[0],
+    lambda logits: (last := logits[:, -1], logits.mul_(2), last.add_(1), logits + last.unsqueeze(1))[-1],
+    lambda logits: (logits[:, -1].add_(1), logits[torch.tensor([0, 2])])[1],
+    lambda logits: (last := logits[:, -1], last.add_(1), logits[torch.tensor([0, 2])] + last[0])[-1],
+    lambda logits: logits[torch.tensor([0, 2])].add_(1),
+    lambda logits: (last := logits[:, -1, :], last.__setitem__(last < last.median(), -torch.inf), logits[:, -1])[-1],
+    lambda logits: logits[:],
+    lambda logits: logits[1:, -1],
+    lambda logits: logits[..., -1, :],
+    lambda logits: logits[:, -1, 3:],
+    lambda logits: torch.stack([logits[row, -1].div_(row + 1) for row in range(len(logits))]),
+    lambda logits: (logits[1, -1].zero_(), logits[-2, -1])[1],
+    lambda logits: (logits[-1, ..., :].zero_(), logits[2, 0])[1],
+])  # fmt: skip
+def test_what_a_script_does_with_large_logits(use: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prefix_work, "LEAST", (1, 1))
+    decoder = Decoder(Model())
+    tokens = decoder.go(prompt(), 15)
+    for _ in range(3):
+        logits, whole = decoder.cached(tokens), decoder.model(tokens)
+        assert type(logits).__name__ == "LazyLogits"
+        assert torch.allclose(use(logits), use(whole), atol=1e-5)
+        assert torch.allclose(logits + 0, whole, atol=1e-5)
+        tokens = torch.cat([tokens, tokens[:, :1]], dim=1)
+    again = decoder.cached(tokens)
+    assert torch.allclose(again + 0, decoder.model(tokens), atol=1e-5), "of rows that were written to as well"
+
+
 def test_large_logits_are_made_of_the_rows_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_prefix_work, "LEAST", (1, 1))
     decoder = Decoder(Model())

@@ -28,7 +28,7 @@ class Stream:
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         return work
 
-    def begin(self, work: Callable[[], None]) -> None:
+    def begin(self, work: Callable[[], None], after: bool) -> None:
         assert not self._todo, "what was begun before is joined first"
         self.begun += 1
         self._todo.append(work)

@@ -8,6 +8,7 @@ be as they were made: their version is that of a fresh tensor, or the loss's own
 
 Elements of a small tensor that are read one after another, as in `for token in tokens: token.item()`, are read with the
 first two: from then on from one copy of all, as long as the tensor's version is the same and nothing was replayed.
+Where that was so, the next tensor of that shape is copied with its first one.
 
 Numbers are a thread's own. Gradients that are differentiated again have nodes that the engine's threads made, whose
 numbers mean nothing here, so a script that asks for such is left alone.
@@ -51,18 +52,20 @@ class Root(NamedTuple):
 
 
 class Whole:
-    """A tensor of which elements are read. values: all of them, once they were copied."""
+    """A tensor of which elements are read. values: all of them, once they were copied; reads: of its elements."""
 
-    def __init__(self, base: Callable[[], Any], version: int) -> None:
-        self.base, self.version = base, version
+    def __init__(self, base: Any) -> None:
+        self.base: Callable[[], Any] = weakref.ref(base)
+        self.version, self.offset = base._version, base.storage_offset()
+        self.like = base.shape, base.dtype
         self.values: list[Any] | None = None
+        self.reads = 1
 
     def value(self, element: Any) -> Any:
         """Of an element of it, as `item` gives it."""
-        base = self.base()
         if self.values is None:
-            self.values = base.detach().view(-1).tolist()
-        return self.values[element.storage_offset() - base.storage_offset()]
+            self.values = self.base().detach().view(-1).tolist()
+        return self.values[element.storage_offset() - self.offset]
 
 
 class EarlyReads:
@@ -78,6 +81,7 @@ class EarlyReads:
         self.newest = -1
         self.reads = self.sent = self.backwards = 0
         self._whole: Whole | None = None
+        self._several: Any = None
         self._event: Any = None
         self._place: Any = None
         self._thread = 0
@@ -154,18 +158,22 @@ class EarlyReads:
         return now
 
     def _of_whole(self, tensor: Any) -> "Whole | None":
-        """What it is an element of, where another one of that was read just before."""
-        if tensor.dim() or tensor.is_inference():
-            return None
+        """What it is an element of, where another one of that was read just before, or of the last one like that."""
         base, last = tensor._base, self._whole
-        if base is None or not 1 < base.numel() <= MOST_ELEMENTS or not base.is_contiguous():
+        if base is None or tensor.dim() or tensor.is_inference():
             return None
         if tensor.dtype != base.dtype or tensor.is_conj() or tensor.is_neg():
             return None
-        if last is None or last.base() is not base or last.version != base._version:
-            self._whole = Whole(weakref.ref(base), base._version)
+        if last is not None and last.base() is base and last.version == base._version:
+            last.reads += 1
+            self._several = last.like
+            return last
+        if not 1 < base.numel() <= MOST_ELEMENTS or not base.is_contiguous():
             return None
-        return last
+        if last is not None and last.reads == 1:
+            self._several = None
+        self._whole = found = Whole(base)
+        return found if found.like == self._several else None
 
     def forget(self) -> None:
         """Something may write to memory unseen."""

@@ -44,6 +44,9 @@ class Watch:
     late: Callable[[], None] = lambda: None
 
 
+NOBODY: Final = Watch(lambda: None, lambda name: None)
+
+
 @dataclass(eq=False)
 class Product:
     """What is needed to compute logits. dtype: of the product itself; swapped: classes are the dimension before the
@@ -51,7 +54,8 @@ class Product:
     replay: the logits that these were made of, and how, for where the values are needed. kept: weight and bias as they
     were, where they have changed since. rows: they were made without gradients, and rows that are chosen of them are
     computed alone; alone: the version of such a value as it was computed; whole: the logits, where rows are only
-    compared with them; taken: a loss read the halves."""
+    compared with them; copies: ordinary tensors of rows of logits that are there already, each with index
+    and version; taken: a loss read the halves."""
 
     hidden: torch.Tensor
     weight: torch.Tensor | None
@@ -64,6 +68,7 @@ class Product:
     replay: Callable[[Any], Any] = lambda logits: logits
     value: torch.Tensor | None = None
     made: list[Any] = field(default_factory=list)
+    copies: list[tuple[Any, Any, int]] = field(default_factory=list)
     kept: tuple[torch.Tensor, torch.Tensor | None] | None = None
     versions: tuple[int, ...] = ()
     alone: int | None = None
@@ -177,7 +182,14 @@ class _Like:
 def lazy_logits(found: Product, seen_as: torch.dtype | None = None) -> LazyLogits:
     """The logits of a product."""
     like = _Like(seen_as or found.dtype, found.swapped)
-    made: LazyLogits = _Made.apply(found.hidden, found.weight, found.bias, like, found.dtype)
+    made: LazyLogits
+    if found.rows and found.weight is None and not torch.is_grad_enabled():
+        made = torch.Tensor._make_wrapper_subclass(
+            LazyLogits, found.hidden.shape, dtype=like.dtype, device=found.hidden.device
+        )
+        made.lazy = found
+        return made
+    made = _Made.apply(found.hidden, found.weight, found.bias, like, found.dtype)
     made.lazy = found
     return made
 
@@ -200,6 +212,7 @@ def values(logits: LazyLogits) -> torch.Tensor:
                 lazy.value = _rows_alone(logits, lazy.parent)
             else:
                 lazy.value = lazy.replay(values(lazy.parent))
+            _bring_copies_back(lazy)
         # Views of them show what is written into them from now on; copies do not.
         for other in _made_of(lazy):
             if other.lazy.alone is None and not _of_fewer_rows(other.lazy, lazy):
@@ -207,6 +220,18 @@ def values(logits: LazyLogits) -> torch.Tensor:
             else:
                 _bring_back(other, lazy.value)
     return lazy.value
+
+
+def _bring_copies_back(lazy: Product) -> None:
+    """Copies of rows are parts of the value from now on, with what was written into them."""
+    copies, lazy.copies = lazy.copies, []
+    for copy, index, version in copies:
+        place = lazy.value[index]  # type: ignore[index]  # it was computed
+        if copy.shape != place.shape:
+            continue
+        if copy._version != version:
+            place.copy_(copy)
+        copy.set_(place)
 
 
 def _made_of(lazy: Product) -> "list[LazyLogits]":
@@ -384,7 +409,10 @@ def _another(logits: LazyLogits, replay: Callable[[Any], Any], hidden: Any = Non
     seen_as = changes.pop("seen_as", logits.dtype)
     hidden = lazy.hidden if hidden is None else hidden
     made = lazy_logits(
-        replace(lazy, hidden=hidden, parent=logits, replay=replay, made=[], whole=None, taken=False, **changes), seen_as
+        replace(
+            lazy, hidden=hidden, parent=logits, replay=replay, made=[], copies=[], whole=None, taken=False, **changes
+        ),
+        seen_as,
     )
     lazy.made.append(weakref.ref(made))
     return made
@@ -420,10 +448,44 @@ def _chosen(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
     (index,) = args
     if not _of_rows(index, logits.dim()):
         return None
-    made = _another(logits, lambda found: found[index], logits.lazy.hidden[index])
+    lazy = logits.lazy
+    chosen = lazy.hidden[index]
+    if lazy.weight is None and lazy.parent is None and chosen.numel() < lazy.hidden.numel() and lazy.rows:
+        return _copy_of_rows(logits, index, chosen)
+    made = _another(logits, lambda found: found[index], chosen)
     if _of_fewer_rows(made.lazy, logits.lazy):
         values(made)  # at once: the weights may be others when they are used
     return made
+
+
+def _copy_of_rows(logits: LazyLogits, index: Any, chosen: torch.Tensor) -> torch.Tensor | None:
+    """Of logits that are there: an ordinary tensor, with which nothing takes longer than it would. What is written into
+    it shows in others of the same rows; None, for the whole, where there is one of some of them."""
+    lazy = logits.lazy
+    if type(index) is torch.Tensor:  # no view in an ordinary call either
+        return None if lazy.copies else chosen
+    for copy, other, _ in lazy.copies:
+        place, known = _place(index, logits.shape), _place(other, logits.shape)
+        if place == known:
+            return copy.view_as(copy)
+        if not any(type(a) is int and type(b) is int and a != b for a, b in zip(place, known, strict=False)):
+            return None
+    with torch.inference_mode(False):
+        found = chosen.to(lazy.dtype, copy=True, memory_format=torch.contiguous_format)
+    lazy.copies.append((found, index, found._version))
+    lazy.watch.fused()
+    return found
+
+
+def _place(index: Any, shape: torch.Size) -> list[Any]:
+    """An index of rows by dimensions, without those at the end that are taken whole."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if Ellipsis in parts:
+        at = parts.index(Ellipsis)
+        parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
+    while parts and parts[-1] == slice(None):
+        del parts[-1]
+    return [part % shape[dim] if type(part) is int else part for dim, part in enumerate(parts)]
 
 
 def _of_rows(index: Any, dims: int) -> bool:

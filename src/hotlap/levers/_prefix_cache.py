@@ -168,9 +168,9 @@ class CachedForward:
         form.filled = False  # until all was looked at: an interrupt may come in the midst of it
         if not self._as_it_was(form):
             return None
-        form.tokens = guess.known(length)
-        output = self._together(form, work, guess.made, length)
+        form.tokens, made = guess.known(length), guess.made
         guess.go_on(length)
+        output = self._together(form, work, made, length)
         self.followed += 1
         self.cached += 1
         form.filled = True
@@ -557,6 +557,8 @@ class CachedForward:
         """The output of a forward, of its tensors."""
         from torch.utils import _pytree
 
+        if form.spec.is_leaf():
+            return tensors[0]
         leaves, rest = [], iter(tensors)
         for where, plain in zip(form.outputs, form.plain, strict=True):
             leaves.append(plain if where is None else next(rest))

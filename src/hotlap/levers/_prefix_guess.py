@@ -30,8 +30,8 @@ class Aside(Protocol):
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """A recording that shares no memory with others."""
 
-    def begin(self, work: Callable[[], None]) -> None:
-        """After what the current stream has been given so far."""
+    def begin(self, work: Callable[[], None], after: bool) -> None:
+        """after: what the current stream has been given so far; else it is known to be done, as far as that counts."""
 
     def join(self) -> None:
         """What the current stream is given from here on comes after what was begun."""
@@ -41,17 +41,23 @@ class Aside(Protocol):
 
 
 class Guess:
-    """Of one work. length: of the sequence with the token that was guessed, 0 where nothing was begun."""
+    """Of one work. length: of the sequence with the token that was guessed, 0 where nothing was begun.
+
+    There are two recordings, in turns: while one runs, to launch it again costs the host longer than another one does,
+    and what the last one made can be read meanwhile. The next one need not wait for those reads: when it is begun the
+    host has compared its tokens on the stream that made them.
+    """
 
     def __init__(self, work: Work, rows: int, aside: Aside) -> None:
         import torch
 
         self.length, self.most = 0, work.most
-        self.made: list[Any] = []
+        self._made: list[list[Any]] = [[], []]
+        self._replays: list[Callable[[], None]] = []
+        self._turn = 0
         self._aside, self._rows, self._run = aside, rows, work.run
         self._uses = work.builder.attributes  # what it reads and writes lives as long as this, which waits for it
         self._right, self._wrong, self._logits = 0, 0, -1
-        self._replay: Callable[[], None] = lambda: None
         token = work.token
         with torch.inference_mode(False):
             self._token, self._place = token.clone(), work.place.clone()
@@ -63,22 +69,24 @@ class Guess:
                 self._aside.wait()
 
     def record(self, made: Sequence[Any]) -> bool:
-        """Whether a recording makes for the token of the work what its own made. Raises RuntimeError."""
+        """Whether recordings make for the token of the work what its own made. Raises RuntimeError."""
         self._logits = _logits_in(made, self._rows)
-        if self._logits < 0:
-            return False
+        return self._logits >= 0 and all(self._recorded(into, made) for into in self._made)
 
+    def _recorded(self, into: list[Any], made: Sequence[Any]) -> bool:
         def issue() -> None:
-            self.made[:] = self._run(self._token, self._place)
-            likeliest = self._likeliest(self.made)
-            self._token.copy_(likeliest)
+            into[:] = self._run(self._token, self._place)
+            self._token.copy_(self._likeliest(into))
             self._place.add_(1)
             self._expected.index_copy_(1, self._place, self._token)
 
-        self._replay = self._aside.capture(issue)
-        self._aside.begin(self._replay)
+        token, place = self._token.clone(), self._place.clone()
+        self._replays.append(self._aside.capture(issue))
+        self._aside.begin(self._replays[-1], True)
         self._aside.join()
-        return not apart(self.made, made)
+        self._token.copy_(token)
+        self._place.copy_(place)
+        return not apart(into, made)
 
     def start(self, tokens: Any, made: Sequence[Any]) -> None:
         """After an ordinary call. made: by the work of its last token."""
@@ -89,7 +97,7 @@ class Guess:
         self._place.fill_(length)
         self._expected[:, :length].copy_(tokens)
         self._expected[:, length : length + 1].copy_(self._token)
-        self._begin(length)
+        self._begin(length, True)
 
     def holds(self, tokens: Any) -> bool:
         """Whether these are the tokens that were expected. The host waits for them, and not for what was begun."""
@@ -119,11 +127,17 @@ class Guess:
     def go_on(self, length: int) -> None:
         """With the token after the one that was right. length: of the sequence with that."""
         if length < self.most:
-            self._begin(length)
+            self._turn = 1 - self._turn
+            self._begin(length, False)
 
-    def _begin(self, length: int) -> None:
+    def _begin(self, length: int, after: bool) -> None:
         self.length = length + 1
-        self._aside.begin(self._replay)
+        self._aside.begin(self._replays[self._turn], after)
+
+    @property
+    def made(self) -> list[Any]:
+        """By what was begun last."""
+        return self._made[self._turn]
 
     def _likeliest(self, made: Sequence[Any]) -> Any:
         logits = made[self._logits]

@@ -138,12 +138,11 @@ def copy(kept: Any, dim: int) -> Any:
     import torch
 
     if dim == 1 and kept.dim() == 3 and kept.numel() >= LEAST[kept.device.type == "cuda"]:
-        from ._lazy_logits import Product, Watch, alone, lazy_logits
+        from ._lazy_logits import NOBODY, Product, alone, lazy_logits
 
         if alone(kept):
             with torch.inference_mode(False):
-                watch = Watch(lambda: None, lambda name: None)
-                return lazy_logits(Product(kept, None, None, kept.dtype, watch, rows=True))
+                return lazy_logits(Product(kept, None, None, kept.dtype, NOBODY, rows=True))
     return torch.clone(kept, memory_format=torch.contiguous_format)
 
 

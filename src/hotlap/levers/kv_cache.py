@@ -153,17 +153,17 @@ class _Aside:
         import torch
 
         self._torch, self._device, self._stream = torch, device, torch.cuda.Stream(device)
-        self._given, self._done = torch.cuda.Event(), torch.cuda.Event()
+        self._done = torch.cuda.Event()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         from .graph_optimizer import capture
 
         return capture(work, self._device)
 
-    def begin(self, work: Callable[[], None]) -> None:
-        self._given.record(self._torch.cuda.current_stream(self._device))
+    def begin(self, work: Callable[[], None], after: bool) -> None:
+        if after:
+            self._stream.wait_stream(self._torch.cuda.current_stream(self._device))
         with self._torch.cuda.stream(self._stream):
-            self._stream.wait_event(self._given)
             work()
             self._done.record(self._stream)
 
