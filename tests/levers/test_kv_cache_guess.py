@@ -116,6 +116,18 @@ def test_it_ends_where_there_is_no_more_room(late: bool) -> None:
 
 
 @late
+def test_it_ends_where_the_last_sequences_did(late: bool) -> None:
+    decoder = Guesses(Model(), late)
+    for _ in range(3):
+        decoder.greedily(prompt(), 20)
+    assert not decoder.guess.length, "as the two before"
+    tokens = decoder.greedily(prompt(), 25)
+    begun = decoder.begun
+    decoder.greedily(tokens, 5)
+    assert decoder.begun == begun + 5 and not decoder.why
+
+
+@late
 def test_tokens_that_are_drawn_are_not_guessed_for_long(late: bool) -> None:
     decoder = Guesses(Model(), late)
     decoder.go(prompt(), 40)

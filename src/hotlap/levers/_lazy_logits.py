@@ -6,6 +6,7 @@ choose or widen rows give another of its kind; everything else computes the logi
 and goes on with those.
 """
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -183,7 +184,7 @@ def lazy_logits(found: Product, seen_as: torch.dtype | None = None) -> LazyLogit
     """The logits of a product."""
     like = _Like(seen_as or found.dtype, found.swapped)
     made: LazyLogits
-    if found.rows and found.weight is None and not torch.is_grad_enabled():
+    if found.rows and found.weight is None and not found.hidden.requires_grad:
         made = torch.Tensor._make_wrapper_subclass(
             LazyLogits, found.hidden.shape, dtype=like.dtype, device=found.hidden.device
         )
@@ -192,6 +193,11 @@ def lazy_logits(found: Product, seen_as: torch.dtype | None = None) -> LazyLogit
     made = _Made.apply(found.hidden, found.weight, found.bias, like, found.dtype)
     made.lazy = found
     return made
+
+
+def ordinary() -> Any:
+    """Where tensors are made that keep track of their versions."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
 
 
 def alone(tensor: torch.Tensor) -> bool:
@@ -450,7 +456,8 @@ def _chosen(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
         return None
     lazy = logits.lazy
     chosen = lazy.hidden[index]
-    if lazy.weight is None and lazy.parent is None and chosen.numel() < lazy.hidden.numel() and lazy.rows:
+    there = lazy.rows and lazy.weight is None and lazy.parent is None and lazy.dtype == lazy.hidden.dtype
+    if there and chosen.numel() < lazy.hidden.numel():
         return _copy_of_rows(logits, index, chosen)
     made = _another(logits, lambda found: found[index], chosen)
     if _of_fewer_rows(made.lazy, logits.lazy):
@@ -470,8 +477,8 @@ def _copy_of_rows(logits: LazyLogits, index: Any, chosen: torch.Tensor) -> torch
             return copy.view_as(copy)
         if not any(type(a) is int and type(b) is int and a != b for a, b in zip(place, known, strict=False)):
             return None
-    with torch.inference_mode(False):
-        found = chosen.to(lazy.dtype, copy=True, memory_format=torch.contiguous_format)
+    with ordinary():
+        found = chosen.clone(memory_format=torch.contiguous_format)
     lazy.copies.append((found, index, found._version))
     lazy.watch.fused()
     return found

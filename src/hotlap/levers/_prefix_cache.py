@@ -168,7 +168,7 @@ class CachedForward:
         form.filled = False  # until all was looked at: an interrupt may come in the midst of it
         if not self._as_it_was(form):
             return None
-        form.tokens, made = guess.known(length), guess.made
+        form.tokens, made = guess.tokens, guess.made
         guess.go_on(length)
         output = self._together(form, work, made, length)
         self.followed += 1
@@ -227,6 +227,8 @@ class CachedForward:
             return self._write_down(form, tokens, args, kwargs)
         if before is not None and before.shape == tokens.shape:  # a window that slides, which no call will go on with
             return self._forward(*args, **kwargs)
+        if before is not None and form.work is not None and form.work.guess is not None:
+            form.work.guess.ended(before.shape[1])
         if form.work is not None and form.work.most > tokens.shape[1]:
             self._compile(form, form.work, tokens)
         return self._fill(form, form.plan, tokens, args, kwargs, again)

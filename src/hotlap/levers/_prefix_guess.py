@@ -41,7 +41,8 @@ class Aside(Protocol):
 
 
 class Guess:
-    """Of one work. length: of the sequence with the token that was guessed, 0 where nothing was begun.
+    """Of one work. length: of the sequence with the token that was guessed, 0 where nothing was begun; tokens: those of
+    the last call that was asked about, where they were expected, which stay until another sequence begins.
 
     There are two recordings, in turns: while one runs, to launch it again costs the host longer than another one does,
     and what the last one made can be read meanwhile. The next one need not wait for those reads: when it is begun the
@@ -52,12 +53,14 @@ class Guess:
         import torch
 
         self.length, self.most = 0, work.most
+        self.tokens: Any = None
         self._made: list[list[Any]] = [[], []]
         self._replays: list[Callable[[], None]] = []
         self._turn = 0
         self._aside, self._rows, self._run = aside, rows, work.run
         self._uses = work.builder.attributes  # what it reads and writes lives as long as this, which waits for it
         self._right, self._wrong, self._logits = 0, 0, -1
+        self._ends = 0, 0
         token = work.token
         with torch.inference_mode(False):
             self._token, self._place = token.clone(), work.place.clone()
@@ -91,7 +94,7 @@ class Guess:
     def start(self, tokens: Any, made: Sequence[Any]) -> None:
         """After an ordinary call. made: by the work of its last token."""
         length = tokens.shape[1]
-        if length >= self.most:
+        if self._last(length):
             return
         self._token.copy_(self._likeliest(made))
         self._place.fill_(length)
@@ -103,20 +106,21 @@ class Guess:
         """Whether these are the tokens that were expected. The host waits for them, and not for what was begun."""
         import torch
 
-        if not torch.equal(self.known(self.length), tokens):
+        self.tokens = self._expected.narrow(1, 0, self.length)
+        if not torch.equal(self.tokens, tokens):
             self._wrong += 1
             return False
         self._right += 1
         return True
 
+    def ended(self, length: int) -> None:
+        """A sequence was so long in the last of its calls."""
+        self._ends = self._ends[1], length
+
     @property
     def fails(self) -> bool:
         """Whether too many of them were wrong."""
         return self._wrong > MOST_WRONG + self._right // RIGHT_FOR_WRONG
-
-    def known(self, length: int) -> Any:
-        """Those of the calls so far, and the one that was guessed."""
-        return self._expected.narrow(1, 0, length)
 
     def join(self) -> None:
         """What is done from here on comes after what was begun."""
@@ -126,9 +130,13 @@ class Guess:
 
     def go_on(self, length: int) -> None:
         """With the token after the one that was right. length: of the sequence with that."""
-        if length < self.most:
+        if not self._last(length):
             self._turn = 1 - self._turn
             self._begin(length, False)
+
+    def _last(self, length: int) -> bool:
+        """Whether there is no room for one more, or the last two sequences were so long."""
+        return length >= self.most or self._ends == (length, length)
 
     def _begin(self, length: int, after: bool) -> None:
         self.length = length + 1

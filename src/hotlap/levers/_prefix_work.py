@@ -13,7 +13,10 @@ from ._prefix_tape import Growing, Made, Tape
 
 LEAST: Final = (1 << 18, 1 << 26)
 """Numbers, on the host and on a GPU, whose copy takes longer than what it costs to look after one that is not made."""
-STRIDES: Final = (1, 3)
+STRIDES: Final = (3, 61)
+MANY: Final = 1 << 16
+"""Of how many numbers of a weight one is summed, and from how many on it is the second: each kernel that goes over all
+weights takes as long as it takes to read them."""
 
 Fetch = Callable[[Any], Callable[[], bool]]
 """Sends for a truth value, (), that a device computes; what it returns waits for that, and for nothing issued later."""
@@ -42,13 +45,17 @@ class Plan:
         return [tensor._version for tensor in self.outside]
 
     def figured(self) -> Any:
-        """What tells values of the weights apart without keeping them, (3,), float64: a norm, and two sums."""
+        """What tells values of the weights apart without keeping them, float64: their norm, and sums of some of them,
+        by dtype, which others in their places or with other signs make others."""
         import torch
 
         weights = [tensor.detach() for tensor in self.outside if tensor.dtype.is_floating_point]
         if not weights:
-            return torch.zeros(3, dtype=torch.float64, device=self.outside[0].device if self.outside else None)
-        sums = [torch.stack([w.flatten()[::step].sum().double() for w in weights]).sum() for step in STRIDES]
+            return torch.zeros(1, dtype=torch.float64, device=self.outside[0].device if self.outside else None)
+        some: dict[Any, list[Any]] = {}
+        for w in weights:
+            some.setdefault(w.dtype, []).append(w.flatten()[:: STRIDES[w.numel() >= MANY]])
+        sums = [torch.cat(parts).double().sum() for parts in some.values()]
         return torch.stack([torch.nn.utils.get_total_norm(weights).double(), *sums])
 
     def same(self) -> bool:
@@ -138,10 +145,10 @@ def copy(kept: Any, dim: int) -> Any:
     import torch
 
     if dim == 1 and kept.dim() == 3 and kept.numel() >= LEAST[kept.device.type == "cuda"]:
-        from ._lazy_logits import NOBODY, Product, alone, lazy_logits
+        from ._lazy_logits import NOBODY, Product, alone, lazy_logits, ordinary
 
         if alone(kept):
-            with torch.inference_mode(False):
+            with ordinary():
                 return lazy_logits(Product(kept, None, None, kept.dtype, NOBODY, rows=True))
     return torch.clone(kept, memory_format=torch.contiguous_format)
 

@@ -135,7 +135,7 @@ def where(device: Any) -> tuple[Any, ...] | None:
 
     if torch.cuda.is_current_stream_capturing():
         return None
-    stream = torch.cuda.current_stream(device).cuda_stream
+    stream = torch._C._cuda_getCurrentRawStream(device.index)  # as compiled code asks for it, in each call
     autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
     return stream, torch.is_inference_mode_enabled(), autocast
 

@@ -147,12 +147,13 @@ def _capture(device: Any) -> "Capture":
 
 
 class _Aside:
-    """See `Aside`, of a GPU."""
+    """See `Aside`, of a GPU. It is made and used on one stream."""
 
     def __init__(self, device: Any) -> None:
         import torch
 
-        self._torch, self._device, self._stream = torch, device, torch.cuda.Stream(device)
+        self._torch, self._device = torch, device
+        self._current, self._stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
         self._done = torch.cuda.Event()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -162,13 +163,16 @@ class _Aside:
 
     def begin(self, work: Callable[[], None], after: bool) -> None:
         if after:
-            self._stream.wait_stream(self._torch.cuda.current_stream(self._device))
-        with self._torch.cuda.stream(self._stream):
+            self._stream.wait_stream(self._current)
+        self._torch.cuda.set_stream(self._stream)
+        try:
             work()
-            self._done.record(self._stream)
+        finally:
+            self._torch.cuda.set_stream(self._current)
+        self._done.record(self._stream)
 
     def join(self) -> None:
-        self._torch.cuda.current_stream(self._device).wait_event(self._done)
+        self._current.wait_event(self._done)
 
     def wait(self) -> None:
         self._done.synchronize()
