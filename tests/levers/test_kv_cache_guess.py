@@ -278,3 +278,15 @@ def test_a_recording_that_is_none_is_not_used(wrong: str, monkeypatch: pytest.Mo
     decoder = Guesses(Model())
     decoder.greedily(prompt(), 20)
     assert decoder.guess is None and decoder.replayed and not decoder.why
+
+
+def test_steps_before_it_is_compiled_are_not_steady() -> None:
+    marked: list[int] = []
+    decoder = Guesses(Model(), compiler=lambda work, token, place: work)
+    decoder.cached._unsteady = lambda: marked.append(decoder.begun)
+    decoder.greedily(prompt(), 30)
+    assert len(marked) == 30 and decoder.begun, "it will be compiled with the next sequence"
+    decoder.greedily(prompt(), 30)
+    marked.clear()
+    decoder.greedily(prompt(), 30)
+    assert not marked and not decoder.why

@@ -168,6 +168,8 @@ class CachedForward:
         form.filled = False  # until all was looked at: an interrupt may come in the midst of it
         if not self._as_it_was(form):
             return None
+        if self._compiling.pending(form, work):
+            self._unsteady()
         form.tokens, made = guess.tokens, guess.made
         guess.go_on(length)
         output = self._together(form, work, made, length)
