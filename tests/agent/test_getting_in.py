@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from hotlap.diagnose.diagnose import diagnose
 from hotlap.launch.command import INJECT
+from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_steps
 
 from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, free_port, recorded_losses
@@ -52,6 +56,14 @@ def test_loader_workers_that_are_spawned(runner: Runner) -> None:
 def test_a_compiled_function_when_torch_compile_is_imported_late(runner: Runner) -> None:
     argv = ("compiled.py", "warm", "eager")
     check_run(runner.under(argv), runner.bare(*argv))
+
+
+def test_a_process_that_makes_no_step_says_so_also_where_inductor_helps_it(runner: Runner) -> None:
+    ran = runner.under(("compiled_inference.py",))
+    check_same(ran, runner.bare("compiled_inference.py"))
+    assert ran.facts.argv[0].endswith("compiled_inference.py") and not ran.facts.forwards
+    with pytest.raises(NothingMeasured, match=r"0 forwards .* not seen where only a function that torch\.compile made"):
+        diagnose(ran.folder)
 
 
 def test_an_error_of_the_users_leaves_its_traceback_untouched(runner: Runner) -> None:

@@ -28,8 +28,9 @@ from .thin import Thin
 from .timeline import Segment, Timeline
 
 AT_EXIT = hook("exit")
-NOT_SCRIPTS = ("torch.distributed.run", "torch._inductor.compile_worker.subproc_pool")
-"""Modules that only processes import which launch or help training and are not it."""
+LAUNCHER = "torch.distributed.run"
+HELPER = os.path.join("torch", "_inductor", "compile_worker")
+"""A module that only processes import which launch training, and where the main one is of those that help it."""
 SHORT_STEP_MS = 10.0
 SAMPLE_EVERY = 16
 """Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (marks cost), and
@@ -198,7 +199,8 @@ class Agent:
 
     def _write_seen(self) -> None:
         """A process without a step says what it did, so that the user learns why nothing was measured."""
-        if torch.utils.data.get_worker_info() is not None or any(name in sys.modules for name in NOT_SCRIPTS):
+        main = str(getattr(sys.modules.get("__main__"), "__file__", ""))
+        if LAUNCHER in sys.modules or HELPER in main or torch.utils.data.get_worker_info() is not None:
             return
         seen = self.script.facts(self, "none", False)
         path = os.path.join(self.session.folder, f"seen-{self.pid}.json")

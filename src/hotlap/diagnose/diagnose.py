@@ -53,7 +53,8 @@ BLOCKS_APART = 1.5
 """The slowest block of steps over the fastest, from which one number does not say how long a step takes."""
 WHAT_COUNTS = (
     "A step is one optimizer step (or one forward with its backward where no torch.optim.Optimizer steps); "
-    "in inference one forward of an nn.Module with parameters"
+    "in inference one forward of an nn.Module with parameters, which is not seen where only a function that "
+    "torch.compile made calls it"
 )
 
 NO_TORCH = "No process of it imported torch to the end (isolated Python, `python -I` or `-E`, can't be observed)"
