@@ -6,7 +6,8 @@ keys and values. What the forward does for the last token is worked out from two
 computed both ways before it counts; longer sequences are tried by calls of their own. Taken are causal models of one
 argument, the tokens (batch, length), and other arguments that are no tensors; a call whose tokens are not those of the
 call before and one more is computed as a whole. On a GPU the token's work is one CUDA graph, and so is the whole where
-sequences begin with that length again. With `compile` the token's work is compiled when a second sequence begins.
+sequences begin with that length again; the token that is likeliest is begun before the script asks for it, and not
+used where it takes another. With `compile` the token's work is compiled when a second sequence begins.
 
 Models that look at later tokens, that mix tokens in ways for which there is no rule (recurrent layers, convolutions,
 experts, padding masks as an argument), that draw random numbers or that keep something themselves leave it alone.
