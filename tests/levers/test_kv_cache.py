@@ -388,6 +388,23 @@ def test_weights_that_are_written_past_their_version_are_seen_with_the_next_prom
     assert not decoder.why
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("change", [
+    lambda w: w[1, 0:1].neg_(),
+    lambda w: w[7].neg_(),
+    lambda w: w.copy_(w.flip(0)),
+    lambda w: w[:, 3].mul_(1.1),
+    lambda w: w[2].add_(0.1),
+])  # fmt: skip
+def test_figures_tell_weights_apart(change: Callable[[Any], Any], dtype: Any) -> None:
+    for size in (40, 300):  # taken with others, and by itself
+        weights = [torch.randn(size, size).to(dtype), torch.randn(9)]
+        plan = _prefix_work.Plan([], [], weights, False)
+        assert plan.same_values()
+        change(weights[0].data)
+        assert not plan.same_values(), size
+
+
 def test_ops_that_change_are_written_down_anew() -> None:
     """As with inference mode by a lever, which watches the first calls in another mode."""
     model, calls = Model(), [0]

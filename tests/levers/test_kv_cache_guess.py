@@ -218,6 +218,49 @@ def test_no_token_is_guessed_that_might_not_be_there(model: type[Model]) -> None
     assert decoder.cached.cached and decoder.guess is None and not decoder.why
 
 
+class FewTokens(Model):
+    """Whose tokens are of a dtype that has no room for all logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok, self.head = nn.Embedding(200, DIM), nn.Linear(DIM, 200)
+
+    def forward(self, tokens: Any, scale: float = 1.0) -> Any:
+        return super().forward(tokens.long(), scale)
+
+
+def test_no_token_is_guessed_for_which_its_dtype_has_no_room() -> None:
+    decoder = Guesses(FewTokens())
+    tokens = prompt().to(torch.int8)
+    for _ in range(16):
+        got, whole = decoder.cached(tokens), decoder.whole(tokens)
+        assert torch.allclose(got + 0, whole, atol=1e-5)
+        tokens = torch.cat([tokens, whole[:, -1, :VOCAB].argmax(-1, keepdim=True).to(torch.int8)], dim=1)
+    assert decoder.cached.cached and decoder.guess is None and not decoder.why
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_an_interrupt_of_the_first_one_leaves_no_hole(after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Guesses(Model())
+    tokens = decoder.greedily(prompt(), 20)
+    other = tokens.clone()
+    other[0, -1] = (other[0, -1] + 1) % VOCAB
+    begin = Stream.begin
+
+    def interrupted(stream: Stream, *args: Any) -> None:
+        if after:
+            begin(stream, *args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stream, "begin", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.cached(other)
+    whole = decoder.whole(other)
+    decoder.greedily(torch.cat([other, whole[:, -1].argmax(-1, keepdim=True)], dim=1), 6)
+    assert not decoder.why
+
+
 @pytest.mark.parametrize("where", ["holds", "join", "go_on"])
 @late
 def test_an_interrupt_leaves_no_hole(where: str, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:

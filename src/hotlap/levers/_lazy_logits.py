@@ -55,8 +55,9 @@ class Product:
     replay: the logits that these were made of, and how, for where the values are needed. kept: weight and bias as they
     were, where they have changed since. rows: they were made without gradients, and rows that are chosen of them are
     computed alone; alone: the version of such a value as it was computed; whole: the logits, where rows are only
-    compared with them; copies: ordinary tensors of rows of logits that are there already, each with index
-    and version; taken: a loss read the halves."""
+    compared with them; copies, room: indices of rows of logits that are there already, and an ordinary
+    tensor of their shape in which nothing but these rows is filled, of which the script has views; taken: a loss read
+    the halves."""
 
     hidden: torch.Tensor
     weight: torch.Tensor | None
@@ -69,7 +70,8 @@ class Product:
     replay: Callable[[Any], Any] = lambda logits: logits
     value: torch.Tensor | None = None
     made: list[Any] = field(default_factory=list)
-    copies: list[tuple[Any, Any, int]] = field(default_factory=list)
+    copies: list[Any] = field(default_factory=list)
+    room: Any = None
     kept: tuple[torch.Tensor, torch.Tensor | None] | None = None
     versions: tuple[int, ...] = ()
     alone: int | None = None
@@ -184,7 +186,7 @@ def lazy_logits(found: Product, seen_as: torch.dtype | None = None) -> LazyLogit
     """The logits of a product."""
     like = _Like(seen_as or found.dtype, found.swapped)
     made: LazyLogits
-    if found.rows and found.weight is None and not found.hidden.requires_grad:
+    if found.rows and found.weight is None and not found.hidden.requires_grad and not found.swapped:
         made = torch.Tensor._make_wrapper_subclass(
             LazyLogits, found.hidden.shape, dtype=like.dtype, device=found.hidden.device
         )
@@ -212,13 +214,19 @@ def values(logits: LazyLogits) -> torch.Tensor:
     lazy = logits.lazy
     if lazy.value is None:
         with torch.inference_mode(False), torch.set_grad_enabled(logits.requires_grad):
-            if lazy.parent is None:
+            if lazy.copies:  # parts of it are the script's already, with what was written into them
+                saved = [lazy.room[index].clone() for index in lazy.copies]
+                lazy.value, data = lazy.room, lazy.room.data  # as no version of the script's rows tells
+                data.copy_(lazy.hidden)
+                for index, rows in zip(lazy.copies, saved, strict=True):
+                    data[index] = rows
+                lazy.copies, lazy.room = [], None
+            elif lazy.parent is None:
                 lazy.value = lazy.compute()
             elif _of_fewer_rows(lazy, lazy.parent.lazy) and not _written(_first(logits)):
                 lazy.value = _rows_alone(logits, lazy.parent)
             else:
                 lazy.value = lazy.replay(values(lazy.parent))
-            _bring_copies_back(lazy)
         # Views of them show what is written into them from now on; copies do not.
         for other in _made_of(lazy):
             if other.lazy.alone is None and not _of_fewer_rows(other.lazy, lazy):
@@ -226,18 +234,6 @@ def values(logits: LazyLogits) -> torch.Tensor:
             else:
                 _bring_back(other, lazy.value)
     return lazy.value
-
-
-def _bring_copies_back(lazy: Product) -> None:
-    """Copies of rows are parts of the value from now on, with what was written into them."""
-    copies, lazy.copies = lazy.copies, []
-    for copy, index, version in copies:
-        place = lazy.value[index]  # type: ignore[index]  # it was computed
-        if copy.shape != place.shape:
-            continue
-        if copy._version != version:
-            place.copy_(copy)
-        copy.set_(place)
 
 
 def _made_of(lazy: Product) -> "list[LazyLogits]":
@@ -343,6 +339,8 @@ def _without_values(name: str, func: Any, logits: LazyLogits, args: Any, kwargs:
     if takes_loss and getattr(func, "__module__", "") == functional.__name__:
         return (_fused if logits.lazy.weight is not None else _of_half)(logits, *args[1:], **kwargs)
     change = CHANGES.get(name)
+    if logits.lazy.copies and name != "__getitem__":
+        return None
     return None if change is None or logits.lazy.swapped else change(logits, func, args[1:], kwargs)
 
 
@@ -413,13 +411,8 @@ def _another(logits: LazyLogits, replay: Callable[[Any], Any], hidden: Any = Non
     """Logits made of others."""
     lazy = logits.lazy
     seen_as = changes.pop("seen_as", logits.dtype)
-    hidden = lazy.hidden if hidden is None else hidden
-    made = lazy_logits(
-        replace(
-            lazy, hidden=hidden, parent=logits, replay=replay, made=[], copies=[], whole=None, taken=False, **changes
-        ),
-        seen_as,
-    )
+    changes |= {"parent": logits, "replay": replay, "hidden": lazy.hidden if hidden is None else hidden}
+    made = lazy_logits(replace(lazy, made=[], copies=[], room=None, whole=None, taken=False, **changes), seen_as)
     lazy.made.append(weakref.ref(made))
     return made
 
@@ -457,7 +450,7 @@ def _chosen(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
     lazy = logits.lazy
     chosen = lazy.hidden[index]
     there = lazy.rows and lazy.weight is None and lazy.parent is None and lazy.dtype == lazy.hidden.dtype
-    if there and chosen.numel() < lazy.hidden.numel():
+    if there and chosen.numel() < lazy.hidden.numel() and not _made_of(lazy):
         return _copy_of_rows(logits, index, chosen)
     made = _another(logits, lambda found: found[index], chosen)
     if _of_fewer_rows(made.lazy, logits.lazy):
@@ -471,15 +464,22 @@ def _copy_of_rows(logits: LazyLogits, index: Any, chosen: torch.Tensor) -> torch
     lazy = logits.lazy
     if type(index) is torch.Tensor:  # no view in an ordinary call either
         return None if lazy.copies else chosen
-    for copy, other, _ in lazy.copies:
+    for other in lazy.copies:
         place, known = _place(index, logits.shape), _place(other, logits.shape)
         if place == known:
-            return copy.view_as(copy)
+            return lazy.room[index]
         if not any(type(a) is int and type(b) is int and a != b for a, b in zip(place, known, strict=False)):
             return None
     with ordinary():
-        found = chosen.clone(memory_format=torch.contiguous_format)
-    lazy.copies.append((found, index, found._version))
+        if lazy.room is None:
+            # As large as what is kept, so that the allocator finds the last one's place again, however long this is.
+            size = lazy.hidden.untyped_storage().nbytes() // lazy.dtype.itemsize
+            flat = torch.empty(size, dtype=lazy.dtype, device=lazy.hidden.device)
+            lazy.room = flat[: logits.numel()].view(logits.shape)
+        found = lazy.room[index]
+        with torch.no_grad():
+            found.copy_(chosen)
+    lazy.copies.append(index)
     lazy.watch.fused()
     return found
 
@@ -498,7 +498,8 @@ def _place(index: Any, shape: torch.Size) -> list[Any]:
 def _of_rows(index: Any, dims: int) -> bool:
     """Whether an index leaves the last dimension whole."""
     if type(index) is torch.Tensor:
-        return bool(index.dtype == torch.int64 or (index.dtype == torch.bool and index.dim() < dims))
+        chooses = index.dtype == torch.int64 or (index.dtype == torch.bool and index.dim() < dims)
+        return bool(chooses and index.dim() > 0)  # of one number it is a view
     parts = index if isinstance(index, tuple) else (index,)
     if not all(part is Ellipsis or type(part) in {int, slice} for part in parts) or not parts:
         return False

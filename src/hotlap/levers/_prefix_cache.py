@@ -136,9 +136,9 @@ class CachedForward:
         if form.work is not None and self._compiling.pending(form, form.work):
             self._unsteady()
         if begun is not None and begun.output is not None:
-            form.filled = True
             self.cached += 1
             self._own(lambda: self._start_guess(form))
+            form.filled = True
             return begun.output[0]
         return self._go_on(form, filled, tokens, args, kwargs)
 
@@ -505,11 +505,11 @@ class CachedForward:
 
     def _guess(self, work: Work, plan: Plan) -> None:
         """From here on the token that is likeliest is begun ahead, where that can be."""
-        rows = rows_of(plan) if self._aside is not None else 0
+        rows = rows_of(plan, work.token.dtype)
         if self._aside is None or not rows:
             return
-        guess = Guess(work, rows, self._aside())
         with contextlib.suppress(RuntimeError):
+            guess = Guess(work, rows, self._aside())
             work.guess = guess if guess.record(work.made) else None
 
     def _start_guess(self, form: Form) -> None:

@@ -153,8 +153,11 @@ class Guess:
         return logits.reshape(len(logits), -1).argmax(-1, keepdim=True)
 
 
-def rows_of(plan: Plan) -> int:
-    """Of the smallest table that tokens are looked up in; 0 where something else is done with them."""
+def rows_of(plan: Plan, dtype: Any) -> int:
+    """Of the smallest table that tokens are looked up in, as far as their dtype reaches; 0 where something else is done
+    with them."""
+    import torch
+
     tokens, rows = {TOKENS}, []
     for at, op in enumerate(plan.ops):
         if not op.uses & tokens:
@@ -165,7 +168,7 @@ def rows_of(plan: Plan) -> int:
             rows.append(_length(plan.ops, op.args[0]))
         else:
             return 0
-    return min(rows, default=0)
+    return min(*rows, torch.iinfo(dtype).max + 1) if rows else 0
 
 
 def _length(ops: Sequence[Growing], table: Any) -> int:

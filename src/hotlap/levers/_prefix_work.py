@@ -13,10 +13,10 @@ from ._prefix_tape import Growing, Made, Tape
 
 LEAST: Final = (1 << 18, 1 << 26)
 """Numbers, on the host and on a GPU, whose copy takes longer than what it costs to look after one that is not made."""
-STRIDES: Final = (3, 61)
+STRIDE: Final = 61
 MANY: Final = 1 << 16
-"""Of how many numbers of a weight one is summed, and from how many on it is the second: each kernel that goes over all
-weights takes as long as it takes to read them."""
+"""Numbers of a weight from which on it is summed by itself: a kernel for each of hundreds of weights takes longer than
+to read them all."""
 
 Fetch = Callable[[Any], Callable[[], bool]]
 """Sends for a truth value, (), that a device computes; what it returns waits for that, and for nothing issued later."""
@@ -45,18 +45,26 @@ class Plan:
         return [tensor._version for tensor in self.outside]
 
     def figured(self) -> Any:
-        """What tells values of the weights apart without keeping them, float64: their norm, and sums of some of them,
-        by dtype, which others in their places or with other signs make others."""
+        """What tells values of the weights apart without keeping them, (3,), float64: a norm, the sum, and a sum of
+        some of them, which other places make another. Small ones are taken together."""
         import torch
 
         weights = [tensor.detach() for tensor in self.outside if tensor.dtype.is_floating_point]
         if not weights:
-            return torch.zeros(1, dtype=torch.float64, device=self.outside[0].device if self.outside else None)
-        some: dict[Any, list[Any]] = {}
+            return torch.zeros(3, dtype=torch.float64, device=self.outside[0].device if self.outside else None)
+        by_dtype: dict[Any, list[Any]] = {}
         for w in weights:
-            some.setdefault(w.dtype, []).append(w.flatten()[:: STRIDES[w.numel() >= MANY]])
-        sums = [torch.cat(parts).double().sum() for parts in some.values()]
-        return torch.stack([torch.nn.utils.get_total_norm(weights).double(), *sums])
+            by_dtype.setdefault(w.dtype, []).append(w)
+        norms = [
+            torch.stack(list(torch._foreach_norm(of, 2.0, torch.promote_types(dtype, torch.float32)))).double()
+            for dtype, of in by_dtype.items()
+        ]
+        small = [w.flatten().float() for w in weights if w.numel() < MANY]
+        large = [w for w in weights if w.numel() >= MANY]
+        sums = [torch.cat(small).double().sum()] if small else []
+        sums += [w.sum(dtype=torch.float64) for w in large]
+        places = torch.cat([*(w[::3] for w in small), *(w.flatten()[::STRIDE].float() for w in large)])
+        return torch.stack([torch.cat(norms).norm(), torch.stack(sums).sum(), places.double().sum()])
 
     def same(self) -> bool:
         """Whether nothing was written to the weights, as far as their versions tell."""

@@ -160,17 +160,20 @@ class _Aside:
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         from .graph_optimizer import capture
 
-        return capture(work, self._device)
+        return capture(work, self._device, aside=self._stream)  # so nothing else has its workspace of cuBLAS
 
     def begin(self, work: Callable[[], None], after: bool) -> None:
         if after:
             self._stream.wait_stream(self._current)
-        self._torch.cuda.set_stream(self._stream)
+        cuda, device = self._torch.cuda, self._torch.cuda.current_device()
         try:
+            cuda.set_stream(self._stream)  # and its device; `cuda.stream` would take longer than the launch
             work()
         finally:
-            self._torch.cuda.set_stream(self._current)
-        self._done.record(self._stream)
+            self._done.record(self._stream)
+            cuda.set_stream(self._current)
+            if device != self._device.index:
+                cuda.set_device(device)
 
     def join(self) -> None:
         self._current.wait_event(self._done)
