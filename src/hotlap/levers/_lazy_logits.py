@@ -55,7 +55,7 @@ class Product:
     replay: the logits that these were made of, and how, for where the values are needed. kept: weight and bias as they
     were, where they have changed since. rows: they were made without gradients, and rows that are chosen of them are
     computed alone; alone: the version of such a value as it was computed; whole: the logits, where rows are only
-    compared with them; copies, room: indices of rows of logits that are there already, and an ordinary
+    compared with them; given, room: indices of rows of logits that are there already, and an ordinary
     tensor of their shape in which nothing but these rows is filled, of which the script has views; taken: a loss read
     the halves."""
 
@@ -70,7 +70,7 @@ class Product:
     replay: Callable[[Any], Any] = lambda logits: logits
     value: torch.Tensor | None = None
     made: list[Any] = field(default_factory=list)
-    copies: list[Any] = field(default_factory=list)
+    given: list[Any] = field(default_factory=list)
     room: Any = None
     kept: tuple[torch.Tensor, torch.Tensor | None] | None = None
     versions: tuple[int, ...] = ()
@@ -214,13 +214,8 @@ def values(logits: LazyLogits) -> torch.Tensor:
     lazy = logits.lazy
     if lazy.value is None:
         with torch.inference_mode(False), torch.set_grad_enabled(logits.requires_grad):
-            if lazy.copies:  # parts of it are the script's already, with what was written into them
-                saved = [lazy.room[index].clone() for index in lazy.copies]
-                lazy.value, data = lazy.room, lazy.room.data  # as no version of the script's rows tells
-                data.copy_(lazy.hidden)
-                for index, rows in zip(lazy.copies, saved, strict=True):
-                    data[index] = rows
-                lazy.copies, lazy.room = [], None
+            if lazy.given:
+                lazy.value = _around_rows(lazy)
             elif lazy.parent is None:
                 lazy.value = lazy.compute()
             elif _of_fewer_rows(lazy, lazy.parent.lazy) and not _written(_first(logits)):
@@ -234,6 +229,18 @@ def values(logits: LazyLogits) -> torch.Tensor:
             else:
                 _bring_back(other, lazy.value)
     return lazy.value
+
+
+def _around_rows(lazy: Product) -> Any:
+    """The logits where rows of them are the script's already, with what was written into these."""
+    room, given = lazy.room, lazy.given
+    saved = [room[index].clone() for index in given]
+    data = room.data  # as no version of the script's rows tells
+    data.copy_(lazy.hidden)
+    for index, rows in zip(given, saved, strict=True):
+        data[index] = rows
+    lazy.given, lazy.room = [], None
+    return room
 
 
 def _made_of(lazy: Product) -> "list[LazyLogits]":
@@ -339,7 +346,7 @@ def _without_values(name: str, func: Any, logits: LazyLogits, args: Any, kwargs:
     if takes_loss and getattr(func, "__module__", "") == functional.__name__:
         return (_fused if logits.lazy.weight is not None else _of_half)(logits, *args[1:], **kwargs)
     change = CHANGES.get(name)
-    if logits.lazy.copies and name != "__getitem__":
+    if logits.lazy.given and name != "__getitem__":
         return None
     return None if change is None or logits.lazy.swapped else change(logits, func, args[1:], kwargs)
 
@@ -412,7 +419,7 @@ def _another(logits: LazyLogits, replay: Callable[[Any], Any], hidden: Any = Non
     lazy = logits.lazy
     seen_as = changes.pop("seen_as", logits.dtype)
     changes |= {"parent": logits, "replay": replay, "hidden": lazy.hidden if hidden is None else hidden}
-    made = lazy_logits(replace(lazy, made=[], copies=[], room=None, whole=None, taken=False, **changes), seen_as)
+    made = lazy_logits(replace(lazy, made=[], given=[], room=None, whole=None, taken=False, **changes), seen_as)
     lazy.made.append(weakref.ref(made))
     return made
 
@@ -451,20 +458,20 @@ def _chosen(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
     chosen = lazy.hidden[index]
     there = lazy.rows and lazy.weight is None and lazy.parent is None and lazy.dtype == lazy.hidden.dtype
     if there and chosen.numel() < lazy.hidden.numel() and not _made_of(lazy):
-        return _copy_of_rows(logits, index, chosen)
+        return _rows_there(logits, index, chosen)
     made = _another(logits, lambda found: found[index], chosen)
     if _of_fewer_rows(made.lazy, logits.lazy):
         values(made)  # at once: the weights may be others when they are used
     return made
 
 
-def _copy_of_rows(logits: LazyLogits, index: Any, chosen: torch.Tensor) -> torch.Tensor | None:
+def _rows_there(logits: LazyLogits, index: Any, chosen: torch.Tensor) -> torch.Tensor | None:
     """Of logits that are there: an ordinary tensor, with which nothing takes longer than it would. What is written into
     it shows in others of the same rows; None, for the whole, where there is one of some of them."""
     lazy = logits.lazy
     if type(index) is torch.Tensor:  # no view in an ordinary call either
-        return None if lazy.copies else chosen
-    for other in lazy.copies:
+        return None if lazy.given else chosen
+    for other in lazy.given:
         place, known = _place(index, logits.shape), _place(other, logits.shape)
         if place == known:
             return lazy.room[index]
@@ -479,7 +486,7 @@ def _copy_of_rows(logits: LazyLogits, index: Any, chosen: torch.Tensor) -> torch
         found = lazy.room[index]
         with torch.no_grad():
             found.copy_(chosen)
-    lazy.copies.append(index)
+    lazy.given.append(index)
     lazy.watch.fused()
     return found
 

@@ -18,7 +18,6 @@ until all is found to be as it was. Where the token is the one that was likelies
 before (`_prefix_guess`), and the host looks while the device computes the one after it.
 """
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from ._model_state import Model
 from ._prefix_build import Row
 from ._prefix_compiled import Compiler, Compiling
 from ._prefix_filled import MOST_RECORDED, Filling, Recorded
-from ._prefix_guess import Aside, Guess, rows_of
+from ._prefix_guess import Aside, guess_for
 from ._prefix_room import Unlike, work_for
 from ._prefix_tape import Made, Tape, beside, outside_of, taped
 from ._prefix_work import Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
@@ -497,20 +496,11 @@ class CachedForward:
             why = f"the last token's work could not be captured: {_told(error)}"
         if not why:
             work.replay, work.made = replay, made
-            self._guess(work, plan)
+            work.guess = None if self._aside is None else guess_for(work, plan, self._aside)
         elif work.plain is None:
             raise Unfit(why)
         else:
             self._compiling.give_up(work, why)
-
-    def _guess(self, work: Work, plan: Plan) -> None:
-        """From here on the token that is likeliest is begun ahead, where that can be."""
-        rows = rows_of(plan, work.token.dtype)
-        if self._aside is None or not rows:
-            return
-        with contextlib.suppress(RuntimeError):
-            guess = Guess(work, rows, self._aside())
-            work.guess = guess if guess.record(work.made) else None
 
     def _start_guess(self, form: Form) -> None:
         work = form.work

@@ -153,6 +153,16 @@ class Guess:
         return logits.reshape(len(logits), -1).argmax(-1, keepdim=True)
 
 
+def guess_for(work: Work, plan: Plan, aside: Callable[[], Aside]) -> Guess | None:
+    """None where none can be made. The work has just been done, and is recorded."""
+    rows = rows_of(plan, work.token.dtype)
+    if rows:
+        with contextlib.suppress(RuntimeError):  # the device has no room for it
+            guess = Guess(work, rows, aside())
+            return guess if guess.record(work.made) else None
+    return None
+
+
 def rows_of(plan: Plan, dtype: Any) -> int:
     """Of the smallest table that tokens are looked up in, as far as their dtype reaches; 0 where something else is done
     with them."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DEPTH: Final = 2
 LATER: Final = 0.3
 MOST_LATER_S: Final = 0.05
+"""Of a step how long its thread rests once a batch was taken, and seconds that it rests at most."""
 
 
 class DevicePrefetch(Lever):
