@@ -78,11 +78,9 @@ def kinds(name: str, args: argparse.Namespace, folder: Path, bound: str) -> dict
     if (folder / "tune" / "recipe.toml").exists():
         recipes = {"hotlap": folder / "tune" / "recipe.toml", **recipes}
     found = {"naive": bare(name, args), "hand": bare(name, args, "_hand")}
-    if args.no_hand:
-        del found["hand"]
     for kind, recipe in recipes.items():
         found[kind] = with_recipe(name, args, recipe)
-    return found
+    return {kind: command for kind, command in found.items() if kind.partition("-")[0] in args.kinds.split(",")}
 
 
 def rounds(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str], row: Row, until: float) -> None:
@@ -197,7 +195,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     runs = modes.add_parser("run", help="measure; this is the default")
     runs.add_argument("--scripts", default=",".join(SCRIPTS))
     runs.add_argument("--budget", default="5m", help="of tune")
-    runs.add_argument("--no-hand", action="store_true")
+    runs.add_argument("--kinds", default="naive,hand,hotlap,compile", help="those that rounds are made of")
     measuring(runs)
     sides = modes.add_parser("sides", help="measure one script naive, by hand and with recipes, without a tune")
     sides.add_argument("script", choices=SCRIPTS, metavar="script", help=", ".join(SCRIPTS))

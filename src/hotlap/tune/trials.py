@@ -35,7 +35,7 @@ from .evidence import Evidence, read_evidence
 from .recipe import variables_of
 from .watch import NONE, SLOW_STEPS, Refusal, Spare, TooSlow, Watch, left_out, spared
 
-STEPS: Final = 400
+STEPS: Final = 2000
 SECONDS: Final = 3.0
 """Steady steps of a trial, and seconds of them, at most."""
 SEED: Final = 81649
