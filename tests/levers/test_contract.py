@@ -1,5 +1,6 @@
 """What every lever must keep to, whatever it does. A new lever is tested here as soon as its file exists."""
 
+import dataclasses
 import importlib
 import json
 import subprocess
@@ -195,3 +196,19 @@ def test_findings_name_real_levers() -> None:
         found = importlib.import_module(f"hotlap.diagnose.findings.{module}")
         named |= set(getattr(found, "LEVERS", ()))
     assert named <= set(all_levers())
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "left"),
+    [
+        ("fewer-syncs", 0.45, 0.9),  # of 10 ms, and of the 5 that other levers are predicted to leave
+        ("fused-optimizer", 0.035, 0.07),
+        ("graph-optimizer", 0.04, 0.08),
+        ("single-thread-backward", 0.05, 0.1),
+    ],
+)
+def test_what_wins_so_many_ms_wins_more_of_a_shorter_step(name: str, now: float, left: float) -> None:
+    lever, where = all_levers()[name], context(True)
+    assert lever.share(where) == pytest.approx(now)
+    assert lever.share(dataclasses.replace(where, left_ms=5.0)) == pytest.approx(left)
+    assert lever.share(dataclasses.replace(where, left_ms=0.1)) <= 1.0

@@ -278,6 +278,60 @@ def _only_with_prefetch(uses: Uses) -> float:
     return 100.0 * (0.9 if "workers" in uses else 1.0) * (0.5 if "prefetch" in uses else 1.0)
 
 
+class After(FakeLever):
+    """Does its work on what another lever makes."""
+
+    def applies(self, context: Any) -> Any:
+        return super().applies(context)._replace(yes="maker" in context.active, why="what the maker makes")
+
+
+@pytest.mark.parametrize(
+    ("broken", "left", "tries"),
+    [
+        (lambda uses: False, ["a", "maker", "user"], ["maker + a + user"]),
+        (lambda uses: "user" in uses, ["a", "maker"], ["maker + a + user", "maker + a", "user"]),
+        (lambda uses: "maker" in uses, ["a"], ["maker + a + user", "maker + a", "maker", "a"]),
+        (lambda uses: "a" in uses, ["maker", "user"], ["maker + a + user", "maker + a", "maker", "a", "user"]),
+    ],
+)
+def test_one_that_works_on_what_another_makes_is_tried_with_it(
+    tune: Tune, broken: Any, left: list[str], tries: list[str]
+) -> None:
+    """Not in a trial after it; and where the other fails, not at all."""
+    found, machine = tune(
+        [After("user", 0.1), FakeLever("maker", 0.5), FakeLever("a", 0.3)], factors(maker=0.5, a=0.7, user=0.8),
+        outcome=lambda uses: ("crashed", "boom") if broken(uses) else ("measured", ""),
+    )  # fmt: skip
+    assert sorted(kept(found)) == left and machine.tries() == tries
+
+
+def test_a_compiler_at_fault_takes_those_with_it_that_need_it(tune: Tune) -> None:
+    class Needs(FakeLever):
+        def applies(self, context: Any) -> Any:
+            return super().applies(context)._replace(yes="compile" in context.active, why="needs compile")
+
+    levers = [FakeLever("compile", 0.5), Needs("joins", 0.2), FakeLever("a", 0.3)]
+    found, machine = tune(
+        levers, factors(compile=0.5, a=0.7, joins=0.8),
+        outcome=lambda uses: ("crashed", "boom") if "joins" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert sorted(kept(found)) == ["a", "compile"] and found.dropped["joins"].why == "crashed: boom"
+    assert machine.tries() == ["compile + a + joins", "a", "compile + joins", "compile", "joins"]
+
+
+@pytest.mark.parametrize(("beside", "tries"), [(0.9, ["strong + steady"]), (0.5, ["strong"])])
+def test_what_wins_so_many_ms_is_judged_by_what_the_others_leave(tune: Tune, beside: float, tries: list[str]) -> None:
+    """0.7 ms are 0.7% of the bare command's 100; of what the other is likely to leave, 31 or 71 ms, more or less
+    than 2%."""
+
+    class Steady(FakeLever):
+        def share(self, context: Any) -> float:
+            return float(0.7 / context.step_ms)
+
+    _, machine = tune([FakeLever("strong", beside), Steady("steady", 0.0)], factors(strong=0.4, steady=0.99))
+    assert machine.tries()[0] == tries[0]
+
+
 def test_small_gains_add_up_in_a_group(tune: Tune) -> None:
     """Each is lost in the noise by itself; all together are not."""
     levers = [FakeLever(name, 0.05) for name in "abcdefgh"]

@@ -23,12 +23,19 @@ class Applies(NamedTuple):
 @dataclass(frozen=True)
 class Context:
     """What a lever decides from: the diagnosis of the incumbent, what the agent saw of the script, the machine, and
-    the levers that are already in."""
+    the levers that are already in, or supposed to be in."""
 
     diagnosis: "Diagnosis"
     facts: "Facts"
     environment: "Environment"
     active: Mapping[str, Settings]
+    left_ms: float | None = None
+    """The step that the levers in `active` are predicted to leave, where no trial had them all."""
+
+    @property
+    def step_ms(self) -> float:
+        """For levers that win so many ms of a step whatever the rest of it takes."""
+        return self.diagnosis.step_ms if self.left_ms is None else self.left_ms
 
     @property
     def cuda(self) -> bool:
@@ -56,6 +63,12 @@ class Context:
         every = [getattr(times, name) or 0.0 for name in times.__struct_fields__]
         total = sum(every)
         return sum(getattr(times, phase) or 0.0 for phase in phases) / total if total else 0.0
+
+    def share_left(self, *phases: str) -> float:
+        """Share of the step that the levers in `active` are predicted to leave, where they leave these phases as they
+        are: what is little of a long step may be much of a short one."""
+        most = max(self.diagnosis.step_ms, 1e-9)
+        return min(1.0, self.share_of(*phases) * most / max(self.step_ms, 1e-9))
 
     @property
     def model_share(self) -> float:

@@ -41,7 +41,7 @@ class FewerSyncs(Lever):
         return Applies(True, "where the script reads its loss, the host may wait for the whole step")
 
     def share(self, context: Context) -> float:
-        return context.share_of("data", "h2d", "other")
+        return context.share_left("data", "h2d", "other")
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

@@ -27,7 +27,7 @@ class FusedOptimizer(Lever):
         return Applies(True, f"{names} runs unfused")
 
     def share(self, context: Context) -> float:
-        return 0.7 * context.share_of("optimizer")
+        return 0.7 * context.share_left("optimizer")
 
     def scenario(self, settings: Settings) -> str | None:
         return "fused_optimizer"

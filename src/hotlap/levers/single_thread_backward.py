@@ -40,11 +40,11 @@ class SingleThreadBackward(Lever):
         return Applies(True, "each backward is handed over to a thread of autograd's, and waited for")
 
     def share(self, context: Context) -> float:
-        facts, diagnosis = context.facts, context.diagnosis
-        if diagnosis.clock == "device" or not diagnosis.step_ms:
+        facts = context.facts
+        if context.diagnosis.clock == "device" or not context.step_ms:
             return 0.0
         backwards = facts.backwards / max(1, facts.optimizer_steps)
-        return min(context.share_of("backward"), HANDING_OVER_MS * max(1.0, backwards) / diagnosis.step_ms)
+        return min(context.share_of("backward"), HANDING_OVER_MS * max(1.0, backwards) / context.step_ms)
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

@@ -1,5 +1,6 @@
 """Which levers could help the incumbent, how much by prediction, and which of them can be tried at once."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -37,10 +38,7 @@ def candidates(state: State, tried: set[tuple[str, str]]) -> list[Candidate]:
     """
     found = []
     context = state.context(state.best)
-    for lever in state.levers.values():
-        known = lever.name in context.active or lever.name in state.refused
-        if known or (lever.name, context.diagnosis.bound) in tried:
-            continue
+    for lever in _untried(state, tried):
         why = excluded(state, lever, context)
         if why is None:
             candidate = predict(state, lever, context)
@@ -52,6 +50,13 @@ def candidates(state: State, tried: set[tuple[str, str]]) -> list[Candidate]:
     if state.objective.memory:
         return sorted(found, key=lambda one: cheapness(one.lever))
     return sorted(found, key=_order)
+
+
+def _untried(state: State, tried: set[tuple[str, str]]) -> list[Lever]:
+    """Levers that are not in, nor refused, nor tried under this bound. tried: names, each with a bound."""
+    active, bound = state.context(state.best).active, state.best.diagnosis.bound
+    known = {*active, *state.refused}
+    return [one for one in state.levers.values() if one.name not in known and (one.name, bound) not in tried]
 
 
 def predict(state: State, lever: Lever, context: Context, variants: list[Settings] | None = None) -> Candidate:
@@ -119,8 +124,9 @@ def clashing(levers: Mapping[str, Lever], lever: Lever, active: Mapping[str, Set
     return [name for name in active if name in lever.excludes or lever.name in levers[name].excludes]
 
 
-def together(state: State, ordered: Sequence[Candidate]) -> list[Candidate]:
-    """Those of the candidates that can be tried in one trial, each chosen as if those before it were in already.
+def together(state: State, ordered: Sequence[Candidate], tried: set[tuple[str, str]]) -> list[Candidate]:
+    """Those of the candidates that can be tried in one trial, each chosen as if those before it were in already. So
+    levers are among them that others have to come before, and some that win little of the step as it is now.
 
     A lever that another makes needless (TF32 beside bfloat16), that excludes one before it, whose number has to be
     searched, or that changes training, is not among them. Nor is one that needs the trial's own bound to be known:
@@ -129,24 +135,32 @@ def together(state: State, ordered: Sequence[Candidate]) -> list[Candidate]:
     """
     if state.objective.memory or not ordered or not _groupable(ordered[0].lever, state.context(state.best)):
         return list(ordered[:1])
-    return list(_compatible(state, ordered))
+    return list(_compatible(state, ordered[0].lever, tried))
 
 
-def _compatible(state: State, ordered: Sequence[Candidate]) -> Iterator[Candidate]:
+def _compatible(state: State, first: Lever, tried: set[tuple[str, str]]) -> Iterator[Candidate]:
     """Always the one that may win most beside those before it: which of two levers for one cause (TF32, bfloat16) that
     is depends on what the others leave."""
-    active, left = dict(state.context(state.best).active), [one.lever for one in ordered]
+    active, left = dict(state.context(state.best).active), _untried(state, tried)
+    left_ms = state.best.diagnosis.step_ms
     while left:
-        context = state.context(state.best, active)
+        context = state.context(state.best, active, left_ms)
         fit = [one for one in left if _groupable(one, context) and excluded(state, one, context) is None]
         beside = [predict(state, one, context) for one in fit]
         usable = [one for one in beside if _too_little(state, one, one.lever, context) is None]
         best = min(usable, key=_order, default=None)
-        if best is None or (best.lever.late and best.lever is not ordered[0].lever):
+        if best is None or (best.lever.late and best.lever is not first):
             return
         active[best.lever.name] = best.variants[0]
         left.remove(best.lever)
+        left_ms /= _likely(best)
         yield best
+
+
+def _likely(one: Candidate) -> float:
+    """The ratio to reckon with: what is known to be the most is taken for half of it, as a logarithm."""
+    predicted = max(1.0, one.predicted or 1.0)
+    return predicted if one.by == "replay" else math.sqrt(predicted)
 
 
 def _order(one: Candidate) -> tuple[bool, float]:

@@ -70,6 +70,9 @@ def in_parts(
         kept = try_together(state, _once_more(state, [one for one in group if one is not blamed], back))
         return _otherwise(state, blamed, why, ratio) or kept
     first, second = parts(group, slow=ratio > 0)
+    usable = _still_usable(state, first)
+    alone = [one for one in first if one not in usable]  # such as need what is in the second part
+    first, second = (usable, [*second, *alone]) if usable else halves(group)
     kept = try_together(state, _once_more(state, first, back))
     return try_together(state, _still_usable(state, second)) or kept
 
@@ -129,6 +132,11 @@ def parts(group: Sequence[Candidate], slow: bool) -> tuple[list[Candidate], list
     suspects = [] if slow else [one for one in group if _suspect(one, group)]
     if suspects and len(suspects) < len(group):
         return [one for one in group if one not in suspects], suspects
+    return halves(group)
+
+
+def halves(group: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+    """The first has what others need: those come after it."""
     half = (len(group) + 1) // 2
     return list(group[:half]), list(group[half:])
 

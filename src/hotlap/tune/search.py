@@ -278,7 +278,7 @@ class Search:
         with the bound at which it is not to be tried again."""
         state = self.state
         while ordered := candidates(state, tried):
-            group = together(state, ordered)
+            group = together(state, ordered, tried)
             tried |= {(one.lever.name, state.best.diagnosis.bound) for one in group}
             if not try_together(state, group) and len(group) == 1:
                 self._with_help(group[0])

@@ -206,11 +206,14 @@ class State:
         """Levers without which the command does not run."""
         return self.proof.given
 
-    def context(self, incumbent: Incumbent, active: Mapping[str, Settings] | None = None) -> Context:
-        """What levers decide from; active: levers to suppose, by default the incumbent's."""
+    def context(
+        self, incumbent: Incumbent, active: Mapping[str, Settings] | None = None, left_ms: float | None = None
+    ) -> Context:
+        """What levers decide from; active: levers to suppose, by default the incumbent's. left_ms: the step that these
+        are predicted to leave."""
         own = {lever.name: lever.settings for lever in incumbent.levers}
         chosen = own if active is None else dict(active)
-        return Context(incumbent.diagnosis, incumbent.facts, self.trials.plan.environment, chosen)
+        return Context(incumbent.diagnosis, incumbent.facts, self.trials.plan.environment, chosen, left_ms)
 
     def drop(self, name: str, why: str, ratio: float | None = None, remembered: bool = False) -> None:
         """A lever is not in the recipe. A measured reason stands against one that was not measured."""
