@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from .heads import heads
 from .host import WARM_STEPS
 from .lines import Places
 from .loaders import Making, described
+from .loss_code import Lines
 from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
@@ -41,6 +43,8 @@ class Script:
         self.making = Making()
         self.device = "cpu"
         self.scaling: tuple[int, Any] | None = None
+        self.loss_lines = Lines(Places().users)
+        self.losses: list[dict[str, Any]] = []
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
         self._warm: tuple[int, int] | None = None
@@ -111,6 +115,15 @@ class Script:
                 facts["moved"].append(at)
 
     # losses
+
+    def backward_from(self, frame: FrameType) -> None:
+        """Describe the user's functions that made the loss whose backward is called inside of a frame. Worth asking
+        while `loss_lines.left`."""
+        for maker in self.loss_lines.makers(frame):
+            code = maker.function.__code__
+            row = {"file": code.co_filename, "line": code.co_firstlineno, "function": code.co_qualname}
+            if all(row["line"] != known["line"] or row["file"] != known["file"] for known in self.losses):
+                self.losses.append({**row, "operations": maker.operations})
 
     def scaled(self, scaled: Any, loss: Any) -> None:
         """Remember the loss behind a scaled one, until its backward."""
@@ -273,6 +286,7 @@ class Script:
             "stopped": stopped,
             "loaders": list(self.loaders.values()),
             "roots": list(self.roots.values()),
+            "losses": self.losses,
             "optimizers": list(self.optimizers.values()),
             "compiled": compiled_functions(next(iter(self.roots.values()), None)),
         }

@@ -282,6 +282,15 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     collections: Count = 0
 
 
+class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of the user's that makes the loss of what the model returns. operations: calls and operators in it."""
+
+    file: str
+    line: int
+    function: str
+    operations: int = 0
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it."""
 
@@ -317,6 +326,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool = False
     loaders: tuple[LoaderFacts, ...] = ()
     roots: tuple[RootFacts, ...] = ()
+    losses: tuple[LossFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     compiled: tuple[CompiledFunction, ...] = ()
 

@@ -5,6 +5,7 @@ identity, and a wrapper in their place breaks the graph.
 """
 
 import functools
+import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,8 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
             agent.begin()
         steps.backward_begin()
         if with_loss and steps.in_backward == 1:
+            if script.loss_lines.left > 0:
+                script.backward_from(sys._getframe(1))
             for tensor in tensors[:8]:
                 loss = tensor if script.scaling is None else script.unscaled(tensor)
                 agent.timeline.segment.losses.append(agent.losses.take(loss))

@@ -12,6 +12,7 @@ LEVERS = (
     "bf16-autocast",
     "tf32",
     "compile",
+    "compile-loss",
     "attention",
     "fused-optimizer",
     "pad-vocabulary",

@@ -8,6 +8,7 @@ from ._base import Measured
 LEVERS = (
     "grouped-experts", "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
     "constant-tensors", "causal-mask-check", "single-thread-backward", "combo-kernels",
+    "compile-loss",
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"

@@ -124,6 +124,11 @@ REASONS: dict[str, Unwritten] = {
         "only, adds up in the inputs' dtype, and needs a forward that returns what the head would get, not logits",
         _losses,
     ),
+    "compile-loss": Unwritten(
+        "which of the functions makes the loss is seen when it runs: where it draws no random numbers and reads no "
+        "values, write `@torch.compile` before its `def`",
+        _update,
+    ),
     "kv-cache": Unwritten(
         "the attention has to take keys and values of the tokens before, positions have to follow, and the loop has to "
         "give the new token alone",
