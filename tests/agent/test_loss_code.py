@@ -20,6 +20,8 @@ class Tensor:
         return self
     def __truediv__(self, n):
         return self
+    def mean(self):
+        return self
     __add__ = __mul__ = __rmul__ = __truediv__
 
 def dice(a, b):
@@ -64,7 +66,10 @@ CASES = [
     ("loss = plain(1)\ntry:\n    loss = dice(1, 2)\nexcept ValueError:\n    pass\nloss.backward()", ["dice", "plain"]),
     ("total = Tensor()\nfor k in range(2):\n    total = total + dice(1, 2)\ntotal.backward()", ["dice"]),
     ("with open(__file__):\n    loss = dice(1, 2)\nloss.backward()", ["dice"]),
-    ("loss = criterion(1)\nloss.backward()", []),
+    ("made = plain(1)\nloss = criterion(made)\nloss.backward()", []),
+    ("made = plain(1)\nloss = dice(made, plain(2))\nloss.backward()", ["dice"]),
+    ("parts = [dice(1, 2), plain(3)]\nloss = sum(parts, Tensor())\nloss.backward()", ["dice", "plain"]),
+    ("loss = dice(1, 2).mean()\nscaler.scale(loss).backward()", ["dice"]),
     ("loss = Tensor()\nloss.backward()", []),
     ("own = dice\nloss = own(1, 2)\nloss.backward()", None),
     ("loss = (lambda: Tensor())()\nloss.backward()", []),

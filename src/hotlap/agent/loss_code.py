@@ -18,6 +18,8 @@ DEEPEST: Final = 4
 """Variables between a backward and the call that made its loss, as in `loss = loss / n`."""
 WORKS: Final = ("CALL", "BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "BINARY_POWER")
 """Instructions that may be an op of torch's, by how they begin."""
+COMBINING: Final = frozenset(("scale", "mean", "sum", "stack", "cat", "add", "mul", "div"))
+"""Calls whose result is of the losses that they are given."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Frame = ast.Module | Function
 
@@ -140,18 +142,32 @@ def _of_backward(statement: ast.stmt) -> list[ast.expr]:
     calls = [one for one in ast.walk(statement) if isinstance(one, ast.Call)]
     found: list[ast.expr] = []
     for call in calls:
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if "backward" in name or name == "grad":
+        if "backward" in _called(call) or _called(call) == "grad":
             found += [*([call.func.value] if isinstance(call.func, ast.Attribute) else ()), *call.args]
     return found
 
 
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
 def _calls(values: Iterable[ast.AST], scope: Frame, before: Own, deep: int) -> list[ast.Call]:
-    """Calls in expressions, and those that made the variables in them before a statement."""
-    nodes = [node for value in values for node in ast.walk(value)]
-    found = [node for node in nodes if isinstance(node, ast.Call)]
-    names = {node.id for node in nodes if isinstance(node, ast.Name)} if deep else set()
-    for name in names:
+    """Calls in expressions, and those that made the variables in them before a statement. What a call is given is not
+    looked at, but for what only adds up."""
+    found: list[ast.Call] = []
+    names: set[str] = set()
+    waiting = list(values)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Call):
+            found.append(node)
+            waiting += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            waiting += node.args if _called(node) in COMBINING else []
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        else:
+            waiting += ast.iter_child_nodes(node)
+    for name in names if deep else ():
         for made in _made(name, scope, before):
             found += _calls(made.values, scope, made.own, deep - 1)
     return found
