@@ -46,7 +46,7 @@ SHORT_MS: Final = 40.0
 VERY_SHORT_MS: Final = 8.0
 OFTEN: Final = 8
 EVERY: Final = 32
-RARELY: Final = 64
+RARELY: Final = 128
 """Each a multiple of the one before."""
 FIRST: Final = 200
 """Loaders, inputs, warm-up and the host's counters are known long before."""
