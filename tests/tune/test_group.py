@@ -326,7 +326,7 @@ def test_what_wins_so_many_ms_is_judged_by_what_the_others_leave(tune: Tune, bes
 
     class Steady(FakeLever):
         def share(self, context: Any) -> float:
-            return float(0.7 / context.step_ms)
+            return float(context.of_left(0.7 / context.diagnosis.step_ms))
 
     _, machine = tune([FakeLever("strong", beside), Steady("steady", 0.0)], factors(strong=0.4, steady=0.99))
     assert machine.tries()[0] == tries[0]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 Risk = Literal["exact", "numeric", "semantic"]
+MOST_LEFT: Final = 0.5
 
 
 class Applies(NamedTuple):
@@ -31,11 +32,6 @@ class Context:
     active: Mapping[str, Settings]
     left_ms: float | None = None
     """The step that the levers in `active` are predicted to leave, where no trial had them all."""
-
-    @property
-    def step_ms(self) -> float:
-        """For levers that win so many ms of a step whatever the rest of it takes."""
-        return self.diagnosis.step_ms if self.left_ms is None else self.left_ms
 
     @property
     def cuda(self) -> bool:
@@ -67,8 +63,14 @@ class Context:
     def share_left(self, *phases: str) -> float:
         """Share of the step that the levers in `active` are predicted to leave, where they leave these phases as they
         are: what is little of a long step may be much of a short one."""
-        most = max(self.diagnosis.step_ms, 1e-9)
-        return min(1.0, self.share_of(*phases) * most / max(self.step_ms, 1e-9))
+        return self.of_left(self.share_of(*phases))
+
+    def of_left(self, share: float) -> float:
+        """What a share of the step as it is may be of the one that is left, for levers that win so many ms of it
+        whatever the rest takes: MOST_LEFT at most, since it is a prediction, and the others may have won some of that.
+        """
+        longer = 1.0 if self.left_ms is None else self.diagnosis.step_ms / max(self.left_ms, 1e-9)
+        return max(share, min(MOST_LEFT, share * longer))
 
     @property
     def model_share(self) -> float:

@@ -62,7 +62,7 @@ class Allocator(Lever):
             return 0.0
         steps = memory.step - memory.since
         lost_ms = (memory.late_mallocs * MALLOC_MS + memory.retries * RETRY_MS) / steps
-        return min(0.9, lost_ms / max(lost_ms, context.step_ms, 1e-9))
+        return context.of_left(min(0.9, lost_ms / max(lost_ms, context.diagnosis.step_ms, 1e-9)))
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         if settings.get("conf") not in CONFS:

@@ -41,7 +41,9 @@ class GcPauses(Lever):
 
     def share(self, context: Context) -> float:
         host = context.facts.host
-        return 0.0 if host is None else min(0.95, host.gc_ms / max(1e-3, context.step_ms))
+        if host is None:
+            return 0.0
+        return context.of_left(min(0.95, host.gc_ms / max(1e-3, context.diagnosis.step_ms)))
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         return unknown(settings, ("threshold",)) or integer(settings, "threshold", 700, 10_000_000)

@@ -47,8 +47,7 @@ class GraphOptimizer(Lever):
             return 0.0
         phases = context.diagnosis.phases  # the host's own clock: it is the host that gets faster
         total = sum(getattr(phases, name) or 0.0 for name in phases.__struct_fields__)
-        longer = context.diagnosis.step_ms / max(context.step_ms, 1e-9)
-        return min(1.0, (1 - REMAINS) * longer * (phases.optimizer or 0.0) / total) if total else 0.0
+        return context.of_left((1 - REMAINS) * (phases.optimizer or 0.0) / total) if total else 0.0
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

@@ -41,10 +41,11 @@ class SingleThreadBackward(Lever):
 
     def share(self, context: Context) -> float:
         facts = context.facts
-        if context.diagnosis.clock == "device" or not context.step_ms:
+        if context.diagnosis.clock == "device" or not context.diagnosis.step_ms:
             return 0.0
         backwards = facts.backwards / max(1, facts.optimizer_steps)
-        return min(context.share_of("backward"), HANDING_OVER_MS * max(1.0, backwards) / context.step_ms)
+        most = HANDING_OVER_MS * max(1.0, backwards) / context.diagnosis.step_ms
+        return context.of_left(min(context.share_of("backward"), most))
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)
