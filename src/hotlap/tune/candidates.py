@@ -96,7 +96,8 @@ def _too_little(state: State, candidate: Candidate, lever: Lever, context: Conte
     if state.objective.memory:
         return None
     share = lever.share(context)
-    if share >= LEAST_SHARE or (candidate.by == "replay" and (candidate.predicted or 1.0) >= LEAST_GAIN):
+    replayed = 1 - 1 / max(1.0, candidate.predicted or 1.0) if candidate.by == "replay" else 0.0
+    if share >= LEAST_SHARE or context.of_left(replayed) >= 1 - 1 / LEAST_GAIN:
         return None
     return f"could win at most {max(0.0, share):.1%} of the step here"
 
