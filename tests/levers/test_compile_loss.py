@@ -17,7 +17,8 @@ NUMBER = re.compile(r"-?\d+\.\d+(e-?\d+)?|[0-9a-f]{64}")
 
 def left_out(ran: Ran) -> str:
     """Why it left itself out, "" if it did not."""
-    lines = [json.loads(line) for line in (ran.ranks[0] / "levers.jsonl").read_text().splitlines()]
+    path = ran.ranks[0] / "levers.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return next((str(line["left_out"]) for line in lines if "left_out" in line), "")
 
 
@@ -53,7 +54,7 @@ def test_the_loss_is_compiled_and_what_is_learnt_stays(runner: Runner, how: str)
         ("writes", "writing writes into what it is given"),
         ("collects", "collecting writes into what it is given"),
         ("prints", "printing can't be compiled"),
-        ("inline", "no function of the script's own"),
+        ("inline", "nothing of the script's own"),
     ],
 )
 def test_others_stay_as_they_are(runner: Runner, how: str, why: str) -> None:
@@ -85,6 +86,21 @@ def test_beside_others_that_change_the_forward(runner: Runner, other: str) -> No
     assert ran.losses == pytest.approx(bare.losses, rel=0.02 if other == "bf16-autocast" else 1e-4)
 
 
+@pytest.mark.parametrize("how", ["module", "module hooked", "module changes"])
+def test_modules_of_the_scripts_own(runner: Runner, how: str) -> None:
+    """Also one that gets a hook, and one with another number every five steps; copies and pickles are ordinary ones."""
+    ran = runner.forked("own_loss.py", how, levers=USE)
+    check_alike(ran, runner.bare("own_loss.py", how))
+    assert left_out(ran) == "" and graphs(ran)["forward"] >= 1 and not ran.problems
+    assert [one.function for one in ran.facts.losses] == ["Elbo.forward"]
+
+
+def test_a_module_that_draws_stays_as_it_is(runner: Runner) -> None:
+    ran = runner.forked("own_loss.py", "module draws", levers=USE)
+    check_same(ran, runner.bare("own_loss.py", "module draws"))
+    assert left_out(ran) == "Noisy.forward draws random numbers"
+
+
 def loss(operations: int) -> LossFacts:
     return LossFacts(file="train.py", line=3, function="dice", operations=operations)
 
@@ -93,7 +109,7 @@ def loss(operations: int) -> LossFacts:
     ("facts", "why"),
     [
         ({"losses": (loss(9), loss(2))}, None),
-        ({"losses": ()}, "no function of the script's own"),
+        ({"losses": ()}, "nothing of the script's own"),
         ({"losses": (loss(3),)}, "dice makes the loss with 3 operations"),
         ({"losses": (loss(9),), "backwards": 0}, "no backward was seen"),
     ],

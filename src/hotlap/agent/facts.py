@@ -2,7 +2,7 @@
 
 import os
 import sys
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ from .heads import heads
 from .host import WARM_STEPS
 from .lines import Places
 from .loaders import Making, described
-from .loss_code import Lines
+from .loss_code import Lines, forward_of, operations
 from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
@@ -43,7 +43,8 @@ class Script:
         self.making = Making()
         self.device = "cpu"
         self.scaling: tuple[int, Any] | None = None
-        self.loss_lines = Lines(Places().users)
+        self._places = Places()
+        self.loss_lines = Lines(self._places.users)
         self.losses: list[dict[str, Any]] = []
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
@@ -120,10 +121,22 @@ class Script:
         """Describe the user's functions that made the loss whose backward is called inside of a frame. Worth asking
         while `loss_lines.left`."""
         for maker in self.loss_lines.makers(frame):
-            code = maker.function.__code__
-            row = {"file": code.co_filename, "line": code.co_firstlineno, "function": code.co_qualname}
-            if all(row["line"] != known["line"] or row["file"] != known["file"] for known in self.losses):
-                self.losses.append({**row, "operations": maker.operations})
+            self._makes_loss(maker.function)
+
+    def criterion(self, module: Any) -> bool:
+        """Describe a module without parameters that is called with what needs a gradient; whether its code is the
+        user's."""
+        forward = forward_of(module)
+        if not isinstance(forward, FunctionType) or not self._places.users(forward.__code__.co_filename):
+            return False
+        self._makes_loss(forward)
+        return True
+
+    def _makes_loss(self, function: FunctionType) -> None:
+        code = function.__code__
+        row = {"file": code.co_filename, "line": code.co_firstlineno, "function": code.co_qualname}
+        if all(row["line"] != known["line"] or row["file"] != known["file"] for known in self.losses):
+            self.losses.append({**row, "operations": operations(function)})
 
     def scaled(self, scaled: Any, loss: Any) -> None:
         """Remember the loss behind a scaled one, until its backward."""

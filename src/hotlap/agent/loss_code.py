@@ -31,11 +31,6 @@ class Maker(NamedTuple):
     holder: dict[str, Any]
     name: str
 
-    @property
-    def operations(self) -> int:
-        """Calls and operators in its code, of which most are ops of torch's; those of an inner loop count once."""
-        return sum(one.opname.startswith(WORKS) for one in _instructions(self.function.__code__))
-
 
 class Lines:
     """Lines that call a backward, each looked at once, LOOKS of them at most. users: whether a file is the user's."""
@@ -220,6 +215,16 @@ def _resolved(func: ast.expr, frame: FrameType, users: Callable[[str], bool]) ->
     if not isinstance(function, FunctionType) or not users(function.__code__.co_filename):
         return None
     return Maker(function, holder, name)
+
+
+def forward_of(module: Any) -> Any:
+    """The function of its class."""
+    return type(module).forward
+
+
+def operations(function: FunctionType) -> int:
+    """Calls and operators in a function's code, of which most are ops of torch's; those of an inner loop count once."""
+    return sum(one.opname.startswith(WORKS) for one in _instructions(function.__code__))
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:

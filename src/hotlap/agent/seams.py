@@ -6,6 +6,7 @@ in any of it takes that lever out, is recorded with its name, and leaves the scr
 
 import contextlib
 import json
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ class Seams:
         self._roots: list[tuple[str, Callable[[Any], None]]] = []
         self._forwards: list[tuple[int, str, WrapForward]] = []
         self._optimizers: list[tuple[str, Callable[[Any], None]]] = []
+        self._criteria: list[tuple[str, Callable[[Any], None]]] = []
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._whole: list[str] = []
         self._in_use: set[str] = set()
         self._acted: set[str] = set()
@@ -64,6 +67,11 @@ class Seams:
         """`change(optimizer)` once for each optimizer, before its first step."""
         self._optimizers.append((self.lever, change))
 
+    def on_criterion(self, change: Callable[[Any], None]) -> None:
+        """`change(module)` once for each module of the user's without parameters that is called with what needs a
+        gradient, outside of other modules: most are losses."""
+        self._criteria.append((self.lever, change))
+
     def refuse(self, lever: str, why: str) -> None:
         """Say that a lever that was put in turned out not to belong here; what it still does is the lever's affair."""
         self.agent.guard.problem(f"lever {lever}", Refused(why), lever)
@@ -91,6 +99,10 @@ class Seams:
     def unsteady(self) -> None:
         """Say that this step is not yet as fast as later ones, so that its time is not quoted: a cache is filling."""
         self.agent.timeline.segment.probe = True
+
+    def acts(self, lever: str) -> None:
+        """Say that a lever changed something by other means than a seam."""
+        self._try(lever, self._note, lever)
 
     def measured(self, lever: str, error: dict[str, Any]) -> None:
         """Say how far a lever changes what the model returns (fields of `records.tune.OutputError`)."""
@@ -166,6 +178,16 @@ class Seams:
             if lever not in self._out:
                 self._try(lever, change, optimizer)
 
+    def criterion(self, module: Any) -> None:
+        """Each call of it, while modules are looked for."""
+        if module in self._seen:
+            return
+        self._seen.add(module)
+        if self.agent.script.criterion(module):
+            for lever, change in self._criteria:
+                if lever not in self._out:
+                    self._try(lever, change, module)
+
     def install(self, name: str, install: Callable[["Seams", dict[str, Any]], None], settings: dict[str, Any]) -> None:
         """Run a lever's in-process half."""
         self.lever = name
@@ -177,7 +199,9 @@ class Seams:
             self._acted.discard(name)  # so far it only asked
 
     def _registered(self) -> int:
-        registered = (self._loaders, self._batches, self._roots, self._forwards, self._optimizers)
+        registered = (
+            self._loaders, self._batches, self._roots, self._forwards, self._optimizers, self._criteria,
+        )  # fmt: skip
         return sum(len(requests) for requests in registered)
 
     def begun(self) -> None:

@@ -2,14 +2,16 @@
 lies outside of the forward: op by op, forward and backward, it reads and writes what the model gave again and again.
 
 Which functions they are is read in the source around the line that calls the backward; they are replaced where the
-caller finds them, from the second step on. One is first called as it was written: one that draws random numbers, reads
-values, or writes into what it is given, stays as it is. So does one that the compiler can't take whole, and one that is
-given a model.
+caller finds them, from the second step on. So are modules of the script's own without parameters that are called,
+outside of other modules, with what needs a gradient. One is first called as it was written: one that draws random
+numbers, reads values, or writes into what it is given, stays as it is. So does one that the compiler can't take whole,
+and one that is given a model.
 """
 
 import functools
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache
@@ -25,12 +27,14 @@ LEAST_OPERATIONS: Final = 4
 """Of less, little is left to fuse."""
 SHARE: Final = 0.05
 """Of what lies between batches and the optimizer, at most: on an H200, of a U-Net's 66 ms 0.4, of 14 when tuned."""
-NONE_FOUND: Final = "no function of the script's own was seen to make the loss"
+IMPL: Final = "_compiled_call_impl"
+MOST_MODULES: Final = 8
+NONE_FOUND: Final = "nothing of the script's own was seen to make the loss: no function, no module without parameters"
 
 
 class CompileLoss(Lever):
     name = "compile-loss"
-    meaning = "torch.compile of the script's own functions that make the loss of the model's output"
+    meaning = "torch.compile of the script's own functions and modules that make the loss of the model's output"
     risk = "numeric"
     tolerance = 0.005
 
@@ -65,6 +69,7 @@ class CompileLoss(Lever):
         backward_by_dtypes()
         hide_from_compiler(__name__)
         run, losses = torch.autograd._engine_run_backward, Losses(seams)
+        seams.on_criterion(losses.criterion)
 
         @functools.wraps(run)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -88,20 +93,40 @@ class Losses:
         self.seams = seams
         self.lines = Lines(Places().users)
         self.changed: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self.stay = 0
+        self.modules = self.stay = 0
 
     def look(self) -> None:
         """At the line that calls this backward."""
+        from hotlap.agent.loss_code import operations
+
         for maker in self.lines.makers(sys._getframe(2)):
-            if maker.operations >= LEAST_OPERATIONS and maker.holder.get(maker.name) is maker.function:
+            if operations(maker.function) >= LEAST_OPERATIONS and maker.holder.get(maker.name) is maker.function:
                 if maker.function not in self.changed:
-                    self.changed[maker.function] = self.change(maker.function)
+                    self.changed[maker.function] = self.change(maker.function, maker.function)
                 maker.holder[maker.name] = self.changed[maker.function]
-        if self.lines.left == 0 and not self.changed:
+                self.seams.acts(LEVER.name)
+        if self.lines.left == 0 and not self._count:
             self.seams.leave_out(LEVER.name, NONE_FOUND)
 
-    def change(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that is compiled once it was seen to be one that can be; else it stays as it was."""
+    def criterion(self, module: Any) -> None:
+        """A module of the script's own that makes a loss. What it is called by is replaced in the instance, where
+        `module.compile()` puts it, which copies and pickles of it leave out."""
+        from hotlap.agent.loss_code import forward_of, operations
+
+        own = module.__dict__.get(IMPL) is None and "forward" not in module.__dict__
+        if own and self.modules < MOST_MODULES and operations(forward_of(module)) >= LEAST_OPERATIONS:
+            self.modules += 1
+            module.__dict__[IMPL] = self.change(module.forward, module._call_impl, partial(_hookless, module))
+
+    @property
+    def _count(self) -> int:
+        return len(self.changed) + self.modules
+
+    def change(
+        self, function: Callable[..., Any], ordinary: Callable[..., Any], suits: Callable[[], bool] = lambda: True
+    ) -> Callable[..., Any]:
+        """A function that is compiled once it was seen to be one that can be; else it stays as it was. ordinary: how it
+        is called otherwise, also where `suits` says no."""
         import torch
         from torch._dynamo.exc import TorchDynamoException
 
@@ -111,10 +136,12 @@ class Losses:
         @functools.wraps(function)
         def loss(*args: Any, **kwargs: Any) -> Any:
             nonlocal compiled, stays, worked
-            if stays or torch.compiler.is_compiling() or not torch.is_grad_enabled() or given_modules(args, kwargs):
-                return function(*args, **kwargs)
+            if stays or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+                return ordinary(*args, **kwargs)
+            if given_modules(args, kwargs) or not suits():
+                return ordinary(*args, **kwargs)
             if compiled is None:
-                made, why = seen(function, args, kwargs)
+                made, why = seen(ordinary, args, kwargs)
                 if why:
                     stays = True
                     self._stays(f"{function.__qualname__} {why}", False)
@@ -126,7 +153,7 @@ class Losses:
             except TorchDynamoException as error:  # before anything was computed
                 stays = True
                 self._stays(f"{function.__qualname__} can't be compiled: {_first_line(error)}", worked)
-                return function(*args, **kwargs)
+                return ordinary(*args, **kwargs)
             worked = True
             return made
 
@@ -135,10 +162,17 @@ class Losses:
     def _stays(self, why: str, worked: bool) -> None:
         """One less of them. worked: it was compiled so far."""
         self.stay += 1
-        if worked or self.stay < len(self.changed):
+        if worked or self.stay < self._count:
             self.seams.refuse(LEVER.name, why)
         else:
             self.seams.leave_out(LEVER.name, why)
+
+
+def _hookless(module: Any) -> bool:
+    """Whether a call of the module is one of its forward alone."""
+    from ._effects import hooks_of, hooks_of_all
+
+    return not any((*hooks_of(module), *hooks_of_all())) and "forward" not in module.__dict__
 
 
 def seen(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, str]:

@@ -1,5 +1,7 @@
 """A loss in a function of the script's own, of many small operations."""
 
+import copy
+import pickle
 import sys
 
 import torch
@@ -45,6 +47,29 @@ def of_model(net, x, weight):
     return elbo(output, x, weight) * 1.0 + 0.0
 
 
+class Elbo(nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.scale = scale
+        self.register_buffer("one", torch.ones(()))
+
+    def forward(self, output, x, weight):
+        rest = (output - x) ** 2 * self.scale
+        spread = torch.log(rest.mean(0) + 1e-3)
+        return rest.sum(1).mean() * self.one + weight * (0.5 * spread.exp() - spread).sum()
+
+
+class Noisy(Elbo):
+    def forward(self, output, x, weight):
+        noise = torch.randn_like(output)
+        rest = (output + 0.1 * noise - x) ** 2
+        return rest.sum(1).mean() + weight * rest.abs().sum() * self.one
+
+
+def hooked(*_):
+    print("hooked")
+
+
 def failing(output, x, weight):
     if len(x) == 3:
         raise ValueError("three rows")
@@ -56,7 +81,8 @@ model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 criterion = {
     "draws": noisy, "reads": reading, "writes": writing, "collects": collecting, "prints": printing, "model": of_model,
-    "fails": failing, "inline": nn.MSELoss(),
+    "fails": failing, "inline": nn.MSELoss(), "module": Elbo(), "module draws": Noisy(), "module hooked": Elbo(),
+    "module changes": Elbo(),
 }.get(HOW, elbo)  # fmt: skip
 
 
@@ -71,6 +97,10 @@ def step(at):
     x = torch.randn(4 + (at % 7 if HOW == "rows" else 0) - (HOW == "fails" and at == 9), 8)
     optimizer.zero_grad()
     output = model if HOW == "model" else model(x)
+    if HOW == "module hooked" and at == 5:
+        criterion.register_forward_hook(hooked)
+    if HOW == "module changes":
+        criterion.scale = 1.0 + 0.1 * (at // 5)
     rest = () if HOW == "inline" else (0.01 * at if HOW == "anneals" else 0.1,)
     if HOW == "two":
         loss = both(output, x)
@@ -89,5 +119,10 @@ def step(at):
 
 for at in range(14):
     step(at)
+if HOW.startswith("module"):
+    copied = copy.deepcopy(criterion)
+    kept = pickle.loads(pickle.dumps(criterion))
+    x = torch.ones(2, 8)
+    print("copies", copied(x, 2 * x, 0.1).item(), kept(x, 2 * x, 0.1).item(), sorted(criterion.state_dict()))
 print("seen", len(SEEN), elbo.__name__, elbo.__module__)
 end(model)

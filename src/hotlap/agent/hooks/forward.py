@@ -143,7 +143,7 @@ class Finder:
                 finder.leave()
             if not finder.looking or not agent.mine():
                 return original(self, *args, **kwargs)
-            agent.guard.call(FIND, finder.found, self)
+            agent.guard.call(FIND, finder.found, self, args, kwargs)
             swapped = finder._swap(finder.patched, original)
             try:
                 return original(self, *args, **kwargs)
@@ -153,7 +153,7 @@ class Finder:
 
         return __call__
 
-    def found(self, module: Any) -> None:
+    def found(self, module: Any, args: Any, kwargs: Any) -> None:
         """A call: wrap the module if it is an outermost one (of the loop, not of a checkpoint or a data set)."""
         steps = self.agent.steps
         _note_recorded(steps, module)
@@ -165,6 +165,8 @@ class Finder:
         if steps.thin or isinstance(module.__dict__.get(IMPL), Observed):
             return
         if next(iter(module.parameters()), None) is None:
+            if is_grad_enabled() and any(getattr(item, "requires_grad", False) for item in (*args, *kwargs.values())):
+                self.agent.seams.criterion(module)
             return
         self.last_new = self.agent.recorder.index
         root = Root(self.agent, module)
