@@ -27,7 +27,7 @@ Frame = ast.Module | Function
 class Maker(NamedTuple):
     """A function that makes a loss, and the dictionary and name by which the caller finds it."""
 
-    function: FunctionType
+    function: Any
     holder: dict[str, Any]
     name: str
 
