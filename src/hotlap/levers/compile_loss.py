@@ -99,11 +99,11 @@ class Losses:
         """At the line that calls this backward."""
         from hotlap.agent.loss_code import operations
 
-        for maker in self.lines.makers(sys._getframe(2)):
-            if operations(maker.function) >= LEAST_OPERATIONS and maker.holder.get(maker.name) is maker.function:
-                if maker.function not in self.changed:
-                    self.changed[maker.function] = self.change(maker.function, maker.function)
-                maker.holder[maker.name] = self.changed[maker.function]
+        for function, holder, name in self.lines.makers(sys._getframe(2)):
+            if operations(function) >= LEAST_OPERATIONS:
+                if function not in self.changed:
+                    self.changed[function] = self.change(function, function)
+                holder[name] = self.changed[function]
                 self.seams.acts(LEVER.name)
         if self.lines.left == 0 and not self._count:
             self.seams.leave_out(LEVER.name, NONE_FOUND)
