@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+import warnings
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -91,7 +92,7 @@ def found(tmp_path: Path, body: str) -> list[str]:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and (frame.f_code.co_name in {"backward"} or frame.f_code.co_filename not in own):
             frame = frame.f_back
-        names.extend(maker.name for maker in Lines(own.__contains__).makers(frame))
+        names.extend(maker.__name__ for maker in Lines(own.__contains__).makers(frame))
 
     assert at >= 0
     runpy.run_path(str(script), {"watch": watch}, "__main__")
@@ -109,7 +110,7 @@ def test_functions_that_make_the_loss(
     if where == "function":
         body = "def main():\n" + "\n".join(f"    {line}" for line in body.split("\n")) + "\nmain()"
     if names is None:  # by another name of the module's own it is found, by a local one not
-        names = ["own"] if where == "module" else []
+        names = ["dice"] if where == "module" else []
     assert found(tmp_path, body) == names
 
 
@@ -124,13 +125,39 @@ def test_a_line_is_looked_at_once_and_some_at_most() -> None:
     assert seen == [[], [], []] and lines.left == LOOKS - 3
 
 
-@pytest.mark.parametrize("text", ["", "x = (\n", "\x00", "watch()\n" * 20_001])
+@pytest.mark.parametrize("text", ["", "x = (\n", "\x00", "watch()\n" * 10_001])
 def test_source_that_is_not_there_or_can_not_be_read(tmp_path: Path, text: str) -> None:
     script = tmp_path / "gone.py"
     frames: list[FrameType] = []
     exec(compile("watch()", str(script), "exec"), {"watch": lambda: frames.append(sys._getframe(1))})
     script.write_text(text)
     assert Lines(lambda file: file == str(script)).makers(frames[0]) == []
+
+
+def test_many_ways_to_a_loss_are_looked_at_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty terms, each added where it is wanted: the work grows with their number, not with the ways through them."""
+    from hotlap.agent import loss_code
+
+    looked: list[str] = []
+    original = loss_code._inside
+    monkeypatch.setattr(loss_code, "_inside", lambda values: looked.append("") or original(values))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lines = ["loss = dice(1, 2)", "other = dice(1, 2)"]
+    for _ in range(40):
+        lines += ["if sqrt(4):", "    loss = loss + 0.1 * other", "if sqrt(4):", "    other = other + loss"]
+    assert found(tmp_path, "\n".join([*lines, "loss.backward()"])) == ["dice"]
+    assert len(looked) <= 1 + 2 * (1 + 40) * 2
+
+
+def test_warnings_of_the_source_are_not_given_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("pattern = '\\d'\nwatch()\n")
+    frames: list[FrameType] = []
+    exec(compile("\nwatch()", str(script), "exec"), {"watch": lambda: frames.append(sys._getframe(1))})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert Lines(lambda file: file == str(script)).makers(frames[0]) == []
+    assert told == []
 
 
 def test_nothing_is_asked_of_a_frame_for_its_variables(tmp_path: Path) -> None:

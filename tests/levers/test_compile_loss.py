@@ -40,7 +40,7 @@ def test_the_loss_is_compiled_and_what_is_learnt_stays(runner: Runner, how: str)
     check_alike(ran, runner.bare("own_loss.py", how))
     name = "failing" if how == "fails" else "elbo"
     assert left_out(ran) == "" and graphs(ran)[name] >= 1
-    said = ["Refused: failing can't be compiled: Observed exception"] if how == "fails" else []
+    said = ["Refused: failing stays as it is: it can't be compiled: Observed exception"] if how == "fails" else []
     assert [problem.what for problem in ran.problems] == said
     seen = next(one for one in ran.facts.losses if one.function == name)
     assert seen.operations >= 4 and seen.file.endswith("own_loss.py")
@@ -49,11 +49,14 @@ def test_the_loss_is_compiled_and_what_is_learnt_stays(runner: Runner, how: str)
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("draws", "noisy draws random numbers"),
-        ("reads", "reading reads values"),
-        ("writes", "writing writes into what it is given"),
-        ("collects", "collecting writes into what it is given"),
-        ("prints", "printing can't be compiled"),
+        ("draws", "noisy stays as it is: it draws random numbers"),
+        ("reads", "reading stays as it is: it can't be compiled"),
+        ("writes", "writing stays as it is: it writes into what it is given"),
+        ("collects", "collecting stays as it is: it writes into what it is given"),
+        ("prints", "printing stays as it is: it can't be compiled"),
+        ("model", "of_model stays as it is: it is given something else than tensors"),
+        ("two results", "with_rest stays as it is: it returns something else than one tensor"),
+        ("module draws", "Noisy.forward stays as it is: it draws random numbers"),
         ("inline", "nothing of the script's own"),
     ],
 )
@@ -64,17 +67,11 @@ def test_others_stay_as_they_are(runner: Runner, how: str, why: str) -> None:
     assert [problem.lever for problem in ran.problems] == ([] if how == "inline" else [LEVER.name])
 
 
-def test_one_that_is_given_the_model_is_not_touched(runner: Runner) -> None:
-    ran = runner.forked("own_loss.py", "model", levers=USE)
-    check_same(ran, runner.bare("own_loss.py", "model"))
-    assert graphs(ran) == {} and not ran.problems
-
-
 def test_of_two_the_one_that_can_be_is(runner: Runner) -> None:
     ran = runner.forked("own_loss.py", "two", levers=USE)
     check_alike(ran, runner.bare("own_loss.py", "two"))
-    assert left_out(ran) == "" and graphs(ran) == {"elbo": 1}
-    assert [problem.what for problem in ran.problems] == ["Refused: noisy draws random numbers"]
+    assert left_out(ran) == "" and graphs(ran) == {"elbo": 1, "noisy": 0}
+    assert [problem.what for problem in ran.problems] == ["Refused: noisy stays as it is: it draws random numbers"]
 
 
 @pytest.mark.parametrize("other", ["compile", "bf16-autocast"])
@@ -95,10 +92,33 @@ def test_modules_of_the_scripts_own(runner: Runner, how: str) -> None:
     assert [one.function for one in ran.facts.losses] == ["Elbo.forward"]
 
 
-def test_a_module_that_draws_stays_as_it_is(runner: Runner) -> None:
-    ran = runner.forked("own_loss.py", "module draws", levers=USE)
-    check_same(ran, runner.bare("own_loss.py", "module draws"))
-    assert left_out(ran) == "Noisy.forward draws random numbers"
+@pytest.mark.parametrize(
+    "how", ["plain", "keeps the graph", "penalty", "twice", "writes into it", "under a mode", "a list"]
+)
+def test_whatever_a_script_does_with_its_loss(runner: Runner, how: str) -> None:
+    """It is kept for another backward, differentiated twice, written into; nothing is kept alive by it, and the
+    function is the same object under its other names."""
+    ran, bare = runner.forked("own_loss_uses.py", how, levers=USE), runner.bare("own_loss_uses.py", how)
+    check_alike(ran, bare)
+    assert "alive 0 same True True" in ran.output
+    assert left_out(ran) == "" and not ran.problems
+    assert graphs(ran) == ({} if how == "under a mode" else {"loss_of": 1})
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("many lengths", "it was compiled anew 4 times"),
+        ("counts", "it was compiled anew 4 times"),
+        ("draws later", "it draws random numbers"),
+        ("reads a parameter", "it reads tensors that need a gradient, beside what it is given"),
+    ],
+)
+def test_what_turns_out_later(runner: Runner, how: str, why: str) -> None:
+    """From then on it is as it was; what it was compiled to before gave the same."""
+    ran, bare = runner.forked("own_loss_uses.py", how, levers=USE), runner.bare("own_loss_uses.py", how)
+    check_alike(ran, bare)
+    assert [problem.what for problem in ran.problems] == [f"Refused: loss_of stays as it is: {why}"]
 
 
 def loss(operations: int) -> LossFacts:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -117,11 +118,12 @@ class Script:
 
     # losses
 
-    def backward_from(self, frame: FrameType) -> None:
+    def backward_from(self, frame: FrameType) -> Iterator[FunctionType]:
         """Describe the user's functions that made the loss whose backward is called inside of a frame. Worth asking
         while `loss_lines.left`."""
-        for maker in self.loss_lines.makers(frame):
-            self._makes_loss(maker.function)
+        for function in self.loss_lines.makers(frame):
+            self._makes_loss(function)
+            yield function
 
     def criterion(self, module: Any) -> bool:
         """Describe a module without parameters that is called with what needs a gradient; whether its code is the

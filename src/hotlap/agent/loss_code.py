@@ -6,13 +6,15 @@ Nothing is run for it, and no frame is asked for its variables: that would keep 
 import ast
 import dis
 import linecache
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 LOOKS: Final = 16
 """Backwards of which the line is looked at; a GAN has several."""
-MOST_LINES: Final = 20_000
+MOST_LINES: Final = 10_000
+MOST_STATEMENTS: Final = 500
 MOST_MAKERS: Final = 4
 DEEPEST: Final = 4
 """Variables between a backward and the call that made its loss, as in `loss = loss / n`."""
@@ -24,53 +26,53 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Frame = ast.Module | Function
 
 
-class Maker(NamedTuple):
-    """A function that makes a loss, and the dictionary and name by which the caller finds it."""
-
-    function: Any
-    holder: dict[str, Any]
-    name: str
-
-
 class Lines:
     """Lines that call a backward, each looked at once, LOOKS of them at most. users: whether a file is the user's."""
 
     def __init__(self, users: Callable[[str], bool]) -> None:
         self._users, self._seen, self.left = users, set[tuple[CodeType, int]](), LOOKS
+        self._parsed: dict[str, ast.Module | None] = {}
 
-    def makers(self, frame: FrameType | None) -> list[Maker]:
-        """Of the loss whose backward is called inside of a frame; none where its line was seen before."""
+    def makers(self, frame: FrameType | None) -> list[FunctionType]:
+        """The user's functions whose results a backward takes that is called inside of a frame: at once or through
+        variables of the function that it is in. None where its line was seen before."""
         self.left -= 1
         while frame is not None and not self._users(frame.f_code.co_filename):
             frame = frame.f_back
-        if frame is None or (frame.f_code, frame.f_lineno) in self._seen:
-            return []
-        self._seen.add((frame.f_code, frame.f_lineno))
-        return makers(frame, self._users)
+        found: list[FunctionType] = []
+        if frame is not None and (frame.f_code, frame.f_lineno) not in self._seen:
+            self._seen.add((frame.f_code, frame.f_lineno))
+            found = self._made_for(frame)
+        if self.left == 0:
+            self._parsed = {}
+        return found
+
+    def _made_for(self, frame: FrameType) -> list[FunctionType]:
+        name = frame.f_code.co_filename
+        if name not in self._parsed:
+            self._parsed[name] = _parsed(linecache.getlines(name, frame.f_globals))
+        scope = _scope(self._parsed[name], frame)
+        own = [] if scope is None else _own(scope)
+        statement = _statement(own, frame.f_lineno)
+        calls = [] if statement is None else _calls(own, statement)
+        functions = (_resolved(call.func, frame, self._users) for call in calls)
+        return list(dict.fromkeys(one for one in functions if one is not None))[:MOST_MAKERS]
 
 
-def makers(frame: FrameType, users: Callable[[str], bool]) -> list[Maker]:
-    """The user's functions whose results the line of a frame, which calls a backward, takes: at once or through
-    variables of the function that it is in."""
-    scope = _scope(frame)
-    statement = None if scope is None else _statement(scope, frame.f_lineno)
-    if scope is None or statement is None:
-        return []
-    found = _calls(_of_backward(statement.node), scope, statement, DEEPEST)
-    resolved = (_resolved(call.func, frame, users) for call in found)
-    return list({(id(maker.holder), maker.name): maker for maker in resolved if maker is not None}.values())[
-        :MOST_MAKERS
-    ]
-
-
-def _scope(frame: FrameType) -> Frame | None:
-    """The source of what a frame runs: a module or a function."""
-    lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+def _parsed(lines: list[str]) -> ast.Module | None:
     if not lines or len(lines) > MOST_LINES:
         return None
     try:
-        module = ast.parse("".join(lines))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script has had those of its source
+            return ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _scope(module: ast.Module | None, frame: FrameType) -> Frame | None:
+    """The source of what a frame runs: a module or a function."""
+    if module is None:
         return None
     inside = [one for one in ast.walk(module) if isinstance(one, Function) and _holds(one, frame.f_lineno)]
     innermost = max(inside, key=lambda one: one.lineno, default=None)
@@ -91,10 +93,11 @@ class Block(NamedTuple):
 
 
 class Own(NamedTuple):
-    """A statement of a scope. blocks: those that it lies in, the outermost first."""
+    """A statement of a scope. blocks: those that it lies in, the outermost first; sets: variables."""
 
     node: ast.stmt
     blocks: tuple[Block, ...]
+    sets: frozenset[str]
 
     @property
     def begins(self) -> tuple[int, int]:
@@ -115,7 +118,7 @@ def _own(scope: Frame) -> list[Own]:
         blocks = (*around, Block(of, block[0]))
         for node in block:
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                found.append(Own(node, blocks))
+                found.append(Own(node, blocks, frozenset(_targets(node))))
                 waiting += [(node, inner, blocks) for inner in _blocks(node)]
     return sorted(found, key=lambda one: one.begins)
 
@@ -127,9 +130,9 @@ def _blocks(node: ast.stmt) -> list[list[ast.stmt]]:
     return [block for block in blocks if isinstance(block, list) and block]
 
 
-def _statement(scope: Frame, line: int) -> Own | None:
+def _statement(own: list[Own], line: int) -> Own | None:
     """The innermost one at a line that calls a backward."""
-    return next((one for one in _own(scope)[::-1] if _holds(one.node, line) and _of_backward(one.node)), None)
+    return next((one for one in own[::-1] if _holds(one.node, line) and _of_backward(one.node)), None)
 
 
 def _of_backward(statement: ast.stmt) -> list[ast.expr]:
@@ -146,45 +149,54 @@ def _called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-def _calls(values: Iterable[ast.AST], scope: Frame, before: Own, deep: int) -> list[ast.Call]:
-    """Calls in expressions, and those that made the variables in them before a statement. What a call is given is not
-    looked at, but for what only adds up."""
+def _calls(own: list[Own], backward: Own) -> list[ast.Call]:
+    """Calls in what a backward takes, and those that made the variables in it. What a call is given is not looked at,
+    but for what only adds up. Each statement is looked at once, MOST_STATEMENTS of them at most."""
     found: list[ast.Call] = []
-    names: set[str] = set()
-    waiting = list(values)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Call):
-            found.append(node)
-            waiting += [node.func.value] if isinstance(node.func, ast.Attribute) else []
-            waiting += node.args if _called(node) in COMBINING else []
-        elif isinstance(node, ast.Name):
-            names.add(node.id)
-        else:
-            waiting += ast.iter_child_nodes(node)
-    for name in names if deep else ():
-        for made in _made(name, scope, before):
-            found += _calls(made.values, scope, made.own, deep - 1)
+    waiting: list[tuple[Iterable[ast.AST], Own, int]] = [(_of_backward(backward.node), backward, DEEPEST)]
+    seen: set[tuple[str, Own]] = set()
+    for values, before, deep in waiting:  # it grows meanwhile: the nearest come first
+        calls, names = _inside(values)
+        found += calls
+        for name in names if deep else ():
+            made = [one for one in _made(name, own, before) if (name, one) not in seen]
+            seen |= {(name, one) for one in made}
+            waiting += [(_value(one.node), one, deep - 1) for one in made]
+        if len(seen) > MOST_STATEMENTS:
+            break
     return found
 
 
-class Made(NamedTuple):
-    """A statement that sets a variable, and what it sets it to."""
+def _inside(values: Iterable[ast.AST]) -> tuple[list[ast.Call], list[str]]:
+    """Calls and variables in expressions."""
+    calls: list[ast.Call] = []
+    names: dict[str, None] = {}
+    waiting = list(values)
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, ast.Call):
+            calls.append(node)
+            waiting += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            waiting += node.args if _called(node) in COMBINING else []
+        elif isinstance(node, ast.Name):
+            names[node.id] = None
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return calls, list(names)
 
-    own: Own
-    values: list[ast.AST]
+
+def _value(node: ast.stmt) -> list[ast.AST]:
+    value = getattr(node, "value", None)
+    return [] if value is None else [value]
 
 
-def _made(name: str, scope: Frame, before: Own) -> Iterator[Made]:
+def _made(name: str, own: list[Own], before: Own) -> Iterator[Own]:
     """The last statement before another that sets a variable, and those before it as long as these may be passed by,
-    such as the branches of an `if`."""
-    for one in reversed(_own(scope)):
-        if one.begins < before.begins and name in _targets(one.node) and not one.never_after(before):
-            assert isinstance(one.node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
-            adds = isinstance(one.node, ast.AugAssign)
-            if one.node.value is not None:
-                yield Made(one, [one.node.value])
-            if one.blocks[-1] in before.blocks and not adds:
+    such as the branches of an `if`, or only add to it."""
+    for one in reversed(own):
+        if one.begins < before.begins and name in one.sets and not one.never_after(before):
+            yield one
+            if one.blocks[-1] in before.blocks and not isinstance(one.node, ast.AugAssign):
                 return
 
 
@@ -199,22 +211,15 @@ def _targets(statement: ast.stmt) -> set[str]:
     return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
-def _resolved(func: ast.expr, frame: FrameType, users: Callable[[str], bool]) -> Maker | None:
+def _resolved(func: ast.expr, frame: FrameType, users: Callable[[str], bool]) -> FunctionType | None:
     """The user's function that an expression names, by a name of its module or `module.name`; None for all else."""
     code = frame.f_code
     local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    holder, name = frame.f_globals, func.id if isinstance(func, ast.Name) else ""
+    function = frame.f_globals.get(func.id) if isinstance(func, ast.Name) and func.id not in local else None
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id not in local:
         module = frame.f_globals.get(func.value.id)
-        if not isinstance(module, ModuleType):
-            return None
-        holder, name = vars(module), func.attr
-    elif not name or name in local:
-        return None
-    function = holder.get(name)
-    if not isinstance(function, FunctionType) or not users(function.__code__.co_filename):
-        return None
-    return Maker(function, holder, name)
+        function = vars(module).get(func.attr) if isinstance(module, ModuleType) else None
+    return function if isinstance(function, FunctionType) and users(function.__code__.co_filename) else None
 
 
 def forward_of(module: Any) -> Any:

@@ -35,6 +35,7 @@ class Seams:
         self._forwards: list[tuple[int, str, WrapForward]] = []
         self._optimizers: list[tuple[str, Callable[[Any], None]]] = []
         self._criteria: list[tuple[str, Callable[[Any], None]]] = []
+        self._losses: list[tuple[str, Callable[[Any], None]]] = []
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._whole: list[str] = []
         self._in_use: set[str] = set()
@@ -72,6 +73,11 @@ class Seams:
         gradient, outside of other modules: most are losses."""
         self._criteria.append((self.lever, change))
 
+    def on_loss(self, change: Callable[[Any], None]) -> None:
+        """`change(function)` for each of the user's functions that make a loss, in the backward of which that is
+        found."""
+        self._losses.append((self.lever, change))
+
     def refuse(self, lever: str, why: str) -> None:
         """Say that a lever that was put in turned out not to belong here; what it still does is the lever's affair."""
         self.agent.guard.problem(f"lever {lever}", Refused(why), lever)
@@ -99,10 +105,6 @@ class Seams:
     def unsteady(self) -> None:
         """Say that this step is not yet as fast as later ones, so that its time is not quoted: a cache is filling."""
         self.agent.timeline.segment.probe = True
-
-    def acts(self, lever: str) -> None:
-        """Say that a lever changed something by other means than a seam."""
-        self._try(lever, self._note, lever)
 
     def measured(self, lever: str, error: dict[str, Any]) -> None:
         """Say how far a lever changes what the model returns (fields of `records.tune.OutputError`)."""
@@ -188,6 +190,11 @@ class Seams:
                 if lever not in self._out:
                     self._try(lever, change, module)
 
+    def loss(self, function: Any) -> None:
+        for lever, change in self._losses:
+            if lever not in self._out:
+                self._try(lever, change, function)
+
     def install(self, name: str, install: Callable[["Seams", dict[str, Any]], None], settings: dict[str, Any]) -> None:
         """Run a lever's in-process half."""
         self.lever = name
@@ -200,7 +207,7 @@ class Seams:
 
     def _registered(self) -> int:
         registered = (
-            self._loaders, self._batches, self._roots, self._forwards, self._optimizers, self._criteria,
+            self._loaders, self._batches, self._roots, self._forwards, self._optimizers, self._criteria, self._losses,
         )  # fmt: skip
         return sum(len(requests) for requests in registered)
 

@@ -8,6 +8,7 @@ import functools
 import sys
 from collections.abc import Callable
 from threading import get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
 """Before an update, in a thin step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
+MADE = hook("loss_made")
 
 
 def install(agent: "Agent") -> None:
@@ -33,13 +35,20 @@ def install(agent: "Agent") -> None:
 def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     guard, steps, script = agent.guard, agent.steps, agent.script
 
+    def made(frame: FrameType) -> None:
+        for function in script.backward_from(frame):
+            agent.seams.loss(function)
+
+    def give_up() -> None:
+        script.loss_lines.left = 0
+
     def begin(tensors: Any, with_loss: Any) -> None:
         if not agent.begun:
             agent.begin()
         steps.backward_begin()
         if with_loss and steps.in_backward == 1:
             if script.loss_lines.left > 0:
-                script.backward_from(sys._getframe(1))
+                guard.spare(MADE, give_up, made, sys._getframe(1))
             for tensor in tensors[:8]:
                 loss = tensor if script.scaling is None else script.unscaled(tensor)
                 agent.timeline.segment.losses.append(agent.losses.take(loss))

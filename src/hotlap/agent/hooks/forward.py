@@ -165,7 +165,7 @@ class Finder:
         if steps.thin or isinstance(module.__dict__.get(IMPL), Observed):
             return
         if next(iter(module.parameters()), None) is None:
-            if is_grad_enabled() and any(getattr(item, "requires_grad", False) for item in (*args, *kwargs.values())):
+            if is_grad_enabled() and any(map(_needs_gradient, (*args, *kwargs.values()))):
                 self.agent.seams.criterion(module)
             return
         self.last_new = self.agent.recorder.index
@@ -202,6 +202,10 @@ class Finder:
     def _step(self) -> int:
         """The number of the step that is going on."""
         return self.agent.recorder.index + len(self.agent.thin.ends)
+
+
+def _needs_gradient(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and item.requires_grad
 
 
 def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
