@@ -51,7 +51,7 @@ class LossFunction:
         self._compiled: Callable[..., Any] | None = None
         self._leaves = 0
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or self.off or not (torch.is_grad_enabled() and _calm() and self._suits()):
             return self.ordinary(*args, **kwargs)
         leaves, spec = _flat((args, kwargs))
