@@ -20,6 +20,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._effects import PLAIN, storage, written_by
+from ._forward_graph import tried
 
 MOST_GRAPHS: Final = 4
 """Of other shapes or numbers. Each takes seconds; torch itself gives up after 8."""
@@ -49,7 +50,7 @@ class LossFunction:
         self.calls = self.graphs = 0
         self._stays, self._suits = stays, suits
         self._compiled: Callable[..., Any] | None = None
-        self._leaves = 0
+        self._leaves, self._unfit = 0, ""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or self.off or not (torch.is_grad_enabled() and _calm() and self._suits()):
@@ -65,11 +66,10 @@ class LossFunction:
         if self._compiled is None:
             return self._first(leaves, spec, args, kwargs)
         call = Call(self, args, kwargs, leaves, needing)
-        try:
-            self._leaves = len(needing)
-            made = call.compiled()
-        except Exception as error:  # noqa: BLE001 - a compiler may raise anything; the function's own errors come again
-            self._give_up(_why(error))
+        self._leaves, self._unfit = len(needing), ""
+        made, failed = tried(call.compiled)
+        if failed:  # in the compiler, or of the function itself, which then fails again
+            self._give_up(self._unfit or f"it can't be compiled: {failed}")
             return self.ordinary(*args, **kwargs)
         if type(made) is not torch.Tensor or not made.requires_grad:  # in this call it may be another way
             return made if call.plain(made) else self.ordinary(*args, **kwargs)
@@ -93,7 +93,7 @@ class LossFunction:
         return made
 
     def compiled(self, args: Any, kwargs: Any) -> Any:
-        """Raises whatever the compiler does, and Stays."""
+        """Raises whatever the compiler does."""
         assert self._compiled is not None, "the first call was an ordinary one"
         return self._compiled(*args, **kwargs)
 
@@ -102,11 +102,10 @@ class LossFunction:
         from torch._inductor.compile_fx import compile_fx
 
         self.graphs += 1
-        if self.graphs > MOST_GRAPHS:
-            raise Stays(f"it was compiled anew {MOST_GRAPHS} times")
-        why = _unfit(graph, self._leaves)
-        if why:
-            raise Stays(why)
+        many = f"it was compiled anew {MOST_GRAPHS} times" if self.graphs > MOST_GRAPHS else ""
+        self._unfit = many or _unfit(graph, self._leaves)
+        if self._unfit:
+            raise Stays(self._unfit)
         return compile_fx(graph, inputs)
 
     def _give_up(self, why: str) -> None:
@@ -273,13 +272,6 @@ def _with_values(leaf: Any) -> Any:
     """Logits that were not computed yet as an ordinary tensor."""
     lazy = sys.modules.get(f"{__package__}._lazy_logits")
     return lazy.values(leaf) if lazy is not None and isinstance(leaf, lazy.LazyLogits) else leaf
-
-
-def _why(error: BaseException) -> str:
-    inner = getattr(error, "inner_exception", None) or error.__cause__
-    if isinstance(inner, Stays) or isinstance(error, Stays):
-        return str(inner if isinstance(inner, Stays) else error)
-    return f"it can't be compiled: {str(error).strip()}".split("\n", 1)[0][:200]
 
 
 LOSSES: Final[dict[str, LossFunction]] = {}
