@@ -30,6 +30,7 @@ from hotlap.records.run import (
     Facts,
     Lever,
     LoaderFacts,
+    LossFacts,
     OptimizerFacts,
     Phases,
     Problem,
@@ -723,3 +724,11 @@ def test_ranks_of_which_samples_were_looked_at_differently(tmp_path: Path) -> No
     facts = [msgspec.structs.replace(FACTS, rank=at, world=2) for at in range(2)]
     found = diagnose(folder_of(tmp_path / "run", *zip(ranks, facts, strict=True)))
     assert "straggler" in {finding.id for finding in found.findings}
+
+
+@pytest.mark.parametrize(
+    ("losses", "out"), [((), True), ((LossFacts(file="train.py", line=3, function="dice"),), False)]
+)
+def test_a_loss_of_the_scripts_own_is_what_compile_loss_is_named_for(losses: Any, out: bool) -> None:
+    facts = Facts(pid=1, rank=0, world=1, argv=("x",), python="3", torch="2", losses=losses)
+    assert ("compile-loss" in settled(facts)) is out

@@ -31,6 +31,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
         "fused-optimizer": all(map(_fused, facts.optimizers)),
         "attention": root is None or root.compiled or not root.by_hand,
         "allocator": not cuda,
+        "compile-loss": not facts.losses,
         "graph-forward": not cuda or not _graphable(facts),
         "kv-cache": not _grows(facts),
         "graph-training": not cuda or not _records(facts),
