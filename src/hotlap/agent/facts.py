@@ -119,11 +119,9 @@ class Script:
     # losses
 
     def backward_from(self, frame: FrameType) -> Iterator[FunctionType]:
-        """Describe the user's functions that made the loss whose backward is called inside of a frame. Worth asking
-        while `loss_lines.left`."""
-        for function in self.loss_lines.makers(frame):
-            self._makes_loss(function)
-            yield function
+        """Describe the user's functions that made the loss whose backward is called inside of a frame: those that were
+        not known. Worth asking while `loss_lines.left`."""
+        return filter(self._makes_loss, self.loss_lines.makers(frame))
 
     def criterion(self, module: Any) -> bool:
         """Describe a module without parameters that is called with what needs a gradient; whether its code is the
@@ -134,11 +132,14 @@ class Script:
         self._makes_loss(forward)
         return True
 
-    def _makes_loss(self, function: FunctionType) -> None:
+    def _makes_loss(self, function: FunctionType) -> bool:
+        """Whether it was not known to."""
         code = function.__code__
         row = {"file": code.co_filename, "line": code.co_firstlineno, "function": code.co_qualname}
-        if all(row["line"] != known["line"] or row["file"] != known["file"] for known in self.losses):
+        new = all(row["line"] != known["line"] or row["file"] != known["file"] for known in self.losses)
+        if new:
             self.losses.append({**row, "operations": operations(function)})
+        return new
 
     def scaled(self, scaled: Any, loss: Any) -> None:
         """Remember the loss behind a scaled one, until its backward."""

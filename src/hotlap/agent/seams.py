@@ -167,18 +167,14 @@ class Seams:
         return fetch()
 
     def root(self, module: Any, forward: Forward) -> Forward:
-        for lever, change in self._roots:
-            if lever not in self._out:
-                self._try(lever, change, module)
+        self._change(self._roots, module)
         for _, lever, wrap in self._forwards:
             if lever not in self._out:
                 forward = self._try(lever, wrap, module, forward) or forward
         return forward
 
     def optimizer(self, optimizer: Any) -> None:
-        for lever, change in self._optimizers:
-            if lever not in self._out:
-                self._try(lever, change, optimizer)
+        self._change(self._optimizers, optimizer)
 
     def criterion(self, module: Any) -> None:
         """Each call of it, while modules are looked for."""
@@ -186,14 +182,15 @@ class Seams:
             return
         self._seen.add(module)
         if self.agent.script.criterion(module):
-            for lever, change in self._criteria:
-                if lever not in self._out:
-                    self._try(lever, change, module)
+            self._change(self._criteria, module)
 
     def loss(self, function: Any) -> None:
-        for lever, change in self._losses:
+        self._change(self._losses, function)
+
+    def _change(self, requests: list[tuple[str, Callable[[Any], None]]], what: Any) -> None:
+        for lever, change in requests:
             if lever not in self._out:
-                self._try(lever, change, function)
+                self._try(lever, change, what)
 
     def install(self, name: str, install: Callable[["Seams", dict[str, Any]], None], settings: dict[str, Any]) -> None:
         """Run a lever's in-process half."""

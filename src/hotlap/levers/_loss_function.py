@@ -223,12 +223,19 @@ def _unfit(graph: Any, leaves: int) -> str:
 
 
 def _calm() -> bool:
-    """Whether nothing is on that sees each op, or the compiler is told what to do."""
+    """Whether nothing is on that sees or changes each op (a mode, a transform such as `vmap`), nor the compiler told
+    what to do."""
     from torch._dynamo import config
     from torch._dynamo.eval_frame import _stance
 
     modes = torch._C._len_torch_dispatch_stack() or not all(map(_device, _get_current_function_mode_stack()))
-    return not modes and not config.disable and _stance.stance == "default" and _first_order()
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return not modes and transform is None and not config.disable and _stance.stance == "default"
+
+
+def _device(mode: Any) -> bool:
+    """Whether it is that of `torch.set_default_device`."""
+    return isinstance(mode, torch.utils._device.DeviceContext)
 
 
 # Functions of their own: one inside of another that calls itself would keep its tensors until Python's collector comes.
@@ -256,16 +263,6 @@ def _put(item: Any, leaves: Iterator[Any], deep: int) -> Any:
     if all(map(operator.is_, made, inside)):
         return item
     return dict(zip(item, made, strict=True)) if type(item) is dict else type(item)(made)
-
-
-def _device(mode: Any) -> bool:
-    """Whether it is that of `torch.set_default_device`."""
-    return isinstance(mode, torch.utils._device.DeviceContext)
-
-
-def _first_order() -> bool:
-    """Whether no transform, such as `vmap`, is on."""
-    return torch._C._functorch.peek_interpreter_stack() is None
 
 
 def _with_values(leaf: Any) -> Any:
