@@ -10,10 +10,11 @@ import pytest
 import torch
 from contexts import GPU_ENVIRONMENT, LOADER, context
 from input_levers import Counted, DataSeams, Windows, bare, loader, same
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 from hotlap.levers import dataset_on_device as module
 from hotlap.levers._base import Context
+from hotlap.levers._coming import Coming, coming
 from hotlap.levers.dataset_on_device import COMPARE_EVERY, LEVER, MOST_COPIES, Residing
 
 pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="the proof forks a process")
@@ -171,3 +172,93 @@ def test_where_it_applies(changes: dict[str, Any], why: str | None) -> None:
     applies = LEVER.applies(told(**changes))
     assert applies.yes is (why is None) and (why or "of the step waits for batches") in applies.why
     assert LEVER.variants(told(moved=(1,))) == [{"leaves": [1]}] and LEVER.variants(told()) == [{"leaves": "all"}]
+
+
+# batches that are made ahead
+
+
+def ahead(rows: int = 640, **options: Any) -> Any:
+    """A loader of batches that are some at a time."""
+    x = torch.arange(rows * 4.0).view(rows, 4)
+    return loader(TensorDataset(x, torch.arange(rows), x[:, 0] > 50), batch_size=32, **options)
+
+
+class Asked:
+    """How often something is gathered on the device."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        gathered = module.Resident._gathered
+
+        def counted(*args: Any) -> Any:
+            self.times += 1
+            return gathered(*args)
+
+        monkeypatch.setattr(module.Resident, "_gathered", counted)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"drop_last": True}, {"generator": None}])
+@pytest.mark.parametrize("rows", [640, 625])
+def test_batches_are_made_some_at_a_time(options: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ALIGNED", 64)
+    seams, asked = Residence(), Asked(monkeypatch)
+    torch.manual_seed(3)
+    source = ahead(rows, **options)
+    found = [seams.epoch(source) for _ in range(3)]
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    assert same(found, bare(ahead(rows, **options), 3)) and torch.equal(drawn, torch.rand(1)) and not seams.refused
+    batches = sum(map(len, found))
+    assert seams.table.gathered >= batches - 2 and asked.times <= 3 * (2 + len(found[0]) // module.MOST_AHEAD) + 2
+
+
+def test_a_batch_that_was_made_ahead_is_a_tensor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ALIGNED", 64)
+    seams, source = Residence(), ahead(shuffle=False)
+    seams.epoch(source)
+    batches = seams.epoch(source)
+    assert len({batch[0].untyped_storage().data_ptr() for batch in batches}) < len(batches)
+    batches[4][0].zero_()
+    expected = bare(ahead(shuffle=False), 1)[0]
+    assert not batches[4][0].any() and batches[5][0]._version == 0 and batches[5][0]._base is None
+    assert all(torch.equal(a[0], b[0]) for at, (a, b) in enumerate(zip(batches, expected, strict=True)) if at != 4)
+    assert all(leaf.data_ptr() % 64 == batches[0][0].data_ptr() % 64 for batch in batches for leaf in batch[:1])
+
+
+def test_a_write_is_seen_by_batches_that_were_made_ahead() -> None:
+    seams, source = Residence(), ahead(shuffle=False)
+    seams.epoch(source)
+    seams.look(source)
+    iterator = iter(source)
+    for _ in range(3):
+        batch = seams.residing.fetch(iterator, iterator.__next__)
+    source.dataset.tensors[0].add_(1)
+    batch = seams.residing.fetch(iterator, iterator.__next__)
+    assert torch.equal(batch[0], source.dataset.tensors[0][96:128]) and seams.table.copies == 2
+
+
+def test_a_loop_that_ends_early_draws_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a generator of the script's own."""
+    seams, source, plain = Residence(), ahead(128), ahead(128)
+    for rounds in (2, 3, 4, 1):
+        seams.look(source)
+        one, other = iter(source), iter(plain)
+        for _ in range(rounds):
+            batch, expected = seams.residing.fetch(one, one.__next__), next(other)
+            assert all(torch.equal(a, b) for a, b in zip(batch, expected, strict=True))
+        assert torch.equal(source.generator.get_state(), plain.generator.get_state())
+
+
+def test_batches_are_made_one_by_one_where_memory_between_them_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    seams, asked = Residence(), Asked(monkeypatch)
+    source = loader(TensorDataset(torch.arange(64, dtype=torch.uint8)), batch_size=8)
+    for _ in range(2):
+        seams.epoch(source)
+    assert asked.times == 16
+
+
+def test_an_order_with_several_draws_is_not_asked_ahead() -> None:
+    data = tensors()
+    for order in (RandomSampler(data, replacement=True), RandomSampler(data, num_samples=90)):
+        iterator = iter(DataLoader(data, batch_size=8, sampler=order))
+        assert coming(iterator) is None and type(iterator._sampler_iter) is not Coming

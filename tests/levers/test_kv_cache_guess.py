@@ -9,7 +9,7 @@ import torch
 from tests.levers.test_kv_cache import DIM, VOCAB, Decoder, Layer, Model, _reads, by_hand, fused, larger, prompt
 from torch import nn
 
-from hotlap.levers import _prefix_guess, _prefix_work
+from hotlap.levers import _model_state, _prefix_guess, _prefix_work
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +165,41 @@ def test_what_was_begun_of_a_model_that_changed_is_not_used(change: Callable[[Mo
     decoder.greedily(tokens, 14)
     decoder.greedily(prompt(), 14)
     assert decoder.guess.length and not decoder.why
+
+
+def test_a_token_is_begun_before_the_host_looks_for_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Guesses(Model())
+    tokens = decoder.greedily(prompt(), 14)
+    seen = []
+    looks = [(_model_state.Model, name) for name in ("in_place", "same_parts", "same_beside")]
+    for kind, name in [*looks, (_prefix_work.Plan, "same"), (Stream, "begin")]:
+        was: Callable[..., Any] = getattr(kind, name)
+
+        def look(*args: Any, was: Callable[..., Any] = was, name: str = name) -> Any:
+            seen.append(name)
+            return was(*args)
+
+        monkeypatch.setattr(kind, name, look)
+    decoder.cached(tokens)
+    assert seen == ["in_place", "begin", "same_parts", "same_beside", "same"]
+
+
+@late
+def test_the_second_token_is_begun_with_a_recorded_beginning(late: bool) -> None:
+    decoder = Guesses(Model(), late)
+    for length in (15, 13, 17):
+        decoder.greedily(prompt(), length)
+    begun, before = decoder.begun, decoder.cached.cached
+    tokens = decoder.next(prompt())
+    assert decoder.begun == begun + 1 and decoder.guess.length == tokens.shape[1]
+    replayed = decoder.replayed
+    tokens = decoder.next(tokens)
+    assert decoder.cached.cached == before + 1 and decoder.replayed == replayed
+    decoder.greedily(tokens, 8)
+    other = decoder.next(prompt())
+    other[:, -1] = (other[:, -1] + 1) % VOCAB
+    decoder.greedily(decoder.next(other), 8)
+    assert not decoder.why
 
 
 @late

@@ -91,12 +91,22 @@ class Model:
     def harmless(self) -> bool:
         """Whether its parts are the same, tensors lie where they lay, and numbers and functions are as they were: a
         replay finds its weights, and looks up what is there. What it makes may be used where `same_beside` says so."""
+        return self.in_place() and self.same_parts()
+
+    def in_place(self) -> bool:
+        """Whether tensors lie where they lay, of the parts that it had."""
         self.form = None
         try:
             self._now = now = self._held.values()
-            lie = self._addresses == list(map(self._address, now))
-            return lie and self._parts.same() and self._values.same()
-        except (TypeError, LookupError):  # what was a tensor is none, or something is not there
+            return self._addresses == list(map(self._address, now))
+        except (TypeError, LookupError):  # what was a tensor is none, or is not there
+            return False
+
+    def same_parts(self) -> bool:
+        """Whether its parts are the same, and numbers and functions are as they were."""
+        try:
+            return self._parts.same() and self._values.same()
+        except (TypeError, LookupError):  # something is not there
             return False
 
     def same_beside(self) -> bool:

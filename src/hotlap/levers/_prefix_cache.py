@@ -34,7 +34,7 @@ from ._prefix_filled import MOST_RECORDED, Filling, Recorded
 from ._prefix_guess import Aside, guess_for
 from ._prefix_room import Unlike, work_for
 from ._prefix_tape import Made, Tape, beside, outside_of, taped
-from ._prefix_work import Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
+from ._prefix_work import Fetch, Form, Plan, Work, fetch, gap_of, room, taken_apart
 
 MOST_FORMS: Final = 4
 """Batch sizes and the like, each with caches of its own."""
@@ -136,7 +136,7 @@ class CachedForward:
             self._unsteady()
         if begun is not None and begun.output is not None:
             self.cached += 1
-            self._own(lambda: self._start_guess(form))
+            self._own(lambda: self._start_guess(form, [] if form.work is None else form.work.made))
             form.filled = True
             return begun.output[0]
         return self._go_on(form, filled, tokens, args, kwargs)
@@ -165,22 +165,21 @@ class CachedForward:
         if not right:
             return None
         form.filled = False  # until all was looked at: an interrupt may come in the midst of it
-        if not self._as_it_was(form):
+        model, plan = self._model, form.plan
+        assert model is not None and plan is not None, "there is work"
+        if not model.in_place():
+            return None
+        form.tokens, made = guess.tokens, guess.made
+        guess.go_on(length)  # the device computes while the host looks: this token was not the script's
+        if not (model.same_parts() and model.same_beside() and plan.same()):
             return None
         if self._compiling.pending(form, work):
             self._unsteady()
-        form.tokens, made = guess.tokens, guess.made
-        guess.go_on(length)
         output = self._together(form, work, made, length)
         self.followed += 1
         self.cached += 1
         form.filled = True
         return [output]
-
-    def _as_it_was(self, form: Form) -> bool:
-        model, plan = self._model, form.plan
-        assert model is not None and plan is not None, "there is work"
-        return model.harmless() and model.same_beside() and plan.same()
 
     def _begun(self, form: Form | None, tokens: Any) -> Begun | None:
         """Begin what a call takes. None where it does not go on with the call before."""
@@ -411,10 +410,12 @@ class CachedForward:
         if not same:
             self._forget()
             return None
-        assert form.work is not None, "it was recorded"
-        form.work.keep(recorded.tensors)
+        work = form.work
+        assert work is not None, "it was recorded"
+        work.keep(recorded.tensors)
+        self._start_guess(form, work.of_last(recorded.tensors, recorded.length))
         form.filled = True
-        return [self._put_together(form, [tensor.clone() for tensor in recorded.tensors])]
+        return [self._put_together(form, work.given(recorded.tensors, recorded.length))]
 
     def _record_filling(self, form: Form, work: Work, recorded: Recorded, made: Sequence[Any]) -> None:
         """From here on, sequences that begin with this length fill the caches by a recording, where that does the same
@@ -502,10 +503,10 @@ class CachedForward:
         else:
             self._compiling.give_up(work, why)
 
-    def _start_guess(self, form: Form) -> None:
-        work = form.work
-        if work is not None and work.guess is not None:
-            work.guess.start(form.tokens, work.made)
+    def _start_guess(self, form: Form, made: Sequence[Any]) -> None:
+        """made: what the last token's work made, or would have."""
+        if form.work is not None and form.work.guess is not None:
+            form.work.guess.start(form.tokens, made)
 
     def _proved(self, form: Form, plan: Plan, work: Work, tokens: Any, output: Any) -> bool:
         """Compare what a call returned with what it is from the caches. Whether what was compiled may be right; else it
@@ -542,9 +543,8 @@ class CachedForward:
             if kept is None:
                 found.append(last.clone())
                 continue
-            dim = one.kinds.index(Row())
-            kept.narrow(dim, length - 1, 1).copy_(last)
-            found.append(copy(kept.narrow(dim, 0, length), dim))
+            kept.narrow(one.kinds.index(Row()), length - 1, 1).copy_(last)
+            found.append(work.so_far(one, kept, length))
         return self._put_together(form, found)
 
     def _put_together(self, form: Form, tensors: Sequence[Any]) -> Any:

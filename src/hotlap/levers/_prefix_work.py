@@ -17,6 +17,9 @@ STRIDE: Final = 61
 MANY: Final = 1 << 16
 """Numbers of a weight from which on it is summed by itself: a kernel for each of hundreds of weights takes longer than
 to read them all."""
+LEAST_ROW: Final = 64
+"""Numbers of a weight's last dimension that are summed in float32 first: to widen them all takes four times as long,
+and a sum of few still shows that one of them is another."""
 
 Fetch = Callable[[Any], Callable[[], bool]]
 """Sends for a truth value, (), that a device computes; what it returns waits for that, and for nothing issued later."""
@@ -61,10 +64,9 @@ class Plan:
         ]
         small = [w.flatten().float() for w in weights if w.numel() < MANY]
         large = [w for w in weights if w.numel() >= MANY]
-        sums = [torch.cat(small).double().sum()] if small else []
-        sums += [w.sum(dtype=torch.float64) for w in large]
+        sums = torch.cat([*small, *map(_summed, large)]).double().sum()
         places = torch.cat([*(w[::3] for w in small), *(w.flatten()[::STRIDE].float() for w in large)])
-        return torch.stack([torch.cat(norms).norm(), torch.stack(sums).sum(), places.double().sum()])
+        return torch.stack([torch.cat(norms).norm(), sums, places.double().sum()])
 
     def same(self) -> bool:
         """Whether nothing was written to the weights, as far as their versions tell."""
@@ -100,6 +102,21 @@ class Work:
         pairs = zip(self.builder.results, tensors, strict=True)
         self.kept = [room(self, one, tensor) if Row() in one.kinds else None for one, tensor in pairs]
 
+    def given(self, tensors: Sequence[Any], length: int) -> list[Any]:
+        """The caller's own of what was just kept, or of what was not."""
+        every = zip(tensors, self.builder.results, self.kept, strict=True)
+        return [one.clone() if kept is None else self.so_far(at, kept, length) for one, at, kept in every]
+
+    def so_far(self, one: Last, kept: Any, length: int) -> Any:
+        """The caller's own of what is kept for so many tokens."""
+        dim = one.kinds.index(Row())
+        return copy(kept.narrow(dim, 0, length), dim)
+
+    def of_last(self, tensors: Sequence[Any], length: int) -> list[Any]:
+        """Of what a forward over `length` tokens returned, what belongs to the last one."""
+        pairs = zip(self.builder.results, tensors, strict=True)
+        return [t.narrow(one.kinds.index(Row()), length - 1, 1) if Row() in one.kinds else t for one, t in pairs]
+
 
 @dataclass
 class Form:
@@ -124,6 +141,15 @@ class Form:
     def ends_before(self, length: int) -> bool:
         """Whether a table of the model has no room for a sequence of so many tokens."""
         return self.limit is not None and length > self.limit
+
+
+def _summed(weight: Any) -> Any:
+    """Of each row its sum, float32; of short rows, of all, float64."""
+    import torch
+
+    if weight.dim() > 1 and weight.shape[-1] >= LEAST_ROW:
+        return weight.sum(-1, dtype=torch.promote_types(weight.dtype, torch.float32)).flatten()
+    return weight.sum(dtype=torch.float64).view(1)
 
 
 def taken_apart(output: Any) -> tuple[list[Any], list[Any], Any]:

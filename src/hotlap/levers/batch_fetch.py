@@ -11,12 +11,13 @@ import math
 import mmap
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _samples
 from ._base import Applies, Context, Lever, Settings, inference_only, unknown
+from ._coming import Coming
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -134,8 +135,7 @@ class Gathering:
         if inner is not None and not isinstance(inner, Fetcher):
             table = self._table(iterator._dataset)
             if table is not None:
-                table.take(iterator)
-                iterator._dataset_fetcher = Fetcher(inner, table, self.give_up)
+                iterator._dataset_fetcher = Fetcher(inner, table, table.take(iterator), self.give_up)
         return next_batch()
 
     def give_up(self, why: str) -> None:
@@ -144,11 +144,11 @@ class Gathering:
 
 
 class Fetcher:
-    """In place of the loader's own."""
+    """In place of the loader's own. coming: of its iterator, None where no batch is made ahead."""
 
-    def __init__(self, inner: Any, table: "Table", give_up: Callable[[str], None]) -> None:
+    def __init__(self, inner: Any, table: "Table", coming: Coming | None, give_up: Callable[[str], None]) -> None:
         self.__dict__.update(inner.__dict__)
-        self.inner, self.table, self.give_up = inner, table, give_up
+        self.inner, self.table, self.coming, self.give_up = inner, table, coming, give_up
 
     def fetch(self, indices: Any) -> Any:
         table = self.table
@@ -162,7 +162,7 @@ class Fetcher:
                 return own
             why = "a gathered batch is not what the dataset makes"
         if why is None:
-            return table.gather(indices)
+            return table.gather(indices, self.coming)
         table.why = why
         self.give_up(why)
         return self.inner.fetch(indices)
@@ -192,9 +192,10 @@ class Table:
         self.windows = [windows(leaf) for leaf in first]
         return None
 
-    def take(self, iterator: Any) -> None:
-        """An iterator is about to make its batches from here."""
+    def take(self, iterator: Any) -> Coming | None:
+        """An iterator is about to make its batches from here, some of them ahead where it says which will come."""
         self.pinned = bool(getattr(iterator, "_pin_memory", False))
+        return None
 
     def _begin(self) -> list[Any]:
         """Take the first sample as what all others must be like. Raises ValueError with why it can't be."""
@@ -254,8 +255,8 @@ class Table:
         why = self._place(sample, lambda leaf, offset: lies.append(self.cells[leaf * self.rows + at] == offset))
         return why or (None if all(lies) else "a sample lies elsewhere than it did")
 
-    def gather(self, indices: Sequence[int]) -> Any:
-        """The batch of some samples, in memory of its own."""
+    def gather(self, indices: Sequence[int], coming: Coming | None = None) -> Any:
+        """The batch of some samples, in memory of its own. coming: those after it, of the same iterator."""
         at = numbers(indices)
         pairs = zip(self.windows, self.offsets, strict=True)
         return _samples.rebuild(self.form, [_taken(window, offsets[at], self.pinned) for window, offsets in pairs])
@@ -265,7 +266,7 @@ class Table:
         return self.gather(indices)
 
 
-def numbers(indices: Sequence[int]) -> Any:
+def numbers(indices: Iterable[int]) -> Any:
     """Indices as a tensor, several times as fast as `torch.tensor`."""
     import torch
 

@@ -1,6 +1,6 @@
 """bfloat16 autocast around the outermost forward; the caller gets float32 back."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from . import _same_random, _widening
 from ._autocast import HALF, ORDER, autocasting
@@ -8,6 +8,10 @@ from ._base import Applies, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
+
+
+WITHOUT_LAUNCHES: Final = frozenset({"graph-training", "graph-forward", "compile"})
+"""Levers beside which a cast costs the host nothing, or is part of another kernel."""
 
 
 class Bf16Autocast(_same_random.DrawsOtherwise):
@@ -33,7 +37,8 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
 
     def share(self, context: Context) -> float:
         tf32 = "tf32" in context.active or context.facts.tf32_matmul
-        if context.diagnosis.bound == "launch":  # casts are launches too: what TF32 leaves to win, a replay has to show
+        if context.diagnosis.bound == "launch" and not context.active.keys() & WITHOUT_LAUNCHES:
+            # casts are launches too: what TF32 leaves to win, a replay has to show
             return (0.01 if tf32 else 0.1) * context.share_of("forward", "backward")
         return (0.35 if tf32 else 0.75) * context.share_of("forward", "backward")
 
