@@ -14,7 +14,7 @@ from typing import Any
 from zoo_table import Row, printed, step_ms
 
 ZOO = Path(__file__).with_name("zoo")
-STEPS = {"tiny_gpt": 300, "moe": 120, "dlrm": 240, "lstm": 90, "gan": 120, "decode": 960, "input_bound": 200}
+STEPS = {"tiny_gpt": 1200, "moe": 120, "dlrm": 1200, "lstm": 90, "gan": 120, "decode": 1920, "input_bound": 200}
 """Others run 60. Where many workers make batches, those that they have ready when the first step ends are used up in
 the lines of warm-up."""
 PRINTED = 6

@@ -160,6 +160,14 @@ def test_a_cycle_is_thin(cycle: list[str]) -> None:
     assert ran.agent.steps.backwards == full.agent.steps.backwards
 
 
+def test_very_short_steps_are_known_sooner() -> None:
+    short = Loop(thin=True).run(["A"] * 300)
+    with patch.object(module, "VERY_SHORT_MS", 0):
+        others = Loop(thin=True).run(["A"] * 300)
+    first, later = (ran.ends.index(ran.unseen[0]) for ran in (short, others))
+    assert module.SOON <= first < module.SOON + 3 and module.FIRST <= later < module.FIRST + 3
+
+
 @given(st.sampled_from(CYCLES), st.lists(st.sampled_from(TOKENS), max_size=6), st.integers(0, 40), st.data())
 @example(["A", "B"], ["B"], 31, None)
 @example(["A", "A", "B"], ["B", "A"], 31, None)

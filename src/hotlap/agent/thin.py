@@ -1,7 +1,7 @@
-"""Which steps are looked at: all of them, until so many were that the loop is known. Then, where what ends each step is
-known too, one of OFTEN where steps are long, one of EVERY where they are shorter than SHORT_MS, and one of RARELY where
-they are very short. The steps between are thin: each is timed, counted, and written as a line, but has no phases, loss
-or samples.
+"""Which steps are looked at: all of them, until so many were that the loop is known, fewer of very short ones. Then,
+where what ends each step is known too, one of OFTEN where steps are long, one of EVERY where they are shorter than
+SHORT_MS, and one of RARELY where they are very short. The steps between are thin: each is timed, counted, and written
+as a line, but has no phases, loss or samples.
 
 To look at a step costs 0.12 to 0.3 ms (docs/benchmarks.md). That is a tenth of a step of 2 ms, and nothing beside one
 of a second; but what is promised is microseconds a step, however long. What the hooks do in a thin step is to look at
@@ -50,6 +50,8 @@ RARELY: Final = 128
 """Each a multiple of the one before."""
 FIRST: Final = 200
 """Loaders, inputs, warm-up and the host's counters are known long before."""
+SOON: Final = 72
+"""The same where steps are very short, of which to look at one takes up to a fifth: they fill WATCHED by then."""
 WATCHED: Final = 64
 TOGETHER: Final = 4
 """Thin steps in a row of which the device has one mark, at the end of the last, where one of RARELY is looked at: each
@@ -128,7 +130,7 @@ class Thin:
         self.walls_ns.append(wall_ms * 1e6)
         if self.on:
             look = self._due(ended_ns)
-        elif index < self.begins:
+        elif index < self.begins and not self._soon(index):
             return look
         key = self._key(look)
         self.on = bool(key)
@@ -159,6 +161,10 @@ class Thin:
         self.together = TOGETHER if typical < VERY_SHORT_MS else 1
         self.every = RARELY if typical < VERY_SHORT_MS else EVERY if typical < SHORT_MS else OFTEN
         return key
+
+    def _soon(self, index: int) -> bool:
+        """Whether the loop is known well enough for steps as short as these."""
+        return index >= self.begins - FIRST + SOON and median(self.walls_ns) / 1e6 < VERY_SHORT_MS
 
     def _due(self, now_ns: int) -> bool:
         """Whether it is time to write."""
