@@ -36,6 +36,11 @@ class Last:
     made: Made
     alone: bool = False
 
+    @property
+    def dim(self) -> int | None:
+        """Where tokens lie one after another, a row each; None where they don't."""
+        return self.kinds.index(Row()) if Row() in self.kinds else None
+
 
 @dataclass
 class Cache:

@@ -28,13 +28,12 @@ from ._call_inputs import ODD, Key, Unfit, put, read
 from ._effects import PLAIN, strange, watched
 from ._forward_graph import Capture, apart, tried, without_cached_casts
 from ._model_state import Model
-from ._prefix_build import Row
 from ._prefix_compiled import Compiler, Compiling
 from ._prefix_filled import MOST_RECORDED, Filling, Recorded
 from ._prefix_guess import Aside, guess_for
 from ._prefix_room import Unlike, work_for
 from ._prefix_tape import Made, Tape, beside, outside_of, taped
-from ._prefix_work import Fetch, Form, Plan, Work, fetch, gap_of, room, taken_apart
+from ._prefix_work import Fetch, Form, Plan, Work, copy, fetch, gap_of, room, taken_apart
 
 MOST_FORMS: Final = 4
 """Batch sizes and the like, each with caches of its own."""
@@ -136,7 +135,7 @@ class CachedForward:
             self._unsteady()
         if begun is not None and begun.output is not None:
             self.cached += 1
-            self._own(lambda: self._start_guess(form, [] if form.work is None else form.work.made))
+            self._own(lambda: self._start_guess(form))
             form.filled = True
             return begun.output[0]
         return self._go_on(form, filled, tokens, args, kwargs)
@@ -503,10 +502,11 @@ class CachedForward:
         else:
             self._compiling.give_up(work, why)
 
-    def _start_guess(self, form: Form, made: Sequence[Any]) -> None:
-        """made: what the last token's work made, or would have."""
-        if form.work is not None and form.work.guess is not None:
-            form.work.guess.start(form.tokens, made)
+    def _start_guess(self, form: Form, made: Sequence[Any] | None = None) -> None:
+        """made: what the last token's work would have made, where that was not done."""
+        work = form.work
+        if work is not None and work.guess is not None:
+            work.guess.start(form.tokens, work.made if made is None else made)
 
     def _proved(self, form: Form, plan: Plan, work: Work, tokens: Any, output: Any) -> bool:
         """Compare what a call returned with what it is from the caches. Whether what was compiled may be right; else it
@@ -525,7 +525,7 @@ class CachedForward:
             if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
                 why = "it returns tensors of another kind"
             else:
-                gap = gap_of(one, other, last.kinds.index(Row()) if Row() in last.kinds else None)
+                gap = gap_of(one, other, last.dim)
                 if gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
                     continue
                 why = f"what it returns differs by {gap:.2%} from the whole"
@@ -543,8 +543,8 @@ class CachedForward:
             if kept is None:
                 found.append(last.clone())
                 continue
-            kept.narrow(one.kinds.index(Row()), length - 1, 1).copy_(last)
-            found.append(work.so_far(one, kept, length))
+            kept.narrow(one.dim, length - 1, 1).copy_(last)
+            found.append(copy(kept.narrow(one.dim, 0, length), one.dim))
         return self._put_together(form, found)
 
     def _put_together(self, form: Form, tensors: Sequence[Any]) -> Any:

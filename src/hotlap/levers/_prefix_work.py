@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ._call_inputs import ODD
 from ._forward_graph import relative_error
-from ._prefix_build import Builder, Last, Looks, Row
+from ._prefix_build import Builder, Last, Looks
 from ._prefix_tape import Growing, Made, Tape
 
 LEAST: Final = (1 << 18, 1 << 26)
@@ -100,22 +100,17 @@ class Work:
     def keep(self, tensors: Sequence[Any]) -> None:
         """What a forward over a whole sequence returned: of each token, where that is returned."""
         pairs = zip(self.builder.results, tensors, strict=True)
-        self.kept = [room(self, one, tensor) if Row() in one.kinds else None for one, tensor in pairs]
+        self.kept = [None if one.dim is None else room(self, one, tensor) for one, tensor in pairs]
 
     def given(self, tensors: Sequence[Any], length: int) -> list[Any]:
         """The caller's own of what was just kept, or of what was not."""
         every = zip(tensors, self.builder.results, self.kept, strict=True)
-        return [one.clone() if kept is None else self.so_far(at, kept, length) for one, at, kept in every]
-
-    def so_far(self, one: Last, kept: Any, length: int) -> Any:
-        """The caller's own of what is kept for so many tokens."""
-        dim = one.kinds.index(Row())
-        return copy(kept.narrow(dim, 0, length), dim)
+        return [t.clone() if kept is None else copy(kept.narrow(one.dim, 0, length), one.dim) for t, one, kept in every]
 
     def of_last(self, tensors: Sequence[Any], length: int) -> list[Any]:
         """Of what a forward over `length` tokens returned, what belongs to the last one."""
-        pairs = zip(self.builder.results, tensors, strict=True)
-        return [t.narrow(one.kinds.index(Row()), length - 1, 1) if Row() in one.kinds else t for one, t in pairs]
+        pairs = zip(tensors, self.builder.results, strict=True)
+        return [t if one.dim is None else t.narrow(one.dim, length - 1, 1) for t, one in pairs]
 
 
 @dataclass
@@ -166,7 +161,8 @@ def room(work: Work, one: Last, values: Any) -> Any:
     """A buffer for what is returned for each token, with that of the first ones."""
     import torch
 
-    dim = one.kinds.index(Row())
+    dim = one.dim
+    assert dim is not None, "it is of each token"
     with torch.inference_mode(False), torch.no_grad():
         shape = [*values.shape[:dim], work.most, *values.shape[dim + 1 :]]
         found = torch.empty(shape, dtype=values.dtype, device=values.device)
@@ -174,7 +170,7 @@ def room(work: Work, one: Last, values: Any) -> Any:
     return found
 
 
-def copy(kept: Any, dim: int) -> Any:
+def copy(kept: Any, dim: int | None) -> Any:
     """A copy for the caller; of many logits one that is made of those rows that are used."""
     import torch
 

@@ -6,8 +6,8 @@ process, the first batches are compared bit for bit, of each later batch one sam
 fit into a quarter of the device's free memory. A write to the dataset's tensors by torch is seen before the next batch,
 by their version, and they are copied anew. A write past torch (through numpy, or `.data`) is not: of one batch in so
 many a sample is compared with the dataset's own, and where it differs the lever gives up. Small batches are gathered
-some at a time, where torch's own sampler says which will come. As with `device-prefetch` the
-script's own `.to(device)` finds the batch there; leaves of a batch that it leaves on the host are made on the host.
+some at a time, where torch's own sampler says which will come. As with `device-prefetch` the script's own `.to(device)`
+finds the batch there; leaves of a batch that it leaves on the host are made on the host.
 """
 
 import itertools
@@ -177,8 +177,7 @@ class Resident(Table):
         return _samples.rebuild(self.form, self._leaves(indices) if coming is None else self._ahead(indices, coming))
 
     def seen(self, indices: Sequence[int]) -> Any:
-        every = self._leaves(indices) if len(self.numbers) < len(self.windows) else self._several([indices])[0]
-        return _samples.rebuild(self.form, [leaf.cpu() for leaf in every])
+        return _samples.rebuild(self.form, [leaf.cpu() for leaf in self._leaves(indices)])
 
     def _ahead(self, indices: Sequence[int], coming: Coming) -> list[Any]:
         """The same, with the batches to come, for which that is done at once."""
