@@ -45,6 +45,7 @@ SIZES = {
     ],
 }
 
+LOOPS = "gan: two optimizers in turn; hand: none, updates by hand"
 REGIMES: tuple[tuple[str, tuple[str, ...]], ...] = (("as it is", ()), ("every step", ("--every-step",)))
 """Of what is measured inside one process: hotlap looks at a sample of the steps, unless it is told not to."""
 
@@ -107,7 +108,7 @@ def compare(arguments: list[str], pairs: int, toggle: bool) -> dict[str, object]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--loop", choices=("simple", "gan"), default="simple", help="gan: two optimizers in turn")
+    parser.add_argument("--loop", choices=("simple", "gan", "hand"), default="simple", help=LOOPS)
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--sizes", help="only these, with commas between: tiny,syncs")
     parser.add_argument("--out", type=Path)

@@ -1,6 +1,7 @@
 """A training loop that times itself, for benchmarks/overhead.py. Knows nothing of hotlap.
 
-`--loop gan`: two models with an optimizer each, of which one steps, then the other; a step is both.
+`--loop gan`: two models with an optimizer each, of which one steps, then the other; a step is both. `--loop hand`: no
+optimizer, the script writes to the weights itself.
 
 Prints one JSON line: milliseconds a step over the second half (mean, and the first decile, which a busy machine
 disturbs least), a digest of the weights, the losses' digest, and the counters of torch.compile.
@@ -23,12 +24,15 @@ TOGGLED_FROM = 320
 Train = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def simple(args: argparse.Namespace, device: torch.device) -> tuple[list[nn.Module], Train]:
-    """One model and one optimizer: the models, and what a step does."""
+def classifier(args: argparse.Namespace, device: torch.device) -> nn.Module:
     layers = [m for _ in range(args.layers) for m in (nn.Linear(args.width, args.width), nn.GELU())]
     model: nn.Module = nn.Sequential(*layers, nn.Linear(args.width, 10)).to(device)
-    if args.compile:
-        model = torch.compile(model)
+    return torch.compile(model) if args.compile else model  # type: ignore[return-value]
+
+
+def simple(args: argparse.Namespace, device: torch.device) -> tuple[list[nn.Module], Train]:
+    """One model and one optimizer: the models, and what a step does."""
+    model = classifier(args, device)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def train(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -67,7 +71,24 @@ def gan(args: argparse.Namespace, device: torch.device) -> tuple[list[nn.Module]
     return [critic, maker], train
 
 
-LOOPS = {"simple": simple, "gan": gan}
+def hand(args: argparse.Namespace, device: torch.device) -> tuple[list[nn.Module], Train]:
+    """A model whose updates are made by hand."""
+    model = classifier(args, device)
+    parameters = list(model.parameters())
+
+    def train(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter -= 1e-3 * parameter.grad
+                parameter.grad = None
+        return loss.detach()
+
+    return [model], train
+
+
+LOOPS = {"simple": simple, "gan": gan, "hand": hand}
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
 """Short steps of which a sample is looked at: the script does what it does without hotlap, and no step is lost."""
 
 import dataclasses
+import functools
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -12,7 +14,7 @@ from hotlap.records.run import Step
 from hotlap.records.session import LeverUse, Session
 
 from .harness import Ran, Runner, check_clean, check_lines, check_same
-from .test_faults import HOOKS, SCALED, SPARE, THIN, TRANSFERS
+from .test_faults import A_DEVICE, HOOKS, SCALED, SPARE, THIN, TRANSFERS
 from .test_loops import CASES, Case
 
 SOON = """
@@ -21,7 +23,7 @@ thin.FIRST, thin.OFTEN, thin.SHORT_MS, thin.VERY_SHORT_MS, thin.MOST_WAITING = 4
 forward.SETTLED = forward.SETTLED_INFERENCE = 1
 """
 """What a run does after hundreds of steps, after a few; all steps are long."""
-FULL = ("manual",)
+FULL = ("turns", "jacobian")
 """Kinds of loops all of whose steps are looked at."""
 ENDED = ("gan", "together", "lbfgs", "sub", "several")
 """Kinds of loops in which more than one update, or more than an update, ends a step."""
@@ -304,6 +306,64 @@ def test_something_else_makes_the_same_steps(event: str, at: int, runner: Runner
         assert thin(ran.steps[at + 2 :]) == []
 
 
+BY_HAND = ("bare", "model", "loader", "moves")
+EXTRA = {"bare": ("again", "raise", "model"), "model": ("model",), "loader": ("model",)}
+"""Backwards that are a step more."""
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+@pytest.mark.parametrize("event", ["", "eval", "again", "built", "raise", "model", "break"])
+@pytest.mark.parametrize("at", [THIN_ONE, LOOKED_AT])
+def test_updates_by_hand(kind: str, event: str, at: int, runner: Runner) -> None:
+    argv = ("by_hand.py", kind, "90", *([f"{at}:{event}"] if event else []))
+    bare = runner.bare(*argv, before=A_DEVICE)
+    full, ran = runner.forked(*argv, before=A_DEVICE), thin_run(runner, *argv, before=A_DEVICE)
+    check_same(ran, bare)
+    check_same(full, bare)
+    check_clean(ran)
+    assert thin(full.steps) == []
+    assert len(ran.steps) == len(full.steps)
+    assert event == "built" or len(full.steps) == (at + 1 if event == "break" else 90 + (event in EXTRA.get(kind, ())))
+    assert sum(len(step.losses or [step.loss]) for step in full.steps) == len(full.losses)
+    assert [step.step for step in ran.steps if step.evaluation] == [step.step for step in full.steps if step.evaluation]
+    known = [(step, other) for step, other in zip(ran.steps, full.steps, strict=True) if step.phases is not None]
+    assert all(step.losses == other.losses and step.loss == other.loss for step, other in known)
+    assert ran.facts.backwards == full.facts.backwards
+    assert len(thin(ran.steps[:at])) > 10
+    if event in {"", "eval"}:
+        assert len(thin(ran.steps[60:])) > 15
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 10, 11, 12, 30])
+def test_backwards_alone_are_steps_however_few(steps: int, runner: Runner) -> None:
+    """Until some came it is not known that nothing else will."""
+    for run in (runner.forked, thin_run_of(runner)):
+        ran = run("by_hand.py", "bare", str(steps))
+        check_clean(ran)
+        check_lines(ran.folder)
+        assert len(ran.steps) == steps
+        assert [step.loss for step in ran.steps if step.loss is not None] == [
+            ran.losses[step.step] for step in ran.steps if step.loss is not None
+        ]
+
+
+def thin_run_of(runner: Runner) -> Callable[..., Ran]:
+    return functools.partial(thin_run, runner)
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+@pytest.mark.parametrize(
+    "hook", ["data_begin", "data_end", "transfer_begin", "forward_begin", "backward_begin", "backward_end", *THIN]
+)
+def test_an_error_in_a_hook_in_steps_by_hand(hook: str, kind: str, runner: Runner) -> None:
+    argv = ("by_hand.py", kind, "60", "31:again")
+    ran = thin_run(runner, *argv, before=A_DEVICE + ("" if hook in THIN else LATE), fail_in=hook)
+    check_same(ran, runner.bare(*argv, before=A_DEVICE))
+    assert [problem.where for problem in ran.problems] in ([hook], [])
+    assert ran.problems or hook not in {"backward_begin", "thin_step"}
+    assert ran.problems or hook != "thin_event" or kind == "bare"
+
+
 def test_a_compilation_is_counted(runner: Runner) -> None:
     ran = thin_run(runner, "thin.py", "80", "41:compile")
     check_clean(ran)
@@ -329,7 +389,9 @@ def test_an_error_in_a_hook_when_steps_are_thin(hook: str, runner: Runner) -> No
 
 
 @pytest.mark.parametrize("kind", ["gan", "lbfgs", "wrapped", "scaled"])
-@pytest.mark.parametrize("hook", ["forward_end", "backward_begin", "optimizer_begin", "optimizer_end", *sorted(THIN)])
+@pytest.mark.parametrize(
+    "hook", ["forward_end", "backward_begin", "optimizer_begin", "optimizer_end", "thin_step", "thin_leave"]
+)
 def test_an_error_in_a_hook_in_steps_of_several_updates(hook: str, kind: str, runner: Runner) -> None:
     argv = ("turns.py", kind, "60", "31:built", "41:other")
     bare, ran = runner.bare(*argv), runner.forked(*argv, before=SOON + LATE, fail_in=hook, every_step=False)
@@ -362,7 +424,7 @@ guard.Guard.around = late
 
 @pytest.mark.parametrize("hook", sorted(THIN))
 def test_an_error_in_a_thin_step(hook: str, runner: Runner) -> None:
-    argv = ("thin.py", "60", "31:built")
+    argv = ("by_hand.py", "loader", "60") if hook == "thin_event" else ("thin.py", "60", "31:built")
     bare, ran = runner.bare(*argv), thin_run(runner, *argv, fail_in=hook)
     check_same(ran, bare)
     assert [(problem.where, problem.what) for problem in ran.problems] == [

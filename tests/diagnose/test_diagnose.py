@@ -260,6 +260,9 @@ def test_finding_host_code() -> None:
     assert device is not None and "3.00 ms of host time a step, 2.00 ms on the device" in device.evidence
     assert fires("host_code", phases(other=0.9, forward=9.1)) is None
     assert fires("host_code", phases(other=9.0), phases(other=0.1, forward=9.0), QUEUED, CUDA) is None
+    functions = fires("host_code", phases(other=3.0, backward=2.0))
+    assert "only the backward is seen" in functions.why
+    assert "only the backward is seen" not in found.why
 
 
 @pytest.mark.parametrize(("step_ms", "limit"), [(2.0, DRAINED_MS), (100.0, 100.0 * DRAINED_SHARE)])

@@ -7,7 +7,9 @@
   that steps in between belongs to the cycle that comes next.
 * A GradScaler that skips its update ends the step too (`skipped`).
 * No `Optimizer` in the process, or 64 backwards without one stepping: a forward and its backward make a step, which
-  ends where the next data, transfer or forward begins (manual updates then belong to the step they finish).
+  ends where the next data, transfer or forward begins (manual updates then belong to the step they finish). Where none
+  of these is ever seen, as the forward is plain functions of what is there already, it is a turn of the lines that call
+  backwards, and ends where the last of them does. Until PATIENCE turns came on end these are held back.
 * No backward at all and no optimizer: inference; a step is one outermost forward.
 * A replay of a CUDA graph of the script's own ends a step where it holds an update, as `Optimizer.step` does.
 
@@ -28,6 +30,8 @@ MOST_HELD: Final = 64
 """Updates, after which no cycle is expected any more."""
 INFERENCE: Final = -1
 """In place of an optimizer's key: the steps are forwards."""
+BY_HAND: Final = -2
+"""In place of an optimizer's key: there is none, and what begins after a backward ends the step."""
 
 
 def period(order: list[int]) -> int:
@@ -84,6 +88,7 @@ class Hot:
         "in_backward",
         "in_data",
         "in_forward",
+        "manual_open",
         "optimizer_steps",
         "recording",
         "thin",
@@ -95,18 +100,23 @@ class Hot:
 class Steps(Hot):
     """The state machine behind the hooks. `emit(segment, kind)` is called once for each finished step.
 
-    on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer.
+    on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer. called_from: the
+    place in the user's code that calls what runs now.
     """
 
     __slots__ = (
+        "alone",
+        "begins",
+        "by_hand",
+        "called_from",
         "cycle",
         "emit",
         "forward_seen",
         "functional",
         "held",
         "last_row_root",
+        "lines",
         "loader_rows",
-        "manual_open",
         "nested",
         "on_stack",
         "optimizers",
@@ -117,6 +127,7 @@ class Steps(Hot):
         "step_depth",
         "stepping",
         "timeline",
+        "turns",
     )
 
     def __init__(
@@ -124,10 +135,12 @@ class Steps(Hot):
         timeline: Timeline,
         emit: Callable[[Segment, str], None],
         on_stack: Callable[[], int] = lambda: 2,
+        called_from: Callable[[], object] = lambda: None,
     ) -> None:
         self.timeline = timeline
         self.emit = emit
         self.on_stack = on_stack
+        self.called_from = called_from
         self.optimizers_built = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.forwards = self.backwards = self.optimizer_steps = 0
@@ -135,7 +148,18 @@ class Steps(Hot):
         self.in_data = self.in_forward = self.in_backward = 0
         self.stepping: int | None = None
         self.step_depth = 0
-        self.manual_open = False
+        self.manual_open = 0
+        """Backwards that no step ends with yet."""
+        self.alone = 0
+        """Where nothing but backwards is seen of the loop: how many lines call them in a turn."""
+        self.lines: set[object] = set()
+        """Those that did in the running step; of one that each turn has alone, that one."""
+        self.turns: list[Segment] = []
+        """Of backwards with nothing between, which are steps or parts of one."""
+        self.begins = False
+        """Whether there are others: something that begins has ended a step, or a forward had gradients."""
+        self.by_hand = 0
+        """Steps on end that no optimizer ended, of one backward each."""
         self.functional = False
         self.forward_seen = False
         self.cycle: list[int] = []
@@ -151,7 +175,7 @@ class Steps(Hot):
         self.nested = False
         """A step ran inside `Optimizer.step`."""
         self.thin = 0
-        """Where the running step is not looked at (`thin.py`): the optimizer that steps next, or INFERENCE."""
+        """Where the running step is not looked at (`thin.py`): the optimizer that steps next, INFERENCE or BY_HAND."""
         self.thin_most = self.thin_until = 0
         """After so many thin steps, or from then on, ns, there is more to do at the end of one than to note it."""
 
@@ -163,14 +187,13 @@ class Steps(Hot):
     # data and transfers
 
     def data_begin(self) -> None:
+        if not self.in_data:
+            if self.step_depth:
+                self._drop_failed_step()
+            if (self.manual_open or self.alone) and self._event():
+                return
+            self.timeline.enter(DATA)
         self.in_data += 1
-        if self.in_data > 1:
-            return
-        if self.step_depth:
-            self._drop_failed_step()
-        if self.manual_open:
-            self._manual_boundary()
-        self.timeline.enter(DATA)
 
     def data_end(self, rows: int | None, training: bool) -> None:
         self.in_data -= 1
@@ -190,8 +213,8 @@ class Steps(Hot):
             self._functional_gap()
 
     def transfer_begin(self) -> None:
-        if self.manual_open:
-            self._manual_boundary()
+        if (self.manual_open or self.alone) and self._event():
+            return
         if self.functional and not self.forward_seen:
             self.timeline.close_gap()
         self.timeline.enter(H2D)
@@ -204,11 +227,13 @@ class Steps(Hot):
     # forward and backward
 
     def forward_begin(self, root: int, training: bool, evaluating: bool, rows: int | None) -> None:
-        self.forwards += 1
         if self.step_depth:
             self._drop_failed_step()
-        if training and self.manual_open:
-            self._manual_boundary()
+        if training:
+            if (self.manual_open or self.alone) and self._event():
+                return
+            self.begins = True
+        self.forwards += 1
         self.in_forward = 1
         if evaluating and (self.backwards or self.optimizers_built):
             self.timeline.segment.evaluation = True
@@ -249,6 +274,8 @@ class Steps(Hot):
             return
         if self.step_depth:
             self._drop_failed_step()
+        if not (self.begins or self.optimizer_steps or self.loader_rows) and self._is_manual():
+            self._one_more()
         if not self.forward_seen:
             self.functional = True
         self.timeline.enter(BACKWARD)
@@ -260,13 +287,16 @@ class Steps(Hot):
         self.timeline.leave()
         self.backwards += 1
         self.backwards_since_step += 1
-        self.manual_open = True
+        self.manual_open += 1
+        if self.alone == 1:
+            self._close_by_hand(gap=False)
 
     # optimizers
 
     def optimizer_built(self, optimizer: Any) -> None:
         self.optimizers_built += 1
         self.optimizers.add(optimizer)
+        self.alone = 0
 
     def optimizer_begin(self, optimizer: int) -> bool:
         """Returns whether this is an outermost step."""
@@ -292,12 +322,11 @@ class Steps(Hot):
 
     def optimizer_boundary(self, optimizer: int) -> None:
         """An optimizer's outermost step ended (or was skipped): close what is now known to be a step."""
-        self.backwards_since_step = 0
-        self.manual_open = False
+        self.backwards_since_step = self.manual_open = self.alone = 0
         if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.held:
-            self._close(self.timeline.take())
+            self._close(self._take())
             return
-        self.held.append((optimizer, self.timeline.take()))
+        self.held.append((optimizer, self._take()))
         order = [known for known, _ in self.held]
         if len(order) > 2 and optimizer == order[0] != order[-2]:
             self.cycle = order[:-1]
@@ -343,8 +372,9 @@ class Steps(Hot):
         """What holds several phases is one piece, and none of them."""
         if self.step_depth:
             self._drop_failed_step()
-        if self.manual_open:
-            self._manual_boundary()
+        self.by_hand = 0  # it may hold a backward: all is looked at
+        if self.manual_open or self.alone:
+            self._event()
         self.forward_seen = True
         if held.evaluation and not self.infers:
             self.timeline.segment.evaluation = True
@@ -356,7 +386,7 @@ class Steps(Hot):
         if held.backwards:
             self.backwards += held.backwards
             self.backwards_since_step += held.backwards
-            self.manual_open = True
+            self.manual_open += held.backwards
         if len(held.phases) > 1:
             self.replayed |= held.phases
         if not self.replay_ends_step(held):
@@ -383,6 +413,7 @@ class Steps(Hot):
         self.timeline.unwind()
         self.timeline.segment.samples = 0
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
+        self.turns.clear()
 
     def look_again(self, ended: list[Segment], beginning: int) -> None:
         """All is looked at from here on, in the midst of a thin step. ended: its parts that other optimizers of the
@@ -398,8 +429,9 @@ class Steps(Hot):
     def finish(self) -> None:
         """The process ends: close what waited to be told apart. A part of a known cycle is no step."""
         if self.manual_open and self._is_manual():
-            self.manual_open = False
-            self._close(self.timeline.take())
+            if not self.begins:
+                self._close_turns()
+            self._close_by_hand()
         order = [known for known, _ in self.held]
         if len(self.cycle) > 1 and order == self.cycle[: len(order)]:
             return
@@ -416,14 +448,16 @@ class Steps(Hot):
             self.nested = True
 
     def expected(self) -> int:
-        """Who steps next, where that is known: the first optimizer of the cycle, or INFERENCE. 0 where it is not, or
-        where no step has just ended."""
+        """Who steps next, where that is known: the first optimizer of the cycle, INFERENCE or BY_HAND. 0 where it is
+        not, or where no step has just ended."""
         if self.in_data or self.in_forward or self.in_backward or self.step_depth or self.held:
             return 0
         if self.timeline.busy:
             return 0
         if self.infers:
             return INFERENCE
+        if not self.optimizers_built and not self.optimizer_steps:
+            return BY_HAND if self.by_hand >= REPEATED else 0
         return self.cycle[0] if self.cycle and not self._is_manual() else 0
 
     # inside
@@ -443,20 +477,67 @@ class Steps(Hot):
             segment.absorb(other)
         self._close(segment)
 
-    def _close(self, segment: Segment) -> None:
+    def _close(self, segment: Segment, gap: bool = True) -> None:
         self.forward_seen = False
         self.last_row_root, self.row_root = self.row_root or self.last_row_root, None
         self.emit(segment, "train")
-        if self.functional:
+        if self.functional and gap:
             self._functional_gap()
 
-    def _manual_boundary(self) -> None:
-        """Close a step of a loop that no optimizer object ends."""
-        if self.in_backward or self.in_forward or self.step_depth or not self._is_manual():
-            return
-        self.manual_open = False
-        self.timeline.cut()
-        self._close(self.timeline.take())
+    def _take(self) -> Segment:
+        """The running segment, and with it turns that were held."""
+        first, *others = *self.turns, self.timeline.take()
+        self.turns.clear()
+        for other in others:
+            first.absorb(other)
+        return first
+
+    # loops that no optimizer object ends
+
+    def _event(self) -> bool:
+        """Data, a transfer or a forward: it ends the step of a backward before. Whether the next is not looked at."""
+        if self.in_backward or self.in_forward or self.step_depth:
+            return False
+        if self.alone:
+            self.alone = self.by_hand = 0
+        if self.manual_open and self._is_manual():
+            self.begins = True
+            self.timeline.cut()
+            self._close_by_hand()
+        return self.thin != 0
+
+    def _one_more(self) -> None:
+        """A backward in a loop of nothing else. Where its line called one before, a turn has ended with the last one.
+        (The update after that, and the forward, can't be told apart.)"""
+        place = self.called_from()
+        if place not in self.lines:
+            if self.alone == 1:
+                self.alone = self.by_hand = 0
+        elif self.manual_open and self.alone:
+            self._close_by_hand(gap=False)
+        elif self.manual_open:
+            self.turns.append(self.timeline.take())
+            if len(self.turns) == PATIENCE:
+                self.alone = len(self.lines)
+                self._close_turns()
+            self.lines.clear()
+        self.lines.add(place)
+
+    def _close_turns(self) -> None:
+        """They were steps."""
+        turns = self.turns.copy()
+        self.turns.clear()
+        for turn in turns:
+            self.manual_open = 0
+            self._close(turn, gap=False)
+
+    def _close_by_hand(self, gap: bool = True) -> None:
+        """gap: what follows may turn out to be the forward."""
+        self.by_hand = self.by_hand + 1 if self.manual_open == 1 else 0
+        self.manual_open = 0
+        if self.alone != 1:
+            self.lines.clear()
+        self._close(self._take(), gap)
 
     def _is_manual(self) -> bool:
         """Whether no optimizer object ends the steps."""

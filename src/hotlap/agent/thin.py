@@ -10,13 +10,14 @@ hook then costs 1 to 7 microseconds. In a loop that trains, models have none the
 or delivers batches while gradients are off, and both are seen.
 
 What ends a step is known where one optimizer does, with closures or without, or several in a cycle, which are expected
-one after the other; or where a step is one forward and nothing trains. Anything else that turns up in a thin step
+one after the other; where there is none, and each step of the last ones had one backward; or where a step is one
+forward and nothing trains. Anything else that turns up in a thin step
 (another optimizer than the expected one, a backward where there was none, many backwards and no update) has all steps
 looked at again, for FIRST steps at least. The step in whose midst that is stays one that was not looked at; parts of it
 that other optimizers ended are what they would be, had it been looked at, so no update is in two steps or in none.
 
-All steps are looked at where their end is known only later, or nothing says it: updates by hand without an optimizer
-object, optimizers that take turns without a cycle, or that step inside the backward.
+All steps are looked at where their end is known only later: updates by hand after several backwards or with an
+optimizer that steps no more, optimizers that take turns without a cycle, or that step inside the backward.
 
 Of each EVERY steps in a row one is looked at, at a place that is a function of its number alone: so it falls in with
 nothing that the script does periodically, and on all ranks, which wait for one another, it is the same. Those of which
@@ -35,13 +36,13 @@ from hotlap.records.session import Session
 
 from .compiled import compiled_frames
 from .guard import hook
-from .steps import INFERENCE
-from .timeline import Segment, Stretch
+from .steps import BY_HAND, INFERENCE
+from .timeline import OTHER, Segment, Stretch
 
 if TYPE_CHECKING:
     from .core import Agent
 
-LAP, LEAVE = hook("thin_step"), hook("thin_leave")
+LAP, LEAVE, EVENT = hook("thin_step"), hook("thin_leave"), hook("thin_event")
 SHORT_MS: Final = 40.0
 VERY_SHORT_MS: Final = 8.0
 OFTEN: Final = 8
@@ -95,8 +96,9 @@ class Thin:
     allowed: this run may have thin steps at all. on: it has some now. every: of how many steps one is looked at. left:
     thin steps until then. ends: what is known of those that were not handed over yet. most: so many are at once.
     order: the optimizers of the cycle, where more than one steps. turns: when those ended, ns, that have stepped in the
-    running step. evaluated, skips: steps that held an evaluation, or whose update was left out, each with how many
-    turns came before. looked_index, looked_ns: when it was last time to write, at a step that was looked at.
+    running step. backward_ns: when the last backward of a loop BY_HAND ended. evaluated, skips: steps that held an
+    evaluation, or whose update was left out, each with how many turns came before. looked_index, looked_ns: when it was
+    last time to write, at a step that was looked at.
     """
 
     def __init__(self, session: Session, agent: "Agent") -> None:
@@ -120,6 +122,8 @@ class Thin:
         self.clock = agent.timeline.clock
         self.mark = agent.guard.injected(LAP, agent.timeline.mark)
         self._left = agent.guard.around(LEAVE, self._leave)
+        self.event = agent.guard.around(EVENT, self._event)
+        self.backward_ns = 0
 
     # the end of a step that was looked at
 
@@ -151,7 +155,7 @@ class Thin:
         return look
 
     def _key(self, look: bool) -> int:
-        """Who steps next, if the next steps may be thin: an optimizer, or INFERENCE; else 0."""
+        """Who steps next, if the next steps may be thin: an optimizer, INFERENCE or BY_HAND; else 0."""
         key = self.steps.expected()
         if not key or (self.on and not look):
             return key
@@ -182,8 +186,9 @@ class Thin:
                     self._ended(now)
                 return
             ends.append((now, mark() if mark is not None and (len(ends) + 1) % self.together == 0 else None))
-            steps.optimizer_steps += steps.thin > 0
-            steps.backwards_since_step = 0
+            if steps.thin > 0:
+                steps.optimizer_steps += 1
+                steps.backwards_since_step = 0
         except Exception as error:  # noqa: BLE001 - the guard itself, without a frame of its own
             self.agent.guard.failed(LAP, error)
 
@@ -192,8 +197,9 @@ class Thin:
         mark, steps, count = self.mark, self.steps, len(self.ends) + 1
         last = count >= self.most or now >= steps.thin_until
         self.ends.append((now, mark() if mark is not None and (last or count % self.together == 0) else None))
-        steps.optimizer_steps += steps.thin > 0
-        steps.backwards_since_step = 0
+        if steps.thin > 0:
+            steps.optimizer_steps += 1
+            steps.backwards_since_step = 0
         if last:
             self.turn()
 
@@ -230,6 +236,36 @@ class Thin:
             self._begin_stretch()
         if (self.left > 0 or now >= late_ns) and self._due(now):  # else soon: at the end of the step that is looked at
             self.agent.recorder.drain()
+
+    def _event(self) -> None:
+        """Data, a transfer or a forward, in a loop that no optimizer ends: the step ends whose backward was before."""
+        steps = self.steps
+        if steps.alone:
+            self.leave()
+        elif steps.manual_open:
+            steps.manual_open = 0
+            self.lapped()
+
+    def goes_on(self) -> bool:
+        """Whether a backward is the one that a step BY_HAND has."""
+        steps = self.steps
+        return not steps.manual_open and not (steps.alone and steps.called_from() not in steps.lines)
+
+    def backward(self) -> None:
+        """It ended."""
+        steps = self.steps
+        if steps.alone:
+            self.lapped()
+        else:
+            steps.manual_open, self.backward_ns = 1, self.clock()
+
+    def finish(self) -> None:
+        """The process ends: what follows the last backward is no step."""
+        self.close()
+        if self.steps.thin == BY_HAND and self.steps.manual_open:
+            timeline = self.agent.timeline
+            timeline.cuts.append((OTHER, self.backward_ns))
+            timeline.segment.thin = True
 
     def evaluating(self) -> None:
         """An evaluation runs in the step that is going on."""

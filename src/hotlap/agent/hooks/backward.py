@@ -15,7 +15,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
-from ..steps import UNUSED_OPTIMIZER_BACKWARDS
+from ..steps import BY_HAND, UNUSED_OPTIMIZER_BACKWARDS
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -54,6 +54,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
                 agent.timeline.segment.losses.append(agent.losses.take(loss))
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.backward_end)
+    by_hand = _by_hand(agent, original)
 
     def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
         if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
@@ -61,6 +62,10 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
         if steps.recording is not None:
             steps.recording.backward()
             return original(t_outputs, *args, **kwargs)
+        if steps.thin == BY_HAND and steps.in_backward:
+            return original(t_outputs, *args, **kwargs)
+        if steps.thin == BY_HAND and agent.thin.goes_on():
+            return by_hand(t_outputs, args, kwargs)
         if steps.thin > 0 and steps.on_stack():
             steps.backwards_since_step = 0  # these are of a closure: an update ends them, however many they are
             return run(t_outputs, *args, **kwargs)
@@ -89,6 +94,24 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
             steps.backwards_since_step += 1
 
     return run
+
+
+def _by_hand(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+    """In a thin step of a loop that no optimizer ends."""
+    steps = agent.steps
+
+    def by_hand(t_outputs: Any, args: Any, kwargs: Any) -> Any:
+        steps.in_backward = 1
+        try:
+            return original(t_outputs, *args, **kwargs)
+        finally:
+            steps.in_backward = 0
+            steps.backwards += 1
+            steps.backwards_since_step += 1
+            if get_ident() == agent.guard.live:
+                agent.thin.backward()
+
+    return by_hand
 
 
 def _patch_scale(agent: "Agent") -> None:

@@ -24,7 +24,7 @@ from torch.compiler import is_dynamo_compiling
 from ..guard import hook
 from ..probe import leaves, nudge, random_state, redraw
 from ..seams import Forward
-from ..steps import INFERENCE, Steps
+from ..steps import BY_HAND, INFERENCE, Steps
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -216,13 +216,17 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     steps = root.steps
     if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
         return root.seen(args, kwargs)
+    if steps.thin == BY_HAND and is_grad_enabled():
+        root.agent.thin.event()
+        if not steps.thin:
+            return root.seen(args, kwargs)
     steps.forwards += 1
     steps.in_forward = 1
     try:
         return module._call_impl(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
     finally:
         steps.in_forward = 0
-        if steps.thin < 0 or not module.training:
+        if steps.thin == INFERENCE or not module.training:
             root.ended_thin()
 
 
@@ -316,6 +320,8 @@ class Root(Watched):
             return self.forward(*args, **kwargs)
         training = is_grad_enabled()
         self.begun(training, args, kwargs)
+        if steps.thin:  # from here on
+            return _call(self, *args, **kwargs)
         output = None
         try:
             output = self.forward(*args, **kwargs)

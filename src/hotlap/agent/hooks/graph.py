@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..guard import hook
-from ..steps import INFERENCE, Recorded
+from ..steps import BY_HAND, INFERENCE, Recorded
 from ..timeline import FORWARD
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Graphs:
             held = self._held(graph) if self.known and get_ident() == guard.live else None
             if held is None or (self._inside() and not held.updates):
                 return original(graph, *args, **kwargs)
-            if steps.thin:
+            if steps.thin and steps.thin != BY_HAND:
                 expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
                 if expected or not steps.replay_ends_step(held):
                     result = original(graph, *args, **kwargs)

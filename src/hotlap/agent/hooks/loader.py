@@ -7,6 +7,7 @@ ones. `DataLoader._get_iterator` (workers start there) is charged to data as wel
 import atexit
 import functools
 import weakref
+from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch.utils.data import dataloader as module
 from ..guard import hook
 from ..loaders import LOOKED_AT
 from ..probe import leaves
+from ..steps import BY_HAND, INFERENCE
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -35,14 +37,6 @@ def install(agent: "Agent") -> None:
 def _patch_next(agent: "Agent") -> None:
     original = module._BaseDataLoaderIter.__next__
     guard, steps, script, probe, seams = agent.guard, agent.steps, agent.script, agent.probe, agent.seams
-    making = script.making
-
-    def begin() -> None:
-        if not agent.begun:
-            agent.begin()
-        steps.data_begin()
-        if making.followed:
-            making.begin(probe.active)
 
     def end(iterator: Any, batch: Any) -> None:
         training = torch.is_grad_enabled()
@@ -57,17 +51,19 @@ def _patch_next(agent: "Agent") -> None:
         if probe.active and (training or steps.infers):
             probe.batch(batch, training)
 
-    begun, ended = guard.around(BEGIN, begin), guard.around(END, end)
+    making, begun, ended = script.making, guard.around(BEGIN, _begin(agent)), guard.around(END, end)
 
     def fetched(iterator: Any) -> Any:
         return seams.batch(iterator, functools.partial(original, iterator))
 
-    fetch, evaluating = fetched if seams.wants_batches else original, agent.thin.evaluating
+    fetch, thin = fetched if seams.wants_batches else original, agent.thin
 
     def seen(iterator: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
             return original(iterator)
         begun()
+        if steps.thin:  # from here on
+            return __next__(iterator)
         batch = None
         try:
             batch = fetch(iterator)
@@ -80,8 +76,12 @@ def _patch_next(agent: "Agent") -> None:
     def __next__(self: Any) -> Any:
         if not steps.thin or get_ident() != guard.live:
             return seen(self)
-        if steps.thin > 0 and not is_grad_enabled():
-            evaluating()
+        if steps.thin == BY_HAND:
+            thin.event()
+            if not steps.thin:
+                return seen(self)
+        if steps.thin != INFERENCE and not is_grad_enabled():
+            thin.evaluating()
         steps.in_data += 1  # a forward that makes a batch is none of the loop's
         try:
             batch = fetch(self)
@@ -96,14 +96,30 @@ def _patch_next(agent: "Agent") -> None:
     module._BaseDataLoaderIter.__next__ = __next__
 
 
+def _begin(agent: "Agent") -> Callable[[], None]:
+    steps, making, probe = agent.steps, agent.script.making, agent.probe
+
+    def begin() -> None:
+        if not agent.begun:
+            agent.begin()
+        steps.data_begin()
+        if making.followed and not steps.thin:
+            making.begin(probe.active)
+
+    return begin
+
+
 def _patch_start(agent: "Agent") -> None:
     original = torch.utils.data.DataLoader._get_iterator
 
-    def begin(thin: int) -> None:
+    def begin() -> int:
         if not agent.begun:
             agent.begin()
-        if not thin:
+        if agent.steps.thin == BY_HAND:
+            agent.thin.event()
+        if not agent.steps.thin:
             agent.steps.data_begin()
+        return agent.steps.thin
 
     def end(loader: Any, iterator: Any, thin: int) -> None:
         if not thin:
@@ -118,8 +134,7 @@ def _patch_start(agent: "Agent") -> None:
     def _get_iterator(self: Any) -> Any:
         if not agent.mine():
             return original(self)
-        thin = agent.steps.thin
-        agent.guard.call(START, begin, thin)
+        thin = agent.guard.call(START, begin)
         iterator = None
         try:
             iterator = original(self)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
+from ..steps import BY_HAND
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -56,8 +57,8 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.transfer_end)
 
-    def seen(tensor: Any, args: Any, kwargs: Any) -> Any:
-        if (
+    def of_the_loop(tensor: Any, args: Any, kwargs: Any) -> bool:
+        return not (
             not agent.begun
             or steps.in_forward
             or steps.in_backward
@@ -66,9 +67,17 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
             or tensor.device.type != "cpu"
             or not (always or _to_device(args, kwargs))
             or not (get_ident() == guard.live or agent.mine())
-        ):
+        )
+
+    def seen(tensor: Any, args: Any, kwargs: Any) -> Any:
+        if not of_the_loop(tensor, args, kwargs):
             return call(tensor, args, kwargs)
-        begun(tensor, kwargs)
+        if steps.thin:
+            agent.thin.event()
+        if not steps.thin:
+            begun(tensor, kwargs)
+        if steps.thin:
+            return call(tensor, args, kwargs)
         try:
             return call(tensor, args, kwargs)
         finally:
@@ -77,7 +86,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
 
     @functools.wraps(original)
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or steps.thin:
+        if is_dynamo_compiling() or (steps.thin and steps.thin != BY_HAND):
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
         return seen(self, args, kwargs)
 

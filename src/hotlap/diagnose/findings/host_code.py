@@ -7,6 +7,7 @@ from ._base import Measured
 
 LEAST = 0.10
 WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
+NOTHING_ELSE = "the forward and the update are in here: of functions, not modules, only the backward is seen"
 
 
 def find(measured: Measured) -> Finding | None:
@@ -15,6 +16,7 @@ def find(measured: Measured) -> Finding | None:
     if share < LEAST or (measured.facts is not None and measured.facts.replayed):  # see own_graph.py
         return None
     own = measured.loader is None
+    bare = not measured.phases.forward and bool(measured.phases.backward)
     return Finding(
         id="host-code",
         bound="unknown",
@@ -23,7 +25,7 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{ms(measured.phases.other or 0)} of host time a step"
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
-        why=f"the model stands still meanwhile; {WITHOUT_A_PROFILE}",
+        why=f"{NOTHING_ELSE if bare else 'the model stands still meanwhile'}; {WITHOUT_A_PROFILE}",
         instead="log every n steps, keep metrics on the device, make batches ahead",
         levers=("gc-pauses",) if _collects(measured) else (),
     )
