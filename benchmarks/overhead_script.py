@@ -81,7 +81,7 @@ def hand(args: argparse.Namespace, device: torch.device) -> tuple[list[nn.Module
         loss.backward()
         with torch.no_grad():
             for parameter in parameters:
-                parameter -= 1e-3 * parameter.grad
+                parameter.sub_(parameter.grad, alpha=1e-3)
                 parameter.grad = None
         return loss.detach()
 
