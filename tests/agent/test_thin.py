@@ -353,7 +353,8 @@ def thin_run_of(runner: Runner) -> Callable[..., Ran]:
 
 @pytest.mark.parametrize("kind", BY_HAND)
 @pytest.mark.parametrize(
-    "hook", ["data_begin", "data_end", "transfer_begin", "forward_begin", "backward_begin", "backward_end", *sorted(THIN)]
+    "hook",
+    ["data_begin", "data_end", "transfer_begin", "forward_begin", "backward_begin", "backward_end", *sorted(THIN)],
 )
 def test_an_error_in_a_hook_in_steps_by_hand(hook: str, kind: str, runner: Runner) -> None:
     argv = ("by_hand.py", kind, "60", "31:again")
