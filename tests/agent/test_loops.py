@@ -59,6 +59,8 @@ CASES = [
     Case("by_hand.py model 12", phases=UNOPTIMIZED),
     Case("by_hand.py loader 12", phases=("data", *UNOPTIMIZED)),
     Case("by_hand.py jacobian 12", phases=UNOPTIMIZED),
+    Case("inside.py one"),
+    Case("inside.py some"),
     Case("optimizers.py gan 1 1", samples=18, per_step=2),
     Case("optimizers.py gan 5 1", samples=66, per_step=6),
     Case("optimizers.py together"),
@@ -122,6 +124,14 @@ def test_loop(case: Case, runner: Runner) -> None:
     assert [len(step.losses or ()) or (step.loss is not None) for step in steps] == [case.per_step] * case.steps
     if case.per_step > 1:
         assert [step.loss for step in steps] == [pytest.approx(sum(step.losses or ())) for step in steps]
+
+
+def test_two_models_whose_optimizers_step_inside_the_backward_are_a_cycle(runner: Runner) -> None:
+    bare, ran = runner.bare("inside.py", "two"), runner.forked("inside.py", "two")
+    check_same(ran, bare)
+    check_clean(ran)
+    assert [len(step.losses or ()) for step in ran.steps] == [2] * 12
+    assert recorded_losses(ran.steps) == ran.losses
 
 
 def test_failed_steps_caught_by_the_script_join_the_next(runner: Runner) -> None:

@@ -347,6 +347,21 @@ def test_backwards_alone_are_steps_however_few(steps: int, runner: Runner) -> No
         ]
 
 
+@pytest.mark.parametrize("kind", ["one", "some", "two", "built", "outside"])
+def test_optimizers_that_step_inside_the_backward(kind: str, runner: Runner) -> None:
+    """Some of which do in a step, or others; one more that is made in the midst of it, or one that steps after it."""
+    argv = ("inside.py", kind, "40")
+    full, ran = runner.forked(*argv), thin_run(runner, *argv)
+    check_same(ran, runner.bare(*argv))
+    check_clean(ran)
+    assert len(ran.steps) == len(full.steps)
+    assert kind == "outside" or len(ran.steps) == 40
+    assert len(thin(ran.steps)) > 8
+    assert ran.facts.backwards == full.facts.backwards
+    assert ran.facts.optimizer_steps == full.facts.optimizer_steps
+    assert all(step.wall_ms > 0 for step in ran.steps)
+
+
 def thin_run_of(runner: Runner) -> Callable[..., Ran]:
     return functools.partial(thin_run, runner)
 
@@ -425,7 +440,8 @@ guard.Guard.around = late
 
 @pytest.mark.parametrize("hook", sorted(THIN))
 def test_an_error_in_a_thin_step(hook: str, runner: Runner) -> None:
-    argv = ("by_hand.py", "loader", "60") if hook == "thin_event" else ("thin.py", "60", "31:built")
+    argv: tuple[str, ...] = ("thin.py", "60", "31:built")
+    argv = {"thin_event": ("by_hand.py", "loader", "60"), "thin_inside": ("inside.py", "one", "60")}.get(hook, argv)
     bare, ran = runner.bare(*argv), thin_run(runner, *argv, fail_in=hook)
     check_same(ran, bare)
     assert [(problem.where, problem.what) for problem in ran.problems] == [

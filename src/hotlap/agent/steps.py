@@ -5,6 +5,7 @@
   first comes round again, or what follows the first repeats. An optimizer that steps PATIENCE times on end has no cycle
   with others (they are unused, or their turn is over, as in folds); until that is known its steps are held back. One
   that steps in between belongs to the cycle that comes next.
+* Optimizers that step inside a backward (one for each parameter, in its hook) are as one that steps where it ends.
 * A GradScaler that skips its update ends the step too (`skipped`).
 * No `Optimizer` in the process, or 64 backwards without one stepping: a forward and its backward make a step, which
   ends where the next data, transfer or forward begins (manual updates then belong to the step they finish). Where none
@@ -88,6 +89,7 @@ class Hot:
         "in_backward",
         "in_data",
         "in_forward",
+        "inside",
         "manual_open",
         "optimizer_steps",
         "recording",
@@ -127,6 +129,7 @@ class Steps(Hot):
         "step_depth",
         "stepping",
         "timeline",
+        "together",
         "turns",
     )
 
@@ -174,6 +177,10 @@ class Steps(Hot):
         """Of what phases there was something in those that were replayed and hold more than one."""
         self.nested = False
         """A step ran inside `Optimizer.step`."""
+        self.inside: list[int] = []
+        """Optimizers that have stepped inside the running backward."""
+        self.together: dict[int, int] = {}
+        """Of each that ever did one that stands for all of its backward: in some steps some have no gradient."""
         self.thin = 0
         """Where the running step is not looked at (`thin.py`): the optimizer that steps next, INFERENCE or BY_HAND."""
         self.thin_most = self.thin_until = 0
@@ -288,7 +295,9 @@ class Steps(Hot):
         self.backwards += 1
         self.backwards_since_step += 1
         self.manual_open += 1
-        if self.alone == 1:
+        if self.inside:
+            self.updated_inside()
+        elif self.alone == 1:
             self._close_by_hand(gap=False)
 
     # optimizers
@@ -322,6 +331,9 @@ class Steps(Hot):
 
     def optimizer_boundary(self, optimizer: int) -> None:
         """An optimizer's outermost step ended (or was skipped): close what is now known to be a step."""
+        if self.in_backward:
+            self.inside.append(optimizer)
+            return
         self.backwards_since_step = self.manual_open = self.alone = 0
         if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.held:
             self._close(self._take())
@@ -341,6 +353,19 @@ class Steps(Hot):
             self._close_all()
         else:
             self._apart_from_the_cycle(order)
+
+    def key_inside(self) -> int:
+        """What stands for those that stepped inside the backward."""
+        return next((self.together[one] for one in self.inside if one in self.together), self.inside[0])
+
+    def updated_inside(self) -> None:
+        """The end of a backward in which optimizers stepped."""
+        key = self.key_inside()
+        self.together.update(dict.fromkeys(self.inside, key))
+        if len(self.together) >= len(self.optimizers) and not self.held and not self.cycle:
+            self.cycle = [key]  # it is a turn of all of them
+        self.inside.clear()
+        self.optimizer_boundary(key)
 
     def _apart_from_the_cycle(self, order: list[int]) -> None:
         """What stepped does not begin with a turn of the cycle: an optimizer stepped once before it, or in between."""

@@ -17,7 +17,7 @@ looked at again, for FIRST steps at least. The step in whose midst that is stays
 that other optimizers ended are what they would be, had it been looked at, so no update is in two steps or in none.
 
 All steps are looked at where their end is known only later: updates by hand after several backwards or with an
-optimizer that steps no more, optimizers that take turns without a cycle, or that step inside the backward.
+optimizer that steps no more, or optimizers that take turns without a cycle.
 
 Of each EVERY steps in a row one is looked at, at a place that is a function of its number alone: so it falls in with
 nothing that the script does periodically, and on all ranks, which wait for one another, it is the same. Those of which
@@ -258,6 +258,18 @@ class Thin:
             self.lapped()
         else:
             steps.manual_open, self.backward_ns = 1, self.clock()
+
+    def inside(self) -> None:
+        """Optimizers stepped inside a backward that has ended, in a step that was thin as that began."""
+        steps = self.steps
+        if steps.thin == steps.key_inside():
+            steps.inside.clear()
+            steps.optimizer_steps -= 1  # all are counted
+            self.lapped()
+            return
+        self.leave()
+        self.agent.timeline.cut()
+        steps.updated_inside()
 
     def finish(self) -> None:
         """The process ends: what follows the last backward is no step."""

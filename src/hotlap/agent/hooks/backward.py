@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
 """Before an update, in a thin step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
-MADE = hook("loss_made")
+MADE, INSIDE = hook("loss_made"), hook("thin_inside")
 
 
 def install(agent: "Agent") -> None:
@@ -54,7 +54,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
                 agent.timeline.segment.losses.append(agent.losses.take(loss))
 
     begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.backward_end)
-    by_hand = _by_hand(agent, original)
+    by_hand, updated = _by_hand(agent, original), guard.around(INSIDE, agent.thin.inside)
 
     def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
         if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
@@ -92,6 +92,8 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
             steps.in_backward = 0
             steps.backwards += 1
             steps.backwards_since_step += 1
+            if steps.inside:
+                updated()
 
     return run
 

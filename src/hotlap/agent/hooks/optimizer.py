@@ -67,13 +67,16 @@ def install(agent: "Agent") -> None:
 
     # `is_dynamo_compiling` comes first: a compiled step then drops the rest, which could not be traced.
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling() and steps.thin != id(optimizer):
+        if not is_dynamo_compiling() and steps.thin != id(optimizer) and not (steps.thin and steps.in_backward):
             begins(optimizer)
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling() or get_ident() != guard.live:
             return
-        if steps.thin == id(optimizer):
+        if steps.thin and steps.in_backward:
+            steps.inside.append(id(optimizer))
+            steps.optimizer_steps += 1
+        elif steps.thin == id(optimizer):
             thin.lapped()
         else:
             ended(optimizer)
