@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final
 
+from ._dict_writes import dict_writes
 from ._effects import PLAIN, hooks_of, hooks_of_all
 
 ITERATORS: Final = (itertools.count, itertools.cycle, types.GeneratorType)
@@ -29,7 +30,8 @@ class Model:
     objects there.
 
     Each call looks whether all is as it was, so loops are those of `map`, over all values of a kind at once, and what
-    is still the very same object is not looked at further, where it can't be another value.
+    is still the very same object is not looked at further, where it can't be another value. Where nothing was written
+    to the dictionaries of the model (`DictWrites`), they are not looked into.
     """
 
     form: Any = None
@@ -51,20 +53,25 @@ class Model:
         dicts += [one for one in deep if type(one) is dict]
         self._sets = [(one, frozenset(one)) for one in deep if type(one) is set]
         known = [(of, [*_plain(of), *_others(of)]) for of in dicts]
-        known += [(of, [n for n in names if n in of and type(of[n]) in PLAIN]) for of, names in outer]
-        known += [(of, _plain(of)) for of in _dicts(found)]
+        outside = [(of, [n for n in names if n in of and type(of[n]) in PLAIN]) for of, names in outer]
+        outside += [(of, _plain(of)) for of in _dicts(found)]
         inside = [part._modules for part in parts if part._modules]
         self._held = _Places((of, _names(of, _is_tensor)) for of in own)
         self._values = _Values(_Places(known).values)
+        self._outside = _Values(_Places(outside).values)  # a script may write to its globals in each step
         absent = [(of.__contains__, name) for of, names in outer for name in names if name not in of]
         self._absent = [has for has, _ in absent], [name for _, name in absent]  # such as Python's own functions
         self._parts = _Values(lambda: list(_flat(map(dict.values, inside))))
         self._loose = _Values(lambda: [*_flat(lists), *map(_contents, cells)])
         sized = [*dicts, *(part._modules for part in parts)]
-        self._sized = [*filter(None, sized), *lists]
-        self._sizes = list(map(len, self._sized))
         hooks = [*(of for part in parts for of in hooks_of(part)), *hooks_of_all()]  # nothing is recorded with any
+        self._sized, self._lists = list(filter(None, sized)), lists
+        self._sizes, self._lengths = list(map(len, self._sized)), list(map(len, lists))
         self._empty = [*hooks, *(of for of in sized if not of)]
+        self._writes = dict_writes()
+        if self._writes is not None:
+            self._writes.watch([*sized, *hooks])
+        self._since = self._until = -1  # writes before the last look into all of them, and before the one that is made
         self.draws = any(map(_generator, [*found, *(item for of in dicts for item in of.values())]))
         """Whether there is a generator of random numbers of its own, or an iterator: where it stands can't be seen."""
         now = self._held.values()
@@ -96,8 +103,9 @@ class Model:
     def in_place(self) -> bool:
         """Whether tensors lie where they lay, of the parts that it had."""
         self.form = None
+        self._until = -1 if self._writes is None else self._writes.count()
         try:
-            self._now = now = self._held.values()
+            self._now = now = self._tensors if self._unwritten() and self._tensors else self._held.values()
             return self._addresses == list(map(self._address, now))
         except (TypeError, LookupError):  # what was a tensor is none, or is not there
             return False
@@ -105,23 +113,29 @@ class Model:
     def same_parts(self) -> bool:
         """Whether its parts are the same, and numbers and functions are as they were."""
         try:
-            return self._parts.same() and self._values.same()
+            return (self._unwritten() or (self._parts.same() and self._values.same())) and self._outside.same()
         except (TypeError, LookupError):  # something is not there
             return False
+
+    def _unwritten(self) -> bool:
+        """Whether nothing was written to its dictionaries since all of them were as they should be."""
+        return self._writes is not None and self._until == self._since == self._writes.count()
 
     def same_beside(self) -> bool:
         """Whether all is as it was, where `harmless` has just said so."""
         try:
-            return (
-                not any(self._empty)
+            same = (
+                (self._unwritten() or (not any(self._empty) and self._sizes == list(map(len, self._sized))))
                 and not any(map(operator.call, *self._absent))
-                and self._sizes == list(map(len, self._sized))
+                and self._lengths == list(map(len, self._lists))
                 and self._loose.same()
                 and all(now == was for now, was in self._sets)
                 and self._same_kinds()
             )
         except (TypeError, ValueError):  # a cell of a function is empty
             return False
+        self._since = self._until if same else -1
+        return same
 
     def _kinds_in(self, tensors: list[Any]) -> list[Any]:
         return [list(map(kind, tensors)) for kind in self._kinds_of]
@@ -130,10 +144,12 @@ class Model:
         """Whether tensors have the sizes that they had, and so on. A guard asks that of all at once, and whether the
         same ones need a gradient; it knows one state of the thread, such as autocast, so there are some."""
         now, self._now = self._now, []
-        if len(now) != len(self._tensors) or not all(map(operator.is_, now, self._tensors)):
+        known = self._tensors
+        if now is not known and (len(now) != len(known) or not all(map(operator.is_, now, known))):
+            self._tensors, self._once, self._guards = [], [], []
             if not self._whole or not all(tensor.is_leaf for tensor in now):  # to keep them would keep a graph
                 return self._kinds == self._kinds_in(now)
-            self._tensors, self._once, self._guards = now, _each_once(now), []
+            self._tensors, self._once = now, _each_once(now)
         self.form = next((guard for guard in self._guards if guard.check(*self._once)), None)
         if self.form is None:
             if self._kinds != self._kinds_in(now):
