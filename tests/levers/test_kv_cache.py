@@ -1232,6 +1232,135 @@ def test_the_compiler_of_torch_takes_it(attend: Callable[..., Any]) -> None:
     assert sum("sum.dim" in name for name in called) == (4 if attend is by_hand else 0)
 
 
+class Wholes:
+    """A compiler that makes nothing else of a graph, but for the forwards over whole sequences: what `make` makes."""
+
+    def __init__(self, make: Callable[[Any], Any] = lambda graph: graph) -> None:
+        self.made, self.runs, self._make = 0, 0, make
+
+    def __call__(self, graph: Any, *inputs: Any) -> Any:
+        if len(inputs) == 2:
+            return graph
+        self.made += 1
+        forward = self._make(graph)
+
+        def run(tokens: Any) -> Any:
+            self.runs += 1
+            return forward(tokens)
+
+        return run
+
+
+@pytest.mark.parametrize("attend", CAUSAL)
+@pytest.mark.parametrize("end", [lambda head, x: head(x), lambda head, x: (head(x[:, -1]), None)])
+def test_beginnings_are_recorded_of_what_is_compiled(
+    attend: Callable[..., Any], end: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Wholes()
+    decoder = Begins(Model(attend, end), monkeypatch, compiler=compiler)
+    for _ in range(4):
+        decoder.go(prompt(), 15)
+    assert not decoder.why and decoder.refilled == 2 and compiler.made == 1
+    assert compiler.runs == 2 + 1 + 2, "at once, in the recording and its replay, and in two more"
+    decoder.go(prompt(9), 15)
+    decoder.go(prompt(9), 15)
+    decoder.go(prompt(), 15)
+    assert not decoder.why and decoder.refilled == 3 and compiler.made == 2
+
+
+def _raises(graph: Any) -> Any:
+    raise ValueError("no compiler")
+
+
+def _fails(graph: Any) -> Any:
+    def forward(tokens: Any) -> Any:
+        raise OSError("no compiler")
+
+    return forward
+
+
+def _of_other_values(at: int) -> Callable[[Any], Any]:
+    def make(graph: Any) -> Any:
+        def forward(tokens: Any) -> Any:
+            found = list(graph(tokens))
+            found[at] = found[at] * 1.01
+            return found
+
+        return forward
+
+    return make
+
+
+def _looks_ahead(graph: Any) -> Any:
+    return lambda tokens: [*graph(tokens)[:-1], torch.ones((), dtype=torch.bool)]
+
+
+@pytest.mark.parametrize("make", [_raises, _fails, _of_other_values(0), _of_other_values(1), _looks_ahead])
+def test_what_is_compiled_of_beginnings_and_wrong_is_not_used(
+    make: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Wholes(make)
+    decoder = Begins(Model(), monkeypatch, compiler=compiler)
+    for _ in range(4):
+        decoder.go(prompt(), 15)
+    before = compiler.runs
+    assert not decoder.why and decoder.refilled == 2 and compiler.made == 1
+    decoder.go(prompt(), 15)
+    assert decoder.refilled == 3 and compiler.runs == before, "by a recording of the ordinary forward"
+
+
+def test_a_compiled_beginning_sees_that_tokens_look_at_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the tokens: what is masked hangs on them."""
+
+    def by_tokens(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        scores = q @ k.mT
+        causal = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
+        opened = (q[:, :1, :1, :1] > 1e6).expand(-1, 1, q.shape[2], q.shape[2])
+        return scores.masked_fill(~(causal | opened), -math.inf).softmax(-1) @ v
+
+    class Opens(Model):
+        def hidden(self, tokens: Any) -> Any:
+            return super().hidden(tokens) * torch.where(tokens[:, :1] == 0, 1e9, 1.0).unsqueeze(-1)
+
+    compiler = Wholes()
+    decoder = Begins(Opens(by_tokens), monkeypatch, compiler=compiler)
+    for _ in range(3):
+        decoder.go(prompt() % (VOCAB - 1) + 1, 15)
+    if decoder.why:
+        pytest.skip(f"such a model is left alone: {decoder.why}")
+    opened = prompt()
+    opened[:, 0] = 0
+    decoder.go(opened, 3)
+    assert decoder.why and "later" in decoder.why[0][0]
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_the_compiler_of_torch_takes_a_beginning(half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prefix_compiled, "LARGE", 1)
+    monkeypatch.setattr(_prefix_compiled, "WIDENED_ON", {"cpu"})
+    model, graphs = Model(), []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compile(work: Any, *inputs: Any) -> Any:
+        made = compiled(work, *inputs)
+        return torch.compile(made._torchdynamo_orig_callable, backend=backend, fullgraph=True)
+
+    def forward(tokens: Any) -> Any:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return model(tokens)
+
+    decoder = Begins(model, monkeypatch, forward=forward, compiler=compile)
+    for _ in range(4):
+        decoder.go(prompt(), 15, most=0.05 if half else 1e-4)
+    assert not decoder.why and decoder.refilled == 2 and len(graphs) == 2, "a token's work, and a whole sequence's"
+    called = [str(node.target) for node in graphs[1].graph.nodes]
+    assert any("slice" in name for name in called) == half, "the vocabulary is widened"
+    assert not half or not any("_to_copy" in name and "constant" in name for name in called)
+
+
 # the lever
 
 

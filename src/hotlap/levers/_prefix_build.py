@@ -162,7 +162,7 @@ class Builder:
         """Which columns are there: (most,), boolean."""
         self.last: dict[Made, Last] = {TOKENS: Last(token, (None, Row()), (batch, Size(1, 0)), TOKENS)}
         self._growing = _growing(ops)
-        on_tokens = _dependent(ops)
+        on_tokens = dependent(ops)
         needed = _needed(ops, outputs)
         for at, op in enumerate(ops):
             if at in on_tokens and at in needed:
@@ -314,7 +314,7 @@ def _has_rows(kinds: Sequence[Kind]) -> bool:
     return any(isinstance(kind, Row) for kind in kinds)
 
 
-def _dependent(ops: Sequence[Growing]) -> set[int]:
+def dependent(ops: Sequence[Growing]) -> set[int]:
     """The ops whose values hang on the tokens."""
     found: set[int] = set()
     for at, op in enumerate(ops):

@@ -421,8 +421,21 @@ class CachedForward:
         as the ordinary call just did."""
         self._unsteady()
         assert self._capture is not None, "it is on a device"
-        done = self._room(recorded.takes) and recorded.record(self._forward, self._capture, form, made)
+        done = self._room(recorded.takes) and (
+            self._record_compiled(form, work, recorded, made)
+            or recorded.record(self._forward, self._capture, form, made)
+        )
         work.recorded[recorded.length] = recorded if done else None
+
+    def _record_compiled(self, form: Form, work: Work, recorded: Recorded, made: Sequence[Any]) -> bool:
+        """The same of what the compiler makes of it, where it makes the last token's work."""
+        import torch
+
+        assert self._capture is not None and form.plan is not None, "it is on a device, and known"
+        with torch.inference_mode(False), torch.no_grad(), without_autocast(form.tokens.device):
+            forward = self._compiling.filling(recorded.graph, work, recorded.tokens)
+        most = HALF_TOLERANCE if form.plan.half else TOLERANCE
+        return forward is not None and recorded.record_compiled(forward, self._capture, made, most)
 
     def _anew(self, form: Form, why: str) -> None:
         """Two calls are written down again. Raises Unfit where that was so often."""

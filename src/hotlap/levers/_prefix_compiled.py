@@ -20,8 +20,9 @@ WIDENED_ON: Final = frozenset({"cuda"})
 ALIGNED: Final = 8
 """Numbers of half precision, 16 bytes, that tensor cores take at once."""
 
-Compiler = Callable[[Any, Any, Any], Callable[[Any, Any], Sequence[Any]]]
-"""Of a `torch.fx.GraphModule`, a token and its place: it, compiled at its first call."""
+Compiler = Callable[..., Callable[..., Sequence[Any]]]
+"""Of a `torch.fx.GraphModule` and its arguments (a token and its place; the tokens of a sequence): it, compiled at its
+first call."""
 
 
 class Compiling:
@@ -56,6 +57,15 @@ class Compiling:
         work.replay, work.guess, work.proofs, self._pending = None, None, 0, 0
         return True
 
+    def filling(self, make: Callable[[], Any], work: Work, tokens: Any) -> Callable[[Any], Sequence[Any]] | None:
+        """A forward over a whole sequence, which `make` makes a graph of, compiled where the last token's work is; None
+        where that fails."""
+        compiler = self._compiler
+        if compiler is None or work.plain is None:
+            return None
+        made, failed = tried(lambda: compiler(make(), tokens))
+        return None if failed or tried(lambda: made(tokens))[1] else made
+
     def run(self, work: Work) -> Sequence[Any]:
         """What the last token's work makes."""
         if work.plain is None:
@@ -76,13 +86,13 @@ class Compiling:
             self._failed(f"the last token's work could not be compiled: {why}")
 
 
-def compiled(work: Any, token: Any, place: Any) -> Callable[[Any, Any], Sequence[Any]]:
+def compiled(work: Any, *inputs: Any) -> Callable[..., Sequence[Any]]:
     """A `Compiler`. What Inductor leaves to libraries and what these are slow at is written otherwise."""
     import torch
     from torch.fx.passes.shape_prop import ShapeProp
 
     ops = torch.ops.aten
-    ShapeProp(work).propagate(token, place)
+    ShapeProp(work).propagate(*inputs)
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(work.graph, {}))
     wide: dict[str, Any] = {}

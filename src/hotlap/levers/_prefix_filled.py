@@ -9,9 +9,12 @@ ordinary one all the same, which shows what of the script's code no look at the 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from ._autocast import without_autocast
 from ._call_inputs import ODD, put
-from ._forward_graph import Capture, apart, restore_all, tried, without_cached_casts
+from ._forward_graph import TOLERANCE, Capture, apart, restore_all, tried, without_cached_casts
+from ._prefix_build import Cache
 from ._prefix_tape import Tape, alike, taped
+from ._prefix_whole import whole
 from ._prefix_work import Ahead, Form, Plan, Work, taken_apart
 
 MOST_RECORDED: Final = 4
@@ -62,11 +65,26 @@ class Filling:
             self.makes += sum(getattr(one, "nbytes", 0) for one in made)
         self.ahead.see(at, func, args, kwargs, out)
 
+    def graph(self) -> Any:
+        """The forward as a graph that `run_by` takes. Raises Unfit, TooLong."""
+        return whole(self.plan, [cache.made for cache in self.caches], self._looks, self.length)
+
+    def run_by(self, forward: Callable[[Any], Sequence[Any]], tokens: Any) -> tuple[list[Any], Any]:
+        """The tensors that the forward returns, and whether any token looks at a later one. forward: `graph`, or what
+        was compiled of it."""
+        *found, looks_ahead = forward(tokens)
+        outputs = len(self.plan.outputs)
+        for cache, values in zip(self.caches, found[outputs:], strict=True):
+            self._put(cache, values)
+        return found[:outputs], looks_ahead
+
     def _keep(self, at: int, out: Any) -> None:
         for cache in self._sources[at]:
-            into = cache.tensor.narrow(cache.dim, 0, self.length)
-            into.copy_(out[cache.made.out] if isinstance(out, (tuple, list)) else out)
-            cache.tensor.narrow(cache.dim, self.length, self._most - self.length).zero_()  # it may be infinite
+            self._put(cache, out[cache.made.out] if isinstance(out, (tuple, list)) else out)
+
+    def _put(self, cache: Cache, values: Any) -> None:
+        cache.tensor.narrow(cache.dim, 0, self.length).copy_(values)
+        cache.tensor.narrow(cache.dim, self.length, self._most - self.length).zero_()  # it may be infinite
 
 
 class Recorded:
@@ -86,6 +104,15 @@ class Recorded:
         self._replay: Callable[[], None] | None = None
         self._figures: list[float] = []
 
+    @property
+    def tokens(self) -> Any:
+        """A sequence of its length."""
+        return self._tokens
+
+    def graph(self) -> Any:
+        """See `Filling.graph`."""
+        return self._filling.graph()
+
     def trusted(self) -> bool:
         """Whether this use of it is one without another look."""
         self._uses += 1
@@ -99,12 +126,31 @@ class Recorded:
             self.tensors = self._filling.as_known(form, output) or []
             self._asked[:] = [self._filling.ahead.found(self._tokens.device), self._filling.plan.figured()]
 
+        return self._right(issue, capture, made, TOLERANCE)
+
+    def record_compiled(
+        self, forward: Callable[[Any], Sequence[Any]], capture: Capture, made: Sequence[Any], most: float
+    ) -> bool:
+        """The same, of what was compiled. most: the greatest relative difference of norms."""
+
+        def issue() -> None:
+            with torch.no_grad(), without_autocast(self._tokens.device):
+                self.tensors, looks_ahead = self._filling.run_by(forward, self._tokens)
+                self._asked[:] = [looks_ahead, self._filling.plan.figured()]
+
+        import torch
+
+        return self._right(issue, capture, made, most)
+
+    def _right(self, issue: Callable[[], None], capture: Capture, made: Sequence[Any], most: float) -> bool:
+        """Whether a recording of this does the same. Else all is as it was."""
+
         def right() -> bool:
             self._replay = capture(issue)
             self._replay()
             looks_ahead, self._figures = self._answers()
             same = not looks_ahead and repr(self._figures) == repr(self._filling.plan.figures)
-            return same and not apart([*self.tensors, *caches], [*made, *saved])
+            return same and not apart([*self.tensors, *caches], [*made, *saved], most)
 
         caches = [cache.tensor for cache in self._filling.caches]
         saved = [tensor.clone() for tensor in caches]

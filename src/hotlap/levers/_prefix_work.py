@@ -208,7 +208,8 @@ class Ahead:
         """An op of the tape; in the midst of somebody's forward nothing is raised."""
         for look in self._looks.get(at, ()):
             try:
-                self._found.append(_ahead(look, func, args, kwargs, out))
+                shown = looked_at(look, func, args, kwargs, out)
+                self._found.append(ahead(look.by, shown, args[0].shape[2] if look.by == "mask" else 0))
             except ODD:
                 self._failed = True
 
@@ -225,19 +226,24 @@ class Ahead:
         return torch.stack(self._found or [torch.zeros((), dtype=torch.bool, device=device)]).any()
 
 
-def _ahead(look: Looks, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
-    """Whether any token looks at a later one, (), boolean, on its device."""
-    import torch
-
+def looked_at(look: Looks, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    """What of an op says it."""
     if look.by != "mask":
-        weights = out if look.by == "output" else args[0]
-        if weights.shape[-1] != weights.shape[-2]:
-            return torch.ones((), dtype=torch.bool, device=weights.device)
-        return (weights.triu(1) != 0).any()
+        return out if look.by == "output" else args[0]
     names = [argument.name for argument in func._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    bias: Any = given.get("attn_bias", given.get("attn_mask"))
-    length = args[0].shape[2]
+    return given.get("attn_bias", given.get("attn_mask"))
+
+
+def ahead(by: str, shown: Any, length: int) -> Any:
+    """Whether any token looks at a later one, (), boolean, on its device. length: of the sequence."""
+    import torch
+
+    if by != "mask":
+        if shown.shape[-1] != shown.shape[-2]:
+            return torch.ones((), dtype=torch.bool, device=shown.device)
+        return (shown.triu(1) != 0).any()
+    bias = shown
     later = torch.ones(length, length, dtype=torch.bool, device=bias.device).triu(1)
     shut = ~bias if bias.dtype == torch.bool else bias <= torch.finfo(bias.dtype).min
     return (later & ~shut).any()
