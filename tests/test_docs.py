@@ -33,8 +33,12 @@ FILES: dict[str, tuple[Any, ...]] = {
     "rank-K/samples.json": (profile.Samples,),
     "telemetry.jsonl": (telemetry.TelemetrySample, telemetry.GpuSample),
     "diagnosis.json": (diagnosis.Diagnosis, diagnosis.Spread, diagnosis.Finding, diagnosis.Place),
-    "tune.json": (tune.Tune, tune.Kept, tune.Dropped, tune.Fitted, tune.Parity, tune.Interval, tune.Trial),
-    "patch.json": (patch.Patch, patch.Written, patch.NotWritten, patch.PatchedFile, patch.Line, patch.Verification),
+    "tune.json": (
+        tune.Tune, tune.Kept, tune.Dropped, tune.Fitted, tune.Reference, tune.Parity, tune.Interval, tune.Trial,
+    ),
+    "patch.json": (
+        patch.Patch, patch.Written, patch.NotWritten, patch.Rewrite, patch.PatchedFile, patch.Line, patch.Verification,
+    ),
     "recipe.toml": (tune.Recipe, tune.RecipeLever),
     "hotlap advise": (advice.Advice, advice.Suggestion),
 }  # fmt: skip

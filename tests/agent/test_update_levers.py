@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from hotlap.levers import _smaller_batch
 from hotlap.records.run import Lever
 
 from .harness import Ran, Runner, check_clean
@@ -64,6 +65,17 @@ def test_larger_batches(runner: Runner) -> None:
     ran = runner.forked("updates.py", levers=(Lever(name="batch-size", settings={"times": 4}),))
     check_clean(ran)
     assert [step.samples for step in ran.steps] == [24] * 6
+
+
+def test_a_part_of_each_batch(runner: Runner) -> None:
+    """For commands that run out of memory with the whole."""
+    half = (Lever(name=_smaller_batch.NAME, settings={"parts": 2}),)
+    ran = runner.forked("updates.py", levers=half)
+    check_clean(ran)
+    assert [step.samples for step in ran.steps] == [3] * 48 and ran.facts.optimizer_steps == 48
+    refused = runner.forked("updates.py", "--rows", "3", levers=half)
+    assert [problem.lever for problem in refused.problems] == [_smaller_batch.NAME]
+    assert "a batch of 3 samples can't be split into 2 equal parts" in refused.problems[0].what
 
 
 @pytest.mark.parametrize("options", ["--clip 0.01", "--larger 30000 --epochs 3"])

@@ -171,6 +171,31 @@ def test_a_trial_that_hangs_is_recorded_and_the_tune_goes_on(tmp_path: Path) -> 
     check_nothing_kept(tmp_path, document(done), "timeout")
 
 
+TWO_PAIRS = """
+from hotlap.cli import main
+from hotlap.tune import reference
+
+reference.MOST_PAIRS = 2
+main()
+"""
+"""hotlap, but that what levers cost is told by two pairs, however far these lie apart."""
+
+
+def test_a_command_that_runs_out_of_memory_is_told_what_it_costs_to_fit(tmp_path: Path) -> None:
+    words = ("--budget", "400s", "--only", "checkpoint-blocks")
+    done = tune(tmp_path, *words, script=(str(SCRIPTS / "hungry.py"),), program=("-c", TWO_PAIRS))
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = document(done)
+    assert [(one["lever"], one["settings"]) for one in found["fitted"]] == [("checkpoint-blocks", {"every": 2})]
+    told = found["reference"]
+    assert (told["parts"], told["pairs"], [one["name"] for one in told["levers"]]) == (2, 2, ["checkpoint-blocks"])
+    assert told["parity"]["ok"] and told["parity"]["level"] == "bitwise" and told["parity"]["samples"]
+    assert told["time_ratio"] > 0 and told["memory_before_bytes"] > 0 and told["memory_after_bytes"] > 0
+    assert {trial["rows"] for trial in found["trials"] if trial["purpose"] == "reference"} == {32.0}
+    shown = hotlap("show", str(tmp_path / "t"), cwd=tmp_path)
+    assert "both with 1/2 of the batch" in shown.stdout and "of the time" in shown.stdout
+
+
 def test_a_command_that_fails_without_levers(tmp_path: Path) -> None:
     done = hotlap(
         "tune",

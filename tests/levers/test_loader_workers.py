@@ -1,9 +1,13 @@
 """Where the search for a number of workers begins, and what it may go to."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
+import torch
 from contexts import CPU_ENVIRONMENT, LOADER, context
+from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.levers._base import Context, Settings
 from hotlap.levers.loader_workers import LEVER
@@ -24,7 +28,7 @@ def test_it_begins_at_the_estimate_and_goes_out_from_there() -> None:
     assert counts(on(cores=8)) == [2, 3, 1, 4, 6, 8]
     assert counts(on(cores=2)) == [2, 1]
     assert counts(on(cores=8, workers=4)) == [6, 8]
-    assert counts(on(cores=2, workers=2)) == []
+    assert counts(on(cores=2, workers=2)) == [2], "with more batches ahead"
 
 
 def beside_a_device(
@@ -50,6 +54,71 @@ def test_a_number_that_turns_out_too_small_is_told_by_the_steps_that_still_wait(
     assert LEVER.short(with_four) and min(counts(with_four)) > 4
     diagnosis = msgspec.structs.replace(with_four.diagnosis, phases=Phases(forward=99.0, data=1.0), gpu_phases=None)
     assert not LEVER.short(Context(diagnosis, with_four.facts, with_four.environment, with_four.active))
+
+
+# batches ahead, and pinned memory
+
+FOUR = {"workers": 4, "prefetch": 4, "pin_memory": True, "persistent": True}
+LARGE = 2**24
+
+
+def waiting(found: Context, data: float) -> Context:
+    """The same of which so many ms of ten wait for data."""
+    phases = Phases(data=data, forward=10 - data)
+    diagnosis = msgspec.structs.replace(found.diagnosis, phases=phases, gpu_phases=phases)
+    return Context(diagnosis, found.facts, found.environment, found.active)
+
+
+def test_what_goes_by_a_rule_is_tried_otherwise_once_the_number_is_settled() -> None:
+    """Few cores: their number was searched. What is tried first is all that is tried."""
+    large = beside_a_device(cores=4, active={"loader-workers": FOUR}, batch_bytes=LARGE)
+    assert LEVER.short(large) and LEVER.variants(large) == [FOUR | {"prefetch": 8}, FOUR | {"pin_memory": False}]
+    small = beside_a_device(cores=4, active={"loader-workers": FOUR})
+    assert LEVER.variants(small)[0] == FOUR | {"pin_memory": False}
+    quick = waiting(large, 0.4)
+    assert not LEVER.short(quick) and LEVER.variants(quick) == [], "next to nothing waits"
+    unpinned = {"loader-workers": FOUR | {"pin_memory": False, "prefetch": 2}}
+    cpu = context(False, unpinned)
+    assert LEVER.variants(cpu)[0] == unpinned["loader-workers"] | {"prefetch": 4}
+    assert all(not settings["pin_memory"] for settings in LEVER.variants(cpu)), "there is nothing to pin for"
+
+
+def test_more_workers_come_first_where_their_number_was_not_searched() -> None:
+    roomy = beside_a_device(cores=16, active={"loader-workers": FOUR}, batch_bytes=LARGE)
+    assert counts(roomy) == [8, 6, 12, 16]
+    full = beside_a_device(cores=16, active={"loader-workers": FOUR | {"workers": 16}}, batch_bytes=LARGE)
+    assert LEVER.variants(full)[0] == FOUR | {"workers": 16, "prefetch": 8}
+
+
+def test_batches_ahead_fit_in_memory() -> None:
+    huge = beside_a_device(cores=4, active={"loader-workers": FOUR}, batch_bytes=2**29)
+    assert LEVER.variants(huge)[0] == FOUR | {"prefetch": 2}
+    none = beside_a_device(cores=4, active={"loader-workers": FOUR | {"prefetch": 1}}, batch_bytes=2**33)
+    assert LEVER.variants(none) == [FOUR | {"prefetch": 1, "pin_memory": False}]
+
+
+def test_a_script_with_as_many_workers_as_cores_gets_its_other_settings_tried() -> None:
+    own = beside_a_device(cores=4, workers=4, prefetch=3, batch_bytes=LARGE)
+    kept = {"workers": 4, "prefetch": 3, "pin_memory": False, "persistent": True}
+    assert LEVER.applies(own).yes
+    assert LEVER.variants(own) == [kept | {"pin_memory": True}, kept | {"prefetch": 6}]
+    assert not LEVER.applies(waiting(own, 0.3)).yes
+    assert all(LEVER.check(settings) is None for settings in LEVER.variants(own))
+
+
+@pytest.mark.parametrize(("cuda", "own", "wanted", "pinned"), [
+    (True, True, False, False), (True, False, True, True), (False, True, False, True), (False, False, True, False),
+])  # fmt: skip
+def test_memory_is_pinned_as_the_settings_say_beside_a_device(
+    cuda: bool, own: bool, wanted: bool, pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    loader = DataLoader(TensorDataset(torch.ones(4, 1)), pin_memory=own)
+    asked: list[Any] = []
+    seams: Any = SimpleNamespace(on_loader=lambda change, inference: asked.append(change))
+    LEVER.install(seams, FOUR | {"pin_memory": wanted, "prefetch": 8})
+    asked[0](loader)
+    assert (loader.pin_memory, loader.prefetch_factor, loader.num_workers) == (pinned, 8, 4)
 
 
 def test_batches_that_wait_may_have_more_workers_than_cores() -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 import torch
-from contexts import CUDA_FACTS, ROOT, context
+from contexts import ROOT, context
 from torch import nn
 
 from hotlap.agent.model_code import ModelCode
@@ -23,23 +23,79 @@ SDPA = msgspec.structs.replace(ROOT, sdpa=True, devices=("cuda:0",))
         ({}, {"bf16-autocast": {}}, True, "prefers"),
         ({"autocast": "bfloat16"}, {}, True, "prefers"),
         ({"dtypes": ("float16",)}, {}, True, "prefers"),
-        ({}, {}, False, "half precision"),
+        ({}, {}, True, "the efficient kernel first"),
         ({"shapes": 9}, {}, True, "many shapes"),
         ({"sdpa": False, "shapes": 9}, {}, False, "no scaled_dot_product_attention"),
     ],
 )
-def test_it_is_for_fused_attention_that_cudnn_would_run(
+def test_it_is_for_fused_attention(
     changes: dict[str, Any], active: dict[str, dict[str, Any]], yes: bool, word: str
 ) -> None:
     said = LEVER.applies(context(True, active, roots=(msgspec.structs.replace(SDPA, **changes),)))
     assert said.yes is yes and word in said.why
 
 
-def test_it_is_not_for_devices_on_which_torch_does_not_prefer_cudnn() -> None:
+@pytest.mark.parametrize(
+    ("capability", "half", "tried"),
+    [
+        ((9, 0), True, [{}, {"kernel": "efficient"}]),
+        ((10, 3), True, [{}, {"kernel": "efficient"}]),
+        ((12, 0), True, [{"kernel": "efficient"}, {"kernel": "math"}]),
+        ((8, 0), True, [{"kernel": "efficient"}, {"kernel": "math"}]),
+        ((7, 5), True, [{"kernel": "math"}]),
+        ((9, 0), False, [{"kernel": "math"}]),
+    ],
+)
+def test_kernels_after_the_one_that_torch_takes_are_tried(
+    capability: tuple[int, int], half: bool, tried: list[dict[str, str]]
+) -> None:
+    """Not among other levers, where the kernel that is left out is mostly the fastest."""
+    root = msgspec.structs.replace(SDPA, autocast="bfloat16" if half else None)
+    where = context(True, roots=(root,), capability=capability)
+    assert LEVER.variants(where) == tried
+    assert LEVER.searched(where) is ({} not in tried)
+    assert all(LEVER.check(settings) is None for settings in tried)
+
+
+def test_it_is_for_devices_whose_kernels_are_known() -> None:
     roots = (msgspec.structs.replace(SDPA, shapes=9),)
-    ampere = msgspec.structs.replace(CUDA_FACTS, capability=(8, 0), device_name="NVIDIA A100", roots=roots)
-    assert "A100" in LEVER.applies(context(True, capability=ampere.capability, device_name="NVIDIA A100")).why
+    assert not LEVER.applies(context(True, roots=roots, capability=None)).yes
     assert not LEVER.applies(context(False, roots=roots)).yes
+    ampere = context(True, roots=roots, capability=(8, 0))
+    assert LEVER.applies(ampere).yes and LEVER.share(ampere) < 0.05, "lengths that vary need no plan there"
+
+
+def test_a_recipe_names_a_kernel_or_none() -> None:
+    """None is what recipes of an older hotlap have."""
+    assert LEVER.check({}) is None and LEVER.check({"kernel": "flash"}) is None
+    for kernel in ("cudnn", None, ["math"], "math; import os"):
+        assert LEVER.check({"kernel": kernel})
+    assert LEVER.check({"kernels": "math"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [
+        ({}, {"flash", "mem_efficient", "math"}),
+        ({"kernel": "flash"}, {"flash", "mem_efficient", "math"}),
+        ({"kernel": "efficient"}, {"mem_efficient", "math"}),
+        ({"kernel": "math"}, {"math"}),
+    ],
+)
+def test_kernels_before_the_chosen_one_are_left_out(settings: dict[str, Any], left: set[str]) -> None:
+    switches = torch.backends.cuda
+    names = ("cudnn", "flash", "mem_efficient", "math")
+    before = {name: getattr(switches, f"{name}_sdp_enabled")() for name in names}
+    try:
+        LEVER.install(cast(Any, None), settings)
+        assert {name for name in names if getattr(switches, f"{name}_sdp_enabled")()} == left
+        for name in names:
+            getattr(switches, f"enable_{name}_sdp")(True)
+        exec(LEVER.source(settings), {"torch": torch})
+        assert {name for name in names if getattr(switches, f"{name}_sdp_enabled")()} == left
+    finally:
+        for name, on in before.items():
+            getattr(switches, f"enable_{name}_sdp")(on)
 
 
 def test_lengths_that_vary_make_it_worth_more() -> None:

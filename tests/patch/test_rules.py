@@ -343,6 +343,24 @@ def test_loader_arguments(call: str, expected: str | None, patched: Patcher) -> 
     assert result.written["loader-workers"].already == (expected is None)
 
 
+@pytest.mark.parametrize(
+    ("cuda", "own", "expected"),
+    [
+        (True, "pin_memory=True", "pin_memory=False"),
+        (True, "**options", '**{**options, "num_workers": 4, "prefetch_factor": 2, "pin_memory": False, '),
+        (False, "pin_memory=True", "pin_memory=True"),  # on a CPU it makes no difference, and may be meant for a GPU
+    ],
+)
+def test_memory_that_is_not_to_be_pinned(cuda: bool, own: str, expected: str, patched: Patcher) -> None:
+    text = "#" * 130 + f"\n{HEAD}loader = DataLoader(data, {own})\nfor x in loader:\n    net(x).backward()\n"
+    assert expected in patched(text, "loader-workers", cuda=cuda, pin_memory=False).text()
+
+
+def test_nothing_is_said_of_pinning_where_the_source_does_not(patched: Patcher) -> None:
+    text = f"{HEAD}loader = DataLoader(data)\nfor x in loader:\n    net(x).backward()\n"
+    assert "pin_memory" not in patched(text, "loader-workers", pin_memory=False).text()
+
+
 def test_the_loader_of_the_training_loop_is_chosen(patched: Patcher) -> None:
     text = (
         HEAD
@@ -474,12 +492,33 @@ def test_a_lever_without_a_rule_is_said(patched: Patcher, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "line", ["torch.backends.cuda.enable_cudnn_sdp(True)", "with torch.nn.attention.sdpa_kernel([]): pass"]
+    "line",
+    [
+        "torch.backends.cuda.enable_cudnn_sdp(True)",
+        "torch.backends.cuda.enable_flash_sdp(False)",
+        "with torch.nn.attention.sdpa_kernel([]): pass",
+    ],
 )
 def test_kernels_of_attention_that_the_source_chooses_stay(patched: Patcher, line: str) -> None:
     (where,) = patched(f"{SCRIPT}{line}\n", "sdpa-backend").refused["sdpa-backend"].look_at
     assert where.line == len(SCRIPT.splitlines()) + 1
     assert patched(SCRIPT, "sdpa-backend").lines() == ([], ["torch.backends.cuda.enable_cudnn_sdp(False)"])
+
+
+def test_each_kernel_of_attention_that_is_left_out_has_its_line(patched: Patcher) -> None:
+    text = SCRIPT.replace("import torch\n", "import torch as t\n").replace("torch.", "t.")
+    for name, source in (("torch", SCRIPT), ("t", text)):
+        _, came = patched(source, "sdpa-backend", kernel="efficient").lines()
+        assert came == [f"{name}.backends.cuda.enable_{kernel}_sdp(False)" for kernel in ("cudnn", "flash")]
+
+
+def test_a_library_of_products_that_the_source_chooses_stays(patched: Patcher) -> None:
+    line = 'torch.backends.cuda.preferred_blas_library("cublaslt")'
+    assert patched(SCRIPT, "blas-library").lines() == ([], [line])
+    assert patched(f"{SCRIPT}{line}\n", "blas-library").written["blas-library"].already
+    own = line.replace("lt", "")
+    (where,) = patched(f"{SCRIPT}{own}\n", "blas-library").refused["blas-library"].look_at
+    assert where.line == len(SCRIPT.splitlines()) + 1
 
 
 def test_rules_work_on_what_the_last_one_left(patched: Patcher) -> None:

@@ -69,6 +69,7 @@ from hotlap.records.tune import (
     Recipe,
     RecipeEvidence,
     RecipeLever,
+    Reference,
     Trial,
     Tune,
 )
@@ -111,6 +112,10 @@ TUNE = Tune(
     dropped=(Dropped(lever="tf32", why="no gain", ratio=0.99),), parity=PARITY, baseline=DIAGNOSIS, tuned=None,
     trials=(TRIAL,), environment=ENVIRONMENT,
     fitted=(Fitted(lever="checkpoint-blocks", settings={"every": 2}, risk="exact", meaning="m"),),
+    reference=Reference(
+        parts=2, levers=(LEVER,), time_ratio=1.3, interval=Interval(low=1.2, high=1.4), pairs=2, before_ms=5.0,
+        after_ms=6.5, memory_before_bytes=2.0**30, memory_after_bytes=2.0**29, parity=PARITY,
+    ),
 )  # fmt: skip
 RUN = Run(
     command=("python", "t.py", ""), cwd="/w", environment=ENVIRONMENT, status="failed", exit_code=3, signal=9,

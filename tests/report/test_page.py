@@ -11,10 +11,10 @@ import pytest
 
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding
 from hotlap.records.page import Page
-from hotlap.records.run import Phases
+from hotlap.records.run import Lever, Phases
 from hotlap.records.timeline import KINDS
 from hotlap.records.trace import TraceReport
-from hotlap.records.tune import Fitted
+from hotlap.records.tune import Fitted, Interval, Reference
 from hotlap.report.page import findings, plotly_source, ranks, render, roofline, timeline, waterfall
 from hotlap.report.page.render import embedded
 from hotlap.report.page.text import TERMS, term
@@ -132,6 +132,7 @@ def test_waterfall_of_what_was_made_smaller() -> None:
             msgspec.structs.replace(TUNE.kept[1], measured=None, together=("loader-workers",)),
         ),
         fitted=(Fitted(lever="checkpointing", settings={}, risk="exact", meaning="recompute"),),
+        no_reference="no DataLoader feeds the training loop",
         reused=("the baseline",),
     )
     page = msgspec.structs.replace(TUNE_PAGE, tune=fewer)
@@ -146,6 +147,14 @@ def test_waterfall_of_what_was_made_smaller() -> None:
     assert {8.0 * (1 << 30), 2.0 * (1 << 30)} <= set(shown.values["verdict"])
     assert "≤ 2.44×" not in shown.texts["waterfall"] and "≤ 1.50×" in shown.texts["waterfall"]
     assert "checkpointing" in shown.texts["waterfall"] and "reused: the baseline" in shown.texts["waterfall"]
+    assert "were not measured" in shown.texts["waterfall"] and "no DataLoader feeds" in shown.texts["waterfall"]
+    reference = Reference(
+        parts=2, levers=(Lever(name="checkpointing"),), time_ratio=1.375, interval=Interval(low=1.25, high=1.5),
+        pairs=2, before_ms=8.0, after_ms=11.0, parity=TUNE.kept[0].parity,
+    )  # fmt: skip
+    told = parsed(msgspec.structs.replace(page, tune=msgspec.structs.replace(fewer, reference=reference)))
+    assert "checkpointing beside the command alone, both with 1/2 of the batch" in told.texts["waterfall"]
+    assert "a sample takes 1.38× of the time" in told.texts["waterfall"]
 
 
 def test_failed_parity_is_no_gain() -> None:

@@ -86,6 +86,7 @@ class Machine:
     said: list[str] = field(default_factory=list)
     specials: list[Any] = field(default_factory=list)
     device: str = "cpu"
+    loaders: tuple[records.LoaderFacts, ...] = ()
     wall_of: Callable[[str, Uses, int], float] | None = None
     """Seconds of a trial, from purpose, levers and its least steps; else all take `wall_s`."""
     steady_steps: int = 20
@@ -100,7 +101,10 @@ class Machine:
     longs: list[float | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        facts = Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", mode="train", device=self.device)
+        facts = Facts(
+            pid=1, rank=0, world=1, argv=(), python="3", torch="2", mode="train", device=self.device,
+            loaders=self.loaders,
+        )  # fmt: skip
         self.ids = itertools.count(len(self.earlier) + len(self.confirmed))
         (self.folder / "rank-0").mkdir(parents=True, exist_ok=True)
         (self.folder / "rank-0" / "facts.json").write_bytes(msgspec.json.encode(facts))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Lever, Phases
-from hotlap.records.tune import Dropped, Fitted, Interval, Kept, LeftOut, OutputError, Parity, Trial, Tune
+from hotlap.records.tune import Dropped, Fitted, Interval, Kept, LeftOut, OutputError, Parity, Reference, Trial, Tune
 from hotlap.report.tune_screen import tune_headline, tune_screen
 
 PARITY = Parity(ok=True, level="bitwise", why="equal")
@@ -23,6 +23,10 @@ TUNE = Tune(
     environment=Environment(hotlap="0", python="3", os="", cpu="x", cores=2, memory_gib=8.0), recipe="recipe.toml",
 )  # fmt: skip
 FITTED = (Fitted(lever="checkpoint-blocks", settings={"every": 2}, risk="exact", meaning="computed again"),)
+REFERENCE = Reference(
+    parts=4, levers=(Lever(name="checkpoint-blocks"),), time_ratio=1.27, interval=Interval(low=1.2, high=1.34), pairs=3,
+    before_ms=20.0, after_ms=25.4, memory_before_bytes=3.0 * 2**30, memory_after_bytes=2.0 * 2**30, parity=PARITY,
+)  # fmt: skip
 
 
 def text(**changes: Any) -> str:
@@ -59,8 +63,20 @@ def test_a_command_made_to_fit() -> None:
     alone = text(fitted=FITTED, gain=False, kept=(), speedup=None, interval=None, tuned=None)
     assert "fits in memory now, where the command alone does not: 100 ms a step" in alone
     assert "checkpoint-blocks every=2" in alone and "does not run without them" in alone
+    assert "does not run without them: no DataLoader feeds" in text(fitted=FITTED, no_reference="no DataLoader feeds")
     assert "hotlap run --recipe" in alone, "it is worth using without a gain"
     assert "and 2.00× faster" in headline(fitted=FITTED)
+
+
+def test_what_it_costs_to_fit() -> None:
+    shown = " ".join(text(fitted=FITTED, reference=REFERENCE).split())
+    assert "checkpoint-blocks beside the command alone, both with 1/4 of the batch" in shown
+    assert "time a sample takes 1.27× of the time (95% interval 1.20–1.34, 3 ABBA pairs) · 20.0 ms → 25.4 ms" in shown
+    assert "peak 3 GiB → 2 GiB parity holds, bitwise" in shown and "were not measured" not in shown
+    wide = msgspec.structs.replace(REFERENCE, interval=Interval(low=0.9, high=1.6), memory_after_bytes=None)
+    shown = text(fitted=FITTED, reference=wide)
+    assert "no difference shown: a sample takes 1.27× of the time" in shown and "peak" not in shown
+    assert "1/4 of the batch" not in text(reference=REFERENCE), "nothing is needed to fit any more"
 
 
 def test_predictions_say_whose_they_are() -> None:

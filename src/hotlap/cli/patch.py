@@ -45,9 +45,11 @@ class UpToCommand(TyperCommand):
 
 
 def patch(
-    recipe: Annotated[Path, typer.Argument(help="The recipe that `hotlap tune` wrote.")],
+    recipe: Annotated[
+        Path, typer.Argument(help="The recipe that `hotlap tune` wrote, or the folder of a profiled run.")
+    ],
     command: Annotated[
-        list[str] | None, typer.Argument(help="The training command, where it is not the recipe's own.")
+        list[str] | None, typer.Argument(help="The training command, where it is not the recipe's or run's own.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for patch.json, the diff and the changed files.")] = None,
     diff: Annotated[Path | None, typer.Option(help="Write the diff to this file instead of stdout.")] = None,
@@ -58,10 +60,11 @@ def patch(
     verify: Annotated[bool, typer.Option("--verify", help="Run the patched source against the recipe.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print patch.json on one line of stdout.")] = False,
 ) -> int:
-    """Write a recipe into the source, as a diff to review and apply.
+    """Write a recipe into the source, as a diff to review and apply; or rewrite the lines at which a run waited.
 
     The diff goes to stdout; what was written, and what could not be, with the lines to look at, goes to stderr. Nothing
-    is changed without --apply.
+    is changed without --apply. Given the folder of a profiled run, the diff is for its findings that the host waits for
+    the device.
 
     Examples:
 
@@ -70,12 +73,18 @@ def patch(
       hotlap patch recipe.toml --verify python train.py --lr 3e-4
 
       hotlap patch recipe.toml | git apply
+
+      hotlap patch hotlap-runs/1121-103000-run-train
     """
-    from hotlap.patch import patch as patching  # libcst takes as long to import as all the rest
+    from hotlap.patch import findings  # libcst takes as long to import as all the rest
+    from hotlap.patch import patch as patching
 
     if force and not apply:
         raise UsageError("--force goes with --apply")
-    patched = patching.make(recipe, command or (), Path.cwd())
+    of_run = findings.is_run(recipe)
+    if of_run and verify:
+        raise UsageError("--verify measures a patched recipe; of a run, apply the diff and give both to `hotlap diff`")
+    patched = (findings if of_run else patching).make(recipe, command or (), Path.cwd())
     record = patched.record
     folder = _folder(patched, out, verify)
     if verify and folder is not None:

@@ -15,6 +15,7 @@ from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .findings._base import Measured
 from .findings._settled import settled
+from .patchable import with_patch
 from .sampled import with_samples
 
 
@@ -25,8 +26,9 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     """
     facts = next(map(read_facts, rank_folders(folder)), None)
     found = with_compiled(_profiled(folder, traces), facts)
-    levers = settled(facts) | {lever.name for lever in read_run(folder).levers}  # a trace knows neither
-    findings = tuple(without(one, levers) for one in found.findings)
+    run = read_run(folder)
+    levers = settled(facts) | {lever.name for lever in run.levers}  # a trace knows neither
+    findings = tuple(with_patch(without(one, levers), folder, Path(run.cwd)) for one in found.findings)
     return msgspec.structs.replace(found, findings=findings, next=next_of(findings))
 
 

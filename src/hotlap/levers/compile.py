@@ -8,6 +8,11 @@ compiled from the first call on.
 A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Tensors that the
 forward makes of Python's numbers are kept on the device, as with `constant-tensors`, and bags of embeddings are sums of
 rows to the compiler.
+
+The mode `max-autotune-no-cudagraphs` is for recipes that are written by hand; the search does not try it. It compiles
+and times some 20 kernels for each shape of a product or convolution, which takes minutes. What it may win is on top of
+what `default` wins, so it would be one more trial once that is in; in the usual ten minutes the budget can end it, and
+the search with it, before leave-one-out.
 """
 
 import shutil
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 
 ORDER: Final = 20
 MODES: Final = ("default", "dynamic", "reduce-overhead", "max-autotune-no-cudagraphs")
-"""torch.compile's own, and one for inputs of many shapes."""
+"""torch.compile's own, and one for inputs of many shapes. The last is for recipes: see above."""
 COMPILERS: Final = ("g++", "clang++", "c++")
 NO_COMPILER: Final = "no C++ compiler was found, which torch.compile needs on the CPU"
 LAUNCH_SHARE: Final = 0.9

@@ -1,4 +1,10 @@
-"""Worker processes for the DataLoader, with prefetching, persistence and pinned memory."""
+"""Worker processes for the DataLoader, with prefetching, persistence and pinned memory.
+
+How many batches each of them makes ahead, and whether memory is pinned, goes by a rule at first. Once their number is
+settled and 5% of the step or more still waits for batches, one of the two is tried the other way: pinning where a batch
+is small, so that to hand it through a thread of its own may cost more than it wins, else twice as many batches ahead.
+Where a script has as many workers of its own as there are cores, both are.
+"""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +15,7 @@ from ._samples import IN_MAIN
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import Environment
+    from hotlap.records.run import Environment, LoaderFacts
 
 LEAST_SHARE: Final = 0.02
 BATCHES_IN_FLIGHT_GIB: Final = 8.0
@@ -25,7 +31,11 @@ search before other levers are tried, which shorten the step and so ask for more
 needs as it is, at least LEAST_ROOMY."""
 LEAST_ROOMY: Final = 4
 SHORT: Final = 0.05
-"""Share of the step that still waits for batches, from which on a number that was not searched was too small."""
+"""Share of the step that still waits for batches, from which on a number that was not searched was too small, or what
+goes by a rule may be wrong."""
+SMALL: Final = 2**20
+"""Bytes of a batch that are copied in about the time in which a thread hands it on."""
+MOST_PREFETCH: Final = 64
 
 
 class LoaderWorkers(Lever):
@@ -52,9 +62,17 @@ class LoaderWorkers(Lever):
         return Applies(True, f"{share:.0%} of the step waits for data with {now} workers")
 
     def variants(self, context: Context) -> list[Settings]:
+        """Where this lever is in, and the number of workers was surely searched, its other settings come first; more
+        workers have more batches ahead as well."""
         loader = context.training_loader
         if loader is None:
             return []
+        settled = self.name in context.active and _scarce(context, loader)
+        more, otherwise = self._more(context, loader), _otherwise(context, loader)
+        return (otherwise or more) if settled else (more or otherwise)
+
+    def _more(self, context: Context, loader: "LoaderFacts") -> list[Settings]:
+        """More workers than there are."""
         most = _most(context, loader.making_cpu)
         first = min(most, _needed(context))
         if not self.searched(context):
@@ -75,11 +93,10 @@ class LoaderWorkers(Lever):
 
     def searched(self, context: Context) -> bool:
         loader = context.training_loader
-        if loader is None or not context.cuda or loader.draws or context.diagnosis.bound == "input":
+        if loader is None or _scarce(context, loader) or context.diagnosis.bound == "input":
             return True
-        cores = context.environment.usable_cores // context.facts.world
         made_otherwise = {"batch-fetch", "dataset-on-device", "sample-cache"} & context.active.keys()
-        return cores < ROOMY or 4 * _needed(context) > cores or bool(made_otherwise)
+        return 4 * _needed(context) > _cores(context) or bool(made_otherwise)
 
     def short(self, context: Context) -> bool:
         return context.share_of("data") >= SHORT and bool(self.variants(context))
@@ -93,7 +110,7 @@ class LoaderWorkers(Lever):
             unknown(settings, ("workers", "prefetch", "pin_memory", "persistent", "inference"))
             or inference_only(settings)
             or integer(settings, "workers", 1, 1024)
-            or integer(settings, "prefetch", 1, 64)
+            or integer(settings, "prefetch", 1, MOST_PREFETCH)
             or (f"{flags[0]} must be true or false" if flags else None)
         )
 
@@ -116,7 +133,8 @@ class LoaderWorkers(Lever):
             loader.num_workers = max(settings["workers"], loader.num_workers)
             loader.check_worker_number_rationality = _nothing  # its warning is for those who guess
             loader.prefetch_factor = settings["prefetch"]
-            loader.pin_memory = loader.pin_memory or (settings["pin_memory"] and torch.cuda.is_available())
+            if torch.cuda.is_available():
+                loader.pin_memory = settings["pin_memory"]
             if getattr(loader, "_hotlap_persistent", False) and loader._iterator is not None:
                 # A new epoch of persistent workers draws no base seed, so shuffling and dropout would draw others.
                 torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
@@ -136,10 +154,20 @@ class LoaderWorkers(Lever):
 
 def _most(context: Context, making_cpu: float | None) -> int:
     """Worker processes that the cores, or the quota of them, can keep busy: more where making a batch mostly waits."""
-    cores = max(1, context.environment.usable_cores // context.facts.world)
+    cores = max(1, _cores(context))
     if making_cpu is None or making_cpu > WAITS:
         return cores
     return math.ceil(cores / max(making_cpu, 1 / WAITING_WORKERS))
+
+
+def _cores(context: Context) -> int:
+    """Of each rank."""
+    return context.environment.usable_cores // context.facts.world
+
+
+def _scarce(context: Context, loader: "LoaderFacts") -> bool:
+    """Whether workers may take cores, or draw numbers, that count elsewhere."""
+    return not context.cuda or bool(loader.draws) or _cores(context) < ROOMY
 
 
 def workers_in_use(context: Context) -> int:
@@ -157,15 +185,38 @@ def _needed(context: Context) -> int:
     return math.ceil(1.3 * max(1, workers_in_use(context)) * data / rest) + 1
 
 
+def _otherwise(context: Context, loader: "LoaderFacts") -> list[Settings]:
+    """As many workers as there are, with another number of batches ahead, and pinned the other way."""
+    now: Settings = {
+        "workers": workers_in_use(context),
+        "prefetch": min(MOST_PREFETCH, loader.prefetch or 2),
+        "pin_memory": loader.pin_memory,
+        "persistent": True,
+        **context.for_inference,
+        **context.active.get(LEVER.name, {}),
+    }
+    if not now["workers"] or context.share_of("data") < SHORT:
+        return []
+    prefetch = 2 * now["prefetch"]
+    if prefetch > min(MOST_PREFETCH, _fitting(now["workers"], loader.batch_bytes)):
+        prefetch = now["prefetch"] // 2
+    ahead = [{**now, "prefetch": prefetch}] if prefetch else []
+    pinned = [{**now, "pin_memory": not now["pin_memory"]}] if context.cuda else []
+    return pinned + ahead if loader.batch_bytes < SMALL or not now["pin_memory"] else ahead + pinned
+
+
 def _nothing() -> None:
     """In place of a check."""
 
 
 def _prefetch(workers: int, batch_bytes: int) -> int:
     """Batches in flight for each worker: 4, fewer where they would take more than BATCHES_IN_FLIGHT_GIB in all."""
-    if not batch_bytes:
-        return 2
-    return max(1, min(4, int(BATCHES_IN_FLIGHT_GIB * 2**30 / (batch_bytes * workers))))
+    return max(1, min(4, _fitting(workers, batch_bytes))) if batch_bytes else 2
+
+
+def _fitting(workers: int, batch_bytes: int) -> int:
+    """Batches for each worker that take BATCHES_IN_FLIGHT_GIB in all."""
+    return int(BATCHES_IN_FLIGHT_GIB * 2**30 / max(1, batch_bytes * workers))
 
 
 LEVER = LoaderWorkers()

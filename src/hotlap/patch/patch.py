@@ -131,6 +131,17 @@ def _patched(
     done = {item.lever for item in written}
     inside = tuple(lever for lever in levers if lever.name in done)
     variables = variables_of(inside)
+    files, whole = changes_between(before, after)
+    record = Patch(
+        recipe=str(recipe_path), command=command, cwd=str(cwd), written=tuple(written), not_written=tuple(refused),
+        variables=variables, launch=launch_line(command, variables), files=files, skipped=before.skipped,
+        looked_at=tuple(source.shown for source in before.sources.values()), diff=whole.decode("utf-8", "replace"),
+    )  # fmt: skip
+    return Patched(record, before, after, whole, inside, facts)
+
+
+def changes_between(before: Project, after: Project) -> tuple[tuple[PatchedFile, ...], bytes]:
+    """The files that a patch changes, and their diff."""
     files, whole = [], b""
     for path, source in after.sources.items():
         old = before.sources[path]
@@ -141,12 +152,7 @@ def _patched(
                 file=source.shown, before=old.digest, after=source.digest, added=added, removed=removed
             ))  # fmt: skip
             whole += text
-    record = Patch(
-        recipe=str(recipe_path), command=command, cwd=str(cwd), written=tuple(written), not_written=tuple(refused),
-        variables=variables, launch=launch_line(command, variables), files=tuple(files), skipped=before.skipped,
-        looked_at=tuple(source.shown for source in before.sources.values()), diff=whole.decode("utf-8", "replace"),
-    )  # fmt: skip
-    return Patched(record, before, after, whole, inside, facts)
+    return tuple(files), whole
 
 
 def launch_line(command: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:

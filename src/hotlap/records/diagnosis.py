@@ -10,6 +10,8 @@ Clock = Literal["host", "device"]
 Bound = Literal["input", "h2d", "launch", "sync", "compute", "bandwidth", "memory", "communication", "unknown"]
 ONE_PACE: Final = "one pace"
 """Begins what `unknown` says of steps that one number does not stand for."""
+WAITS: Final = "the host waits for the device: "
+"""Begins the title of a finding of such a wait; what makes the host wait follows."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,27 @@ class NotWritten(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding of a run, and what becomes of its line. finding: its title; share, cost_ms: as the diagnosis has them;
+    at: its line, null where none is known.
+
+    written: what the patched line does, "" where it is left as it is; notes: what is different then; review: whether
+    that is right only the user can judge. why, look_at: of a line that is left, as in `NotWritten`; instead: what to do
+    by hand.
+    """
+
+    finding: str
+    share: float
+    cost_ms: float | None = None
+    at: Line | None = None
+    written: str = ""
+    notes: tuple[str, ...] = ()
+    review: bool = False
+    why: str = ""
+    look_at: tuple[Line, ...] = ()
+    instead: str = ""
+
+
 class PatchedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that the patch changes. before, after: SHA-256 of its bytes."""
 
@@ -69,14 +90,17 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """`patch.json`. variables: to set in the environment at launch; launch: the command with them. diff: unified, as
-    text (bytes that are no UTF-8 are replaced; the file written by `--diff` has them). skipped: files that could not be
-    read. applied: the user's files were written."""
+    """`patch.json`. Of a recipe, or (`run` is its folder, `recipe` "") of a run's findings. variables: to set in the
+    environment at launch; launch: the command with them. diff: unified, as text (bytes that are no UTF-8 are replaced;
+    the file written by `--diff` has them). skipped: files that could not be read. applied: the user's files were
+    written."""
 
     version: int = 1
     recipe: str
+    run: str = ""
     command: tuple[str, ...]
     cwd: str
+    findings: tuple[Rewrite, ...] = ()
     written: tuple[Written, ...] = ()
     not_written: tuple[NotWritten, ...] = ()
     variables: dict[str, str] = {}

@@ -141,13 +141,34 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever without which the command runs out of memory, for which reason its cost in time can't be measured."""
+    """A lever without which the command runs out of memory."""
 
     lever: str
     settings: dict[str, Any]
     risk: Risk
     meaning: str
     source: str = ""
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """What levers that made a command fit do to it where it fits without them: both with batches of one part of as many
+    samples (parts 2: half), in ABBA pairs of fresh processes.
+
+    time_ratio: how many times as long a sample takes with the levers (above 1 they cost time), with its interval;
+    before_ms, after_ms: geometric means of a step of such a batch, without and with them; memory_before_bytes,
+    memory_after_bytes: median peaks.
+    """
+
+    parts: int
+    levers: tuple[Lever, ...]
+    time_ratio: float
+    interval: Interval
+    pairs: int
+    before_ms: float
+    after_ms: float
+    memory_before_bytes: float | None = None
+    memory_after_bytes: float | None = None
+    parity: Parity
 
 
 class Tune(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,10 +179,11 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
 
     objective: what was made smaller. memory_before_bytes, memory_after_bytes: medians over the pairs. price: dollars an
     hour; cost_before, cost_after: dollars for a million rows (or steps, by cost_unit). fitted: the command alone runs
-    out of memory; these levers are in every run, and the baseline is the command with them. reused: what of an earlier
-    tune of the same command, code and machine, or of the baseline, was not measured anew. compile_cache: at the start,
-    if a lever that compiles was tried; warm only says that something had been compiled on this machine before.
-    baseline, tuned: diagnoses of one run each; where there are pairs, of those nearest before_ms and after_ms.
+    out of memory; these levers are in every run, and the baseline is the command with them. reference: what these do to
+    a smaller batch; no_reference: why that is not known. reused: what of an earlier tune of the same command, code and
+    machine, or of the baseline, was not measured anew. compile_cache: at the start, if a lever that compiles was tried;
+    warm only says that something had been compiled on this machine before. baseline, tuned: diagnoses of one run each;
+    where there are pairs, of those nearest before_ms and after_ms.
     unproved: what each pair showed, where the budget ended before they proved it; resuming goes on with more of them.
     """
 
@@ -195,6 +217,8 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     cost_after: float | None = None
     cost_unit: str = "rows"
     fitted: tuple[Fitted, ...] = ()
+    reference: Reference | None = None
+    no_reference: str = ""
     reused: tuple[str, ...] = ()
     compile_cache: Literal["cold", "warm"] | None = None
     unproved: tuple[float, ...] = ()

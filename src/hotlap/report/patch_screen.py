@@ -9,14 +9,16 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ..records.durations import ms
-from ..records.patch import Line, NotWritten, Patch, Verification, Written
-from .console import CommandLine, Screen, columns, labelled, number, plain, ratio
+from ..records.patch import Line, NotWritten, Patch, Rewrite, Verification, Written
+from .console import CommandLine, Screen, columns, labelled, number, percent, plain, ratio
 
 
 def patch_screen(patch: Patch, diff: Path | None) -> RenderableType:
     """The result of a patch: what stands in the source now, what does not and where to look, how to start it."""
+    left = patch.not_written or not all(item.written for item in patch.findings)
     return Screen(
-        plain(_headline(patch), "bold green" if not patch.not_written else "bold yellow"),
+        plain(_headline(patch), "bold yellow" if left else "bold green"),
+        *_findings(patch.findings),
         *_written(patch.written),
         *_not_written(patch.not_written),
         *_verification(patch.verification),
@@ -25,12 +27,41 @@ def patch_screen(patch: Patch, diff: Path | None) -> RenderableType:
 
 
 def _headline(patch: Patch) -> str:
+    files = ", ".join(f"{file.file} (+{file.added} −{file.removed})" for file in patch.files) or "nothing to change"
+    done = "applied" if patch.applied else "written as a diff"
+    if patch.run:
+        return _of_run(patch, f"{done}: {files}")
     levers = number(len(patch.written) + len(patch.not_written), "lever")
     if not patch.written:
         return f"none of {levers} can be written into the source"
-    files = ", ".join(f"{file.file} (+{file.added} −{file.removed})" for file in patch.files) or "nothing to change"
-    done = "applied" if patch.applied else "written as a diff"
     return f"{len(patch.written)} of {levers} {done}: {files}"
+
+
+def _of_run(patch: Patch, done: str) -> str:
+    waits, rewritten = number(len(patch.findings), "wait"), sum(bool(item.written) for item in patch.findings)
+    if not patch.findings:
+        return f"no finding of {patch.run} is a wait for the device; hotlap run --profile looks for them, on CUDA"
+    return f"{rewritten} of {waits} {done}" if rewritten else f"none of {waits} can be rewritten"
+
+
+def _findings(findings: Iterable[Rewrite]) -> Iterator[RenderableType]:
+    for item in findings:
+        where = f"{item.at.file}:{item.at.line}: {item.at.text}" if item.at is not None else item.finding
+        yield Text("  ").append_text(plain(f"{percent(item.share)}  {where}"))
+        if item.written:
+            state = "a change to review: " if item.review else ""
+            yield Text("    ").append_text(plain(f"{state}{item.written}", "yellow" if item.review else "green"))
+            yield from (Text("    ").append_text(plain(note, "dim")) for note in item.notes)
+        else:
+            yield from _left(item.why, item.look_at, item.instead)
+
+
+def _left(why: str, look_at: Iterable[Line], by_hand: str) -> Iterator[RenderableType]:
+    yield Text("    ").append_text(plain(f"not written: {why}", "yellow"))
+    for line in look_at:
+        yield Text("    ").append_text(plain(f"{line.file}:{line.line}: {line.text}"))
+    if by_hand:
+        yield Text("    ").append_text(plain(f"by hand: {by_hand}", "dim"))
 
 
 def _written(written: Iterable[Written]) -> Iterator[RenderableType]:
@@ -74,6 +105,8 @@ def _verification(found: Verification | None) -> Iterator[RenderableType]:
 
 def _end(patch: Patch, diff: Path | None) -> Iterator[RenderableType]:
     rows: list[tuple[str, RenderableType]] = [("skipped", plain(text)) for text in patch.skipped]
+    if patch.run and patch.files:
+        rows.append(("in", plain(patch.cwd)))
     if patch.launch:
         rows.append(("start", CommandLine(patch.launch)))
     if diff is not None:

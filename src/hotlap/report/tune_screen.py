@@ -16,7 +16,7 @@ from ..records.diagnosis import ONE_PACE, Diagnosis
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases
-from ..records.tune import Fitted, Kept, OutputError, Parity, Tune
+from ..records.tune import Kept, OutputError, Parity, Reference, Tune
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, number, plain, ratio
 from .run_screen import bound_text, place_text
 
@@ -36,7 +36,7 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
         *_warnings(tune),
         Text(),
         before_and_after(tune.baseline, tune.tuned),
-        *_fitted(tune.fitted),
+        *_fitted(tune),
         *_kept(tune.kept),
         *_dropped(tune),
         Text(),
@@ -105,12 +105,12 @@ def _not_finished(tune: Tune) -> str:
     return f"not finished, {tune.why_incomplete or 'the reason is unknown'}"
 
 
-def _interval(tune: Tune) -> str:
-    """What the speed-up rests on."""
-    pairs = number(tune.pairs, "ABBA pair")
-    if tune.interval is None:
+def _interval(measured: Tune | Reference) -> str:
+    """What a ratio rests on."""
+    pairs = number(measured.pairs, "ABBA pair")
+    if measured.interval is None:
         return f"no interval, {pairs}"
-    return f"95% interval {tune.interval.low:.2f}–{tune.interval.high:.2f}, {pairs}"
+    return f"95% interval {measured.interval.low:.2f}–{measured.interval.high:.2f}, {pairs}"
 
 
 def _bounds(tune: Tune) -> Iterator[str]:
@@ -177,17 +177,40 @@ def _cells(value: float | None, scale: float, style: str) -> tuple[RenderableTyp
     return Text(ms(value)), ShareBar(value / scale if scale > 0 else 0.0, style=style)
 
 
-def _fitted(fitted: tuple[Fitted, ...]) -> Iterator[RenderableType]:
-    """The levers without which there is nothing to compare."""
-    if not fitted:
+def _fitted(tune: Tune) -> Iterator[RenderableType]:
+    """The levers without which the command does not run, and what they cost where it does."""
+    if not tune.fitted:
         return
     table = columns("needed to fit", "risk", "what it does", wide=("what it does",))
-    for lever in fitted:
+    for lever in tune.fitted:
         name = plain(lever.lever, "green").append_text(plain(settings_text(lever.settings), "dim"))
         table.add_row(name, Text(lever.risk), plain(lever.meaning))
     yield Text()
     yield table
-    yield plain("their parity and cost can't be measured: the command does not run without them", "dim")
+    yield plain(beside_what(tune), "dim")
+    if tune.reference is not None:
+        style = "" if tune.reference.parity.ok else "bold red"
+        yield labelled([(name, Parts(parts, style)) for name, parts in reference_parts(tune.reference)])
+
+
+def beside_what(tune: Tune) -> str:
+    """With what the levers that make a command fit were compared, or why with nothing."""
+    told = tune.reference
+    if told is None:
+        why = f": {tune.no_reference}" if tune.no_reference else ""
+        return f"their parity and cost were not measured, since the command does not run without them{why}"
+    names = " + ".join(lever.name for lever in told.levers)
+    return f"{names} beside the command alone, both with 1/{told.parts} of the batch, where that runs too"
+
+
+def reference_parts(told: Reference) -> Iterator[tuple[str, list[str]]]:
+    """What levers cost a command that needs them to fit: parts by label."""
+    none = "no difference shown: " if told.interval.low <= 1 <= told.interval.high else ""
+    takes = f"{none}a sample takes {ratio(told.time_ratio)} of the time ({_interval(told)})"
+    yield "time", [takes, f"{ms(told.before_ms)} → {ms(told.after_ms)} a step"]
+    if told.memory_before_bytes and told.memory_after_bytes:
+        yield "peak", [f"{size(told.memory_before_bytes)} → {size(told.memory_after_bytes)}"]
+    yield "parity", [*parity_parts(told.parity), told.parity.why]
 
 
 def _kept(kept: tuple[Kept, ...]) -> Iterator[RenderableType]:

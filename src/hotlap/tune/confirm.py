@@ -24,13 +24,10 @@ from .candidates import LEAST_GAIN
 from .objective import costs, peak_bytes, typical_bytes
 from .pairs import all_gain, earlier_pairs
 from .state import State
-from .statistics import abba, half_width, ratio_interval
+from .statistics import abba, narrow, ratio_interval
 from .trials import Special, names
 
 MOST_PAIRS: Final = 8
-
-NARROW: Final = (0.03, 0.1)
-"""Confirmation ends early where the interval's half-width is below 3%, or below a tenth of the gain's logarithm."""
 PATIENCE: Final = 3.0
 """A run of the confirmation may take so many times what such a run took before, budget or not."""
 OVER: Final = 0.05
@@ -233,11 +230,8 @@ class Confirmation:
         return self.state.trials.diagnosis(nearest)
 
     def _narrow(self) -> bool:
-        """Whether another pair would tell the user nothing: by the width, whatever the direction of the change."""
         speedup, interval = self.state.found.speedup, self.state.found.interval
-        if speedup is None or interval is None:
-            return False
-        return half_width(interval) < max(NARROW[0], NARROW[1] * abs(math.log(speedup)))
+        return speedup is not None and interval is not None and narrow(speedup, interval)
 
     def _break_even(self, saved_ms: float) -> int | None:
         """Steps after which the recipe's first start, with what was not compiled yet, has paid for itself."""

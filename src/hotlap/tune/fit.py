@@ -1,7 +1,7 @@
 """A command that runs out of memory by itself: levers that save memory, cheapest first, until it runs.
 
-The bare command can then be compared with nothing. So the levers' own risk is all that is known of their parity, and
-what they cost a step can't be measured; both are said. All else is measured against the command with them.
+What they cost, and whether learning is unchanged, is measured where the bare command runs too (`reference`). All else
+is measured against the command with them.
 """
 
 from hotlap.levers._base import Context, Lever
@@ -14,7 +14,9 @@ from hotlap.records.tune import Fitted, Trial
 
 from .candidates import clashing
 from .objective import cheapness, saves_memory
+from .reference import NO_TIME, SHARE, SmallerRuns
 from .state import State, use_text
+from .trials import is_trial
 
 UNKNOWN_STEP = Diagnosis(
     mode="train", bound="memory", step_ms=0.0, spread=Spread(p10=0.0, p50=0.0, p90=0.0), phases=Phases()
@@ -25,14 +27,27 @@ def fit(state: State, failed: Trial) -> Trial:
     """Make the command run, and return its first trial that does. Raises CommandFailed where nothing makes it run."""
     facts = facts_of(state, failed)
     state.say(f"memory  the command alone runs out of memory: {failed.why[:160]}")
-    context = Context(UNKNOWN_STEP, facts, state.trials.plan.environment, {}) if facts else None
+    if facts is None:
+        raise _hopeless(state, failed, [])
+    context = Context(UNKNOWN_STEP, facts, state.trials.plan.environment, {})
+    smaller = SmallerRuns(state, context)
+    while True:
+        uses, trial = _fitting(state, failed, context, smaller)
+        if smaller.hold(uses):
+            state.proof.given = tuple(uses)
+            return trial
+
+
+def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns) -> tuple[list[records.Lever], Trial]:
+    """Levers with which it fits, of those that are not refused, and the trial. Raises CommandFailed."""
     uses: list[records.Lever] = []
-    if context is None:
-        raise _hopeless(state, failed, uses)
-    for lever in _cheapest_first(state, context):
+    for lever in _cheapest_first(state):
         active = {use.name: use.settings for use in uses}
         supposed = Context(UNKNOWN_STEP, context.facts, context.environment, active)
         if clashing(state.levers, lever, active) or not lever.applies(supposed).yes:
+            continue
+        if lever.risk == "numeric" and smaller.why:
+            state.drop(lever.name, f"its parity can't be proved: {smaller.why}")
             continue
         before = uses
         for settings in lever.variants(supposed):
@@ -50,9 +65,11 @@ def fit(state: State, failed: Trial) -> Trial:
 def _hopeless(state: State, failed: Trial, uses: list[records.Lever]) -> CommandFailed:
     with_them = ", ".join(use_text(use) for use in uses)
     tried = f", also with {with_them}" if uses else ", and no lever that saves memory can be used"
+    refused = "".join(f"; {one.lever} is not used: {one.why}" for one in state.found.dropped.values())
     output = state.trials.plan.folder / failed.folder / "output.txt"
     return CommandFailed(
-        f"the command itself fails, without any lever: {failed.why}. It runs out of memory{tried} (see {output})"
+        f"the command itself fails, without any lever: {failed.why}. It runs out of memory{tried}{refused} "
+        f"(see {output})"
     )
 
 
@@ -70,13 +87,14 @@ def facts_of(state: State, failed: Trial) -> Facts | None:
     return None
 
 
-def _cheapest_first(state: State, context: Context) -> list[Lever]:
+def _cheapest_first(state: State) -> list[Lever]:
     """Levers that save memory and may be used."""
     asked = state.asked
     allowed = [
         lever
         for lever in state.levers.values()
         if saves_memory(lever)
+        and lever.name not in state.refused
         and lever.name not in asked.without
         and (not asked.only or lever.name in asked.only)
         and (lever.risk != "semantic" or asked.semantic)
@@ -85,10 +103,14 @@ def _cheapest_first(state: State, context: Context) -> list[Lever]:
 
 
 def _tried(state: State, uses: list[records.Lever]) -> Trial:
-    if state.budget.left() < state.budget.seconds / 2:
+    """A trial of them, made once."""
+    known = next((trial for trial in state.trials.done if is_trial(trial, "fit", uses)), None)
+    if known is not None:
+        return known
+    if _late(state):
         raise CommandFailed(
             f"the command runs out of memory, also with {', '.join(use_text(use) for use in uses[:-1]) or 'no lever'}, "
-            "and half of the budget is used up; a larger --budget may find more"
+            f"and {NO_TIME}; a larger --budget may find more"
         )
     trial = state.run("fit", uses)
     outcome = state.shown(trial) if trial.outcome == "measured" else trial.outcome
@@ -96,17 +118,23 @@ def _tried(state: State, uses: list[records.Lever]) -> Trial:
     return trial
 
 
-def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> Trial:
+def _late(state: State) -> bool:
+    """Whether its share of the budget is used up."""
+    return state.budget.left() < SHARE * state.budget.seconds
+
+
+def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> tuple[list[records.Lever], Trial]:
     """Takes out again what is not needed beside the last one, which made it fit, from the dearest."""
     state.budget.baseline_took(trial.wall_s, trial.warmup_s)
     for use in list(reversed(uses))[1:]:
+        if _late(state):
+            break
         rest = [other for other in uses if other.name != use.name]
         without = _tried(state, rest)
         if without.outcome == "measured":
             state.say(f"fit  {use.name} is not needed")
             uses, trial = rest, without
-    state.proof.given = tuple(uses)
-    return trial
+    return uses, trial
 
 
 def fitted(state: State) -> list[Fitted]:

@@ -29,6 +29,7 @@ from .evidence import gaps
 from .fit import fit, fitted
 from .group import in_parts, try_together
 from .pairs import left_unproved
+from .reference import NO_TIME
 from .remember import Remembered
 from .state import Asked, Found, Incumbent, State, by_text, use_text, value_text
 from .trials import Special, Trials, names, same_levers
@@ -73,6 +74,8 @@ class Search:
         if state.found.kept:
             self.prove()
         state.found.fitted = fitted(state)
+        if state.found.no_reference == NO_TIME:
+            self._note("no time was left to measure what the levers cost that make it fit")
         return state.found
 
     def go_on(self) -> None:

@@ -14,7 +14,7 @@ from hotlap.records.durations import ms, three
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_facts
 from hotlap.records.run import Facts
-from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Parity, Trial
+from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Parity, Reference, Trial
 
 from .budget import Budget, BudgetSpent
 from .objective import Objective, peak_bytes
@@ -77,6 +77,8 @@ class Found:
     costs: dict[str, Any] = field(default_factory=dict)
     unproved: tuple[float, ...] = ()
     fitted: list[Fitted] = field(default_factory=list)
+    reference: Reference | None = None
+    no_reference: str = ""
     reused: list[str] = field(default_factory=list)
 
     def forget_confirmation(self) -> None:

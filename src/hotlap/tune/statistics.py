@@ -3,8 +3,12 @@
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
+from typing import Final
 
 from hotlap.records.tune import Interval
+
+NARROW: Final = (0.03, 0.1)
+"""An interval is narrow where its half-width is below 3%, or below a tenth of the ratio's logarithm."""
 
 
 def ratio_interval(before: Sequence[float], after: Sequence[float]) -> tuple[float, Interval]:
@@ -26,6 +30,11 @@ def ratio_interval(before: Sequence[float], after: Sequence[float]) -> tuple[flo
 def half_width(interval: Interval) -> float:
     """Half the width of an interval of a ratio, as a fraction."""
     return math.sqrt(interval.high / interval.low) - 1
+
+
+def narrow(ratio: float, interval: Interval) -> bool:
+    """Whether another pair would tell the user nothing: by the width, whatever the direction of the change."""
+    return half_width(interval) < max(NARROW[0], NARROW[1] * abs(math.log(ratio)))
 
 
 def abba(pairs: int) -> str:

@@ -157,6 +157,8 @@ def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why:
         memory_after_bytes=after,
         price=request.price,
         fitted=tuple(found.fitted),
+        reference=found.reference,
+        no_reference=found.no_reference,
         reused=tuple(found.reused),
         unproved=tuple(found.unproved),
         **found.costs,

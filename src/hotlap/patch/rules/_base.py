@@ -115,8 +115,8 @@ def assigned(places: Places, *last: str) -> list[tuple[Source, cst.Assign]]:
 
 
 def at_the_top(places: Places, text: str, source: Source | None = None, *imports: str) -> Outcome:
-    """A statement after the imports of a file (that which the command runs); `torch` in it is written as the file has
-    it. imports: modules below torch that it needs."""
+    """Statements, one a line, after the imports of a file (that which the command runs); `torch` in them is written as
+    the file has it. imports: modules below torch that they need."""
     source = source or places.project.main
     scope = places.names.of(source).scopes[source.tree]
     last = _last_import(source)
@@ -126,7 +126,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
     bound = scope.names.get("torch", [])
     if torch is None and any((binding.imported or "").partition(".")[0] != "torch" for binding in bound):
         return CannotWrite(f"`torch` is not the module torch in {source.shown}", (source.place(last),))
-    texts = [text.replace("torch.", f"{torch or 'torch'}.", 1)]
+    texts = [line.replace("torch.", f"{torch or 'torch'}.", 1) for line in text.splitlines()]
     if torch not in {None, "torch"} and imports:
         return CannotWrite(f"`torch` is imported under another name in {source.shown}", (source.place(last),))
     texts[:0] = [f"import {name}" for name in imports]

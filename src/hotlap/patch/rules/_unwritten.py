@@ -144,6 +144,11 @@ REASONS: dict[str, Unwritten] = {
         "it, give `is_causal` to the encoder or decoder",
         _encoders,
     ),
+    "cpu-affinity": Unwritten(
+        "which cores are near the GPU, and which threads share one, is of the machine and not of the source; the "
+        "loader's workers would have to be given all of them back",
+        _models,
+    ),
     "chunked-cumsum": Unwritten(
         "which scans are long enough is known by their shapes, which the lever looks at in each call; the rest has to "
         "stay with torch.cumsum",
@@ -161,7 +166,7 @@ REASONS: dict[str, Unwritten] = {
     ),
     "fewer-syncs": Unwritten(
         "whether a value was computed before the backward and not written to since is known when it is read, which the "
-        "lever looks at in each read",
+        "lever looks at in each read; of a profiled run's waits `hotlap patch RUN` rewrites the lines that it can",
         _reads,
     ),
     "flex-attention": Unwritten(

@@ -27,7 +27,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     why = _why_not(places, site)
     if why:
         return CannotWrite(why, (site.place,))
-    changed = _changed(site, settings)
+    changed = _changed(site, settings, places.cuda)
     if isinstance(changed, CannotWrite):
         return changed
     if changed.deep_equals(site.call):
@@ -56,11 +56,18 @@ def _name(arg: cst.Arg, position: int) -> str:
     return arg.keyword.value if arg.keyword is not None else f"#{position}"
 
 
-def _changed(site: Site, settings: Settings) -> cst.Call | CannotWrite:
-    """The call with the lever's arguments; those behind a `**` are overridden in place."""
+def _may_pin(call: cst.Call) -> bool:
+    """Whether a call gives `pin_memory`, or something that may hold it."""
+    names = ("pin_memory", f"#{POSITIONS['pin_memory']}")
+    return any(arg.star or _name(arg, at) in names for at, arg in enumerate(call.args))
+
+
+def _changed(site: Site, settings: Settings, cuda: bool) -> cst.Call | CannotWrite:
+    """The call with the lever's arguments; those behind a `**` are overridden in place. cuda: beside a GPU, so that not
+    to pin is a choice too."""
     wanted = {"num_workers": str(settings["workers"]), "prefetch_factor": str(settings["prefetch"])}
-    if settings["pin_memory"]:
-        wanted["pin_memory"] = "True"
+    if settings["pin_memory"] or (cuda and _may_pin(site.call)):
+        wanted["pin_memory"] = str(settings["pin_memory"])
     if settings["persistent"]:
         wanted["persistent_workers"] = "True"
     stars = [arg for arg in site.call.args if arg.star]
@@ -84,7 +91,7 @@ def _merged(site: Site, name: str, old: cst.BaseExpression, new: str) -> cst.Bas
     text = site.source.tree.code_for_node(old)
     value = constant(old)
     if name != "num_workers":
-        return old if value is True or text == new else expression(site.source, new)
+        return old if text == new else expression(site.source, new)
     if isinstance(value, int) and not isinstance(value, bool):
         return old if value >= int(new) else expression(site.source, new)
     if text.replace(" ", "").startswith(f"max({new},"):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ...records.page import Page
 from ...records.tune import Tune
-from ..tune_screen import settings_text
+from ..tune_screen import beside_what, reference_parts, settings_text
 from .text import objective
 
 TITLE: Final = "From the bare command to the recipe"
@@ -24,6 +24,8 @@ def data(page: Page) -> dict[str, Any] | None:
         "kept": [{"lever": one, "settings": settings_text(one.settings).strip()} for one in tune.kept],
         "most": max(ratios, default=1.0),
         "fitted": tune.fitted,
+        "beside": beside_what(tune),
+        "reference": list(reference_parts(tune.reference)) if tune.reference else [],
         "dropped": sorted(tune.dropped, key=lambda one: one.ratio is None),
         "trials": len(tune.trials),
         "tune": tune,

@@ -1,6 +1,6 @@
 """Lines at which the host waits for the device, and the device then for the host."""
 
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import WAITS, Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace, Sync
 
@@ -34,7 +34,7 @@ def _finding(answers: RankTrace, sync: Sync) -> Finding:
         bound="sync",
         share=share(answers, cost),
         cost_ms=cost,
-        title=f"the host waits for the device: {sync.cause}",
+        title=f"{WAITS}{sync.cause}",
         where=sync.where,
         evidence=f"{count:.3g} a step in {sync.call}{f' under {sync.op}' if sync.op else ''}; the host waits "
         f"{ms(sync.host_ns / answers.window.count / 1e6)} a step, the device then stands still for "

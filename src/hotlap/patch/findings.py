@@ -1,0 +1,158 @@
+"""A patch for a run's findings: the lines at which the host waits for the device, each as one of `waits/` has it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import libcst as cst
+import msgspec
+
+from hotlap.diagnose.patchable import by_hand
+from hotlap.diagnose.verdict import verdict
+from hotlap.records.diagnosis import WAITS, Finding, Place
+from hotlap.records.files import rank_folders, read_diagnosis, read_facts, read_run
+from hotlap.records.patch import Line, Patch, Rewrite
+from hotlap.records.run import Run
+
+from .check import check
+from .edits import Replacement, replace
+from .patch import Patched, changes_between
+from .places import CannotWrite, Places
+from .project import Project, read_project
+from .rules._base import Touched
+from .source import LONGEST_LINE, Source, Unreadable
+from .waits import REWRITES
+from .waits._base import Change, Wait
+
+CHANGED: Final = "the file was changed after the run: see that this is still the line that waited"
+MOVED: Final = "the line is not in `{}` now; run and profile the command again"
+DECIDES: Final = "what the script does next depends on the value"
+RETURNED: Final = "the value is returned, and who takes it may want a number"
+CALLED: Final = "what is called here may do more than show the value"
+ELSE: Final = "no other form of this line is known that surely computes the same"
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of a run, not a recipe or the folder of a tune."""
+    return (path / "run.json").is_file()
+
+
+def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
+    """Rewrite the lines of a run's findings of waits in memory; no file is changed.
+
+    command: the user's, or nothing to take the run's own. Raises UsageError where no file of the user's is found,
+    NothingMeasured, RecordError.
+    """
+    run = read_run(folder)
+    words = tuple(command) or run.command
+    before = read_project(words, Path(run.cwd) if Path(run.cwd).is_dir() else cwd)
+    facts = next(map(read_facts, rank_folders(folder)), None)
+    work = _Work(Places(before, facts, cuda=True), run)
+    diagnosis = read_diagnosis(folder) if (folder / "diagnosis.json").is_file() else verdict(folder)
+    found = [work.rewrite(finding) for finding in diagnosis.findings if work.is_wait(finding)]
+    after = work.patched()
+    check(before, after, work.touched)
+    files, diff = changes_between(before, after)
+    record = Patch(
+        recipe="", run=str(folder), command=words, cwd=str(before.cwd), findings=tuple(found), files=files,
+        looked_at=tuple(source.shown for source in before.sources.values()), skipped=before.skipped,
+        diff=diff.decode("utf-8", "replace"),
+    )  # fmt: skip
+    return Patched(record, before, after, diff, (), facts)
+
+
+@dataclass
+class _Work:
+    """What is changed so far: nodes by file, and the functions that they are in."""
+
+    places: Places
+    run: Run
+    changes: dict[Path, dict[cst.CSTNode, Replacement]] = field(default_factory=dict)
+    touched: set[Touched] = field(default_factory=set)
+
+    def is_wait(self, finding: Finding) -> bool:
+        """Whether a finding is of a wait, or of memory that a line of the user's gives back to the driver."""
+        return finding.title.startswith(WAITS) or "empty_cache(" in self._at(finding.where).text
+
+    def rewrite(self, finding: Finding) -> Rewrite:
+        """A finding's line, rewritten or left as it is."""
+        place, source = finding.where, self._source(finding.where)
+        about = Rewrite(
+            finding=finding.title, share=finding.share, cost_ms=finding.cost_ms,
+            at=self._at(place) if place is not None and place.line is not None else None,
+        )  # fmt: skip
+        outcome = self._outcome(finding, source)
+        if isinstance(outcome, CannotWrite):
+            return msgspec.structs.replace(about, why=outcome.why, look_at=outcome.lines, instead=by_hand(finding))
+        stale = source is not None and 0 < self.run.started < source.path.stat().st_mtime
+        notes = (*outcome.notes, *((CHANGED,) if stale else ()))
+        return msgspec.structs.replace(about, written=outcome.written, notes=notes, review=outcome.review)
+
+    def patched(self) -> Project:
+        """The project with all changes made."""
+        sources = self.places.project.sources
+        return self.places.project.with_sources(*(replace(sources[path], made) for path, made in self.changes.items()))
+
+    def _outcome(self, finding: Finding, source: Source | None) -> Change | CannotWrite:
+        place = finding.where
+        if place is None or place.line is None:
+            return CannotWrite("the run does not know the line; profile it with hotlap run --profile")
+        if source is None:
+            return CannotWrite("the file is none of yours that this command runs or imports from its folder")
+        node = next(_around(source, place.line), None)
+        scope = self.places.names.scope(source, node or source.tree)
+        if place.function is not None and _plain(place.function) != scope.qualname:
+            return CannotWrite(MOVED.format(place.function))
+        if not isinstance(node, cst.SimpleStatementLine):
+            return CannotWrite(DECIDES if isinstance(node, cst.If | cst.While) else ELSE)
+        wait = Wait(self.places, source, scope, node, finding.title.removeprefix(WAITS))
+        outcome = next((found for rewrite in REWRITES if (found := rewrite(wait)) is not None), None)
+        if not isinstance(outcome, Change):
+            return outcome or CannotWrite(_otherwise(wait.statement))
+        try:
+            replace(source, outcome.changes)
+        except Unreadable as error:
+            return CannotWrite(f"what it would write is no Python: {error}")
+        self.changes.setdefault(source.path, {}).update(outcome.changes)
+        self.touched.add(Touched(source.path, scope.qualname))
+        return outcome
+
+    def _source(self, place: Place | None) -> Source | None:
+        """The file of a place, where it was read."""
+        if place is None:
+            return None
+        file, cwd = Path(place.file), Path(self.run.cwd)
+        here = self.places.project.cwd / (file.relative_to(cwd) if file.is_relative_to(cwd) else file)
+        return self.places.project.sources.get(here.resolve())
+
+    def _at(self, place: Place | None) -> Line:
+        """A place with its text, as far as it is known."""
+        source, number = self._source(place), (place.line if place is not None else None) or 0
+        shown = source.shown if source is not None else place.file if place is not None else ""
+        lines = source.lines if source is not None else []
+        text = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        return Line(file=shown, line=number, text=text[:LONGEST_LINE])
+
+
+def _around(source: Source, line: int) -> Iterator[cst.CSTNode]:
+    """The simple statement that a line is part of, else the heads of blocks that begin in it."""
+    heads = []
+    for node in source.walk.parents:
+        if isinstance(node, cst.SimpleStatementLine) and source.line(node) <= line <= source.end(node).line:
+            yield node
+        elif isinstance(node, cst.BaseCompoundStatement) and source.line(node) <= line < source.line(node.body):
+            heads.append(node)
+    yield from reversed(heads)
+
+
+def _plain(function: str) -> str:
+    """A qualified name as `Scope.qualname` has it."""
+    return ".".join(part for part in function.split(".") if not part.startswith("<"))
+
+
+def _otherwise(statement: cst.BaseSmallStatement | None) -> str:
+    """Why a line is left that no rewrite knows."""
+    if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        return CALLED
+    return RETURNED if isinstance(statement, cst.Return) else DECIDES if isinstance(statement, cst.Assert) else ELSE

@@ -1,0 +1,191 @@
+"""Reads of a tensor's value on the host, and what is known of the value."""
+
+import re
+from typing import Final
+
+import libcst as cst
+
+from ..edits import Replacement
+from ..places import CannotWrite, calls_in
+from ..scopes import dotted
+from ..tensors import FUNCTIONAL, TENSOR_METHODS
+from ._base import Wait, assigned
+
+ITEM: Final = "`.item()`"
+CPU: Final = "`.cpu()` or `.to('cpu')`"
+LOSS: Final = re.compile(r"\.(\w+_loss|cross_entropy\w*)$")
+REAL: Final = frozenset(["mean", "float", "double", "norm", "std", "var"])
+"""Methods of a tensor that never give whole numbers."""
+EQUAL: Final = frozenset(["eq", "ne", "equal"])
+TENSORS: Final = TENSOR_METHODS | REAL | EQUAL | frozenset(
+    [
+        "round", "floor", "long", "int", "bool", "to", "cuda", "type", "view_as", "ge", "gt", "le", "lt", "square",
+        "isnan", "any", "all", "add", "sub", "mul", "div",
+    ]
+)  # fmt: skip
+"""Methods of a tensor, nearly all of which give a tensor and do not wait."""
+DEEPEST: Final = 4
+"""Assignments that are followed one behind the other."""
+
+
+def read_by(node: cst.BaseExpression, wait: Wait) -> cst.BaseExpression | None:
+    """What `x.item()` and `float(x)` read the value of; None of any other expression."""
+    if not isinstance(node, cst.Call):
+        return None
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value == "item":
+        return None if node.args else node.func.value
+    if dotted(node.func) != "float" or not wait.is_builtin("float") or len(node.args) != 1:
+        return None
+    (given,) = node.args
+    return None if given.star or given.keyword is not None or isinstance(given.value, cst.BaseString) else given.value
+
+
+def stays(read: cst.BaseExpression, wait: Wait) -> CannotWrite | None:
+    """Why it is not known that the line waits for the tensor that it reads the value of; None if it is."""
+    tensor = read_by(read, wait)
+    if tensor is None or not (wait.cause == ITEM or (wait.cause == CPU and _copies(tensor))):
+        return CannotWrite(f"it waits because of {wait.cause}, which would stay")
+    other = next((call for call in calls_in(tensor) if not _gives_tensor(call, wait)), None)
+    if other is not None:
+        return CannotWrite(f"what `{wait.source.tree.code_for_node(other.func)}` does and returns is not known")
+    made = [assigned(binding) for binding in wait.scope.names.get(dotted(bare(tensor)) or "", ())]
+    numbers = any(isinstance(value, cst.BaseNumber | cst.IfExp) for value in made)
+    return CannotWrite("it may read a number, which is no tensor") if numbers else None
+
+
+def _gives_tensor(call: cst.Call, wait: Wait) -> bool:
+    """Whether a call is one of torch's, of a module, or of the user's own, whose waits are found in their own lines."""
+    places, full = wait.places, wait.resolve(call.func)
+    if full.startswith("torch.") or places.tensors.is_loss(call, wait.scope):
+        return True
+    if places.names.definition(call.func, wait.scope) is not None:
+        return True
+    if not full and isinstance(call.func, cst.Attribute):
+        return call.func.attr.value in TENSORS
+    origins = places.names.origins(call.func, wait.scope)
+    return any(places.module_class(at) is not None for at in origins)
+
+
+def bare(node: cst.BaseExpression) -> cst.BaseExpression:
+    """A tensor without the `.cpu()`, `.detach()` and `.data` behind it."""
+    while True:
+        if isinstance(node, cst.Attribute) and node.attr.value == "data":
+            node = node.value
+        elif isinstance(node, cst.Call) and not node.args and _method(node) in {"cpu", "detach"}:
+            node = cst.ensure_type(node.func, cst.Attribute).value
+        else:
+            return node
+
+
+def _copies(node: cst.BaseExpression) -> bool:
+    """Whether one of what stands behind a tensor is `.cpu()`."""
+    inner = bare(node)
+    while node is not inner:
+        if isinstance(node, cst.Call) and _method(node) == "cpu":
+            return True
+        func = node.func if isinstance(node, cst.Call) else node
+        node = cst.ensure_type(func, cst.Attribute).value
+    return False
+
+
+def _method(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+
+
+def kept_as(*methods: str) -> Replacement:
+    """A read replaced by the tensor itself, behind which these methods are called."""
+
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        call = cst.ensure_type(node, cst.Call)
+        found = call.func.value if isinstance(call.func, cst.Attribute) else call.args[0].value
+        found = bare(found)
+        if not found.lpar and not isinstance(found, cst.Name | cst.Attribute | cst.Call | cst.Subscript):
+            found = found.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        for method in methods:
+            found = cst.Call(cst.Attribute(found, cst.Name(method)))
+        return found.with_changes(lpar=call.lpar, rpar=call.rpar)
+
+    return change
+
+
+def called(name: str) -> Replacement:
+    """An expression as the argument of a function of Python's."""
+
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(node, cst.BaseExpression)
+        return cst.Call(cst.Name(name), [cst.Arg(node)])
+
+    return change
+
+
+def value_of(method: bool) -> Replacement:
+    """A tensor as a number: by `.item()`, or by `float`."""
+    if not method:
+        return called("float")
+
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(node, cst.BaseExpression)
+        return cst.Call(cst.Attribute(node, cst.Name("item")))
+
+    return change
+
+
+def is_count(node: cst.BaseExpression, wait: Wait) -> bool:
+    """Whether a tensor surely holds a whole number: how many elements of a comparison are true."""
+    node = bare(node)
+    if not isinstance(node, cst.Call) or node.args or _method(node) != "sum":
+        return False
+    summed = cst.ensure_type(node.func, cst.Attribute).value
+    return isinstance(summed, cst.Comparison) or (isinstance(summed, cst.Call) and _method(summed) in EQUAL)
+
+
+def is_real(node: cst.BaseExpression, wait: Wait, depth: int = DEEPEST) -> bool:
+    """Whether a tensor surely holds no whole number: a loss, a mean, or something computed from one."""
+    node = bare(node)
+    name = dotted(node)
+    if depth == 0:
+        return False
+    if name is not None:
+        return _has_backward(name, wait) or _assigned_real(name, wait, depth)
+    if isinstance(node, cst.BinaryOperation):
+        sides = is_real(node.left, wait, depth - 1) or is_real(node.right, wait, depth - 1)
+        return sides or isinstance(node.operator, cst.Divide)
+    if isinstance(node, cst.UnaryOperation):
+        return is_real(node.expression, wait, depth - 1)
+    if not isinstance(node, cst.Call):
+        return False
+    full = wait.resolve(node.func)
+    if full:
+        return LOSS.search(full) is not None and FUNCTIONAL.fullmatch(full) is not None
+    return _method(node) in REAL or wait.places.tensors.is_loss(node, wait.scope)
+
+
+def _has_backward(name: str, wait: Wait) -> bool:
+    """Whether a backward of the same function starts at a variable; gradients are of real numbers only."""
+    sites = [site for site in wait.places.backwards if site.scope is wait.scope]
+    return any(_Mentions.of(site.call, name) for site in sites)
+
+
+def _assigned_real(name: str, wait: Wait, depth: int) -> bool:
+    values = [
+        binding.value if binding.whole and binding.index is None and binding.parameter is None else None
+        for binding in wait.scope.names.get(name, ())
+        if not isinstance(binding.statement, cst.AugAssign)
+    ]
+    return bool(values) and all(value is not None and is_real(value, wait, depth - 1) for value in values)
+
+
+class _Mentions(cst.CSTVisitor):
+    def __init__(self, name: str) -> None:
+        self.name, self.found = name, False
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        self.found = self.found or dotted(node) == self.name
+        return not self.found
+
+    @classmethod
+    def of(cls, node: cst.CSTNode, name: str) -> bool:
+        """Whether a variable is named in a node."""
+        looking = cls(name)
+        node.visit(looking)
+        return looking.found

@@ -1,0 +1,114 @@
+"""`total += loss.item()`: added up on the device, and read where the total is."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import libcst as cst
+
+from ..edits import Replacement, inside
+from ..places import CannotWrite
+from ..scopes import Binding
+from ._base import Change, Outcome, Wait, assigned
+from ._reads import called, is_count, is_real, kept_as, read_by, stays
+from ._variables import Variable, moved, variable
+
+ADDING: Final = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.DivideAssign)
+ARITHMETIC: Final = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
+FLOAT64: Final = "summed in float64, as Python does, so that the numbers stay the same"
+
+
+def change(wait: Wait) -> Outcome:
+    """Refuses totals that are kept in an object, set to what is no number, or read in every turn of the loop."""
+    target, value = _sum(wait.statement)
+    found = [leaf for leaf in _leaves(value) if read_by(leaf, wait) is not None] if value is not None else []
+    if target is None or not found:
+        return None
+    if not isinstance(target, cst.Name):
+        code = wait.source.tree.code_for_node(target)
+        return CannotWrite(f"`{code}` is kept in an object, and who reads it is not known")
+    if len(found) > 1:
+        return CannotWrite("several values are read in it; give each a line of its own")
+    total = variable(wait, target.value)
+    if isinstance(total, CannotWrite):
+        return total
+    return stays(found[0], wait) or _checked(wait, total, found[0])
+
+
+def _sum(small: cst.BaseSmallStatement | None) -> tuple[cst.BaseExpression | None, cst.BaseExpression | None]:
+    """What a statement adds to, and what it computes: of `total += x`, or of `total = 0.9 * total + x`."""
+    if isinstance(small, cst.AugAssign) and isinstance(small.operator, ADDING):
+        return small.target, small.value
+    if isinstance(small, cst.Assign) and len(small.targets) == 1:
+        target = small.targets[0].target
+        if any(leaf.deep_equals(target) for leaf in _leaves(small.value)):
+            return target, small.value
+    return None, None
+
+
+def _leaves(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """What an arithmetic expression is made of."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, ARITHMETIC):
+        yield from _leaves(node.left)
+        yield from _leaves(node.right)
+    elif isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        yield from _leaves(node.expression)
+    else:
+        yield node
+
+
+def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Outcome:
+    others = [binding for binding in total.bindings if not _adds(binding)]
+    kinds = {_number(binding) for binding in others}
+    if None in kinds or not others:
+        lines = wait.lines(binding.statement for binding in others if _number(binding) is None)
+        return CannotWrite(f"`{total.name}` is set to what is not known to be a number", lines)
+    tensor = read_by(read, wait)
+    assert tensor is not None and isinstance(read, cst.Call)
+    statement = wait.statement
+    plain = isinstance(statement, cst.AugAssign) and statement.value is read and len(total.bindings) - len(others) == 1
+    if kinds == {cst.Integer} and plain and isinstance(read.func, cst.Attribute) and is_count(tensor, wait):
+        return _written(wait, total, {read: kept_as()}, "int", ())
+    if kinds == {cst.Float} or not isinstance(read.func, cst.Attribute) or is_real(tensor, wait):
+        return _written(wait, total, {read: kept_as("detach", "double")}, "float", (FLOAT64,))
+    return CannotWrite(f"whether whole numbers are added to `{total.name}` is not known; begin it with 0.0 if not")
+
+
+def _adds(binding: Binding) -> bool:
+    return isinstance(binding.statement, cst.BaseSmallStatement) and _sum(binding.statement)[0] is not None
+
+
+def _number(binding: Binding) -> type[cst.CSTNode] | None:
+    """Integer or Float, where a statement sets the variable to such a literal."""
+    value = assigned(binding)
+    return type(value) if isinstance(value, cst.Integer | cst.Float) else None
+
+
+def _written(
+    wait: Wait, total: Variable, changes: dict[cst.CSTNode, Replacement], python: str, notes: tuple[str, ...]
+) -> Outcome:
+    if not wait.is_builtin(python):
+        return CannotWrite(f"`{python}` is not Python's own here")
+    sums = [binding.statement for binding in total.bindings if _adds(binding) and binding.value is not None]
+    reads = [node for node in total.reads if not any(inside(wait.source, one, node) for one in sums)]
+    changed = [one for one in total.bindings if isinstance(one.statement, cst.AugAssign)]
+    outside = [one.statement for one in changed if _inference(wait, one.statement) is not _inference(wait, wait.line)]
+    if outside:
+        return CannotWrite(
+            f"`{total.name}` is added up in inference mode and changed outside of it", wait.lines(outside)
+        )
+    there = moved(wait, total.name, {node: called(python) for node in reads})
+    if isinstance(there, CannotWrite):
+        return there
+    written = f"`{total.name}` adds up on the device; {there.written}"
+    return Change({**changes, **there.changes}, written, (*(notes if reads else ()), *there.notes))
+
+
+def _inference(wait: Wait, node: cst.CSTNode) -> cst.With | None:
+    """The `with torch.inference_mode()` around a node; what is made there can't be changed in place elsewhere."""
+    block = wait.source.around(node, cst.With)
+    while block is not None:
+        heads = [item.item.func if isinstance(item.item, cst.Call) else item.item for item in block.items]
+        if any(wait.resolve(head) == "torch.inference_mode" for head in heads):
+            return block
+        block = wait.source.around(block, cst.With)
+    return None
