@@ -124,3 +124,24 @@ def test_verifying_compares_the_recipe_with_the_patched_source(project: Path, mo
     assert found.same_speed is False
     assert [where for where, _, _ in made] == ["user's"] * 3 + ["copy"] * 2 + ["user's"] * 2 + ["copy"]  # ABBAAB
     assert [levers for _, _, levers in made] == [0, 0, 3, 0, 0, 3, 3, 0]
+    assert isinstance(hotlap("r.toml", "--budget", "5m").exception, UsageError)
+    assert isinstance(hotlap("r.toml", "--verify", "--budget", "soon").exception, UsageError)
+
+
+def test_verifying_runs_the_recipe_and_the_patched_source(project: Path) -> None:
+    """With nothing faked: fresh processes of the bare command, of the recipe, and of the patched copy."""
+    (project / "train.py").write_text(
+        SCRIPT.replace("for x, y in DataLoader(data", "for x, y in (pair for _ in range(200) for pair in DataLoader(data")
+        .replace("shuffle=True):", "shuffle=True)):")
+    )  # fmt: skip
+    recipe = RECIPE.replace('name = "loader-workers"', 'name = "gc-pauses"').replace(
+        "{workers = 1, prefetch = 2, pin_memory = false, persistent = true}", "{threshold = 50000}"
+    )
+    (project / "r.toml").write_text(recipe.replace("PYTHON", sys.executable))
+    assert hotlap("r.toml", "--verify", "--budget", "20s", "--out", "v").exit_code == 0
+    found = read_record(project / "v/patch.json", Patch)
+    assert found.verification is not None and found.verification.parity is not None, found.verification
+    assert found.verification.parity.ok and found.verification.parity.steps >= 20
+    assert found.verification.pairs >= 2 and found.verification.ratio is not None
+    made = [json.loads(line) for line in (project / "v/trials.jsonl").read_text().splitlines()]
+    assert {trial["purpose"] for trial in made} >= {"baseline", "recipe", "patched"}

@@ -1,5 +1,7 @@
 """What the commands share."""
 
+import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -7,10 +9,12 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
+from hotlap.records.errors import UsageError
 from hotlap.records.files import new_folder, to_json
 from hotlap.report.console import stderr_console
 
 RUNS = Path("hotlap-runs")
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def run_folder(out: Path | None, command: list[str], kind: str) -> Path:
@@ -28,6 +32,15 @@ def free_name(command: list[str], kind: str) -> Path:
     while (path := RUNS / (stem if not number else f"{stem}-{number}")).exists():
         number += 1
     return path
+
+
+def seconds(text: str) -> float:
+    """What a `--budget` says. Raises UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    found = float(match[1]) * UNITS[match[2]] if match else math.nan
+    if not 0 < found < math.inf:
+        raise UsageError(f"--budget {text!r} is not a time; write 90s, 10m or 1h")
+    return found
 
 
 def reading() -> Progress:

@@ -17,12 +17,12 @@ from hotlap.report.patch_screen import patch_screen
 from hotlap.report.progress import Progress
 from hotlap.tune.recipe import levers_of
 
-from ._common import free_name, print_json
+from ._common import free_name, print_json, seconds
 
 if TYPE_CHECKING:
     from hotlap.patch.patch import Patched
 
-BUDGET_S = 600.0
+BUDGET = "10m"
 
 
 class UpToCommand(TyperCommand):
@@ -58,6 +58,7 @@ def patch(
         bool, typer.Option("--force", help="With --apply: also files that git has not as they are.")
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Run the patched source against the recipe.")] = False,
+    budget: Annotated[str | None, typer.Option(help=f"Of --verify: 90s, 5m, 1h; default {BUDGET}.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print patch.json on one line of stdout.")] = False,
 ) -> int:
     """Write a recipe into the source, as a diff to review and apply; or rewrite the lines at which a run waited.
@@ -81,6 +82,9 @@ def patch(
 
     if force and not apply:
         raise UsageError("--force goes with --apply")
+    if budget is not None and not verify:
+        raise UsageError("--budget goes with --verify")
+    budget_s = seconds(budget or BUDGET)
     of_run = findings.is_run(recipe)
     if of_run and verify:
         raise UsageError("--verify measures a patched recipe; of a run, apply the diff and give both to `hotlap diff`")
@@ -88,7 +92,7 @@ def patch(
     record = patched.record
     folder = _folder(patched, out, verify)
     if verify and folder is not None:
-        record = _verified(patched, recipe, folder)
+        record = _verified(patched, recipe, folder, budget_s)
     if apply:
         patching.apply(patched, force)
         record = msgspec.structs.replace(record, applied=True)
@@ -116,13 +120,13 @@ def _folder(patched: "Patched", out: Path | None, verify: bool) -> Path | None:
     return folder
 
 
-def _verified(patched: "Patched", recipe: Path, folder: Path) -> Patch:
+def _verified(patched: "Patched", recipe: Path, folder: Path, budget_s: float) -> Patch:
     from hotlap.patch.verify import verify
 
     levers, _ = levers_of(recipe, environment(Path.cwd()))
-    with Progress(stderr_console(), BUDGET_S) as progress:
+    with Progress(stderr_console(), budget_s) as progress:
         progress.start(f"patch  {folder}")
-        result = verify(patched, levers, folder, progress, BUDGET_S)
+        result = verify(patched, levers, folder, progress, budget_s)
     return msgspec.structs.replace(patched.record, verification=result)
 
 

@@ -1,7 +1,5 @@
 """`hotlap tune`."""
 
-import math
-import re
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -18,10 +16,9 @@ from hotlap.tune.objective import SLOWDOWN, Kind
 from hotlap.tune.trials import STEPS
 from hotlap.tune.tune import TuneRequest
 
-from ._common import free_name, print_json
+from ._common import free_name, print_json, seconds
 
 BUDGET = "10m"
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def tune(
@@ -66,7 +63,7 @@ def tune(
         request = TuneRequest(
             command=tuple(command or ()),
             cwd=str(Path.cwd()),
-            budget_s=_seconds(budget or BUDGET),
+            budget_s=seconds(budget or BUDGET),
             steps=steps,
             only=_names(only),
             without=_names(without),
@@ -90,7 +87,7 @@ def _resumed(folder: Path, command: list[str], budget: str | None) -> TuneReques
         raise UsageError(f"--resume takes the command from {folder}; leave out {' '.join(command)[:80]!r}")
     request = tuning.read_request(folder)
     if budget is not None:
-        request = msgspec.structs.replace(request, budget_s=_seconds(budget))
+        request = msgspec.structs.replace(request, budget_s=seconds(budget))
     tuning.check(request)
     return request
 
@@ -101,14 +98,6 @@ def _begun(out: Path | None, request: TuneRequest) -> Path:
     folder = out or free_name(list(request.command), "tune")
     tuning.begin(folder, request)
     return folder
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    seconds = float(match[1]) * UNITS[match[2]] if match else math.nan
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"--budget {text!r} is not a time; write 90s, 10m or 1h")
-    return seconds
 
 
 def _kind(text: str) -> Kind:
