@@ -2,7 +2,7 @@
 
     python benchmarks/memory_levers.py --out benchmarks/results/memory-levers-h100.json      # some 10 minutes on a GPU
     python benchmarks/memory_levers.py --tiny --only checkpoint-blocks                       # on a CPU, to see it work
-    hotlap tune --budget 9m python benchmarks/memory_levers.py train --batch 256             # runs out of memory
+    hotlap tune python benchmarks/memory_levers.py train --batch 32 --gib 16                 # runs out of memory
 
 Fresh processes, the bare command first and last. Compilation starts from an empty cache, and then once more from what
 the first left there. Peaks are of torch's allocator. The losses of `exact` levers must be the bare command's.
@@ -40,14 +40,16 @@ CASES: dict[str, Levers] = {
 }
 
 
-def train(batch: int, tiny: bool) -> None:
-    """The script, as a user writes it."""
+def train(batch: int, tiny: bool, gib: float) -> None:
+    """The script, as a user writes it. gib: of the GPU's memory, all that it may use; 0 for no limit."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
     layers, width, length, words = (4, 64, 64, 128) if tiny else (12, 1024, 512, 32000)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if gib and device == "cuda":
+        torch.cuda.set_per_process_memory_fraction(gib * 2**30 / torch.cuda.get_device_properties(0).total_memory)
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -133,11 +135,12 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=["train"])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--gib", type=float, default=0, help="of the GPU's memory, all that `train` may use")
     parser.add_argument("--only", help="cases whose names begin so; bare is always among them")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.what == "train":
-        train(args.batch, args.tiny)
+        train(args.batch, args.tiny, args.gib)
         return
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as cache:
