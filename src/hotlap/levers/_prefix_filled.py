@@ -97,7 +97,8 @@ class Recorded:
         with torch.inference_mode(False):
             self._tokens = tokens.clone()
         self._filling, self.length, self.takes = filling, filling.length, filling.makes
-        self._uses = 0
+        self._times = 0
+        self._uses: Any = None
         self._args, self._kwargs = put((args, kwargs), iter([self._tokens]))
         self.tensors: list[Any] = []
         self._asked: list[Any] = []
@@ -115,8 +116,8 @@ class Recorded:
 
     def trusted(self) -> bool:
         """Whether this use of it is one without another look."""
-        self._uses += 1
-        return self._uses % TRUSTED != 0
+        self._times += 1
+        return self._times % TRUSTED != 0
 
     def record(self, forward: Callable[..., Any], capture: Capture, form: Form, made: Sequence[Any]) -> bool:
         """Whether a replay fills the caches as they are filled, and returns what was made. Else all is as it was."""
@@ -140,6 +141,7 @@ class Recorded:
 
         import torch
 
+        self._uses = forward  # its constants, which a recording does not keep
         return self._right(issue, capture, made, most)
 
     def _right(self, issue: Callable[[], None], capture: Capture, made: Sequence[Any], most: float) -> bool:
