@@ -1,9 +1,11 @@
 """`kv-cache`: what is computed from the caches is what the whole gives, and what can't be is left alone."""
 
+import gc
 import math
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -1332,6 +1334,29 @@ def test_a_compiled_beginning_sees_that_tokens_look_at_later_ones(monkeypatch: p
     opened[:, 0] = 0
     decoder.go(opened, 3)
     assert decoder.why and "later" in decoder.why[0][0]
+
+
+def test_a_recording_keeps_what_it_was_compiled_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its constants lie where the recording reads them, which itself keeps nothing."""
+    kept: list[Any] = []
+
+    def make(graph: Any) -> Any:
+        kept.append(weakref.ref(graph))
+        return graph
+
+    def capture(work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        return work if "Recorded" not in work.__qualname__ else lambda: None
+
+    decoder = Decoder(Model(), capture=capture, compiler=Wholes(make))
+    for _ in range(2):
+        decoder.go(prompt(), 15)
+    gc.collect()
+    work = next(iter(decoder.cached._forms.values())).work
+    assert work is not None and work.recorded[7] is not None and len(kept) == 1 and kept[0]() is not None
+    work.recorded[7] = None
+    gc.collect()
+    assert kept[0]() is None
 
 
 @pytest.mark.parametrize("half", [False, True])
