@@ -31,11 +31,17 @@ def fit(state: State, failed: Trial) -> Trial:
         raise _hopeless(state, failed, [])
     context = Context(UNKNOWN_STEP, facts, state.trials.plan.environment, {})
     smaller = SmallerRuns(state, context)
+    unproved = ""
     while True:
-        uses, trial = _fitting(state, failed, context, smaller)
+        try:
+            uses, trial = _fitting(state, failed, context, smaller)
+        except CommandFailed as error:
+            raise CommandFailed(f"{error}{unproved}") from error
         if smaller.hold(uses):
             state.proof.given = tuple(uses)
             return trial
+        why = f", which was not proved to leave learning unchanged: {smaller.why}" if smaller.why else ""
+        unproved = f". It fits with {', '.join(map(use_text, uses))}{why}"
 
 
 def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns) -> tuple[list[records.Lever], Trial]:
