@@ -21,7 +21,7 @@ import msgspec
 from hotlap.diagnose.findings import all_findings
 from hotlap.levers import _compile_cache, all_levers
 from hotlap.levers._base import Context, Lever, Settings
-from hotlap.records import profilers, timeline, trace
+from hotlap.records import compare, profilers, timeline, trace, utilisation
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
 from hotlap.trace import tables
@@ -180,6 +180,7 @@ def trace_page() -> str:
     records = [kind for kind in vars(trace).values() if isinstance(kind, type) and issubclass(kind, trace.Record)]
     records += [timeline.Timeline, timeline.Bars, timeline.MemoryCurve]
     records += [profilers.KernelCounters, profilers.PerfStat, profilers.PySpy, profilers.SpyLine, profilers.SpyGroup]
+    records += [utilisation.Utilisation, utilisation.Products, compare.RunDiff, compare.Difference]
     lines = [TRACE_HEAD, told, RECORDS_HEAD]
     for kind in sorted((kind for kind in records if kind is not trace.Record), key=lambda kind: kind.__name__):
         lines.append(f"### {kind.__name__}\n\n{inspect.cleandoc(kind.__doc__ or '')}\n")

@@ -20,11 +20,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
 FILES: dict[str, tuple[Any, ...]] = {
-    "run.json": (run.Run, run.Environment, run.Gpu, run.Lever),
+    "run.json": (run.Run, run.Environment, run.Gpu, run.Lever, run.Versions),
     "rank-K/steps.jsonl": (run.Step, run.Phases),
     "rank-K/facts.json": (
         run.Facts, run.LoaderFacts, run.RootFacts, run.OptimizerFacts, run.CompiledFunction, run.MemoryFacts,
-        run.HostFacts,
+        run.HostFacts, run.ExchangeFacts,
     ),
     "rank-K/problems.jsonl": (run.Problem,),
     "rank-K/profile.json": (profile.Profile,),

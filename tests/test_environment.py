@@ -104,6 +104,7 @@ def test_variables_are_those_that_matter_and_no_secrets() -> None:
         "NCCL_DEBUG": "INFO",
         "OMP_NUM_THREADS": "4",
         "MKL_X": "1",
+        "KMP_BLOCKTIME": "0",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "TORCH_LOGS": "x",
         "TORCHINDUCTOR_CACHE_DIR": "/tmp",

@@ -31,7 +31,7 @@ from hotlap.report.console import (
     stderr_console,
 )
 from hotlap.report.progress import Progress
-from hotlap.report.run_screen import run_screen
+from hotlap.report.run_screen import headline, run_screen
 from hotlap.report.tune_screen import parity_parts, size, tune_screen
 
 HOSTILE = "[red]a\x1b[31m\x07\u202eb\rc\nd[/red]:boom:"
@@ -304,6 +304,12 @@ def test_levers_of_the_run_are_named() -> None:
     assert "recipe fast.toml · levers tf32" in joined(run_text(run=run))
 
 
+def test_what_the_deciles_are_of_is_said_where_it_is_not_single_steps() -> None:
+    means = msgspec.structs.replace(BEFORE, spread=msgspec.structs.replace(BEFORE.spread, of=12))
+    assert any("(p10 210 – p90 231 ms of means over 12 steps)" in part for part in headline(means))
+    assert "means over" not in " ".join(headline(BEFORE))
+
+
 @pytest.mark.parametrize(("allowed", "weak"), [(0.757, True), (0.03, False), (None, False)])
 def test_a_test_that_can_hardly_fail_is_told(allowed: float | None, weak: bool) -> None:
     parity = Parity(ok=True, level="numeric", why="", loss_gap=0.02, allowed=allowed, steps=25)
@@ -359,10 +365,11 @@ def test_device_time_is_shown_only_where_both_sides_have_it() -> None:
 
 def test_no_gain_is_said_first_and_offers_no_recipe() -> None:
     text = tune_text(NO_GAIN)
-    assert text.startswith("no gain: 1.00× (95% interval 0.98–1.03, 4 ABBA pairs): 215 ms a step\n")
+    assert text.startswith("no gain: 1.00× (95% interval 0.98–1.03, 4 ABBA pairs); 215 ms a step\n")
     assert "faster" not in text and "--recipe" not in text and "kept" not in text
     assert "limit input-bound: The loader works in the training process, at /home/u/proj/train.py:41" in joined(text)
-    assert "no gain: no lever was kept" in tune_text(msgspec.structs.replace(NO_GAIN, speedup=None, interval=None))
+    none = tune_text(msgspec.structs.replace(NO_GAIN, speedup=None, interval=None))
+    assert none.startswith("no gain, no lever was kept; 215 ms a step\n")
 
 
 def test_a_recipe_without_proof_is_not_recommended() -> None:
@@ -390,7 +397,7 @@ def test_a_side_without_one_pace_is_told_as_by_run() -> None:
 
 def test_unfinished_tune_says_why_and_how_to_go_on() -> None:
     text = tune_text(UNFINISHED)
-    assert re.match(r"no gain yet: .*: 215 ms a step\n", text)
+    assert re.match(r"no gain yet: .*; 215 ms a step\n", text)
     assert "\nnot finished, the budget of 10:00 ran out\n" in text
     assert text.endswith("hotlap tune --resume runs/one\n")
     late = tune_text(msgspec.structs.replace(TUNE, complete=False, why_incomplete="interrupted"))
@@ -567,7 +574,7 @@ def test_status_line_has_times_trial_and_steps() -> None:
     clock.now = 83.0
     progress.trial("screen", "tf32")
     progress.step(23, 60, 91.84)
-    assert shown(progress)[1:] == " 01:23, 08:37 left  screen: tf32  23/60 steps, 91.8 ms\n"
+    assert shown(progress)[1:] == " 01:23, 08:37 left  screen: tf32  23 steps of 60 at most, 91.8 ms\n"
     progress.step(24, None, None)
     assert "24 steps\n" in shown(progress)
     progress.trial("confirm", "")

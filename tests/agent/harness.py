@@ -102,7 +102,7 @@ def check_clean(ran: Ran) -> None:
 
 def without_log_lines(output: str) -> str:
     """torch's own log lines hold the time and the process."""
-    return re.sub(r"^[WIV]\d{4} .*\n", "", output, flags=re.MULTILINE)
+    return re.sub(r"^[EWIV]\d{4} .*\n", "", output, flags=re.MULTILINE)
 
 
 def check_same(ran: Ran, bare: Ran) -> None:

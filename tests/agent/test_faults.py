@@ -20,8 +20,10 @@ TRANSFERS = {"transfer_begin", "transfer_end"}
 SCALED = {"grad_scale", "grad_scaler_step"}
 PROBED = {"clip"}
 """In trials alone."""
-SPARE = {name for name in HOOKS if name.startswith("profile_")}
-"""Parts that hotlap goes on without; see test_profile.py."""
+SPARE = {name for name in HOOKS if name.startswith("profile_") or name == "facts"}
+"""Parts that hotlap goes on without; see test_profile.py and test_facts.py."""
+CHILDREN = {"fork"}
+"""See test_children.py."""
 GRAPHS = {name for name in HOOKS if name.startswith("graph_")}
 """See test_graphs.py."""
 THIN = {name for name in HOOKS if name.startswith("thin_")}
@@ -53,7 +55,7 @@ def test_every_seam_has_hooks() -> None:
     assert len(SPARE) >= 4
 
 
-@pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | THIN | GRAPHS])
+@pytest.mark.parametrize("hook", [name for name in HOOKS if name not in SPARE | CHILDREN | THIN | GRAPHS])
 def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
     argv = ("moves.py",) if hook in TRANSFERS else ("scaler.py",) if hook in SCALED else ("loader.py", "map")
     argv = ("clips.py",) if hook in PROBED else argv

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from hotlap.agent.guard import Guard
-from hotlap.agent.seams import Refused, Seams
+from hotlap.agent.seams import NothingToDo, Refused, Seams
 from hotlap.diagnose.diagnose import read_ranks
+from hotlap.records.files import write_record
 from hotlap.records.run import Lever
+from hotlap.tune.held import with_levers_held
 
 from .harness import Ran, Runner, check_same
 
@@ -108,3 +110,43 @@ def test_a_full_disk_makes_it_a_problem(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(told.agent, "append", full)
     assert put_in(Once("first"), told).problems == ["once"]
+
+
+WORKERS = Lever(name="loader-workers", settings={"workers": 1, "prefetch": 2, "pin_memory": False, "persistent": True})
+
+
+def test_a_recipe_s_levers_that_change_nothing_are_not_said_to_be_in(runner: Runner) -> None:
+    """LBFGS on linear layers, batches without a loader: all four were on the screen as if they had been in."""
+    collector = Lever(name="gc-pauses", settings={"threshold": 10_000})
+    levers = (Lever(name="fused-optimizer"), Lever(name="channels-last"), collector, WORKERS)
+    ran = runner.forked("optimizers.py", "lbfgs", levers=levers)
+    assert ran.folder is not None and not ran.problems
+    check_same(ran, runner.bare("optimizers.py", "lbfgs"))
+    run = runner.request(["python"], ran.folder, levers=levers).record()
+    write_record(ran.folder / "run.json", run)
+    run = with_levers_held(ran.folder, run)
+    assert [lever.name for lever in run.levers] == ["gc-pauses"]
+    assert {one.lever.name: one.why for one in run.left_out} == {
+        "fused-optimizer": "LBFGS has no fused implementation",
+        "channels-last": "Sequential has no 2-d convolutions",
+        "loader-workers": "no DataLoader feeds the loop",
+    }
+
+
+def test_one_with_nothing_to_do_at_first_may_have_it_later() -> None:
+    told = put_in(lever := Once("first", NothingToDo))
+    assert lever.seen == ["first", "second"] and not told.problems
+    assert told.lines == [{"lever": "once", "nothing": "not here"}, {"lever": "once"}]
+    assert told.stopper.steady is not None and not told.agent.timeline.segment.probe
+    told = put_in(Once("second", NothingToDo))
+    assert told.lines == [{"lever": "once"}] and not told.problems
+
+
+def test_nothing_to_do_before_the_loop_is_said_when_it_begins() -> None:
+    told = Told()
+    told.seams.install("once", Once("first", NothingToDo).install, {})
+    told.seams.root("first", lambda: None)
+    assert not told.lines
+    told.agent.begun = True
+    told.seams.begun()
+    assert told.lines == [{"lever": "once", "nothing": "not here"}]

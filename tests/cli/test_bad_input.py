@@ -362,7 +362,8 @@ def test_what_the_kernel_does_not_start(tmp_path: Path) -> None:
 def test_the_end_of_a_command_is_its_own(tmp_path: Path) -> None:
     shell = ["run", "--json", "--out", "r", "sh", "-c"]
     gone = hotlap(*shell, "rm -r r; echo out; exit 7", cwd=tmp_path)
-    assert (gone.code, gone.stdout) == (7, "out\n")
+    out, document = gone.stdout.splitlines()
+    assert (gone.code, out, json.loads(document)["run"]["exit_code"]) == (7, "out", 7)
     assert "hotlap: cannot write r/run.json: No such file" in gone.said and "Traceback" not in gone.stderr
     killed = hotlap(*shell, "kill -9 $$", cwd=tmp_path)
     assert killed.code == -signal.SIGKILL

@@ -228,7 +228,7 @@ def test_export_writes_beside_the_records_and_never_over_anything(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--to", "visdom"], "there are csv, mlflow"), (["--to", "csv", "--online"], "--online goes with")],
+    [(["--to", "visdom"], "there are container, csv, mlflow"), (["--to", "csv", "--online"], "--online goes with")],
 )
 def test_what_can_not_be_is_said(
     words: list[str], said: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -138,6 +138,43 @@ def test_the_limit_of_recompilations_is_the_one_in_force(functions: list[Compile
     assert "after some number of them (torch._dynamo.config.recompile_limit)" in unknown.why
 
 
+def test_each_function_is_told_the_worst_first(functions: list[CompiledFunction]) -> None:
+    found = with_compiled(verdict(LAUNCH), facts(*functions)).findings
+    assert [one.id for one in found] == ["recompiles", "recompiles", "graph-break"]
+    assert [one.share for one in found] == [0.7, 0.0, 0.0]
+    assert {one.where.line for one in found if one.where} == {
+        line_of("class Grows") + 1, line_of("class Most") + 1, line_of("# in a loop")
+    }  # fmt: skip
+    assert all(one.seconds > 0 for one in functions if one.graphs)
+    slow = msgspec.structs.replace(functions[1], seconds=12.34)
+    assert "compiling it took 12.3 s" in with_compiled(verdict(), facts(slow)).findings[0].evidence
+
+
+SKIPS = """
+import json, sys, torch
+from types import SimpleNamespace
+from hotlap.agent import compiled
+why = "skipping cudagraphs due to cpu device (arg0_1). Found from :\\n   File x"
+rows = [
+    SimpleNamespace(co_filename="m.py", co_name="forward", co_firstlineno=3, compile_id="0/0",
+                    cudagraph_skip_reason=why, entire_frame_compile_time_s=4.5),
+    SimpleNamespace(co_filename="m.py", co_name="forward", co_firstlineno=3, compile_id="0/1"),
+]
+sys.modules["torch._dynamo.utils"] = SimpleNamespace(get_compilation_metrics=lambda: rows)
+print(json.dumps(compiled.compiled_functions()))
+"""
+
+
+def test_a_cuda_graph_that_was_not_made_is_told_with_its_reason(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SKIPS)
+    (row,) = json.loads(runner.bare(str(tmp_path / "script.py")).output.splitlines()[-1])
+    told = msgspec.convert(row, CompiledFunction)
+    assert (told.seconds, told.without_graph) == (4.5, "skipping cudagraphs due to cpu device (arg0_1). Found from :")
+    (found,) = with_compiled(verdict(), facts(told)).findings
+    assert found.id == "cudagraph-skip" and found.where is not None and found.where.line == 3
+    assert "cpu device" in found.evidence and "4.5 s" in found.evidence
+
+
 def test_nothing_is_said_where_all_was_compiled_or_torchs_own_code_recompiles() -> None:
     whole = CompiledFunction(file="m.py", function="forward", line=1, graphs=2, recompiles=1)
     assert with_compiled(verdict(LAUNCH), facts(whole)) == verdict(LAUNCH)

@@ -53,7 +53,7 @@ def test_otherwise_the_finding_stays(said: Samples) -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "why"), [(100, "it stands"), (3, "it stands; 3 looks of the profile at the stack name no line")]
+    ("looks", "why"), [(100, "it stands"), (3, "it stands; 3 looks at the profile's stack name no line")]
 )
 def test_with_a_profile_none_is_asked_for(looks: int, why: str) -> None:
     before = verdict("host-code", "unknown")

@@ -1,9 +1,11 @@
 """The layout of weights."""
 
+import pytest
 import torch
 from torch import nn
 
-from hotlap.levers.channels_last import _weights
+from hotlap.agent.seams import NothingToDo
+from hotlap.levers.channels_last import _inputs, _weights
 
 NHWC = torch.channels_last
 
@@ -15,3 +17,12 @@ def test_a_layer_that_makes_an_image_of_a_vector_keeps_its_order() -> None:
     assert model[0].weight.is_contiguous()
     assert all(layer.weight.is_contiguous(memory_format=NHWC) for layer in (model[1], model[2]))
     assert model(torch.randn(2, 8, 1, 1)).shape == (2, 3, 6, 6)
+
+
+def test_without_weights_that_are_images_it_says_so_and_wraps_nothing() -> None:
+    for change in (_weights, lambda module: _inputs(module, module.forward)):
+        with pytest.raises(NothingToDo, match="Sequential has no 2-d convolutions"):
+            change(nn.Sequential(nn.Linear(2, 2), nn.Conv1d(2, 2, 1), nn.LazyLinear(2)))
+        change(nn.Sequential(nn.Conv2d(2, 2, 1)))
+    _weights(nn.ParameterList([torch.zeros(2, 2, 3, 3)]))
+    _inputs(lazy := nn.LazyConv2d(2, 1), lazy.forward)

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from hotlap.agent.seams import NothingToDo
 from hotlap.levers._fused import fuse
+from hotlap.levers.fused_optimizer import _fused
 
 KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "Adam": (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.01}),
@@ -93,3 +95,14 @@ def test_copies_are_ordinary_and_it_is_freed_at_once() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_what_has_no_fused_form_or_is_fused_is_told() -> None:
+    layer = nn.Linear(2, 2)
+    assert fuse(torch.optim.LBFGS(layer.parameters())) == "LBFGS has no fused implementation"
+    assert fuse(torch.optim.SGD(layer.parameters(), momentum=0.9, dampening=0.5)) is not None
+    with pytest.raises(NothingToDo, match="AdamW is fused already"):
+        _fused(torch.optim.AdamW(layer.parameters(), fused=True))
+    with pytest.raises(NothingToDo, match="RMSprop has no fused implementation"):
+        _fused(torch.optim.RMSprop(layer.parameters()))
+    _fused(torch.optim.AdamW(layer.parameters()))

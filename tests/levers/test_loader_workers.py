@@ -7,9 +7,11 @@ import msgspec
 import pytest
 import torch
 from contexts import CPU_ENVIRONMENT, LOADER, context
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from hotlap.agent.seams import NothingToDo
 from hotlap.levers._base import Context, Settings
+from hotlap.levers._samples import IN_MAIN
 from hotlap.levers.loader_workers import LEVER
 from hotlap.records.diagnosis import Phases
 
@@ -128,3 +130,37 @@ def test_batches_that_wait_may_have_more_workers_than_cores() -> None:
     assert (
         LEVER.fits(msgspec.structs.replace(CPU_ENVIRONMENT, cores=2), LEVER.variants(on(2, making_cpu=0.02))[0]) is None
     )
+
+
+# in the process
+
+
+def changed(loader: Any, **settings: Any) -> Any:
+    """The loader, as it is after it was put in."""
+    found: list[Any] = []
+    seams = SimpleNamespace(on_loader=lambda change, inference: found.append(change))
+    own: Settings = {"workers": 2, "prefetch": 2, "pin_memory": False, "persistent": True}
+    LEVER.install(seams, {**own, **settings})  # type: ignore[arg-type]
+    found[0](loader)
+    return loader
+
+
+def test_where_it_changes_nothing_it_says_why() -> None:
+    data = TensorDataset(torch.zeros(8))
+    own = DataLoader(data, num_workers=2, prefetch_factor=2, persistent_workers=True)
+    with pytest.raises(NothingToDo, match="has 2 workers already"):
+        changed(own)
+    assert changed(own, workers=3).num_workers == 3
+    assert changed(own, prefetch=4).prefetch_factor == 4
+    again = changed(changed(DataLoader(data)))
+    assert again.num_workers == 2 and again.persistent_workers, "each epoch, for the sake of its random numbers"
+
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(4))
+
+    with pytest.raises(NothingToDo, match="repeats its data"):
+        changed(DataLoader(Stream()))
+    setattr(main := DataLoader(data), IN_MAIN, True)
+    with pytest.raises(NothingToDo, match="another lever"):
+        changed(main)

@@ -31,7 +31,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_padded_head, "LEAST_CLASSES", 30)
     monkeypatch.setattr(_padded_head, "LEAST_ROWS", 4)
     monkeypatch.setattr(_padded_head, "DEVICES", ("cpu",))
-    monkeypatch.setattr(_padded_head, "_tf32", lambda: True)
+    monkeypatch.setattr(_padded_head, "tf32_matmul", lambda: True)
 
 
 class Model(nn.Module):
@@ -244,9 +244,9 @@ def test_when_it_applies() -> None:
     assert "in training" in why(autocast="bfloat16", training=False)
 
 
-ON_THE_CPU = (
+ON_THE_CPU = (  # as a device with tensor cores
     "import hotlap.levers._padded_head as padded\n"
-    "padded.DEVICES, padded.LEAST_ROWS, padded._tf32 = ('cpu',), 64, lambda: True"  # as a device with tensor cores
+    "padded.DEVICES, padded.LEAST_ROWS, padded.tf32_matmul = ('cpu',), 64, lambda: True"
 )
 
 

@@ -130,15 +130,13 @@ def test_verifying_compares_the_recipe_with_the_patched_source(project: Path, mo
 
 def test_verifying_runs_the_recipe_and_the_patched_source(project: Path) -> None:
     """With nothing faked: fresh processes of the bare command, of the recipe, and of the patched copy."""
-    (project / "train.py").write_text(
-        SCRIPT.replace("for x, y in DataLoader(data", "for x, y in (pair for _ in range(200) for pair in DataLoader(data")
-        .replace("shuffle=True):", "shuffle=True)):")
-    )  # fmt: skip
+    loader = "DataLoader(data, batch_size=8, shuffle=True)"
+    (project / "train.py").write_text(SCRIPT.replace(loader, f"(pair for _ in range(200) for pair in {loader})"))
     recipe = RECIPE.replace('name = "loader-workers"', 'name = "gc-pauses"').replace(
         "{workers = 1, prefetch = 2, pin_memory = false, persistent = true}", "{threshold = 50000}"
     )
     (project / "r.toml").write_text(recipe.replace("PYTHON", sys.executable))
-    assert hotlap("r.toml", "--verify", "--budget", "20s", "--out", "v").exit_code == 0
+    assert hotlap("r.toml", "--verify", "--budget", "10s", "--out", "v").exit_code == 0
     found = read_record(project / "v/patch.json", Patch)
     assert found.verification is not None and found.verification.parity is not None, found.verification
     assert found.verification.parity.ok and found.verification.parity.steps >= 20

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hotlap.records import diagnosis, run, tune
+from hotlap.records import diagnosis, run, tune, utilisation
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.errors import RecipeError, RecordError
 from hotlap.records.files import (
@@ -42,9 +42,11 @@ from hotlap.records.files import (
 from hotlap.records.run import (
     CompiledFunction,
     Environment,
+    ExchangeFacts,
     Facts,
     Gpu,
     HostFacts,
+    LeftOut,
     Lever,
     LoaderFacts,
     LossFacts,
@@ -55,6 +57,7 @@ from hotlap.records.run import (
     RootFacts,
     Run,
     Step,
+    Versions,
 )
 from hotlap.records.session import LeverUse, Session
 from hotlap.records.tune import (
@@ -62,7 +65,6 @@ from hotlap.records.tune import (
     Fitted,
     Interval,
     Kept,
-    LeftOut,
     LeverLine,
     OutputError,
     Parity,
@@ -73,6 +75,7 @@ from hotlap.records.tune import (
     Trial,
     Tune,
 )
+from hotlap.records.utilisation import Products, Utilisation
 
 PHASES = Phases(data=1.0, h2d=0.5, forward=2.25, backward=4.0, optimizer=0.125, other=1e-3)
 ENVIRONMENT = Environment(
@@ -82,14 +85,16 @@ ENVIRONMENT = Environment(
 LEVER = Lever(name="compile", settings={"mode": "default", "nested": [1, {"a": 0.5}]})
 STEP = Step(
     step=3, time=1.79e9, wall_ms=8.0, gpu_ms=7.5, phases=PHASES, gpu_phases=PHASES, loss=-2.5, losses=(None, 0.1),
-    nonfinite=True, samples=64, kind="inference", evaluation=True, compiles=2, skipped=True, probe=True, backlog_ms=0.2,
+    nonfinite=True, samples=64, tokens=640, kind="inference", evaluation=True, compiles=2, skipped=True, probe=True,
+    backlog_ms=0.2,
 )  # fmt: skip
 FACTS = Facts(
     pid=1, rank=2, world=4, argv=("train.py", "--lr", "3e-4", "\x1b[2J\u202e"), python="3.11", torch="2.13",
     cuda="13.0", device="cuda", device_name="H100", capability=(9, 0), mode="train", samples_from="loader", in_flight=4,
     loaders=(LoaderFacts(dataset="D", iterable=True, workers=2, moved=(0, 1), file="/a b.py", line=3),),
     host=HostFacts(steps=9, faults=1.5, system_ms=0.25, gc_ms=0.125, collections=3),
-    roots=(RootFacts(name="Net", parameters=10**10, modules=4, devices=("cuda:0",), dtypes=("bfloat16",)),),
+    roots=(RootFacts(name="Net", parameters=10**10, modules=4, devices=("cuda:0",), dtypes=("bfloat16",),
+                     exchange=ExchangeFacts(compute_ms=4.0, exchange_ms=9.5, hidden_ms=2.0)),),
     losses=(LossFacts(file="train.py", line=4, function="dice", operations=9),),
     optimizers=(OptimizerFacts(name="SGD", builtin=False, tensors=3, fused=None, foreach=True),),
     compiled=(CompiledFunction(file="/a b.py", function="forward", line=3, graphs=2, breaks=(5,), failed_at=7),),
@@ -98,7 +103,8 @@ FACTS = Facts(
 DIAGNOSIS = Diagnosis(
     mode="train", bound="input", step_ms=8.0, spread=Spread(p10=7.0, p50=8.0, p90=9.5), throughput=800.0, phases=PHASES,
     findings=(Finding(id="input", bound="input", share=0.6, where=Place(file="t.py", line=4), levers=("compile",)),),
-    unknown=("samples/s",),
+    unknown=("samples/s",), tokens_s=1e5,
+    utilisation=Utilisation(mfu=0.25, flops=7e12, products=(Products(dtype="bf16", flops=7e12, tensor_cores=True),)),
 )  # fmt: skip
 PARITY = Parity(ok=True, level="numeric", why="losses agree", loss_gap=1e-5, gradient_gap=0.0, samples="same", steps=40)
 LINE = LeverLine(lever="quantize-linear", output_error=OutputError(relative=0.014, largest=0.02, forwards=4, layers=6))
@@ -120,6 +126,7 @@ TUNE = Tune(
 RUN = Run(
     command=("python", "t.py", ""), cwd="/w", environment=ENVIRONMENT, status="failed", exit_code=3, signal=9,
     started=1.0, wall_s=2.0, seed=4, levers=(LEVER,), recipe="r.toml",
+    versions=Versions(python="3.11", torch="2.13", cuda="13.0", packages={"numpy": "2.4"}),
 )  # fmt: skip
 PROBLEM = Problem(where="loader", what="boom", trace="Traceback\n  …", lever="compile", time=3.0)
 RECORDS: list[Any] = [RUN, STEP, FACTS, PROBLEM, DIAGNOSIS, LINE, TRIAL, TUNE]
@@ -149,7 +156,7 @@ def test_every_type_of_record_is_among_the_samples() -> None:
     found = {kind for record in [*RECORDS, RECIPE] for kind in structs(record)}
     every = {
         item
-        for module in (run, diagnosis, tune)
+        for module in (run, diagnosis, tune, utilisation)
         for item in vars(module).values()
         if isinstance(item, type) and issubclass(item, msgspec.Struct)
     }

@@ -13,8 +13,8 @@ import msgspec
 from hotlap.levers._base import Applies, Context, Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Spread
-from hotlap.records.run import Environment, Facts, Phases
-from hotlap.records.tune import LeftOut, Trial
+from hotlap.records.run import Environment, Facts, LeftOut, Phases
+from hotlap.records.tune import Trial
 from hotlap.tune.evidence import Evidence
 from hotlap.tune.objective import Objective
 from hotlap.tune.remember import Remembered

@@ -320,6 +320,41 @@ def replace_rule(rule: Rule, **changes: object) -> Rule:
     return replace(rule, **changes)  # type: ignore[arg-type]
 
 
+def test_the_limit_that_held_is_the_one_that_is_named() -> None:
+    """A gap of 3.6% in a command that differs from itself by 9% was told to be within a tolerance of 2%."""
+    again, trial = scaled(1.09), scaled(1.036)
+    trial = replace(trial, updates=(update(0, gradient=2.02), update(3, 4.0)))
+    found = judge(NUMERIC, BASE, again, trial, NO_TWINS)
+    assert (found.ok, found.level) == (True, "numeric")
+    assert found.allowed == pytest.approx(3 * 0.09, rel=0.1)
+    assert "the stated tolerance of 2.0%, or 3 times what two runs of the bare command differ" in found.why
+    assert f"({found.allowed:.1%} of the loss) where that is more" in found.why
+    near = judge(NUMERIC, BASE, again, replace(trial, losses=scaled(1.01).losses), NO_TWINS)
+    assert (near.why, near.allowed) == ("within the stated tolerance of 2.0%", 0.02)
+
+
+def test_a_twin_that_widens_other_limits_is_not_named_for_the_losses() -> None:
+    trial = replace(scaled(1.01), updates=(update(0, gradient=2.08), update(3, 4.0)))
+    nudged = replace(BASE, updates=(update(0, gradient=2.06), update(3, 4.0)))
+    found = judge(NUMERIC, BASE, BASE, trial, twins(nudged))
+    assert found.ok and found.why.endswith("does to it, or 2.0% of the loss, which is allowed without")
+    other = judge(NUMERIC, BASE, BASE, scaled(1.06), twins(scaled(1.04)))
+    assert other.ok and "which is allowed without" not in other.why
+
+
+def test_a_limit_so_wide_that_it_says_little_is_told() -> None:
+    found = judge(NUMERIC, BASE, scaled(1.09), scaled(1.036), NO_TWINS)
+    assert found.ok and found.weak and "; a weak test: 29% of the loss is allowed" in found.why
+    flat = replace(BASE, losses=losses(2.0 + 0.0002 * np.arange(STEPS)))
+    moved = replace(BASE, losses=losses(2.02 + 0.0002 * np.arange(STEPS)))
+    stands = judge(NUMERIC, flat, flat, moved, NO_TWINS)
+    assert stands.ok and stands.weak and "the loss itself changes by 0.3% over these steps" in stands.why
+    near = replace(BASE, losses=losses(2.0001 + 0.0002 * np.arange(STEPS)))
+    for strong in (judge(NUMERIC, flat, flat, near, NO_TWINS), judge(NUMERIC, BASE, BASE, scaled(1.01), NO_TWINS)):
+        assert strong.ok and not strong.weak and strong.why == "within the stated tolerance of 2.0%"
+    assert not judge(EXACT, flat, flat, flat, NO_TWINS).weak
+
+
 def test_a_twin_says_how_far_rounding_carries() -> None:
     trial = scaled(1.05)
     assert not judge(NUMERIC, BASE, BASE, trial, twins(scaled(1.01))).ok

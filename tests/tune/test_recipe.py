@@ -14,9 +14,9 @@ from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.errors import RecipeError
 from hotlap.records.files import MAX_RECIPE, RECIPE_FORMAT, read_recipe, write_recipe
-from hotlap.records.run import Environment, Gpu, Lever, Phases
+from hotlap.records.run import Environment, Gpu, Lever, Phases, Versions
 from hotlap.records.tune import Fitted, Interval, Kept, Parity, Tune
-from hotlap.tune.recipe import levers_of, recipe_of, variables_of
+from hotlap.tune.recipe import _other_version, checked, levers_of, recipe_of, variables_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "levers"))
 from contexts import context
@@ -38,6 +38,7 @@ def tuned(**levers: dict[str, Any]) -> Tune:
     return Tune(
         command=("python", 'my "train".py', "--lr=3e-4"), speedup=1.5, interval=Interval(low=1.4, high=1.6), pairs=3,
         gain=True, kept=kept, dropped=(), parity=PARITY, baseline=diagnosis, tuned=None, environment=GPU,
+        versions=Versions(python="3.12.1", torch="2.13.0", cuda="13.0"),
     )  # fmt: skip
 
 
@@ -82,7 +83,9 @@ def test_a_recipe_carries_its_evidence(tmp_path: Path) -> None:
     assert read.command == ("python", 'my "train".py', "--lr=3e-4")
     assert (read.evidence.speedup, read.evidence.low, read.evidence.high, read.evidence.pairs) == (1.5, 1.4, 1.6, 3)
     assert read.evidence.parity == "numeric: losses lie within 0.5%\n"
-    assert read.environment == {"cpu": "EPYC", "cores": 64, "device": "cpu", "driver": "570", "git_commit": "abc"}
+    machine = {"cpu": "EPYC", "cores": 64, "device": "cpu", "driver": "570", "git_commit": "abc", "git_dirty": False}
+    versions = {"python": "3.12.1", "torch": "2.13.0", "cuda": "13.0", "cudnn": "", "nccl": ""}
+    assert read.environment == {**versions, **machine}
     assert (read.lever[0].risk, read.lever[0].measured) == ("numeric", 1.25)
 
 
@@ -204,10 +207,37 @@ def test_lenient_leaves_levers_out_and_says_which(tmp_path: Path) -> None:
     path = recipe(tmp_path, HEAD + "".join(entry(name, settings) for name, settings in names))
     levers, passed = levers_of(path, CPU, lenient=True)
     assert levers == (Lever(name="cpu-threads", settings={"threads": 2}),)
-    assert [line.split(": ")[0] for line in passed] == ["tf32", "faster", "cpu-threads", "tf32"]
+    assert all(line.startswith("left out of the recipe: ") for line in passed)
+    assert [line.split(": ")[1] for line in passed] == ["tf32", "faster", "cpu-threads", "tf32"]
     assert "no NVIDIA GPU" in passed[0] and "stands twice" in passed[2] and "has no settings" in passed[3]
     with pytest.raises(RecipeError, match="`--lenient` leaves such levers out"):
         levers_of(path, CPU)
+
+
+@pytest.mark.parametrize("written", ["9.9.9", "0.2.0", "1.0.0", "0.0.1", "0.2", "00.2.0", "0.10.0"])
+def test_another_version_s_recipe_is_refused_or_tried_as_it_is(tmp_path: Path, written: str) -> None:
+    path = recipe(tmp_path, f'format = 1\nhotlap = "{written}"\n' + entry("cpu-threads", "threads = 2"))
+    with pytest.raises(RecipeError, match=rf"r.*\.toml was written by hotlap {written}; with this one.*`--lenient`"):
+        levers_of(path, CPU)
+    with pytest.raises(RecipeError, match=rf"was written by hotlap {written}; .*Run `hotlap tune` again$"):
+        checked(path, read_recipe(path))
+    levers, (said,) = levers_of(path, CPU, lenient=True)
+    assert [lever.name for lever in levers] == ["cpu-threads"]
+    assert said.startswith(f"the recipe was written by hotlap {written}; ")
+
+
+@pytest.mark.parametrize("written", ["0.1.0", "0.1", "0.1.99", "0.1.5rc1", "0.1.0.dev3+g12", "by hand", ""])
+def test_a_recipe_within_the_promise_is_put_in(tmp_path: Path, written: str) -> None:
+    """That of the changelog: within a version number's first non-zero part. What names no version is not judged."""
+    path = recipe(tmp_path, f'format = 1\nhotlap = "{written}"\n' + entry("cpu-threads", "threads = 2"))
+    assert levers_of(path, CPU) == ((Lever(name="cpu-threads", settings={"threads": 2}),), [])
+
+
+def test_versions_are_the_same_up_to_the_first_part_that_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hotlap.tune.recipe.__version__", "1.2.3")
+    assert _other_version("2.0.0") and _other_version("0.1.0") and not _other_version("1.0.0")
+    monkeypatch.setattr("hotlap.tune.recipe.__version__", "0.0.3")
+    assert _other_version("0.0.4") and not _other_version("0.0.3.post1")
 
 
 def test_lenient_is_not_for_files_that_are_no_recipes(tmp_path: Path) -> None:

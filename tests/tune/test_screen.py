@@ -8,8 +8,8 @@ import msgspec
 from rich.console import Console
 
 from hotlap.records.diagnosis import Diagnosis, Spread
-from hotlap.records.run import Environment, Lever, Phases
-from hotlap.records.tune import Dropped, Fitted, Interval, Kept, LeftOut, OutputError, Parity, Reference, Trial, Tune
+from hotlap.records.run import Environment, LeftOut, Lever, Phases
+from hotlap.records.tune import Dropped, Fitted, Interval, Kept, OutputError, Parity, Reference, Trial, Tune
 from hotlap.report.tune_screen import tune_headline, tune_screen
 
 PARITY = Parity(ok=True, level="bitwise", why="equal")
@@ -54,7 +54,7 @@ def test_a_gain_that_is_not_proved_yet() -> None:
         "gain": False, "kept": (), "tuned": None, "complete": False, "recipe": None, "why_incomplete": "2 pairs",
         "speedup": 2.16, "interval": Interval(low=0.18, high=25.55), "unproved": (1.78, 2.62),
     }  # fmt: skip
-    said = "no gain proved yet: 1.78× and 2.62× in 2 ABBA pairs, too few for an interval above 1: 100 ms a step"
+    said = "no gain proved yet: 1.78× and 2.62× in 2 ABBA pairs, too few for an interval above 1; 100 ms a step"
     assert headline(**changes) == said
     assert "hotlap tune --resume out" in text(**changes) and "not finished, 2 pairs" in text(**changes)
 
@@ -113,3 +113,37 @@ def test_levers_that_trials_were_made_with_come_before_those_that_were_ruled_out
     said = text(dropped=(*ruled_out, refused, slower), trials=(trial,))
     assert said.index("slower") < said.index("refused") < said.index("a00")
     assert "a29" not in said
+
+
+def runs(purpose: str, *step_ms: float, levers: tuple[Lever, ...] = ()) -> list[Trial]:
+    return [
+        Trial(id=0, purpose=purpose, levers=levers, folder="x", outcome="measured", step_ms=each) for each in step_ms
+    ]
+
+
+def test_a_machine_that_drifted_is_told_where_that_is_more_than_noise() -> None:
+    with_levers = runs("confirm", 50.0, levers=(Lever(name="tf32"),))
+    said = text(trials=(*runs("baseline", 530.7, 519.3), *runs("confirm", 89.0, 76.7, 72.9), *with_levers))
+    assert (
+        "the machine drifted: the bare command took 525 ms a step at first, 79.2 ms in the pairs, which count\n" in said
+    )
+    assert "drifted" not in text(trials=(*runs("baseline", 43.1, 43.9), *runs("confirm", 41.2, 41.0, 42.3)))
+    assert "drifted" not in text(trials=(*runs("baseline", 60.0, 90.0), *runs("confirm", 60.0, 62.0)))
+    assert "drifted" not in text(trials=(*runs("baseline", 530.7), *with_levers))
+
+
+def test_a_ratio_that_is_only_a_cap_is_no_prediction() -> None:
+    kept = msgspec.structs.replace(TUNE.kept[0], predicted=1 / (1 - 0.95), predicted_by="share")
+    assert "20.00×" not in text(kept=(kept,))
+    assert "≤ 19.00×" in text(kept=(msgspec.structs.replace(kept, predicted=19.0),))
+    assert "20.00×" in text(kept=(msgspec.structs.replace(kept, predicted_by="replay"),))
+
+
+def test_a_missing_leave_one_out_is_explained() -> None:
+    (one,) = TUNE.kept
+    assert "leave-one-out -: tf32 came in last and was measured alone, which is the same\n" in text()
+    others = tuple(msgspec.structs.replace(one, lever=name) for name in ("compile", "gc-pauses"))
+    said = text(kept=(*others, one))
+    assert "leave-one-out -: tf32 came in last and was measured beside all others, which is the same\n" in said
+    assert "leave-one-out -: not measured of compile, gc-pauses\n" in said
+    assert "leave-one-out -" not in text(kept=(msgspec.structs.replace(one, leave_one_out=1.4),))

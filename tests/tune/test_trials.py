@@ -204,3 +204,10 @@ def test_brief_and_profiled_trials(
     trials.least_steps = 8
     trials.run("baseline", (), special)
     assert asked[1].least_steps == 8
+
+
+def test_a_crash_without_a_word_has_no_empty_reason(folder: Path) -> None:
+    killed = Ended(None, 9)
+    assert read_outcome(folder, killed, 60.0) == ("crashed", "signal 9", {})
+    (folder / "output.txt").write_text("step 3\nout of luck\n\n")
+    assert read_outcome(folder, killed, 60.0)[1] == "signal 9: out of luck"

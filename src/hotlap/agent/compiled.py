@@ -17,32 +17,36 @@ from typing import Any, Final
 LONGEST: Final = 300
 MOST: Final = 64
 RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
+CALL_THE_USERS: Final = tuple(f"hotlap.agent.{name}" for name in ("hooks", "seams", "loaders", "lines", "profile"))
+"""Modules with wrappers around functions of torch's, in which the script's run."""
 HOTLAP: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def hide_from_compiler(name: str) -> None:
-    """Have torch.compile pass over the functions of a module of hotlap's: after a graph break it looks at whatever runs
-    next."""
-    module = sys.modules[name]
+    """Have torch.compile pass over the functions of a module of hotlap's, and over what they call (the standard
+    library), unless that may be the script's: after a graph break it looks at whatever runs next."""
+    module, calls_the_users = sys.modules[name], name.startswith(CALL_THE_USERS)
     for owner in [module, *(kind for kind in vars(module).values() if isinstance(kind, type))]:
         if owner is module or owner.__module__ == name:
             for value in vars(owner).values():
                 function = getattr(value, "fget", getattr(value, "__func__", value))
-                if isinstance(function, FunctionType) and function.__module__ == name:
-                    _hide(function.__code__)
+                function = getattr(function, "__wrapped__", function)  # of a context manager
+                if isinstance(function, FunctionType) and function.__code__.co_filename == module.__file__:
+                    _hide(function.__code__, calls_the_users)
 
 
-def _hide(code: CodeType) -> None:
+def _hide(code: CodeType, calls_the_users: bool) -> None:
     try:
         from torch._C._dynamo import eval_frame
 
-        strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
+        skip, default = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+        strategy = eval_frame._FrameExecStrategy(skip, default if calls_the_users else skip)
         eval_frame.set_code_exec_strategy(code, strategy)
     except (ImportError, AttributeError):  # an older torch, or one that moved it: torch.compile sees a little more
         return
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            _hide(inner)
+            _hide(inner, calls_the_users)
 
 
 def end_compile_workers() -> None:
@@ -98,13 +102,17 @@ def _row(rows: list[dict[str, Any]], file: str, function: str, line: int, inside
     known = [row for row in alike if (row["line"] <= line if inside else row["line"] == line)]
     if known:
         return max(known, key=lambda row: int(row["line"]))
-    row = {"file": file, "line": line, "function": function, "graphs": 0, "recompiles": 0, "breaks": []}
+    row = {"file": file, "line": line, "function": function, "graphs": 0, "recompiles": 0, "breaks": [], "seconds": 0.0}
     rows.append(row)
     return row
 
 
 def _count(row: dict[str, Any], one: Any, resumed_at: int | None) -> None:
     """Add a compilation to its function's row."""
+    row["seconds"] = round(row["seconds"] + (getattr(one, "entire_frame_compile_time_s", None) or 0.0), 3)
+    skipped = getattr(one, "cudagraph_skip_reason", None)
+    if skipped:
+        row["without_graph"] = str(skipped).split("\n", 1)[0][:LONGEST]
     if resumed_at is not None and resumed_at not in row["breaks"] and len(row["breaks"]) < MOST:
         row["breaks"].append(resumed_at)
     if getattr(one, "recompile_reason", None):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import util
 
 import torch
 
@@ -27,8 +28,9 @@ from .steps import Steps
 from .stopper import Stopper
 from .thin import Thin
 from .timeline import Segment, Timeline
+from .tokens import Tokens
 
-AT_EXIT = hook("exit")
+AT_EXIT, FACTS = hook("exit"), hook("facts")
 LAUNCHER = "torch.distributed.run"
 HELPER = os.path.join("torch", "_inductor", "compile_worker")
 """A module that only processes import which launch training, and where the main one is of those that help it."""
@@ -63,6 +65,7 @@ class Agent:
         self.host = Host()
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)
+        self.tokens = Tokens()
         self.stopper = Stopper(session, self)
         self.profile = Profile(session, self)
         self.guard.undo = self.profile.give_up
@@ -130,6 +133,25 @@ class Agent:
         self.recorder.previous_event = self.marks.mark()
         self.seams.begun()
 
+    def forked(self) -> None:
+        """This is a child process. What was seen in the parent is no loop if it trained nothing, such as a forward that
+        it tried, and the child may be a rank; unless it was forked in the midst of something, as a loader's workers."""
+        steps = self.steps
+        inside = steps.thin or steps.in_data or steps.in_forward or steps.in_backward or steps.step_depth
+        trained, watched = steps.backwards or steps.optimizer_steps, self.timeline.watch is not None
+        if not self.begun or inside or trained or watched:
+            return
+        self.begun, self._folder = False, None
+        self.recorder.begin_anew()
+        self.stopper.begin_anew()
+        self.host.begin_anew()
+        self.seams.begin_anew()
+        self.thin.leave()
+        self.timeline.marking = True
+        steps.taken_over()
+        steps.forwards = 0
+        self.look_again()
+
     # the end of a step
 
     def _finished(self, segment: Segment, kind: str) -> None:
@@ -175,8 +197,15 @@ class Agent:
         return index - self.facts_at >= FACTS_STEPS and old_ns >= FACTS_NS
 
     def write_facts(self, kind: str, stopped: bool = False) -> None:
-        """Write what was seen of the script."""
+        """Write what was seen of the script. Steps are observed without it too."""
         self.facts_at, self.facts_ns = self.recorder.index, self.timeline.segment.begun_ns
+        self.guard.spare(FACTS, self._no_facts, self._write_facts, kind, stopped)
+
+    def _no_facts(self) -> None:
+        """They can't be told: that is said once or a few times, and not as long as the script runs."""
+        self.facts_at = sys.maxsize
+
+    def _write_facts(self, kind: str, stopped: bool) -> None:
         self.folder().replace("facts.json", self.script.facts(self, kind, stopped))
 
     # the end of the process
@@ -244,4 +273,10 @@ def register_exit(agent: Agent) -> None:
             if agent.guard.on:
                 agent.guard.call(AT_EXIT, agent.finish)
 
+    def finish_child() -> None:
+        if agent.begun:  # of the others there may be many
+            finish()
+
     atexit.register(finish)
+    # A process that multiprocessing forks ends without the functions of `atexit`, but with those that ask it there.
+    util.register_after_fork(agent, lambda _: util.Finalize(agent, finish_child, exitpriority=0))

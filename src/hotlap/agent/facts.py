@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,10 @@ from hotlap.records.session import Session
 
 from .blocks import repeated
 from .compiled import compiled_functions
+from .exchange import Exchange
 from .heads import heads
 from .host import WARM_STEPS
+from .imported import imported
 from .lines import Places
 from .loaders import Making, described
 from .loss_code import Lines, forward_of, operations
@@ -42,6 +45,7 @@ class Script:
         self.roots: dict[int, dict[str, Any]] = {}
         self.optimizers: dict[int, dict[str, Any]] = {}
         self.making = Making()
+        self.exchange = Exchange()
         self.device = "cpu"
         self.scaling: tuple[int, Any] | None = None
         self._places = Places()
@@ -115,6 +119,20 @@ class Script:
             facts["non_blocking"] |= non_blocking
             if at not in facts["moved"]:
                 facts["moved"].append(at)
+
+    def started(self, facts: dict[str, Any], took_ns: int) -> None:
+        """A loader has started worker processes that end with its epoch, in took_ns."""
+        if facts["starts"]:
+            facts["restarting_ms"] += took_ns / 1e6
+            found = self._places.innermost(sys._getframe(1), through_backward=True)
+            facts["loop"] = None if found is None else (self._places.files[found[0]], *found[1:])
+        facts["starts"] += 1
+
+    @staticmethod
+    def refilled(facts: dict[str, Any], took_ns: int) -> None:
+        """Their first batch came, after took_ns."""
+        if facts["starts"] > 1:
+            facts["refilling_ms"] += took_ns / 1e6
 
     # losses
 
@@ -197,8 +215,10 @@ class Script:
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "shapes": 0,
             "empty_blocks": 0.0,
+            "exchange": None,
             **_place(type(module), "forward"),
         }
+        self.exchange.watch(modules, self.roots[id(module)])
 
     def inputs(self, module: Any, args: Any, kwargs: Any) -> None:
         """Count the different shapes of a module's inputs."""
@@ -266,6 +286,8 @@ class Script:
         for loader in self.loaders.values():
             if loader["workers"] and (loader["training"] or steps.infers):
                 self.making.look_at_workers(loader)
+        if threading.get_ident() == agent.thread:
+            self.exchange.look(steps.backwards)
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
@@ -277,12 +299,14 @@ class Script:
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
             "cuda": cuda,
+            "cudnn": _cudnn() if on_cuda else None,
+            "nccl": _nccl() if on_cuda else None,
             "device": self.device,
             "device_name": torch.cuda.get_device_name() if on_cuda else None,
             "capability": list(torch.cuda.get_device_capability()) if on_cuda else None,
             "threads": torch.get_num_threads(),
-            "tf32_matmul": _tf32("matmul"),
-            "tf32_cudnn": _tf32("conv"),
+            "tf32_matmul": tf32_matmul(),
+            "tf32_cudnn": tf32_cudnn(),
             "cpu_bf16": _cpu_bf16(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -299,6 +323,7 @@ class Script:
             "peak_rss_bytes": _peak_rss(),
             "host": agent.host.facts(agent.recorder.index),
             "sources": _sources() if self.session.probe_steps and stopped else [],
+            "imported": imported() if stopped or agent.done else {},
             "stopped": stopped,
             "loaders": list(self.loaders.values()),
             "roots": list(self.roots.values()),
@@ -325,6 +350,24 @@ class Script:
         }
 
 
+def _cudnn() -> str | None:
+    """The version of cuDNN that was loaded."""
+    try:
+        number = torch.backends.cudnn.version()
+    except RuntimeError:  # another one than torch was built with
+        return None
+    if not number:
+        return None
+    major, size = divmod(number, 10_000 if number >= 90_000 else 1000)
+    return f"{major}.{size // 100}.{size % 100}"
+
+
+def _nccl() -> str | None:
+    """The version of NCCL that torch was linked with."""
+    number = getattr(torch._C, "_nccl_version", lambda: 0)()
+    return f"{number >> 32}.{number >> 16 & 0xFFFF}.{number & 0xFFFF}" if number else None
+
+
 def _peak_rss() -> int | None:
     """Peak resident memory of this process, where Linux tells. (`ru_maxrss` counts what the parent had before exec.)"""
     try:
@@ -344,14 +387,17 @@ def _sources() -> list[str]:
     return sorted(file for file in local if "site-packages" not in file)[:MOST_SOURCES]
 
 
-def _tf32(what: str) -> bool:
-    """Whether TF32 is on. Reading the old flag raises where the script used the new API, and the other way round."""
-    if what == "matmul":
-        return bool(torch.get_float32_matmul_precision() != "highest")
-    try:
-        return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:
-        return bool(getattr(torch.backends.cudnn.conv, "fp32_precision", "") == "tf32")
+def tf32_matmul() -> bool:
+    """Whether matrix products of float32 are in TF32. The new API knows what was set by either; the old one, which is
+    all that a torch before 2.9 has, raises where the script used the new one."""
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return bool(torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32")
+
+
+def tf32_cudnn() -> bool:
+    """The same of cuDNN's convolutions."""
+    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    return bool(torch.backends.cudnn.allow_tf32 if precision is None else precision == "tf32")
 
 
 def _place(kind: type, method: str) -> dict[str, Any]:

@@ -65,6 +65,10 @@ class Host:
         """Begin to count pauses."""
         gc.callbacks.append(self.pauses)
 
+    def begin_anew(self) -> None:
+        """In a child process, which has counters of its own."""
+        self._warm = None
+
     def close(self, step: int) -> None:
         """What costs the host from here on is not the loop's but that of a profiler."""
         self._held, self._closed = self.facts(step), True

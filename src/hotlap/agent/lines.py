@@ -19,6 +19,9 @@ from torch.utils import _python_dispatch as dispatch
 
 from hotlap.records.whose import users
 
+from .traces import unseen
+from .warned import filtered
+
 LONGEST: Final = 200_000
 """Ops that are kept; what comes after them in the step is counted in `left_out`."""
 HOTLAP: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -169,7 +172,11 @@ class Lines:
         @functools.wraps(original)
         def told(*args: Any, **kwargs: Any) -> Any:
             self._tell(self._call, name)
-            return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                unseen(error)
+                raise
 
         own = attribute in vars(holder)
         setattr(holder, attribute, told)
@@ -234,19 +241,15 @@ class Lines:
                     self.syncs.append((text.split(" (", 1)[0], *place))
             return None
 
-        warnings.filterwarnings("always", message=SYNC_WARNINGS)
-        added = warnings.filters[0]
         warnings.showwarning = show
         try:
-            torch.cuda.set_sync_debug_mode("warn")
-            yield
+            with filtered("always", message=SYNC_WARNINGS):
+                torch.cuda.set_sync_debug_mode("warn")
+                yield
         finally:
             torch.cuda.set_sync_debug_mode("default")
             if warnings.showwarning is show:
                 warnings.showwarning = shown
-            with contextlib.suppress(ValueError):  # the script put its own filters back
-                warnings.filters.remove(added)  # type: ignore[attr-defined]
-            getattr(warnings, "_filters_mutated", lambda: None)()
 
 
 def other_modes() -> bool:

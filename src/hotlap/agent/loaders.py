@@ -42,6 +42,10 @@ def described(loader: Any) -> dict[str, Any]:
         "making_cpu": None,
         "repeated_rows": 0,
         "worker_growth_bytes": 0,
+        "starts": 0,
+        "restarting_ms": 0.0,
+        "refilling_ms": 0.0,
+        "loop": None,
     }
 
 

@@ -6,11 +6,13 @@ Nothing is run for it, and no frame is asked for its variables: that would keep 
 import ast
 import dis
 import linecache
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
+from .warned import filtered
+
+NAME: Final = "<a script that hotlap reads>"
 LOOKS: Final = 16
 """Backwards of which the line is looked at; a GAN has several."""
 MOST_LINES: Final = 10_000
@@ -63,9 +65,8 @@ def _parsed(lines: list[str]) -> ast.Module | None:
     if not lines or len(lines) > MOST_LINES:
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the script has had those of its source
-            return ast.parse("".join(lines))
+        with filtered("ignore", module=NAME):  # the script has had those of its source
+            return ast.parse("".join(lines), NAME)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -80,6 +80,11 @@ class Recorder:
         self.may_ask: Callable[[], bool] = lambda: True
         """Whether the device may be asked now."""
 
+    def begin_anew(self) -> None:
+        """In a child process: all that was taken is the parent's."""
+        self.waiting.clear()
+        self.index = self.written = 0
+
     def add(self, segment: Segment) -> None:
         """Take a finished step."""
         self.index += 1
@@ -172,6 +177,8 @@ class Recorder:
                 rest += f',"losses":[{",".join(_number(value) for value in values)}]'
         if loss is not None and not math.isfinite(loss):
             rest += ',"nonfinite":true'
+        if step.tokens:
+            rest += f',"tokens":{step.tokens}'
         data, h2d, forward, backward, optimizer, other, _ = step.ns
         return LINE % (
             self.written - 1, ended, (step.end_ns - step.begun_ns) / 1e6, gpu,

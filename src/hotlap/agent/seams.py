@@ -23,6 +23,11 @@ class Refused(Exception):
     """Raised by a lever in process when it finds that it must not be put in, before it has changed anything."""
 
 
+class NothingToDo(Exception):
+    """Raised by a lever that has nothing to change in the loader, module or optimizer that it was given; another may
+    have it."""
+
+
 class Seams:
     """Registers what levers want done, and does it at the right moment."""
 
@@ -43,6 +48,8 @@ class Seams:
         """Levers that have changed something."""
         self._out: set[str] = set()
         """Levers that were left out."""
+        self._idle: dict[str, str] = {}
+        """Levers that found nothing to do at first, and why."""
 
     # what a lever may ask for
 
@@ -133,6 +140,19 @@ class Seams:
             self._in_use.add(lever)
             self.agent.append("levers.jsonl", json.dumps({"lever": lever}) + "\n")
 
+    def _found_nothing(self, lever: str, why: str) -> None:
+        """Say once, of a lever that has changed nothing so far, why it did not."""
+        if lever in self._acted or lever in self._idle:
+            return
+        self._idle[lever] = why
+        if self.agent.begun:
+            self._note_idle(lever, why)
+
+    def _note_idle(self, lever: str, why: str) -> None:
+        line = json.dumps({"lever": lever, "nothing": why}, ensure_ascii=False)
+        with contextlib.suppress(OSError):  # the disk may be full
+            self.agent.append("levers.jsonl", line + "\n")
+
     def _try(self, lever: str, act: Callable[..., Any], *args: Any) -> Any:
         try:
             result = act(*args)
@@ -145,6 +165,9 @@ class Seams:
                 self.agent.guard.problem(f"lever {lever}", error, lever)
             else:
                 self.leave_out(lever, str(error))
+            return None
+        except NothingToDo as error:
+            self._found_nothing(lever, str(error))
             return None
         except _LEVER_ERRORS as error:
             self.agent.guard.problem(f"lever {lever}", error, lever)
@@ -208,11 +231,17 @@ class Seams:
         )  # fmt: skip
         return sum(len(requests) for requests in registered)
 
+    def begin_anew(self) -> None:
+        """In a child process: what is noted of levers is the parent's."""
+        self._in_use.clear()
+
     def begun(self) -> None:
         """The loop begins: levers that ask for no seam have been in since the start, and others, such as those that
         change loaders, may have changed something before."""
         for lever in [*self._whole, *sorted(self._acted - {*self._whole} - self._out)]:
             self._note(lever)
+        for lever, why in self._idle.items():
+            self._note_idle(lever, why)
 
 
 _LEVER_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError, OSError)

@@ -250,6 +250,7 @@ class Steps(Hot):
                 self.row_root = root
             elif root == self.last_row_root != self.row_root and len(self.cycle) == 1 and not self.held:
                 self.row_root, self.timeline.segment.samples = root, 0  # what came before is of a rollout, say
+                self.timeline.segment.tokens = 0
             if self.row_root == root:
                 self.timeline.segment.samples += rows
                 self.samples_from = "forward"
@@ -436,7 +437,7 @@ class Steps(Hot):
         """Another thread turned out to be the one that trains: what the first had open is none of the loop's."""
         self.in_data = self.in_forward = 0
         self.timeline.unwind()
-        self.timeline.segment.samples = 0
+        self.timeline.segment.samples = self.timeline.segment.tokens = 0
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
         self.turns.clear()
 

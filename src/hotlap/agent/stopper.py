@@ -65,6 +65,12 @@ class Stopper:
         self.at = Agreed(session.folder, STOP_FILE)
         self.profile_at = Agreed(session.folder, PROFILE_FILE)
 
+    def begin_anew(self) -> None:
+        """Forget the steps so far: they are of a parent process."""
+        self.walls.clear()
+        self.disturbed.clear()
+        self.steady = None
+
     def step_done(self, wall_ms: float, disturbed: bool) -> None:
         """Called after each step."""
         if self.wanted:

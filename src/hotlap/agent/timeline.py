@@ -40,6 +40,7 @@ class Segment:
         "samples",
         "skipped",
         "thin",
+        "tokens",
     )
 
     def __init__(self, begun_ns: int) -> None:
@@ -48,7 +49,7 @@ class Segment:
         self.marks: list[list[Any]] = []
         self.open_marks: list[list[Any]] = []
         self.losses: list[Any] = []
-        self.samples = self.compiles = 0
+        self.samples = self.tokens = self.compiles = 0
         self.evaluation = self.skipped = self.probe = self.full = self.thin = False
         self.kind = ""
 
@@ -81,6 +82,7 @@ class Segment:
         self.open_marks += later.open_marks
         self.losses += later.losses
         self.samples += later.samples
+        self.tokens += later.tokens
         self.evaluation |= later.evaluation
         self.skipped |= later.skipped
         self.probe |= later.probe

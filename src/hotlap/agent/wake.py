@@ -10,7 +10,7 @@ from hotlap.records.session import VARIABLE, Session
 from .compiled import hide_from_compiler
 from .guard import hook
 
-WAKE = hook("wake")
+WAKE, FORK = hook("wake"), hook("fork")
 
 
 def wake() -> None:
@@ -85,6 +85,8 @@ def _seed(seed: int) -> None:
 
 def _after_fork(agent: Any) -> None:
     """A child forked from a loop (a loader's worker) is left alone; one forked before it may be a rank."""
+    if agent.guard.on:
+        agent.guard.call(FORK, agent.forked)
     agent.guard.on = agent.guard.on and not agent.begun
     agent.steps.thin = 0
     if agent.begun:

@@ -3,19 +3,25 @@
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
+
+from hotlap.diagnose.compare import compare
+from hotlap.records.compare import RunDiff
+from hotlap.report.compare_screen import compare_screen
 
 from ._common import print_json
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(help="A trace, or a folder or tar with one for each rank.")],
+    before: Annotated[Path, typer.Argument(help="A run; or a trace, or a folder or tar with one for each rank.")],
     after: Annotated[Path, typer.Argument(help="Another one of the same job.")],
     top: Annotated[int, typer.Option(min=1, max=1000, help="Rows of each table.")] = 6,
     json: Annotated[bool, typer.Option(help="Print the document instead.")] = False,
 ) -> int:
-    """Say what changed between two traces: the step, device time, kernels, waits, launches, host time.
+    """Say what changed between two runs (machine, driver, versions, variables, commit, beside their step times), or two
+    traces (the step, device time, kernels, waits, launches, host time); of profiled runs both.
 
     Examples:
 
@@ -23,16 +29,37 @@ def diff(
 
       hotlap diff hotlap-runs/1121-103000-run-train hotlap-runs/1121-110000-run-train
     """
+    runs = compare(before, after) if all((path / "run.json").is_file() for path in (before, after)) else None
+    if runs is None or _profiled(before, after):
+        _traces(before, after, runs, top, json)
+    elif json:
+        print_json(runs)
+    else:
+        _console().print(compare_screen(runs))
+    return 0
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def _profiled(*paths: Path) -> bool:
+    from hotlap.trace.files import run_traces
+
+    return all(map(run_traces, paths))
+
+
+def _traces(before: Path, after: Path, runs: RunDiff | None, top: int, json: bool) -> None:
     from hotlap.trace.answer import view_of  # polars takes a moment to import; `hotlap run` does without it
     from hotlap.trace.diff import diff as compared
     from hotlap.trace.files import trace_files
 
     views = [[view_of(file.load(lambda at: None)) for file in trace_files(path)] for path in (before, after)]
-    found = compared(views[0], views[1], rows=max(top, 30))
+    found = msgspec.structs.replace(compared(views[0], views[1], rows=max(top, 30)), runs=runs)
     if json:
         print_json(found)
-        return 0
+        return
     from hotlap.report.trace_screen import diff_screen
 
-    Console(highlight=False, markup=False, emoji=False).print(diff_screen(found, top))
-    return 0
+    screens = [compare_screen(runs), diff_screen(found, top)] if runs is not None else [diff_screen(found, top)]
+    _console().print(*screens, sep="\n")

@@ -14,7 +14,7 @@ from hotlap.report.console import plain
 
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    to: Annotated[str, typer.Option(help="csv, mlflow, otlp, perfetto, prometheus, tensorboard or wandb.")],
+    to: Annotated[str, typer.Option(help="container, csv, mlflow, otlp, perfetto, prometheus, tensorboard or wandb.")],
     out: Annotated[Path | None, typer.Option(help="File or folder to write; by default in FOLDER/export.")] = None,
     replace: Annotated[
         bool, typer.Option(help="Replace a file that exists (csv, otlp, perfetto, prometheus).")
@@ -22,6 +22,7 @@ def export(
     online: Annotated[bool, typer.Option(help="wandb: send it at once, with your login.")] = False,
 ) -> int:
     """Write a run's numbers for another tool: those of steps.jsonl and diagnosis.json. Nothing leaves the machine.
+    `container` writes its environment instead, as a Containerfile with pinned versions.
 
     Examples:
 

@@ -13,11 +13,12 @@ from hotlap.launch.environment import environment
 from hotlap.launch.run import Request, run_in_foreground
 from hotlap.launch.supervise import exit_like
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.errors import HotlapError, NothingMeasured, UsageError
+from hotlap.records.errors import HotlapError, NothingMeasured, RecordError, UsageError
 from hotlap.records.files import rank_folders, read_problems, write_record
 from hotlap.records.run import Environment, Lever, Problem, Run
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
+from hotlap.tune.held import with_levers_held
 from hotlap.tune.recipe import levers_of, variables_of
 
 from ._beside import Profiler, screens
@@ -82,7 +83,7 @@ def run(
     profiled, captured = _windows(profiler, profile, profile_steps, profile_memory or profile_stacks)
     folder = run_folder(out, words, "run")
     for line in passed:
-        stderr_console().print(plain(f"hotlap: left out of the recipe: {line}", "yellow"))
+        stderr_console().print(plain(f"hotlap: {line}", "yellow"), soft_wrap=True)
     request = Request(
         command=tuple(words),
         folder=folder,
@@ -116,7 +117,6 @@ def _run(request: Request, profiler: Profiler | None, json: bool) -> int:
 def _finish(folder: Path, record: Run, beside: str, json: bool) -> None:
     """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
-        write_record(folder / "run.json", record)
         report(folder, record, json)
         if beside:
             stderr_console().print(*screens(folder, beside), sep="")
@@ -147,16 +147,43 @@ def _windows(profiler: Profiler | None, profile: bool, steps: int | None, in_det
 
 
 def report(folder: Path, record: Run, json: bool) -> None:
-    """Write the diagnosis of a run that has ended, and show it. Raises RecordError."""
-    diagnosis, why = None, ""
+    """Write the record and the diagnosis of a run that has ended, and show them, what can't be written too.
+
+    Raises RecordError.
+    """
+    with contextlib.suppress(RecordError):  # of what can't be read the verdict says so
+        record = with_levers_held(folder, record)
+    unwritten = [_unwritten(folder / "run.json", record)]
     try:
-        diagnosis = verdict(folder)
-        write_record(folder / "diagnosis.json", diagnosis)
-    except NothingMeasured as error:
-        why = str(error)
-    stderr_console().print(run_screen(record, diagnosis, problems_of(folder), folder, why))
+        diagnosis, why = judged(folder)
+    except RecordError as error:
+        diagnosis, why = None, str(error)
+    if diagnosis is not None:
+        unwritten.append(_unwritten(folder / "diagnosis.json", diagnosis))
+    console = stderr_console()
+    console.print(run_screen(record, diagnosis, problems_of(folder), folder, why))
+    if what := "; ".join(filter(None, unwritten)):
+        told = f"hotlap: {what}. The screen above is from memory and what could be written before"
+        console.print(plain(told, "yellow"), soft_wrap=True)
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why))
+
+
+def _unwritten(path: Path, record: msgspec.Struct) -> str:
+    """Write a record. Returns why it could not be, "" where it was."""
+    try:
+        write_record(path, record)
+    except RecordError as error:
+        return str(error)
+    return ""
+
+
+def judged(folder: Path) -> tuple[Diagnosis | None, str]:
+    """The diagnosis of a run, or why there is none. Raises RecordError."""
+    try:
+        return verdict(folder), ""
+    except NothingMeasured as error:
+        return None, str(error)
 
 
 def problems_of(folder: Path) -> list[Problem]:

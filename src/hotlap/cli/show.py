@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hotlap.diagnose.verdict import verdict
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_run, read_tune
 from hotlap.report.run_screen import run_screen
@@ -14,7 +13,7 @@ from hotlap.report.tune_screen import tune_screen
 
 from ._beside import screens
 from ._common import print_json
-from .run import RunDocument, problems_of
+from .run import RunDocument, judged, problems_of
 
 
 def show(
@@ -35,12 +34,10 @@ def show(
             Console().print(tune_screen(tuned, folder))
         return 0
     record = read_run(folder)
-    try:
-        diagnosis, why = verdict(folder), ""
-    except NothingMeasured as error:
-        diagnosis, why = None, str(error)
+    diagnosis, why = judged(folder)
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why))
     else:
-        Console().print(run_screen(record, diagnosis, problems_of(folder), folder, why), *screens(folder), sep="")
+        screen = run_screen(record, diagnosis, problems_of(folder), folder, why)
+        Console().print(screen, *screens(folder), sep="")
     return 0 if diagnosis is not None else NothingMeasured.exit_code

@@ -27,6 +27,8 @@ from .verdict import verdict
 NAMES: Final = tuple(one.name for one in MEASURES)
 MEASURE_OF: Final = {
     "input": "input",
+    "workers-restart": "input",
+    "backward": "compute",
     "h2d": "h2d",
     "sync": "sync",
     "launch": "launch_bound",

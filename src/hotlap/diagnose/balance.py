@@ -25,6 +25,8 @@ ALIKE: Final = 0.1
 """Ranks whose steps differ by more do not step together."""
 WAITS: Final[tuple[Bound, ...]] = ("compute", "launch", "unknown")
 """Bounds in whose phases a rank waits for others, dearest first."""
+EXCHANGE: Final = ("communication", "backward")
+"""Findings of one rank that hold such waits by name (`findings/communication.py`)."""
 
 MODEL: Final = ("forward", "backward", "optimizer")
 WAITING: Final = 0.1
@@ -95,7 +97,11 @@ def finding(late: Late, rank: int, where: Place | None) -> Finding:
 def without_the_wait(findings: Sequence[Finding], late: Late, mine: bool) -> list[Finding]:
     """Findings of one rank less what the straggler explains. mine: it is the straggler itself."""
     bounds = OF_PHASE.get(late.phase, WAITS) if mine else WAITS
-    held = next((one for bound in bounds for one in findings if one.bound == bound and not one.beneath), None)
+    own = [one for one in findings if one.id not in EXCHANGE and not one.beneath]
+    held = next((one for one in findings if one.id in EXCHANGE and not mine), None) or next(
+        (one for bound in bounds for one in own if one.bound == bound),
+        None,
+    )
     return [
         msgspec.structs.replace(one, share=max(0.0, one.share - late.share)) if one is held else one for one in findings
     ]

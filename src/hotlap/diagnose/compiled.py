@@ -1,4 +1,5 @@
-"""What torch.compile could not take of the script, as findings: graph breaks and recompilations, with their lines.
+"""What torch.compile could not take of the script, as findings: graph breaks, recompilations and CUDA graphs that were
+not made, with their lines.
 
 They cost nothing by themselves; what they cost is that the host launches what a graph would have held. So where the
 step waits for launches, that finding is explained by them and points to their line; elsewhere their cost is unknown,
@@ -15,34 +16,37 @@ from hotlap.records.run import CompiledFunction, Facts
 
 MANY: Final = 4
 """Recompilations of a function that are worth telling: one or two come with the last batch and with evaluation."""
+MOST: Final = 3
+"""Findings; of many functions the worst."""
 INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
 
 
 def with_compiled(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
     """The verdict with what stands in the way of the script's own torch.compile."""
-    found = _of(facts.compiled) if facts is not None else None
-    if found is None:
-        return diagnosis
+    found = _of(facts.compiled) if facts is not None else []
     launch = next((one for one in diagnosis.findings if one.id == "launch"), None)
-    if launch is None:
-        return msgspec.structs.replace(diagnosis, findings=(*diagnosis.findings, found))
+    if not found or launch is None:
+        return msgspec.structs.replace(diagnosis, findings=(*diagnosis.findings, *found))
+    worst, *others = found
     explained = msgspec.structs.replace(
-        found,
+        worst,
         share=launch.share,
         cost_ms=launch.cost_ms,
-        where=found.where or launch.where,
-        evidence=f"{launch.evidence}; {found.evidence}",
+        where=worst.where or launch.where,
+        evidence=f"{launch.evidence}; {worst.evidence}",
     )
-    findings = tuple(explained if one is launch else one for one in diagnosis.findings)
-    return msgspec.structs.replace(diagnosis, findings=findings)
+    findings = [explained if one is launch else one for one in diagnosis.findings]
+    return msgspec.structs.replace(diagnosis, findings=(*findings, *others))
 
 
-def _of(functions: Sequence[CompiledFunction]) -> Finding | None:
-    broken = [one for one in functions if one.failed or one.breaks]
-    again = max(functions, key=lambda one: one.recompiles, default=None)
-    if again is not None and again.recompiles >= MANY:
-        return _recompiles(again)
-    return _breaks(max(broken, key=lambda one: (bool(one.failed), len(one.breaks)))) if broken else None
+def _of(functions: Sequence[CompiledFunction]) -> list[Finding]:
+    """The worst first."""
+    again = [one for one in functions if one.recompiles >= MANY]
+    broken = [one for one in functions if (one.failed or one.breaks) and one not in again]
+    again.sort(key=lambda one: -one.recompiles)
+    broken.sort(key=lambda one: (not one.failed, -len(one.breaks)))
+    launched = [one for one in functions if one.without_graph]
+    return [*map(_recompiles, again), *map(_breaks, broken), *map(_without_graph, launched)][:MOST]
 
 
 def _breaks(function: CompiledFunction) -> Finding:
@@ -51,7 +55,7 @@ def _breaks(function: CompiledFunction) -> Finding:
     said = (
         f"{function.function} runs in eager mode: {function.failed}"
         if function.failed
-        else f"{function.function} is compiled as {function.graphs} graphs; it breaks at line {lines}"
+        else f"{function.function} is compiled as {function.graphs} graphs; it breaks at line {lines}{_took(function)}"
     )
     return Finding(
         id="graph-break",
@@ -74,10 +78,27 @@ def _recompiles(function: CompiledFunction) -> Finding:
         title="the model is compiled again and again",
         where=_place(function, function.line),
         evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
-        f"{function.reason}",
+        f"{function.reason}{_took(function)}",
         why=f"each compilation takes seconds, and {_at_the_limit(function)}",
         instead="pad to a few shapes, or torch.compile(dynamic=True); keep Python numbers that change out of the model",
     )
+
+
+def _without_graph(function: CompiledFunction) -> Finding:
+    return Finding(
+        id="cudagraph-skip",
+        bound="launch",
+        share=0.0,
+        title="the compiled model is launched kernel by kernel",
+        where=_place(function, function.line),
+        evidence=f"{function.function}: {function.without_graph}{_took(function)}",
+        why="Inductor was asked for a CUDA graph of it and made none, so that the host launches each of its kernels",
+        instead="take out of it what torch names: inputs on the CPU, inputs that are written to, sizes that vary",
+    )
+
+
+def _took(function: CompiledFunction) -> str:
+    return f"; compiling it took {function.seconds:.1f} s" if function.seconds >= 1 else ""
 
 
 def _at_the_limit(function: CompiledFunction) -> str:

@@ -31,24 +31,32 @@ from .cpu_use import cpu_use
 from .findings import findings_of
 from .findings._base import CpuUse, Measured
 from .findings._settled import settled
+from .findings.workers_restart import without_restarts
 from .steps import (
     SteadySteps,
     block_length,
     block_means,
     mean_known,
     mean_phases,
+    on_clock,
+    phases_of_all,
     spread,
     steady_steps,
     step_time,
     throughput,
+    token_rate,
 )
 
 LEAST_STEPS = 3
 LEAST_MS = 1e-6
 """The resolution of `wall_ms` on disk. A step of no time has no shares."""
+WITHOUT_FACTS = "facts"
+"""Where a problem of hotlap's is after which it observes the steps as before: `Agent.write_facts`."""
 UNEVEN = 1.15
 APART = 1.1
 """Mean of all steps over that of those whose phases are known, from which these do not say where all of it goes."""
+OTHERS = 1.25
+"""The mean of the steps whose phases are known over a typical step, from which on these phases are not that one's."""
 BLOCKS_APART = 1.5
 """The slowest block of steps over the fastest, from which one number does not say how long a step takes."""
 WHAT_COUNTS = (
@@ -113,12 +121,14 @@ def _apart(ranks: Sequence[Rank]) -> bool:
 
 def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, ...], use: CpuUse) -> Diagnosis:
     steady, facts = first.steady, first.facts
-    host = mean_phases(steady.steps, device=False) or Phases()
-    device = mean_phases(steady.steps, device=True)
+    run_ms = sum(step.wall_ms for step in first.steps)
+    usual = without_restarts(steady.steps, facts.feeding if facts else None, run_ms) or steady.steps
+    device = mean_phases(usual, device=True)
+    host, sampled = _host_phases(steady, usual, device)
     slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall = fmean(steady.times)
-    measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers, use)
+    measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers, use, run_ms)
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
     if late is None:
@@ -129,12 +139,14 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         without(finding, settled(facts) | set(levers)) for finding in sorted(found, key=lambda finding: -finding.share)
     ]
     rates = [_rate(rank) for rank in ranks]
+    tokens = [token_rate(rank.steady) for rank in ranks]
     return Diagnosis(
         mode="train" if mode == "train" else "inference",
         bound=_bound(findings),
         step_ms=_pace(slowest),
-        spread=spread(slowest.times),
+        spread=_spread(slowest),
         throughput=sum(rate for rate in rates if rate) if all(rates) else None,
+        tokens_s=sum(rate for rate in tokens if rate) if all(tokens) else None,
         throughput_unit="rows/s" if facts and facts.samples_from == "forward" else "samples/s",
         phases=host,
         gpu_ms=mean_known([step.gpu_ms for step in steady.steps]),
@@ -151,7 +163,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         ranks=len(ranks),
         device=facts.device if facts else "cpu",
         device_name=facts.device_name if facts else None,
-        unknown=tuple(_unknown(first, slowest, measured)),
+        unknown=tuple(_unknown(first, slowest, measured, sampled)),
         next=next_of(findings),
     )
 
@@ -185,11 +197,12 @@ def _pace(steady: SteadySteps) -> float:
     return step_time(steady.times, steady.period)
 
 
-def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
+def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured, sampled: str) -> list[str]:
     said = []
-    facts = rank.facts
+    facts, problems = rank.facts, list(read_problems(rank.folder))
     if facts is None:
-        said.append("what the script is made of: the process died before it could be written")
+        why = "hotlap's own problem kept it from being" if problems else "the process died before it could be"
+        said.append(f"what the script is made of: {why} written")
     elif facts.samples_from == "none":
         said.append("samples/s: no batch with a first dimension was seen")
     if not rank.steady.settled:
@@ -199,24 +212,39 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
             f"where the time of {', '.join(facts.replayed)} goes: the script replays them as one CUDA graph of its own"
         )
     said += _uneven(slowest)
-    said += _sampled(rank.steady, measured)
+    said += [sampled] if sampled else []
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
         said.append("device time: no CUDA events could be recorded in this loop")
-    if any(read_problems(rank.folder)):
+    if any(problem.where != WITHOUT_FACTS and not problem.lever for problem in problems):
         said.append("what happened after hotlap's own problem (problems.jsonl)")
     return said
 
 
-def _sampled(steady: SteadySteps, measured: Measured) -> Iterator[str]:
-    """Whether the steps of which phases are known are too few to say where the time of all goes: a script that does
-    something long every so many steps may do it in others."""
-    looked_at = sum(step.phases is not None for step in steady.steps)
-    total = sum(getattr(measured.phases, name) for name in PHASES)
-    if looked_at < len(steady.steps) and total and not 1 / APART < measured.step_ms / total < APART:
-        yield (
-            f"where all of the time goes: the {looked_at} steps whose phases were looked at take {ms(total)} a "
-            f"step, all {len(steady.steps)} take {ms(measured.step_ms)} (--every-step looks at all)"
+def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str]:
+    """Means of those of the usual steps whose phases are known, and what is to be said where these are too few to say
+    where the time of all goes: a script that does something long every so many steps may do it in others.
+
+    On the CPU, where they take longer than a step is said to, the phases are shares of that. Where they take less, the
+    rest may be spent on anything."""
+    found = mean_phases(usual, device=False) or Phases()
+    looked_at = sum(step.phases is not None for step in usual)
+    total = sum(getattr(found, name) or 0.0 for name in PHASES)
+    if looked_at == len(usual) or not total:
+        return found, ""
+    times = [took for step in usual if (took := on_clock(step, steady.clock)) is not None]
+    mean, typical = fmean(times), _pace(steady)
+    scaled = device is None and OTHERS * typical < total
+    if not scaled and 1 / APART < mean / total < APART:
+        return found, ""
+    said = (
+        f"where all of the time goes: the {looked_at} steps whose phases were looked at take {ms(total)} a "
+        f"step, all {len(usual)} take {ms(mean)}"
+    )
+    if scaled:
+        return phases_of_all(usual, typical), (
+            f"{said}, a typical one {ms(typical)}; the phases are shares of this (--every-step looks at all)"
         )
+    return found, f"{said} (--every-step looks at all)"
 
 
 def _rate(rank: Rank) -> float | None:
@@ -237,6 +265,15 @@ def _uneven(steady: SteadySteps) -> Iterator[str]:
         yield f"{ONE_PACE}: the mean step takes {ms(mean)}, the typical one {ms(typical)}"
     elif high > BLOCKS_APART * low:
         yield f"{ONE_PACE}: some stretches of the steps take {ms(low)} a step and others {ms(high)}"
+
+
+def _spread(steady: SteadySteps) -> Spread:
+    """Deciles of single steps; where the step time lies outside of them, of the means that it is the median of."""
+    single = spread(steady.times)
+    if not _rare(step_time(steady.times, steady.period), single):
+        return single
+    means = spread(block_means(steady.times, steady.period))
+    return msgspec.structs.replace(means, of=block_length(len(steady.times), steady.period))
 
 
 def _rare(typical: float, single: Spread) -> str:

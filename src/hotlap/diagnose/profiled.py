@@ -16,12 +16,14 @@ from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
 from hotlap.records.profile import Lines
 from hotlap.records.trace import RankTrace, TraceReport
+from hotlap.trace.analyses.utilisation import over_ranks
 from hotlap.trace.answer import Asked, report
 from hotlap.trace.files import trace_files
 from hotlap.trace.lines import places_of
 from hotlap.trace.tables import Trace
 
 from .diagnose import diagnose
+from .findings import OF_THE_RUN
 
 TOP_OPS: Final = 3
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
@@ -71,6 +73,8 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
 
     Of a run on the CPU, where the trace shows the ops that the phases were timed around, only what they are is added.
     """
+    measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
+    diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured)
     if not any(rank.breakdown for rank in traces.ranks):
         named = tuple(_with_ops(finding, traces) for finding in diagnosis.findings)
         return msgspec.structs.replace(diagnosis, findings=named)
@@ -95,7 +99,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
         return None  # the trace sees into them
     if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
         return None
-    if finding.wrong or finding.beneath:  # no trace knows of it
+    if finding.wrong or finding.beneath or finding.id == OF_THE_RUN:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding

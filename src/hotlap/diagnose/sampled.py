@@ -36,7 +36,8 @@ def with_samples(
 
 def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
     """What is said of a run without a profile is not said of one with it."""
-    says = "" if finding.evidence != before.evidence else f"; {looks} looks of the profile at the stack name no line"
+    took = "1 look at the profile's stack names" if looks == 1 else f"{looks} looks at the profile's stack name"
+    says = "" if finding.evidence != before.evidence else f"; {took} no line"
     return msgspec.structs.replace(finding, why=finding.why.replace(f"; {WITHOUT_A_PROFILE}", says))
 
 

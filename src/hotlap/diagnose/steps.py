@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -149,6 +150,20 @@ def mean_phases(steps: Sequence[Step], device: bool) -> Phases | None:
     return Phases(**{name: value / total for name, value in sums.items()})
 
 
+def phases_of_all(steps: Sequence[Step], step_ms: float) -> Phases:
+    """A step's host time as that of all steps is divided: each that was looked at stands with its shares for the time
+    of those that it stands for, so that one long step among them is not taken for many."""
+    sums, passed = dict.fromkeys(PHASES, 0.0), 0.0
+    known = standing([step.phases for step in steps])
+    walls = iter(step.wall_ms for step in steps)
+    for row, times in known:
+        stood, whole = sum(islice(walls, times)), sum(getattr(row, name) or 0.0 for name in PHASES)
+        for name in PHASES if whole else ():
+            sums[name] += stood * (getattr(row, name) or 0.0) / whole
+        passed += stood if whole else 0.0
+    return Phases(**{name: step_ms * value / passed if passed else 0.0 for name, value in sums.items()})
+
+
 def standing(rows: Sequence[T | None]) -> list[tuple[T, int]]:
     """What is known, each with how many steps it stands for: its own and those before it of which it is not known, the
     last one for those after it too. So steps that were all looked at weigh no more than those of which one in many was.
@@ -177,9 +192,19 @@ def throughput(steady: SteadySteps, from_loader: bool = False) -> float | None:
     from_loader: rows are of the batches that a loader delivers. Then a step now and then may have none: a loop that
     takes its batches ahead takes none in an epoch's last step and two in the next one's first.
     """
-    looked_at = standing([step if step.phases is not None else None for step in steady.steps])
-    missing = sum(step.samples is None for step, _ in looked_at)
-    if not looked_at or missing > (MOST_WITHOUT * len(looked_at) if from_loader else 0):
+    return _rate([(step.phases, step.samples) for step in steady.steps], steady, MOST_WITHOUT if from_loader else 0)
+
+
+def token_rate(steady: SteadySteps) -> float | None:
+    """Tokens a second, None unless every step that was looked at knows its tokens."""
+    return _rate([(step.phases, step.tokens) for step in steady.steps], steady, 0)
+
+
+def _rate(told: Sequence[tuple[Phases | None, int | None]], steady: SteadySteps, most_without: float) -> float | None:
+    """What the steps did a second, by phases and number of each. most_without: share of them that need not know it."""
+    looked_at = standing([one if one[0] is not None else None for one in told])
+    missing = sum(one[1] is None for one, _ in looked_at)
+    if not looked_at or missing > most_without * len(looked_at):
         return None
     took_ms = len(steady.steps) * fmean(steady.times)  # of some the device's clock may not be known
-    return 1000 * sum(times * (step.samples or 0) for step, times in looked_at) / took_ms
+    return 1000 * sum(times * (one[1] or 0) for one, times in looked_at) / took_ms

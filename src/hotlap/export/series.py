@@ -1,6 +1,7 @@
 """The numbers of a run under the names that all targets use.
 
-A step's scalars: `step_ms`, `gpu_step_ms`, `phase/NAME_ms`, `gpu_phase/NAME_ms`, `samples_per_s`, `loss`. Times in ms.
+A step's scalars: `step_ms`, `gpu_step_ms`, `phase/NAME_ms`, `gpu_phase/NAME_ms`, `samples_per_s`, `tokens_per_s`,
+`loss`. Times in ms.
 Steps that were probed or profiled have a loss only: their times are not to be quoted. What is not known has no point.
 A run's scalars are those of diagnosis.json.
 """
@@ -75,6 +76,7 @@ def _times(step: Step, step_ms: float | None) -> dict[str, float | None]:
         **_phases("phase", step.phases),
         **_phases("gpu_phase", step.gpu_phases),
         "samples_per_s": rate,
+        "tokens_per_s": step.tokens / (step_ms / 1000) if step.tokens is not None and step_ms else None,
     }
 
 
@@ -91,6 +93,8 @@ def totals(diagnosis: Diagnosis) -> dict[str, float]:
         "step_p90_ms": diagnosis.spread.p90,
         "gpu_step_ms": diagnosis.gpu_ms,
         "throughput": diagnosis.throughput,
+        "tokens_s": diagnosis.tokens_s,
+        "mfu": diagnosis.utilisation.mfu if diagnosis.utilisation else None,
         "steps": diagnosis.steps,
         "steady_steps": diagnosis.steady_steps,
         "ranks": diagnosis.ranks,

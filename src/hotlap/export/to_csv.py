@@ -15,6 +15,7 @@ COLUMNS = (
     *(f"phase/{name}_ms" for name in PHASES),
     *(f"gpu_phase/{name}_ms" for name in PHASES),
     "samples_per_s",
+    "tokens_per_s",
     "loss",
 )
 

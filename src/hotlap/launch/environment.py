@@ -21,7 +21,7 @@ GIT_TIMEOUT_S: Final = 2.0
 LONGEST_VALUE: Final = 200
 UNLIMITED_BYTES: Final = 2**62
 """A cgroup v1 without a limit says 2^63 less a page."""
-PREFIXES: Final = ("CUDA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_", "TORCH", "MALLOC_", "LD_PRELOAD")
+PREFIXES: Final = ("CUDA_", "NCCL_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "MALLOC_", "LD_PRELOAD")
 NAMES: Final = frozenset({"HF_HUB_OFFLINE", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED"})
 SECRET: Final = re.compile("KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH")
 LOGIN: Final = re.compile(r"://[^/\s]*@")

@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 
 from hotlap.records.errors import CommandError
-from hotlap.records.files import write_record
+from hotlap.records.files import rank_folders, write_record
 from hotlap.records.run import Environment, Lever, Run, Status
 from hotlap.records.session import LeverUse, Session
 
 from . import perf, py_spy, supervise, telemetry
 from .command import PACKAGE, environment_for, prepared, start
 from .nsight import Nsight
+from .packages import versions_of
 from .supervise import Ended, Started
 
 
@@ -108,7 +109,7 @@ def run_in_foreground(request: Request) -> tuple[Run, Ended]:
     status: Status = "finished" if ended.code == 0 else "failed"
     if ended.interrupted:
         status = "interrupted"
-    return _closed(record, ended, status, begun), ended
+    return _closed(_with_versions(record, request.folder), ended, status, begun), ended
 
 
 def _begun(request: Request, session_file: Path) -> Started:
@@ -138,9 +139,13 @@ def run_apart(
     status: Status = "finished" if ended.code == 0 else "failed"
     if ended.timed_out:
         status = "timeout"
-    done = _closed(record, ended, status, begun)
+    done = _closed(_with_versions(record, request.folder), ended, status, begun)
     write_record(request.folder / "run.json", done)
     return done, ended
+
+
+def _with_versions(record: Run, folder: Path) -> Run:
+    return msgspec.structs.replace(record, versions=versions_of(rank_folders(folder)))
 
 
 def _closed(record: Run, ended: Ended, status: Status, begun: float) -> Run:

@@ -1,4 +1,4 @@
-"""Waits for a command: passes signals on, keeps to a time limit, and leaves no process behind."""
+"""Waits for a command: keeps to a time limit, and leaves no process behind."""
 
 import contextlib
 import ctypes
@@ -14,23 +14,20 @@ from typing import Final, NamedTuple, Protocol
 import psutil
 
 from .aside import children, descendants
+from .signals import Receiver, passing_signals, waited
 
 KILL_AFTER_S: Final = 8.0
 POLL_S: Final = 0.05
 GENERATIONS: Final = 8
 """Of left-overs: those of one that is ended come to us too."""
 PR_SET_CHILD_SUBREAPER: Final = 36
-FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Started(Protocol):
+class Started(Receiver, Protocol):
     """A command that runs: `subprocess.Popen` of our own, or `front.Relayed` behind a profiler."""
 
     @property
-    def pid(self) -> int: ...
-    @property
     def returncode(self) -> int | None: ...
-    def send_signal(self, number: int, /) -> None: ...
     def wait(self) -> int: ...
 
 
@@ -51,44 +48,10 @@ def adopt_orphans() -> None:
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-@contextlib.contextmanager
-def passing_signals(process: Started) -> Iterator[list[int]]:
-    """Pass signals on to the command. SIGINT is only noted: the terminal sends it to the command itself."""
-    noted: list[int] = []
-
-    def forward(number: int, frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-
-    def note(number: int, frame: object) -> None:
-        noted.append(number)
-        if not _same_terminal(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in FORWARDED}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, note)
-    try:
-        yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _same_terminal(pid: int) -> bool:
-    """Whether Ctrl-C at the terminal reaches the command without us: same process group, in the foreground."""
-    try:
-        if os.getpgid(pid) != os.getpgrp():
-            return False
-        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:
-        return False
-
-
 def wait_in_foreground(process: Started) -> Ended:
     """Wait for a command that shares our terminal, and say how it ended."""
     with passing_signals(process) as noted:
-        code = process.wait()
+        code = waited(process.wait)
     return _ended(code, interrupted=bool(noted))
 
 

@@ -22,20 +22,20 @@ def unfit(optimizer: "OptimizerFacts") -> str | None:
     return None
 
 
-def fuse(optimizer: Any) -> None:
-    """Switch an optimizer to its fused kernel between two steps; one that can't be is left as it is."""
+def fuse(optimizer: Any) -> str | None:
+    """Switch an optimizer to its fused kernel between two steps. Returns why it was left as it is, None if not."""
     import torch
 
     kind = type(optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if kind.__name__ not in FUSED or not kind.__module__.startswith("torch.optim"):
-        return
+        return f"{kind.__name__} has no fused implementation"
     if any(group.get("differentiable") or _dampens(group) for group in optimizer.param_groups):
-        return
+        return f"{kind.__name__} is differentiable, or dampens its momentum"
     if len({p.device for p in parameters}) != 1 or any(not p.is_floating_point() for p in parameters):
-        return
+        return f"the parameters of {kind.__name__} lie on several devices, or are none of floating point"
     if any(p.grad is not None and p.grad.layout != torch.strided for p in parameters):
-        return
+        return f"{kind.__name__} gets sparse gradients, which the fused kernel does not take"
     for group in (*optimizer.param_groups, optimizer.defaults):  # groups that are added later take the defaults
         group["fused"], group["foreach"] = True, False
     for parameter, state in optimizer.state.items():  # a resumed run has its step counts already
@@ -44,6 +44,7 @@ def fuse(optimizer: Any) -> None:
     optimizer._step_supports_amp_scaling = True
     optimizer._need_device_dtype_check_for_fused = True
     begin_at_zero(optimizer)
+    return None
 
 
 def _dampens(group: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from hotlap.agent.facts import tf32_matmul
 from hotlap.agent.heads import heads
 from hotlap.agent.seams import Forward, Refused
 
@@ -42,7 +43,7 @@ class PaddedHeads:
         odd = [module for module in heads(root, LEAST_CLASSES) if module.out_features % ALIGNED and free(module)]
         if not odd:
             raise Refused(f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more, and odd")
-        self.taken += [PaddedForward(module, _tf32()) for module in odd]
+        self.taken += [PaddedForward(module, tf32_matmul()) for module in odd]
 
     def watch(self, _: Any, forward: Forward) -> Forward:
         """Around an outermost forward: say once where nothing is padded."""
@@ -114,7 +115,7 @@ def padded_linear(hidden: Any, weight: Any, bias: Any, dtype: torch.dtype) -> to
 def extra_classes(weight: Any, dtype: torch.dtype) -> int:
     """How many rows of zeros a weight (classes, features) wants behind it for products in a dtype; 0 where they run on
     no tensor cores."""
-    fast = dtype in HALF or (dtype == torch.float32 and _tf32())
+    fast = dtype in HALF or (dtype == torch.float32 and tf32_matmul())
     if weight.device.type not in DEVICES or not fast or len(weight) % ALIGNED == 0:
         return 0
     return -len(weight) % MULTIPLE
@@ -153,10 +154,6 @@ def _plain_autograd() -> bool:
     """Whether no transform, forward-mode differentiation or trace looks on, for which the cut has no rule."""
     alone = torch._C._functorch.peek_interpreter_stack() is None and torch._C._get_tracing_state() is None
     return alone and torch.autograd.forward_ad._current_level < 0
-
-
-def _tf32() -> bool:
-    return bool(torch.get_float32_matmul_precision() != "highest")
 
 
 def free(module: Any) -> bool:

@@ -44,9 +44,22 @@ class ChannelsLast(_same_random.DrawsOtherwise):
         )
 
 
+def _look(module: Any) -> None:
+    """Raises NothingToDo where no weights are images."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    from hotlap.agent.seams import NothingToDo
+
+    layers = any(isinstance(one, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for one in module.modules())
+    if not layers and not any(not is_lazy(weight) and weight.dim() == 4 for weight in module.parameters()):
+        raise NothingToDo(f"{type(module).__name__} has no 2-d convolutions")
+
+
 def _weights(module: Any) -> None:
     import torch
 
+    _look(module)
     module.to(memory_format=torch.channels_last)
     for conv in module.modules():
         if isinstance(conv, torch.nn.ConvTranspose2d) and conv.stride == (1, 1) and conv.padding == (0, 0):
@@ -57,6 +70,8 @@ def _weights(module: Any) -> None:
 
 def _inputs(module: Any, forward: "Forward") -> "Forward":
     import torch
+
+    _look(module)
 
     def convert(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():

@@ -1,6 +1,6 @@
 """The fused implementation of torch's own optimizers: one kernel for all parameters."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._base import Applies, Context, Lever, Settings
 from ._fused import FUSED, fuse, unfit
@@ -33,13 +33,23 @@ class FusedOptimizer(Lever):
         return "fused_optimizer"
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        seams.on_optimizer(fuse)
+        seams.on_optimizer(_fused)
 
     def source(self, settings: Settings) -> str:
         return (
             "torch.optim.AdamW(..., fused=True)  # likewise Adam, SGD, Adagrad\n"
             "# SGD with momentum only where all parameters get their first gradient in the same step"
         )
+
+
+def _fused(optimizer: Any) -> None:
+    """Raises NothingToDo."""
+    from hotlap.agent.seams import NothingToDo
+
+    if all(group.get("fused") for group in optimizer.param_groups):
+        raise NothingToDo(f"{type(optimizer).__name__} is fused already")
+    if why := fuse(optimizer):
+        raise NothingToDo(why)
 
 
 def _why_not(optimizer: "OptimizerFacts") -> str | None:

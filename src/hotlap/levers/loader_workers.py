@@ -126,10 +126,14 @@ class LoaderWorkers(Lever):
         def change(loader: Any) -> None:
             import torch
 
+            from hotlap.agent.seams import NothingToDo
+
             if isinstance(loader.dataset, torch.utils.data.IterableDataset) and loader.num_workers == 0:
-                return
+                raise NothingToDo("an IterableDataset in several workers repeats its data unless it shards itself")
             if getattr(loader, IN_MAIN, False):
-                return
+                raise NothingToDo("another lever makes the batches in the training process")
+            if _has_it_already(loader, settings):
+                raise NothingToDo(f"the loader has {loader.num_workers} workers already, and the other settings too")
             loader.num_workers = max(settings["workers"], loader.num_workers)
             loader.check_worker_number_rationality = _nothing  # its warning is for those who guess
             loader.prefetch_factor = settings["prefetch"]
@@ -150,6 +154,19 @@ class LoaderWorkers(Lever):
             f"DataLoader(..., num_workers={settings['workers']}, prefetch_factor={settings['prefetch']}, "
             f"pin_memory={settings['pin_memory']}, persistent_workers={settings['persistent']})"
         )
+
+
+def _has_it_already(loader: Any, settings: Settings) -> bool:
+    """Whether nothing would change, also in later epochs."""
+    import torch
+
+    return bool(
+        loader.num_workers >= settings["workers"]
+        and loader.prefetch_factor == settings["prefetch"]
+        and (loader.pin_memory == settings["pin_memory"] or not torch.cuda.is_available())
+        and (loader.persistent_workers or not settings["persistent"])
+        and not getattr(loader, "_hotlap_persistent", False)
+    )
 
 
 def _most(context: Context, making_cpu: float | None) -> int:

@@ -5,6 +5,7 @@ from typing import Final, Literal
 import msgspec
 
 from .run import Phases
+from .utilisation import Utilisation
 
 Clock = Literal["host", "device"]
 Bound = Literal["input", "h2d", "launch", "sync", "compute", "bandwidth", "memory", "communication", "unknown"]
@@ -44,18 +45,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantiles of single steady steps, ms."""
+    """Quantiles of single steady steps, ms; where the step time lies outside of p10 to p90 of these, of the means over
+    `of` consecutive steps whose median it is."""
 
     p10: float
     p50: float
     p90: float
+    of: int = 1
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """step_ms: see `diagnose.steps.step_time`; it, spread and clock are the slowest rank's. throughput: rows a second
-    over all ranks, None where unknown.
+    over all ranks, tokens_s: tokens, where the rows are sequences of them; None where unknown. utilisation: MFU, of a
+    profiled run.
 
-    phases: host ms a step (they sum to the mean step). gpu_phases: the same cuts on the device. steps: seen;
+    phases: host ms a step (they sum to the mean of the steps that were looked at; on the CPU, where that is more than
+    25% above step_ms, to that, and `unknown` says so). gpu_phases: the same cuts on the device. steps: seen;
     steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None: of an older
     hotlap, all); evaluations: those after warm-up that they do not rest on since an evaluation ran inside, evaluating:
     the share (0 to 1) of the time since warm-up that these took; settled: whether a steady state was recognised. clock:
@@ -70,10 +75,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     spread: Spread
     throughput: float | None = None
     throughput_unit: str = "samples/s"
+    tokens_s: float | None = None
     phases: Phases
     clock: Clock = "host"
     gpu_ms: float | None = None
     gpu_phases: Phases | None = None
+    utilisation: Utilisation | None = None
     findings: tuple[Finding, ...] = ()
     steps: int = 0
     steady_steps: int = 0

@@ -137,6 +137,11 @@ def rank_folders(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name[5:]))
 
 
+def observed_ranks(folder: Path) -> list[Path]:
+    """Those of them whose process made a step."""
+    return [rank for rank in rank_folders(folder) if (rank / "steps.jsonl").exists()]
+
+
 def read_steps(rank: Path) -> list[Step]:
     """The steps of a rank, in order."""
     return list(read_lines(rank / "steps.jsonl", Step))

@@ -43,6 +43,19 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, self.cores if self.cpu_quota is None else min(self.cores, math.ceil(self.cpu_quota)))
 
 
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the process that ran the steps, as it said. cuda: that torch was built for; cudnn, nccl: that it loaded, of a
+    process that used CUDA. packages: installed ones that it had imported at its end, by name (empty where it was
+    killed)."""
+
+    python: str
+    torch: str
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    packages: dict[str, str] = {}
+
+
 class Lever(msgspec.Struct, frozen=True, kw_only=True):
     """A lever and its settings, as used in a run."""
 
@@ -50,13 +63,22 @@ class Lever(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
 
 
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A lever that was asked for and is not in: it left itself out, or found nothing to change."""
+
+    lever: Lever
+    why: str
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`run.json`. exit_code is the command's own; signal is set when a signal ended it."""
+    """`run.json`. exit_code is the command's own; signal is set when a signal ended it. levers: once `hotlap
+    run` has ended, those that took hold; left_out: the others. versions: known at the end."""
 
     version: int = 1
     command: tuple[str, ...]
     cwd: str
     environment: Environment
+    versions: Versions | None = None
     status: Status = "running"
     exit_code: int | None = None
     signal: int | None = None
@@ -64,6 +86,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float | None = None
     seed: int | None = None
     levers: tuple[Lever, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     recipe: str | None = None
 
 
@@ -82,7 +105,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `steps.jsonl`. Times in ms; `time` is seconds since the epoch at the step's end.
 
     loss: the sum over the step's backward calls; losses: each of them where there are several; nonfinite: it is NaN or
-    infinite (then loss is null). kind: "train" or
+    infinite (then loss is null). tokens: where the rows are sequences of them (`agent/tokens.py`). kind: "train" or
     "inference". evaluation: an evaluation ran inside. compiles: frames torch.compile compiled inside. skipped: a
     GradScaler skipped the update. probe: evidence of parity was taken, so the time is not to be quoted. backlog_ms:
     device work still queued when the host reached the step's end (CUDA).
@@ -100,6 +123,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     losses: tuple[float | None, ...] | None = None
     nonfinite: bool = False
     samples: Count | None = None
+    tokens: Count | None = None
     kind: Literal["train", "inference"] = "train"
     evaluation: bool = False
     compiles: int = 0
@@ -118,7 +142,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     without workers only). making_cpu: share of the time spent making batches in which the processor was used; the rest
     waits for files or the network. objects, objects_in: Python objects in the largest container of the dataset, where
     these are very many; worker_growth_bytes: memory that its first worker has come to own meanwhile. repeated_rows:
-    rows that the second worker of an IterableDataset delivered like the first.
+    rows that the second worker of an IterableDataset delivered like the first. starts: times that it started workers
+    that end with their epoch; of all but the first, restarting_ms: to start them, and refilling_ms: waited for their
+    first batch; loop: file, line and function of the user's code that asked for that.
 
     file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
     """
@@ -153,9 +179,25 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     objects_in: str = ""
     worker_growth_bytes: Count = 0
     repeated_rows: Count = 0
+    starts: Count = 0
+    restarting_ms: WallMs = 0.0
+    refilling_ms: WallMs = 0.0
+    loop: tuple[str, int, str] | None = None
     file: str | None = None
     line: int | None = None
     function: str | None = None
+
+
+class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What DistributedDataParallel measured of its own backwards, means over its first ten, without the first two where
+    there are others, and one in a hundred after them (None: it told nothing). compute_ms: until the last gradient was
+    there; exchange_ms: from the first that were sent until the last had come, waiting for other ranks included;
+    hidden_ms: of that, while gradients were still made. backwards: calls of the script's for each that exchanged."""
+
+    compute_ms: WallMs | None = None
+    exchange_ms: WallMs | None = None
+    hidden_ms: WallMs = 0.0
+    backwards: WallMs = 1.0
 
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +210,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     the most outputs of a linear layer outside of repeated blocks. sibling_linears: modules in it that hold two linear
     layers or more with equally many inputs (`agent/siblings.py`). shapes: different shapes of its inputs in the first
     forwards. empty_blocks: where the lever `attention` is in, the largest share of blocks (128 by 128) that a constant
-    mask leaves empty: of those within the lower triangle where it lies in that, else of all.
+    mask leaves empty: of those within the lower triangle where it lies in that, else of all. exchange: of gradients
+    between ranks, by DistributedDataParallel.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
     """
@@ -201,6 +244,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     block: str = ""
     shapes: Count = 0
     empty_blocks: float = 0.0
+    exchange: ExchangeFacts | None = None
     file: str | None = None
     line: int | None = None
     function: str | None = None
@@ -230,7 +274,8 @@ class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
     it; recompiles: those of them that were made because its guards failed, reason: of the last one. breaks: lines at
     which a graph ended. failed: why it runs in eager mode instead, failed_at: the line that made it. limit: how many
     graphs torch.compile made of it at most, by its configuration at the last recompilation (0: not known); reached: it
-    wanted more, and what fits none of them runs in eager mode.
+    wanted more, and what fits none of them runs in eager mode. seconds: that all of this took (0: not known);
+    without_graph: why Inductor made no CUDA graph of it where it was asked to (torch's words).
     """
 
     file: str
@@ -244,6 +289,8 @@ class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: int | None = None
     limit: Count = 0
     reached: bool = False
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    without_graph: str = ""
 
 
 class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,6 +348,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     torch: str
     cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
     device: str = "cpu"
     device_name: str | None = None
     capability: tuple[int, int] | None = None
@@ -322,6 +371,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     peak_rss_bytes: int | None = None
     host: HostFacts | None = None
     sources: tuple[str, ...] = ()
+    imported: dict[str, tuple[str, ...]] = {}
     memory: MemoryFacts | None = None
     stopped: bool = False
     loaders: tuple[LoaderFacts, ...] = ()
@@ -336,6 +386,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         gradients enabled, or of all where the command only infers."""
         mine = [loader for loader in self.loaders if loader.training or self.mode == "inference"]
         return max(mine, key=lambda loader: loader.batches, default=None)
+
+
+REFUSED: Final = "Refused: "
+"""How `what` begins where a lever said itself that it does not belong here (`agent/seams.py`)."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,10 +5,12 @@ Fields that end in `_ns` are totals over the window in integer nanoseconds, so t
 
 import msgspec
 
+from .compare import RunDiff
 from .diagnosis import Finding, Place
 from .peaks import Peaks
 from .profilers import KernelCounters, PerfStat, PySpy
 from .timeline import MemoryCurve, Timeline
+from .utilisation import Utilisation
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,6 +339,7 @@ class RankTrace(Record, frozen=True):
     memory: tuple[MemoryUse, ...] = ()
     roofline: tuple[OpRoofline, ...] = ()
     peaks: Peaks | None = None
+    utilisation: Utilisation | None = None
     timeline: Timeline | None = None
     memory_curves: tuple[MemoryCurve, ...] = ()
     trust: Trust = Trust()
@@ -384,7 +387,8 @@ class TraceDiff(Record, frozen=True, kw_only=True):
     step: mean over the window. parts: device time of the step, sums to it: compute, exposed communication, exposed
     copy, idle. work: sum over all device work; kernels: by name, sums to it; ops: by the op that launched it, sums to
     it. syncs, launches: calls of the runtime. host: self time by function of the thread that trains. A table that was
-    cut ends with one row for the rest, so that sums hold. said: the most important, in words.
+    cut ends with one row for the rest, so that sums hold. said: the most important, in words. runs: what differs
+    between the runs that they are of.
     """
 
     version: int = 1
@@ -399,3 +403,4 @@ class TraceDiff(Record, frozen=True, kw_only=True):
     launches: tuple[Change, ...] = ()
     host: tuple[Change, ...] = ()
     said: tuple[str, ...] = ()
+    runs: RunDiff | None = None

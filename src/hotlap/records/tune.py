@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from .diagnosis import Diagnosis
-from .run import Environment, Lever
+from .run import Environment, LeftOut, Lever, Versions
 
 Risk = Literal["exact", "numeric", "semantic"]
 Outcome = Literal["measured", "crashed", "timeout", "memory", "too few steps", "refused"]
@@ -22,11 +22,17 @@ WEAK: Final = 0.1
 """Loss gap that is allowed, from which on parity is said to be weak. The tolerances of levers are 0.03 at most."""
 
 
+NEAR: Final = 0.1
+"""Loss gap over the loss's own change, up to which a trial is seen to learn as the command does, however much is
+allowed."""
+
+
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether learning is unchanged. level: what held ("bitwise", "run-to-run", "numeric", "redraw"), or what failed.
 
     loss_gap: root mean square of the loss difference over the mean loss; allowed: what it had to stay under;
-    gradient_gap, update_gap: relative, of the first steps; steps: how many were compared.
+    gradient_gap, update_gap: relative, of the first steps; steps: how many were compared. change: how far the loss
+    itself gets over them, over its mean.
     """
 
     ok: bool
@@ -38,11 +44,26 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     update_gap: float | None = None
     samples: str | None = None
     steps: int = 0
+    change: float | None = None
 
     @property
     def weak(self) -> bool:
         """Whether runs that ought to be equal lie so far apart here that the losses could hide a fault."""
-        return self.allowed is not None and self.allowed > WEAK
+        return bool(self.weakness)
+
+    @property
+    def weakness(self) -> str:
+        """Why the losses could hide a fault, "" where they could not."""
+        if self.allowed is None:
+            return ""
+        if self.allowed > WEAK:
+            return f"a weak test: {self.allowed:.0%} of the loss is allowed, so its losses can hide a fault"
+        if self.change is None or self.change >= self.allowed or (self.loss_gap or 0.0) <= NEAR * self.change:
+            return ""
+        return (
+            f"a weak test: the loss itself changes by {self.change:.1%} over these steps, and {self.allowed:.1%} is "
+            "allowed, so it can hide a fault"
+        )
 
 
 class OutputError(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,19 +79,14 @@ class OutputError(msgspec.Struct, frozen=True, kw_only=True):
 class LeverLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `rank-K/levers.jsonl`: a lever took hold, has measured the error of the output, or left itself out.
 
-    left_out: why, where it did; step: the one in which it did so, whose time and those before are not of the rest."""
+    left_out: why, where it did; step: the one in which it did so, whose time and those before are not of the rest.
+    nothing: why it had nothing to change in the first thing that it was given; it may yet take hold."""
 
     lever: str
     output_error: OutputError | None = None
     left_out: str | None = None
+    nothing: str | None = None
     step: int = 0
-
-
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever that was asked for in a trial and left itself out, so that the trial is one of the others."""
-
-    lever: Lever
-    why: str
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +120,15 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     def asked(self) -> tuple[Lever, ...]:
         """The levers that the trial was begun with."""
         return (*self.levers, *(one.lever for one in self.left_out))
+
+
+CAP: Final = 20.0
+"""Of what a lever's share of the step lets it win: of nearly all of the step, any ratio would be."""
+
+
+def foretold(ratio: float | None, by: str | None) -> float | None:
+    """A predicted ratio; None where none is known, or only that it is beyond the cap."""
+    return None if ratio is None or (by == "share" and ratio > 0.999 * CAP) else ratio
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,9 +206,9 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     hour; cost_before, cost_after: dollars for a million rows (or steps, by cost_unit). fitted: the command alone runs
     out of memory; these levers are in every run, and the baseline is the command with them. reference: what these do to
     a smaller batch; no_reference: why that is not known. reused: what of an earlier tune of the same command, code and
-    machine, or of the baseline, was not measured anew. compile_cache: at the start, if a lever that compiles was tried;
-    warm only says that something had been compiled on this machine before. baseline, tuned: diagnoses of one run each;
-    where there are pairs, of those nearest before_ms and after_ms.
+    machine, or of the baseline, was not measured anew. versions: of its runs. compile_cache: at the start, if a lever
+    that compiles was tried; warm only says that something had been compiled on this machine before. baseline, tuned:
+    diagnoses of one run each; where there are pairs, of those nearest before_ms and after_ms.
     unproved: what each pair showed, where the budget ended before they proved it; resuming goes on with more of them.
     """
 
@@ -208,6 +233,7 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
     why_incomplete: str = ""
     environment: Environment
+    versions: Versions | None = None
     recipe: str | None = None
     objective: Literal["time", "memory", "cost"] = "time"
     memory_before_bytes: float | None = None

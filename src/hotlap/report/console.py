@@ -260,7 +260,18 @@ class Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         segments = console.render(Group(*self.blocks), options)
-        return map(_ascii, segments) if options.ascii_only else segments
+        for line in Segment.split_lines(map(_ascii, segments) if options.ascii_only else segments):
+            yield from _unpadded(line)
+            yield Segment.line()
+
+
+def _unpadded(line: list[Segment]) -> list[Segment]:
+    """The line without the blanks that a table fills its last column with: in a file they are noise."""
+    while line and not line[-1].control and not line[-1].text.rstrip(" "):
+        line = line[:-1]
+    if line and not line[-1].control:
+        line = [*line[:-1], Segment(line[-1].text.rstrip(" "), line[-1].style)]
+    return line
 
 
 def _ascii(segment: Segment) -> Segment:

@@ -61,8 +61,8 @@ class Progress:
         self._doing, self._steps = clean(f"{purpose}: {levers}" if levers else purpose), ""
 
     def step(self, done: int, of: int | None, step_ms: float | None) -> None:
-        """Steps done in this trial, and the last step time, ms."""
-        steps = f"{done} steps" if of is None else f"{done}/{of} steps"
+        """Steps done in this trial, how many it measures at most, and the last step time, ms."""
+        steps = f"{done} steps" if of is None else f"{done} steps of {of} at most"
         self._steps = steps if step_ms is None else f"{steps}, {ms(step_ms)}"
 
     def result(self, text: str) -> None:

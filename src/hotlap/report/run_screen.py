@@ -12,11 +12,28 @@ from rich.text import Text
 
 from ..records.diagnosis import Diagnosis, Finding, Place
 from ..records.durations import ms
+from ..records.files import observed_ranks
 from ..records.phases import PHASES
-from ..records.run import Phases, Problem, Run
-from .console import Parts, Screen, ShareBar, between, columns, count, labelled, minutes, number, percent, plain
+from ..records.run import REFUSED, Phases, Problem, Run
+from .console import (
+    CommandLine,
+    Parts,
+    Screen,
+    ShareBar,
+    between,
+    columns,
+    count,
+    labelled,
+    minutes,
+    number,
+    percent,
+    plain,
+)
+from .rates import mfu_parts
 
 MOST_FINDINGS: Final = 3
+TUNE: Final = "hotlap tune COMMAND..."
+"""How `Diagnosis.next` begins where it is that."""
 
 
 def run_screen(
@@ -25,7 +42,7 @@ def run_screen(
     """What a run's time is lost to. why_none: why there is no diagnosis, where there is none."""
     judged = diagnosis if diagnosis and diagnosis.mode != "none" else None
     body = list(verdict(run, judged)) if judged else [no_verdict(why_none)]
-    return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)))
+    return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis))
 
 
 def no_verdict(why: str) -> RenderableType:
@@ -37,6 +54,8 @@ def verdict(run: Run, diagnosis: Diagnosis) -> Iterator[RenderableType]:
     """Headline, phases and findings."""
     yield Parts(headline(diagnosis), "bold")
     yield Parts(_basis(run, diagnosis), "dim")
+    if diagnosis.utilisation is not None:
+        yield Parts(mfu_parts(diagnosis.utilisation))
     if not diagnosis.settled:
         yield plain("unsettled: no steady state was recognised, the numbers rest on an uneven run", "yellow")
     yield Text()
@@ -48,10 +67,13 @@ def verdict(run: Run, diagnosis: Diagnosis) -> Iterator[RenderableType]:
 def headline(diagnosis: Diagnosis) -> Iterator[str]:
     """The verdict, in parts."""
     spread = between(diagnosis.spread.p10, diagnosis.spread.p90, " – p90 ")
+    of = f" of means over {diagnosis.spread.of} steps" if diagnosis.spread.of > 1 else ""
     yield bound_text(diagnosis)
-    yield f"{ms(diagnosis.step_ms)} a step (p10 {spread})"
+    yield f"{ms(diagnosis.step_ms)} a step (p10 {spread}{of})"
     if diagnosis.throughput is not None:
         yield f"{count(diagnosis.throughput)} {diagnosis.throughput_unit}"
+    if diagnosis.tokens_s is not None:
+        yield f"{count(diagnosis.tokens_s)} tokens/s"
 
 
 def bound_text(diagnosis: Diagnosis) -> str:
@@ -152,13 +174,28 @@ def _notes(
     """The last lines: how the command ended, what is unknown, hotlap's own problems, what to do next."""
     if ending := ending_text(run):
         yield "command", plain(ending, "yellow")
+    for one in run.left_out:
+        yield "not in", plain(f"{one.lever.name}: {one.why}", "yellow")
+    told = {one.lever.name for one in run.left_out}
+    problems = [problem for problem in problems if not (problem.lever in told and problem.what.startswith(REFUSED))]
     for text in diagnosis.unknown if diagnosis else ():
         yield "unknown", plain(text)
     if problems:
         yield "problems", plain(problem_text(problems, folder), "yellow")
-    if diagnosis and diagnosis.next:
+    if diagnosis and len(others := observed_ranks(folder)) > diagnosis.ranks:
+        which = "the one with the most" if diagnosis.ranks == 1 else f"{diagnosis.ranks} of them"
+        steps = folder / "rank-*" / "steps.jsonl"
+        yield "processes", plain(f"{len(others)} made steps, and this is of {which}; all are in {steps}", "yellow")
+    if diagnosis and diagnosis.next and not diagnosis.next.startswith(TUNE):
         yield "next", plain(diagnosis.next, "bold")
     yield "records", plain(folder)
+
+
+def _next(run: Run, diagnosis: Diagnosis | None) -> Iterator[RenderableType]:
+    """The tune that is to be typed next, flush left so that it can be copied."""
+    if diagnosis and diagnosis.next.startswith(TUNE):
+        yield plain(f"next: a tune {diagnosis.next.removeprefix(TUNE).strip()}", "dim")
+        yield CommandLine(("hotlap", "tune", *run.command))
 
 
 def ending_text(run: Run) -> str:

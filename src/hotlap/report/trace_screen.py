@@ -26,6 +26,7 @@ from ..records.trace import (
     WhatIf,
 )
 from .console import Parts, Screen, ShareBar, Tabled, columns, count, labelled, number, percent, plain, ratio
+from .rates import mfu_parts
 from .run_screen import finding_lines, place_text
 
 TEMPLATE: Final = re.compile(r"(?<=\w)[<(].*", re.S)
@@ -83,7 +84,8 @@ def _head(rank: RankTrace, report: TraceReport) -> list[RenderableType]:
     steps = number(len(rank.window.steps), "step") if rank.window.steps else "no steps found: the whole trace"
     by = f" by {rank.window.found_by}" if rank.window.steps else ""
     head = Parts([f"{ms(rank.step_ms)} a step", rank.device_name, many], "bold")
-    return [head, Parts([rank.source, f"{steps}{by}", f"{count(rank.events)} events"], "dim"), Text()]
+    mfu = [Parts(mfu_parts(rank.utilisation))] if rank.utilisation else []
+    return [head, Parts([rank.source, f"{steps}{by}", f"{count(rank.events)} events"], "dim"), *mfu, Text()]
 
 
 def _tables(rank: RankTrace, rows: int) -> list[RenderableType]:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, Final
 
 import msgspec
@@ -15,14 +16,16 @@ from rich.text import Text
 from ..records.diagnosis import ONE_PACE, Diagnosis
 from ..records.durations import ms
 from ..records.phases import PHASES
-from ..records.run import Environment, Phases
-from ..records.tune import Kept, OutputError, Parity, Reference, Tune
+from ..records.run import Environment, Phases, Versions
+from ..records.tune import Kept, OutputError, Parity, Reference, Tune, foretold
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, number, plain, ratio
 from .run_screen import bound_text, place_text
 
 MOST_DROPPED: Final = 8
 NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
+DRIFT: Final = 0.05
+"""As a logarithm, the least difference between the bare command at first and in the pairs that is worth a word."""
 WIDE_ENOUGH: Final = 64
 """Columns that the table of kept levers needs."""
 RATIOS: Final = ("predicted", "measured", "leave-one-out")
@@ -51,7 +54,7 @@ def tune_headline(tune: Tune) -> str:
     if tune.fitted and not tune.gain:
         return f"fits in memory now, where the command alone does not: {step}; beyond that {_without_gain(tune)}"
     if not tune.gain:
-        return f"{_without_gain(tune)}: {step}"
+        return f"{_without_gain(tune)}; {step}"
     said = {"memory": _less_memory, "cost": _cheaper, "time": _faster}[tune.objective](tune)
     return f"fits in memory now, where the command alone does not, and {said}" if tune.fitted else said
 
@@ -97,7 +100,7 @@ def _without_gain(tune: Tune) -> str:
         return f"no gain: {ratio(tune.speedup)} ({_interval(tune)})"
     if not tune.complete:
         return "no gain yet: nothing is confirmed" if tune.kept else "no gain yet: no lever was kept"
-    return "no gain: the levers that were kept were not compared" if tune.kept else "no gain: no lever was kept"
+    return "no gain: the levers that were kept were not compared" if tune.kept else "no gain, no lever was kept"
 
 
 def _not_finished(tune: Tune) -> str:
@@ -135,6 +138,8 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
     if tune.noise is not None and tune.noise > NOISY:
         apart = math.expm1(tune.noise)
         yield plain(f"a noisy machine: two runs of the bare command differ by {apart:.0%} in step time", "yellow")
+    if drift := _drift(tune):
+        yield plain(drift, "yellow")
     sides = (("before", tune.baseline), ("after", tune.tuned))
     if names := [name for name, side in sides if side and not side.settled]:
         yield plain(f"unsettled {' and '.join(names)}: no steady state was recognised in that run", "yellow")
@@ -142,6 +147,22 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
         for text in side.unknown if side else ():
             if text.startswith(ONE_PACE):
                 yield plain(f"{name}: no {text}", "yellow")
+
+
+def _drift(tune: Tune) -> str:
+    """That the machine was another when the bare command was first measured than in the pairs; "" where it was not."""
+    bare = [trial for trial in tune.trials if trial.step_ms and not trial.asked]
+    first, pairs = (
+        [trial.step_ms for trial in bare if trial.purpose == purpose and trial.step_ms]
+        for purpose in ("baseline", "confirm")
+    )
+    if not first or not pairs:
+        return ""
+    one, two = geometric_mean(first), geometric_mean(pairs)
+    noise = max(DRIFT, *(math.log(max(runs) / min(runs)) for runs in (first, pairs)))
+    if abs(math.log(one / two)) <= noise:
+        return ""
+    return f"the machine drifted: the bare command took {ms(one)} a step at first, {ms(two)} in the pairs, which count"
 
 
 def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
@@ -219,9 +240,22 @@ def _kept(kept: tuple[Kept, ...]) -> Iterator[RenderableType]:
         return
     yield Text()
     yield ByWidth(WIDE_ENOUGH, _kept_table(kept), _kept_list(kept))
+    for line in _not_alone(kept):
+        yield plain(line, "dim")
     for lever in kept:
         if lever.output_error is not None:
             yield plain(f"{lever.lever} {output_error_text(lever.output_error)}", "bold yellow")
+
+
+def _not_alone(kept: tuple[Kept, ...]) -> Iterator[str]:
+    """Why levers have no leave-one-out ratio: the last one in was measured just so; others were not measured."""
+    last = kept[-1]
+    without = [lever.lever for lever in kept if lever.leave_one_out is None]
+    if last.leave_one_out is None and last.measured is not None and not last.together:
+        beside = "alone" if len(kept) == 1 else "beside all others"
+        yield f"leave-one-out -: {without.pop()} came in last and was measured {beside}, which is the same"
+    if without:
+        yield f"leave-one-out -: not measured of {', '.join(without)}"
 
 
 def output_error_text(error: OutputError) -> str:
@@ -255,11 +289,11 @@ def _lever_name(lever: Kept) -> Text:
 
 def _ratios(lever: Kept) -> list[str]:
     """What was predicted, what was measured, and what the recipe loses without the lever."""
-    predicted, *others = (lever.predicted, lever.measured, lever.leave_one_out)
+    predicted = foretold(lever.predicted, lever.predicted_by)
     most = "≤ " if lever.predicted_by == "share" else ""
     return [
         "-" if predicted is None else f"{most}{ratio(predicted)}",
-        *("-" if value is None else ratio(value) for value in others),
+        *("-" if value is None else ratio(value) for value in (lever.measured, lever.leave_one_out)),
     ]
 
 
@@ -293,7 +327,7 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
     if tune.complete and not tune.gain and tune.baseline.findings:
         yield "limit", plain(_limit(tune))
     yield "cost", Parts(_cost_parts(tune))
-    yield "machine", Parts(environment_parts(tune.environment))
+    yield "machine", Parts(environment_parts(tune.environment, tune.versions))
 
 
 def _cost_parts(tune: Tune) -> Iterator[str]:
@@ -326,19 +360,23 @@ def parity_parts(parity: Parity) -> Iterator[str]:
     if parity.loss_gap is not None:
         allowed = "no bound known" if parity.allowed is None else f"{parity.allowed:.3g} allowed"
         yield f"loss gap {parity.loss_gap:.3g}, {allowed}"
-    if parity.weak:
-        yield "a weak test: this training amplifies rounding so much that its losses can hide a fault"
+    if parity.weak and parity.weakness not in parity.why:
+        yield parity.weakness
     yield f"samples: {parity.samples}" if parity.samples else ""
 
 
-def environment_parts(environment: Environment) -> Iterator[str]:
+def environment_parts(environment: Environment, versions: Versions | None = None) -> Iterator[str]:
     """The machine and the source tree, in parts."""
     for name in dict.fromkeys(gpu.name for gpu in environment.gpus):
         yield f"{sum(gpu.name == name for gpu in environment.gpus)} × {name}"
     if environment.driver:
         yield f"driver {environment.driver}"
     yield f"{environment.cpu}, {number(environment.cores, 'core')}, {environment.memory_gib:.0f} GiB"
-    yield f"Python {environment.python.split(' ')[0]}"
+    yield f"Python {versions.python if versions else environment.python.split(' ')[0]}"
+    if versions is not None:
+        yield f"torch {versions.torch}"
+        libraries = (("CUDA", versions.cuda), ("cuDNN", versions.cudnn), ("NCCL", versions.nccl))
+        yield ", ".join(f"{name} {version}" for name, version in libraries if version)
     if environment.git_commit:
         yield f"git {environment.git_commit[:10]}" + (" with changes" if environment.git_dirty else "")
 

@@ -33,6 +33,7 @@ from .analyses.shares import Share, share_of
 from .analyses.syncs import syncs
 from .analyses.timeline import timeline
 from .analyses.trust import trust
+from .analyses.utilisation import utilisation
 from .files import TraceFile
 from .findings import findings_of
 from .findings._ranks import of_all
@@ -95,6 +96,7 @@ def answer(view: View, rank: int, asked: Asked) -> RankTrace:
         memory=memory(view),
         roofline=roofline(view, known_peaks(name)),
         peaks=known_peaks(name),
+        utilisation=utilisation(view, known_peaks(name), name, asked.unprofiled_ms),
         timeline=timeline(view) if asked.drawn else None,
         memory_curves=memory_curves(view) if asked.drawn else (),
         trust=trust(view, asked.unprofiled_ms),

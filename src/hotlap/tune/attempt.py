@@ -8,7 +8,7 @@ from typing import Final
 from hotlap.levers._base import Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.tune import Kept, Parity, Trial
+from hotlap.records.tune import Kept, Parity, Trial, foretold
 
 from .budget import BudgetSpent, log_ratio
 from .candidates import LEAST_GAIN, Candidate, predict
@@ -329,7 +329,9 @@ def _changed_outputs(success: Success) -> str:
 
 def _predicted(candidates: Sequence[Candidate]) -> str:
     """What was predicted of a single lever."""
-    if len(candidates) != 1 or candidates[0].predicted is None:
+    one = candidates[0] if len(candidates) == 1 else None
+    ratio = foretold(one.predicted, one.by) if one is not None else None
+    if one is None or ratio is None:
         return ""
-    most = "at most " if candidates[0].by == "share" else ""
-    return f" ({most}{candidates[0].predicted:.2f}× predicted)"
+    most = "at most " if one.by == "share" else ""
+    return f" ({most}{ratio:.2f}× predicted)"

@@ -7,13 +7,14 @@ from typing import Final, Literal
 
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.records import run as records
+from hotlap.records.tune import CAP
 
 from .objective import cheapness, saves_memory
 from .state import State
 
 LEAST_SHARE: Final = 0.02
 LEAST_GAIN: Final = 1.02
-MOST_SHARE: Final = 0.95
+MOST_SHARE: Final = 1 - 1 / CAP
 
 
 @dataclass(frozen=True)

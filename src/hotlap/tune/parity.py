@@ -19,12 +19,14 @@ NaN or infinity where the baseline has none never passes, nor do steps that cons
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Final
+
+import msgspec
 
 from hotlap.records.tune import Parity
 
-from .evidence import Evidence, Gaps, gaps, samples
+from .evidence import COMPARED_STEPS, Evidence, Gaps, gaps, samples
 
 AA_FACTOR: Final = 3.0
 AA_LEAST: Final = 1e-4
@@ -80,6 +82,11 @@ SAMPLES_SAID: Final = {
 
 def judge(rule: Rule, base: Evidence, again: Evidence, trial: Evidence, twins: Twins) -> Parity:
     """Judge a trial against the baseline. base, again: two runs of the bare command."""
+    found = msgspec.structs.replace(_judged(rule, base, again, trial, twins), change=_change(base))
+    return msgspec.structs.replace(found, why=f"{found.why}; {found.weakness}") if found.ok and found.weak else found
+
+
+def _judged(rule: Rule, base: Evidence, again: Evidence, trial: Evidence, twins: Twins) -> Parity:
     seen = samples(base, trial)
     refused = _never(base, again, trial, seen)
     own, found = gaps(base, again), gaps(base, trial)
@@ -96,7 +103,8 @@ def judge(rule: Rule, base: Evidence, again: Evidence, trial: Evidence, twins: T
         return _parity(False, "samples", f"the lever changed the data: {SAMPLES_SAID[seen]}", found, None, seen)
     # Three runs of one command are alike, so the trial may be near either of the other two.
     if not own.none and (noise.hold(found) or noise.hold(gaps(again, trial))):
-        return _parity(True, "run-to-run", "no farther than the command differs from itself", found, noise.loss, seen)
+        why = f"within {AA_FACTOR:g} times what two runs of the bare command differ, or {AA_LEAST:.2%}"
+        return _parity(True, "run-to-run", why, found, noise.loss, seen)
     if not rule.numeric and not (rule.redraws and other_draws):
         worst = noise.worst(found)
         return _parity(False, "exact", f"not equal, and {worst} is beyond run-to-run noise", found, noise.loss, seen)
@@ -108,10 +116,13 @@ def _with_twins(
 ) -> Parity:
     found = gaps(base, trial)
     outputs = not _losses_known(base) and all(line.gradient_norm is None for line in base.updates)
-    limits = noise.widest(Limits.stated(rule.tolerance, outputs)) if rule.numeric else noise
+    stated = Limits.stated(rule.tolerance, outputs)
+    limits, tolerance = noise.widest(stated) if rule.numeric else noise, f"the stated tolerance of {rule.tolerance:.1%}"
+    if rule.numeric and stated.hold(found):
+        return _parity(True, "numeric", f"within {tolerance}", found, stated.loss, seen)
     if rule.numeric and limits.hold(found):
-        why = f"within the stated tolerance of {rule.tolerance:.1%}"
-        return _parity(True, "numeric", why, found, limits.loss, seen)
+        wider = f"{AA_FACTOR:g} times what two runs of the bare command differ ({noise.loss:.1%} of the loss)"
+        return _parity(True, "numeric", f"within {tolerance}, or {wider} where that is more", found, limits.loss, seen)
     if other_draws and rule.redraws:
         pair = twins.pinned()
         if pair is not None and samples(*pair) in {"same", "none"}:
@@ -129,6 +140,8 @@ def _with_twins(
         level, allowed = "numeric", f"{TWIN_FACTOR:g} times what {NUDGED}"
     if wide is None:
         return _parity(False, level, "the twin runs that would show the script's own spread failed", found, None, seen)
+    if wide.loss <= limits.loss:  # the twins widened other limits
+        allowed = f"{allowed}, or {limits.loss:.1%} of the loss, which is allowed without"
     return _within(level, allowed, found, wide, seen)
 
 
@@ -194,6 +207,15 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
     if seen == "other" and samples(base, again) != "other":
         return f"{SAMPLES_SAID['other']}"
     return None
+
+
+def _change(base: Evidence) -> float | None:
+    """How far the losses of the compared steps get, their last third from the first, over their mean: None unknown."""
+    rows = [row for row in base.losses[:COMPARED_STEPS] if row and all(map(math.isfinite, row))]
+    most = max((abs(x) for row in rows for x in row), default=0.0)
+    known = [fmean(x / most for x in row) for row in rows] if most else []
+    scale, third = fmean(map(abs, known)) if known else 0.0, max(1, len(known) // 3)
+    return abs(fmean(known[-third:]) - fmean(known[:third])) / scale if scale else None
 
 
 def _losses_known(evidence: Evidence) -> bool:

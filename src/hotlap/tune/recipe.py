@@ -1,14 +1,20 @@
 """From kept levers to a recipe, and from a recipe (untrusted) to levers that can be put in."""
 
+import re
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
+from typing import Final
 
 from hotlap import __version__
 from hotlap.levers import all_levers
 from hotlap.records.errors import RecipeError
 from hotlap.records.files import RECIPE_FORMAT, read_recipe
-from hotlap.records.run import Environment, Lever
+from hotlap.records.run import Environment, Lever, Versions
 from hotlap.records.tune import Recipe, RecipeEvidence, RecipeLever, Tune
+
+VERSION: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})+")
+AGAIN: Final = "Run `hotlap tune` again"
 
 
 def recipe_of(tune: Tune) -> Recipe:
@@ -40,35 +46,47 @@ def recipe_of(tune: Tune) -> Recipe:
             baseline_ms=tune.before_ms,
             tuned_ms=tune.after_ms,
         ),
-        environment=_environment(tune.environment, tune.baseline.device_name),
+        environment=_environment(tune.environment, tune.versions, tune.baseline.device_name),
     )
 
 
-def _environment(environment: Environment, device: str | None) -> dict[str, object]:
+def _environment(environment: Environment, versions: Versions | None, device: str | None) -> dict[str, object]:
+    told = versions or Versions(python="", torch="")
     return {
+        "python": told.python or environment.python.split(" ")[0],
+        "torch": told.torch,
+        "cuda": told.cuda or "",
+        "cudnn": told.cudnn or "",
+        "nccl": told.nccl or "",
         "cpu": environment.cpu,
         "cores": environment.cores,
         "device": device or "cpu",
         "driver": environment.driver or "",
         "git_commit": environment.git_commit or "",
+        "git_dirty": bool(environment.git_dirty),
     }
 
 
 def levers_of(path: Path, machine: Environment, lenient: bool = False) -> tuple[tuple[Lever, ...], list[str]]:
-    """The levers of a recipe, and what was passed over (only with `lenient`).
+    """The levers of a recipe, and what was passed over (only with `lenient`), in sentences.
 
-    Raises RecipeError for unknown levers, wrong settings, levers that exclude each other or don't fit the machine.
+    Raises RecipeError for a recipe of another version, unknown levers, wrong settings, levers that exclude each other
+    or don't fit the machine.
     """
     recipe = read_recipe(path)
     levers: list[Lever] = []
     passed: list[str] = []
+    if other := _other_version(recipe.hotlap):
+        if not lenient:
+            raise RecipeError(f"{path} was {other}. {AGAIN}, or try it as it is: `--lenient`")
+        passed.append(f"the recipe was {other}")
     for entry in recipe.lever:
         wrong = _wrong(entry.name, entry.settings, (lever.name for lever in levers))
         wrong = wrong or all_levers()[entry.name].fits(machine, entry.settings)
         if wrong is None:
             levers.append(Lever(name=entry.name, settings=entry.settings))
         elif lenient:
-            passed.append(f"{entry.name}: {wrong}")
+            passed.append(f"left out of the recipe: {entry.name}: {wrong}")
         else:
             raise RecipeError(f"{path}: {entry.name}: {wrong}. `--lenient` leaves such levers out")
     return tuple(levers), passed
@@ -77,12 +95,30 @@ def levers_of(path: Path, machine: Environment, lenient: bool = False) -> tuple[
 def checked(path: Path, recipe: Recipe) -> tuple[Lever, ...]:
     """The levers of a recipe for any machine, this one or not. Raises RecipeError as `levers_of` does."""
     levers: list[Lever] = []
+    if other := _other_version(recipe.hotlap):
+        raise RecipeError(f"{path} was {other}. {AGAIN}")
     for entry in recipe.lever:
         wrong = _wrong(entry.name, entry.settings, (lever.name for lever in levers))
         if wrong is not None:
             raise RecipeError(f"{path}: {entry.name}: {wrong}")
         levers.append(Lever(name=entry.name, settings=entry.settings))
     return tuple(levers)
+
+
+def _other_version(written: str) -> str:
+    """That a recipe was written by a version whose levers may mean something else: one with another first part that is
+    not zero, or others before it. What names no version, as those written by hand may, is not judged."""
+    if not VERSION.match(written) or _series(written) == _series(__version__):
+        return ""
+    return f"written by hotlap {written}; with this one ({__version__}) its levers may mean something else"
+
+
+def _series(version: str) -> tuple[int, ...]:
+    """The numbers up to the first that is not zero: within them, what is documented keeps working."""
+    found = VERSION.match(version)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    zeros = len(list(takewhile(lambda number: number == 0, numbers)))
+    return tuple(numbers[: zeros + 1])
 
 
 def _wrong(name: str, settings: Mapping[str, object], active: Iterable[str]) -> str | None:

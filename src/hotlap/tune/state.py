@@ -198,7 +198,7 @@ class State:
         """What the script is made of: from the bare command, since levers change what is seen of it."""
         facts = read_facts(self.trials.rank(trial).folder)
         if facts is None:
-            raise NothingMeasured(f"{trial.folder}: the process died before it could say what the script is made of")
+            raise NothingMeasured(f"{trial.folder}: it was not told what the script is made of")
         return facts
 
     # decisions

@@ -28,8 +28,8 @@ from hotlap.records.files import (
     read_record,
     write_atomic,
 )
-from hotlap.records.run import Environment, Lever, Step
-from hotlap.records.tune import LeftOut, LeverLine, Outcome, OutputError, Trial, Tune
+from hotlap.records.run import Environment, LeftOut, Lever, Step
+from hotlap.records.tune import LeverLine, Outcome, OutputError, Trial, Tune
 
 from .evidence import Evidence, read_evidence
 from .recipe import variables_of
@@ -275,7 +275,7 @@ def _came_of(folder: Path, ended: Ended, timeout_s: float, left: dict[str, str])
         if any(word in line for line in tail for word in OUT_OF_MEMORY):
             return "memory", last[:300], {}
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
-        return "crashed", f"{how}: {last[:300]}", {}
+        return "crashed", f"{how}: {last[:300]}" if last else how, {}
     if refused:
         return "refused", *refused
     try:

@@ -2,17 +2,18 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
+from hotlap.launch.packages import versions_of
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import _compile_cache, all_levers
 from hotlap.records.errors import HotlapError, Interrupted, RecordError, UsageError
-from hotlap.records.files import RECIPE, new_folder, read_record, write_recipe, write_record
+from hotlap.records.files import RECIPE, new_folder, rank_folders, read_record, write_recipe, write_record
 from hotlap.records.run import Facts
 from hotlap.records.tune import Tune
 
@@ -151,6 +152,7 @@ def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why:
         complete=not (why or found.not_done),
         why_incomplete=why or found.not_done,
         environment=plan.environment,
+        versions=versions_of(_ranks(trials)),
         recipe=str(plan.folder / RECIPE) if found.kept or found.fitted else None,
         objective=request.objective,
         memory_before_bytes=before,
@@ -163,6 +165,11 @@ def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why:
         unproved=tuple(found.unproved),
         **found.costs,
     )
+
+
+def _ranks(trials: Trials) -> Iterator[Path]:
+    """Folders of ranks of the tune's runs, in which one can read what they were made with."""
+    return (rank for trial in trials.done for rank in rank_folders(trials.plan.folder / trial.folder))
 
 
 def _asked(request: TuneRequest) -> Asked:

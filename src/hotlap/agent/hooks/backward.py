@@ -16,6 +16,7 @@ from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 from ..steps import BY_HAND, UNUSED_OPTIMIZER_BACKWARDS
+from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -83,17 +84,21 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
         if is_dynamo_compiling():
             return original(t_outputs, *args, **kwargs)
         calm = steps.thin > 0 and not steps.in_backward and steps.backwards_since_step < MOST
-        if not calm or get_ident() != guard.live:
-            return seen(t_outputs, args, kwargs)
-        steps.in_backward = 1
         try:
-            return original(t_outputs, *args, **kwargs)
-        finally:
-            steps.in_backward = 0
-            steps.backwards += 1
-            steps.backwards_since_step += 1
-            if steps.inside:
-                updated()
+            if not calm or get_ident() != guard.live:
+                return seen(t_outputs, args, kwargs)
+            steps.in_backward = 1
+            try:
+                return original(t_outputs, *args, **kwargs)
+            finally:
+                steps.in_backward = 0
+                steps.backwards += 1
+                steps.backwards_since_step += 1
+                if steps.inside:
+                    updated()
+        except BaseException as error:
+            unseen(error)
+            raise
 
     return run
 
@@ -122,7 +127,11 @@ def _patch_scale(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
-        scaled = original(self, outputs)
+        try:
+            scaled = original(self, outputs)
+        except BaseException as error:
+            unseen(error)
+            raise
         quiet = agent.steps.thin or agent.steps.recording is not None
         if not quiet and isinstance(outputs, torch.Tensor) and agent.mine():
             agent.guard.call(SCALE, agent.script.scaled, scaled, outputs)

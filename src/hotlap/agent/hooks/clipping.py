@@ -13,6 +13,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
+from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -42,6 +43,10 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
         if not is_dynamo_compiling() and probe.active and get_ident() == guard.live:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             guard.call(CLIP, probe.before_clip, parameters, steps.backwards)
-        return original(parameters, *args, **kwargs)
+        try:
+            return original(parameters, *args, **kwargs)
+        except BaseException as error:
+            unseen(error)
+            raise
 
     return clip

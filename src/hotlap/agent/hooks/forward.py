@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from sys import _getframe
 from threading import get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ from ..guard import hook
 from ..probe import leaves, nudge, random_state, redraw
 from ..seams import Forward
 from ..steps import BY_HAND, INFERENCE, Steps
+from ..traces import Shown, unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -57,11 +59,17 @@ def _patch_eval(agent: "Agent", finder: "Finder") -> None:
 
     @functools.wraps(original)
     def eval(self: Any) -> Any:
-        if not is_dynamo_compiling() and get_ident() == guard.live:
+        if is_dynamo_compiling():
+            return original(self)
+        if get_ident() == guard.live:
             if finder.hidden:
                 guard.call(FIND, finder.see, True)
             guard.call(FIND, finder.expect_evaluation)
-        return original(self)
+        try:
+            return original(self)
+        except BaseException as error:
+            unseen(error)
+            raise
 
     torch.nn.Module.eval = eval
 
@@ -141,12 +149,15 @@ class Finder:
                 return original(self, *args, **kwargs)
             if not agent.guard.on:
                 finder.leave()
-            if not finder.looking or not agent.mine():
-                return original(self, *args, **kwargs)
-            agent.guard.call(FIND, finder.found, self, args, kwargs)
-            swapped = finder._swap(finder.patched, original)
+            swapped = False
             try:
+                if finder.looking and agent.mine():
+                    agent.guard.call(FIND, finder.found, self, args, kwargs)
+                    swapped = finder._swap(finder.patched, original)
                 return original(self, *args, **kwargs)
+            except BaseException as error:
+                unseen(error)
+                raise
             finally:
                 if swapped and finder.looking and agent.guard.on:
                     finder._swap(original, finder.patched)
@@ -210,24 +221,29 @@ def _needs_gradient(item: Any) -> bool:
 
 def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     """A call of an outermost module."""
-    caller, module = _getframe(1), root.module()
-    if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not module:
-        return owner._call_impl(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
-    steps = root.steps
-    if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
-        return root.seen(args, kwargs)
-    if steps.thin == BY_HAND and is_grad_enabled():
-        root.agent.thin.event()
-        if not steps.thin:
-            return root.seen(args, kwargs)
-    steps.forwards += 1
-    steps.in_forward = 1
     try:
-        return module._call_impl(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
-    finally:
-        steps.in_forward = 0
-        if steps.thin == INFERENCE or not module.training:
-            root.ended_thin()
+        caller, module = _getframe(1), root.module()
+        if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not module:
+            return owner._call_impl(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
+        steps = root.steps
+        if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
+            return root.seen(args, kwargs)
+        if steps.thin == BY_HAND and is_grad_enabled():
+            root.agent.thin.event()
+            if not steps.thin:
+                return root.seen(args, kwargs)
+        steps.forwards += 1
+        steps.in_forward = 1
+        try:
+            return module._call_impl(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
+        finally:
+            steps.in_forward = 0
+            if steps.thin == INFERENCE or not module.training:
+                root.ended_thin()
+    except BaseException as error:
+        unseen(error)
+        SHOWN.show()
+        raise
 
 
 class Observed(functools.partial[Any]):
@@ -241,6 +257,15 @@ class Observed(functools.partial[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
+
+
+def _took_ours(frame: FrameType) -> bool:
+    """Whether a call of a module led to `_call`, where without hotlap it is the module's own."""
+    ours = vars(frame.f_locals["self"]).get(IMPL)
+    return isinstance(ours, Observed) and not ours.root.compiled
+
+
+SHOWN = Shown(_CALL_CODE, "_call_impl", _took_ours)
 
 
 class Watched:
@@ -390,6 +415,9 @@ class Root(Watched):
             self.random = None
         if self.looks and training:
             self.looks = self.looks - 1 if self.agent.script.ran(self.module(), output) else 0
+        if training or steps.infers:
+            handed = [*args, *kwargs.values()]
+            steps.timeline.segment.tokens += self.agent.tokens.of(self.key, self.module(), handed, output)
         steps.forward_end(training, None if training or steps.loader_rows else _rows(args, kwargs))
 
 

@@ -6,6 +6,7 @@ ones. `DataLoader._get_iterator` (workers start there) is charged to data as wel
 
 import atexit
 import functools
+import time
 import weakref
 from collections.abc import Callable
 from threading import get_ident
@@ -19,6 +20,7 @@ from ..guard import hook
 from ..loaders import LOOKED_AT
 from ..probe import leaves
 from ..steps import BY_HAND, INFERENCE
+from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -57,6 +59,7 @@ def _patch_next(agent: "Agent") -> None:
         return seams.batch(iterator, functools.partial(original, iterator))
 
     fetch, thin = fetched if seams.wants_batches else original, agent.thin
+    first = _first(agent, fetch)
 
     def seen(iterator: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
@@ -66,7 +69,7 @@ def _patch_next(agent: "Agent") -> None:
             return __next__(iterator)
         batch = None
         try:
-            batch = fetch(iterator)
+            batch = (first if iterator._hotlap_starts else fetch)(iterator)
             return batch
         finally:
             if get_ident() == guard.live:
@@ -74,19 +77,23 @@ def _patch_next(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
-        if not steps.thin or get_ident() != guard.live:
-            return seen(self)
-        if steps.thin == BY_HAND:
-            thin.event()
-            if not steps.thin:
-                return seen(self)
-        if steps.thin != INFERENCE and not is_grad_enabled():
-            thin.evaluating()
-        steps.in_data += 1  # a forward that makes a batch is none of the loop's
         try:
-            batch = fetch(self)
-        finally:
-            steps.in_data -= 1
+            if not steps.thin or get_ident() != guard.live:
+                return seen(self)
+            if steps.thin == BY_HAND:
+                thin.event()
+                if not steps.thin:
+                    return seen(self)
+            if steps.thin != INFERENCE and not is_grad_enabled():
+                thin.evaluating()
+            steps.in_data += 1  # a forward that makes a batch is none of the loop's
+            try:
+                batch = (first if self._hotlap_starts else fetch)(self)
+            finally:
+                steps.in_data -= 1
+        except BaseException as error:
+            unseen(error)
+            raise
         facts = self._hotlap_facts
         if facts is not None and facts["batches"] > LOOKED_AT:
             facts["batches"] += 1
@@ -109,6 +116,23 @@ def _begin(agent: "Agent") -> Callable[[], None]:
     return begin
 
 
+def _first(agent: "Agent", fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`fetch` of the first batch of workers that have just started, timed."""
+
+    def came(iterator: Any, asked_ns: int) -> None:
+        iterator._hotlap_starts = False
+        agent.script.refilled(iterator._hotlap_facts, time.perf_counter_ns() - asked_ns)
+
+    def first(iterator: Any) -> Any:
+        asked_ns = time.perf_counter_ns()
+        try:
+            return fetch(iterator)
+        finally:
+            agent.guard.call(START, came, iterator, asked_ns)
+
+    return first
+
+
 def _patch_start(agent: "Agent") -> None:
     original = torch.utils.data.DataLoader._get_iterator
 
@@ -121,28 +145,37 @@ def _patch_start(agent: "Agent") -> None:
             agent.steps.data_begin()
         return agent.steps.thin
 
-    def end(loader: Any, iterator: Any, thin: int) -> None:
+    def end(loader: Any, iterator: Any, thin: int, begun_ns: int) -> None:
+        took_ns = time.perf_counter_ns() - begun_ns
         if not thin:
             agent.steps.data_end(None, True)
         if iterator is not None:
             iterator._hotlap_facts = agent.script.loader(loader, torch.is_grad_enabled())
-        if isinstance(iterator, module._MultiProcessingDataLoaderIter) and iterator._persistent_workers:
+        if not isinstance(iterator, module._MultiProcessingDataLoaderIter):
+            return
+        if not iterator._persistent_workers:
+            iterator._hotlap_starts = True
+            agent.script.started(iterator._hotlap_facts, took_ns)
+        else:
             ours = getattr(loader, "_hotlap_persistent", False)
             atexit.register(agent.guard.call, START, _end_workers, agent, weakref.ref(iterator), ours)
 
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
-        if not agent.mine():
-            return original(self)
-        thin = agent.guard.call(START, begin)
+        mine = agent.mine()
+        thin, begun_ns = agent.guard.call(START, begin) if mine else None, time.perf_counter_ns()
         iterator = None
         try:
             iterator = original(self)
             return iterator
+        except BaseException as error:
+            unseen(error)
+            raise
         finally:
-            if agent.mine():
-                agent.guard.call(START, end, self, iterator, thin)
+            if mine and agent.mine():
+                agent.guard.call(START, end, self, iterator, thin, begun_ns)
 
+    module._BaseDataLoaderIter._hotlap_starts = False
     torch.utils.data.DataLoader._get_iterator = _get_iterator
 
 
@@ -164,7 +197,11 @@ def _patch_iter(agent: "Agent") -> None:
     def __iter__(self: Any) -> Any:
         if agent.mine():
             agent.guard.call(START, agent.seams.loader, self, torch.is_grad_enabled())
-        return original(self)
+        try:
+            return original(self)
+        except BaseException as error:
+            unseen(error)
+            raise
 
     torch.utils.data.DataLoader.__iter__ = __iter__
 

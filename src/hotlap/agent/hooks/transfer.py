@@ -16,6 +16,7 @@ from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 from ..steps import BY_HAND
+from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -86,8 +87,14 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
 
     @functools.wraps(original)
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or (steps.thin and steps.thin != BY_HAND):
+        if is_dynamo_compiling():
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
-        return seen(self, args, kwargs)
+        try:
+            if steps.thin and steps.thin != BY_HAND:
+                return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
+            return seen(self, args, kwargs)
+        except BaseException as error:
+            unseen(error)
+            raise
 
     return move

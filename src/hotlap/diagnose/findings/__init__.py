@@ -3,13 +3,16 @@ costs, and that is next to nothing, is not told."""
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+
+import msgspec
 
 from hotlap.records.diagnosis import Finding
 
 from ._base import LEAST_COST, Measured
 
+OF_THE_RUN = "workers-restart"
 Find = Callable[[Measured], Finding | None]
 
 
@@ -24,4 +27,10 @@ def findings_of(measured: Measured) -> list[Finding]:
     """What the time of one rank is lost to."""
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
     least = LEAST_COST * measured.step_ms
-    return [finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least]
+    return _within_the_run([finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least])
+
+
+def _within_the_run(found: Sequence[Finding]) -> list[Finding]:
+    """What one finding takes of the whole run is not among the steps that the others are shares of."""
+    rest = 1 - sum(finding.share for finding in found if finding.id == OF_THE_RUN)
+    return [one if one.id == OF_THE_RUN else msgspec.structs.replace(one, share=rest * one.share) for one in found]

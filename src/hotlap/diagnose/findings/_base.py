@@ -47,7 +47,8 @@ class CpuUse:
 @dataclass(frozen=True)
 class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step.
-    levers: the names of those that were in. cpu: what the machine gave it of the processor."""
+    levers: the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
+    unknown."""
 
     step_ms: float
     phases: Phases
@@ -56,6 +57,7 @@ class Measured:
     facts: Facts | None
     levers: tuple[str, ...] = ()
     cpu: CpuUse | None = None
+    run_ms: float = 0.0
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

@@ -5,6 +5,7 @@ from hotlap.records.durations import ms
 from hotlap.records.run import RootFacts
 
 from ._base import Measured
+from .communication import held
 
 MODEL = ("forward", "backward", "optimizer")
 LEVERS = (
@@ -23,33 +24,65 @@ LEVERS = (
 )
 QUANTIZED = "; where the output may change: weights in int8 or float8 (--allow semantic --only quantize-linear)"
 INT8 = (8, 0)
+SHORT_MS, SMALL_MS = 2.0, 0.2
+"""Forward, backward and update of a step, and of a module in it, below which Python and dispatch may take most on a
+CPU: of small layers they took 0.03 to 0.1 ms a module."""
+ISSUING = (
+    "operations as small as these may take Python and dispatch longer than they compute: then a step with a larger "
+    "batch takes hardly longer"
+)
+FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
+OF_LARGE = ("bf16-autocast", "tf32", "channels-last")
 ON_CPU = ("cpu-threads", "host-allocator")
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: forward, backward and optimizer, unless the device only waits for launches there."""
-    share = measured.share(*MODEL)
+    """Share: forward, backward and optimizer, unless the device only waits for launches there, and without what the
+    backward holds of an exchange between ranks."""
+    share = measured.share(*MODEL) - held(measured)
     if measured.drained or share <= 0:
         return None
     root = measured.root
     times = measured.gpu_phases or measured.phases
     on_device = measured.facts is not None and measured.facts.device == "cuda"
-    parts = ", ".join(f"{name} {ms(took)}" for name in MODEL if (took := getattr(times, name) or 0.0) > 0)
+    parts = ", ".join(
+        f"{name} {ms(took * (1 - exchange))}{' without the exchange' if exchange else ''}"
+        for name in MODEL
+        if (took := getattr(times, name) or 0.0) * (1 - (exchange := _exchange(measured, name))) > 0
+    )
+    small = _small(measured)
     ahead = f"; the host is {ms(measured.lead_ms)} ahead" if measured.lead_ms is not None else ""
     return Finding(
         id="compute",
         bound="compute",
         share=share,
-        title=f"computing {root.name}" if root else "computing",
+        title=(f"computing {root.name}" if root else "computing") + (", or issuing its operations" if small else ""),
         where=measured.place_of(root),
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
-        why="whether arithmetic or memory traffic limits it takes a trace to tell",
-        instead=_lower(root, measured.levers, on_device)
+        why=ISSUING if small else "whether arithmetic or memory traffic limits it takes a trace to tell",
+        instead=FEWER
+        if small
+        else _lower(root, measured.levers, on_device)
         + "compiled and fused kernels, a better memory format"
         + (QUANTIZED if on_device and _only_infers(measured) else ""),
-        levers=(*LEVERS, *(() if on_device else ON_CPU)) if root else (),
+        levers=tuple(name for name in (*LEVERS, *(() if on_device else ON_CPU)) if not small or name not in OF_LARGE)
+        if root
+        else (),
     )
+
+
+def _exchange(measured: Measured, name: str) -> float:
+    """Of a phase, what `communication.py` claims."""
+    return held(measured) / measured.share(name) if name == "backward" and held(measured) else 0.0
+
+
+def _small(measured: Measured) -> bool:
+    """Whether the operations on a CPU are so small that issuing them may take longer than what they compute."""
+    root, took = measured.root, sum(getattr(measured.phases, name) or 0.0 for name in MODEL)
+    if root is None or measured.facts is None or measured.facts.device != "cpu" or root.compiled:
+        return False
+    return took < SHORT_MS and took < SMALL_MS * root.modules
 
 
 def _lower(root: RootFacts | None, levers: tuple[str, ...], on_device: bool) -> str:

@@ -26,6 +26,7 @@ def _command(page: Page) -> Iterator[Row]:
         yield "folder of the command", page.run.cwd
         yield "ended", ending_text(page.run) or f"by itself after {minutes(page.run.wall_s or 0.0)}"
         yield "levers", ", ".join(f"{one.name}{settings_text(one.settings)}" for one in page.run.levers)
+        yield "levers not in", "; ".join(f"{one.lever.name}: {one.why}" for one in page.run.left_out)
         yield "recipe", page.run.recipe or ""
     yield "records", page.folder
     yield "page made", f"{page.made} by hotlap {page.hotlap}"
@@ -34,7 +35,8 @@ def _command(page: Page) -> Iterator[Row]:
 def _machine(page: Page) -> Iterator[Row]:
     found: Environment | None = page.run.environment if page.run else page.tune.environment if page.tune else None
     if found is not None:
-        yield "machine", " · ".join(environment_parts(found))
+        versions = page.run.versions if page.run else page.tune.versions if page.tune else None
+        yield "machine", " · ".join(filter(None, environment_parts(found, versions)))
         yield "system", found.os
         yield "variables", " ".join(f"{name}={value}" for name, value in found.variables.items())
 

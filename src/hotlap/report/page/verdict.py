@@ -66,8 +66,9 @@ def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:
 
 def _run_numbers(found: Diagnosis) -> Iterator[Number]:
     spread = console.between(found.spread.p10, found.spread.p90, " – ")
+    of = f" of means over {found.spread.of} steps" if found.spread.of > 1 else ""
     clock = ", on the device" if found.clock == "device" else ""
-    yield "step", durations.ms(found.step_ms), found.step_ms, f"p10–p90 {spread}{clock}"
+    yield "step", durations.ms(found.step_ms), found.step_ms, f"p10–p90 {spread}{of}{clock}"
     if found.throughput is not None:
         rate = console.count(found.throughput)
         ranks = f"{console.number(found.ranks, 'rank')} together" if found.ranks > 1 else ""

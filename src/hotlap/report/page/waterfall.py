@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec import structs
+
 from ...records.page import Page
-from ...records.tune import Tune
+from ...records.tune import Tune, foretold
 from ..tune_screen import beside_what, reference_parts, settings_text
 from .text import objective
 
@@ -18,10 +20,11 @@ def data(page: Page) -> dict[str, Any] | None:
     tune = page.tune
     if tune is None:
         return None
-    ratios = [ratio for one in tune.kept for ratio in (one.predicted, one.measured) if ratio]
+    kept = [structs.replace(one, predicted=foretold(one.predicted, one.predicted_by)) for one in tune.kept]
+    ratios = [ratio for one in kept for ratio in (one.predicted, one.measured) if ratio]
     return {
         "bars": _bars(tune) if tune.kept else [],
-        "kept": [{"lever": one, "settings": settings_text(one.settings).strip()} for one in tune.kept],
+        "kept": [{"lever": one, "settings": settings_text(one.settings).strip()} for one in kept],
         "most": max(ratios, default=1.0),
         "fitted": tune.fitted,
         "beside": beside_what(tune),

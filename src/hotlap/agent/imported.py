@@ -1,0 +1,23 @@
+"""Installed packages that the process has imported, as folder and first name: which versions these are, hotlap asks
+afterwards (`launch/packages.py`)."""
+
+import os
+import sys
+from typing import Final
+
+INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+MOST: Final = 2000
+
+
+def imported() -> dict[str, list[str]]:
+    """By folder of installed packages the first names of what was imported from it."""
+    found: dict[str, set[str]] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")  # not by its name, which a lazy module acts on
+        if not isinstance(file, str):
+            continue
+        for mark in INSTALLED:
+            folder, here, _ = file.partition(mark)
+            if here:
+                found.setdefault(folder + mark[:-1], set()).add(name.partition(".")[0])
+    return {folder: sorted(names)[:MOST] for folder, names in found.items()}

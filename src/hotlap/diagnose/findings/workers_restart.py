@@ -1,0 +1,58 @@
+"""The loader starts its worker processes anew each epoch."""
+
+from collections.abc import Sequence
+
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.durations import ms
+from hotlap.records.run import LoaderFacts, Step
+
+from ._base import Measured, counted
+
+LEAST = 0.05
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: over the whole run, as an epoch's first step may not be among those that were looked at."""
+    loader, share = measured.loader, restarting(measured.loader, measured.run_ms)
+    if loader is None or share < LEAST:
+        return None
+    again = loader.starts - 1
+    took = f"{ms(loader.restarting_ms / again)} to start, {ms(loader.refilling_ms / again)} until their first batch"
+    return Finding(
+        id="workers-restart",
+        bound="input",
+        share=share,
+        title="workers start anew each epoch",
+        where=Place(file=loader.loop[0], line=loader.loop[1], function=loader.loop[2])
+        if loader.loop
+        else measured.place_of(loader),
+        evidence=f"{counted(again, 'restart')} of {counted(loader.workers, 'worker')}, each {took}: {share:.0%} of the "
+        "whole run; phases and other findings are of the steps without",
+        why="a DataLoader ends its workers with the epoch unless persistent_workers is set, and the loop waits while "
+        "new ones come up" + ("; spawned ones import everything again" if loader.context == "spawn" else ""),
+        instead="DataLoader(persistent_workers=True), made once and not anew each epoch; longer epochs",
+        levers=("loader-workers",),
+    )
+
+
+def restarting(loader: LoaderFacts | None, run_ms: float) -> float:
+    """Share of the run that restarts cost: less what the first batch takes workers that live, which is at most their
+    number of other steps. run_ms: 0 where it is not known."""
+    if loader is None or loader.starts < 2 or not run_ms:
+        return 0.0
+    lost = loader.restarting_ms + loader.refilling_ms
+    other = max(0.0, run_ms - lost) / max(1, loader.batches)
+    made = min(loader.refilling_ms, (loader.starts - 1) * loader.workers * other)
+    return min(1.0, (lost - made) / run_ms)
+
+
+def without_restarts(steps: Sequence[Step], loader: LoaderFacts | None, run_ms: float) -> tuple[Step, ...]:
+    """The steps of a run that restarts take a notable part of, without those that hold one: as many as there were, if
+    they waited that long (of those that were not looked at: took that long)."""
+    if loader is None or restarting(loader, run_ms) < LEAST:
+        return tuple(steps)
+    again = loader.starts - 1
+    least = (loader.restarting_ms + loader.refilling_ms) / again / 2
+    waited = {step.step: step.wall_ms if step.phases is None else step.phases.data or 0.0 for step in steps}
+    held = sorted((at for at, took in waited.items() if took >= least), key=lambda at: -waited[at])[:again]
+    return tuple(step for step in steps if step.step not in held)

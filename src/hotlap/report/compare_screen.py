@@ -1,0 +1,39 @@
+"""What differs between two runs, on one screen."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ..records.compare import RunDiff
+from ..records.diagnosis import Diagnosis
+from .console import Parts, Screen, Tabled, columns, labelled, plain
+from .run_screen import headline
+
+NOT_SET: Final = "not set"
+
+
+def compare_screen(found: RunDiff) -> RenderableType:
+    """Both runs' step times, and a row for each thing that differs."""
+    return Screen(
+        labelled([("before", _step(found.before, found.before_step)), ("after", _step(found.after, found.after_step))]),
+        plain("one run each: the difference may have other causes; hotlap tune proves", "dim"),
+        Text(),
+        *_differences(found),
+        labelled(("unknown", plain(text)) for text in found.unknown),
+    )
+
+
+def _step(folder: str, diagnosis: Diagnosis | None) -> RenderableType:
+    return Parts([folder, *(headline(diagnosis) if diagnosis is not None else ["nothing was measured"])])
+
+
+def _differences(found: RunDiff) -> Iterator[RenderableType]:
+    if not found.differs:
+        yield plain("nothing that both recorded differs: machine, driver, versions, variables, source, command, levers")
+        return
+    table = columns("differs", "before", "after", wide=("differs", "before", "after"))
+    for one in found.differs:
+        table.add_row(plain(one.what), *(plain(NOT_SET if text is None else text) for text in (one.before, one.after)))
+    yield Tabled(table)

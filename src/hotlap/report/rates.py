@@ -1,0 +1,44 @@
+"""Rates of a run beyond its step time: MFU and what it is made of, tokens a second."""
+
+from collections.abc import Iterator
+
+from ..records.durations import ms, three
+from ..records.utilisation import Utilisation
+
+
+def mfu_parts(found: Utilisation) -> Iterator[str]:
+    """`MFU 23%` with the FLOPs, the step and the peak that it is of; or why it is not known, with the FLOPs if those
+    are."""
+    of = f", mean of {found.ranks} ranks" if found.ranks > 1 else ""
+    yield f"MFU unknown: {found.why or 'nothing says why'}" if found.mfu is None else f"MFU {found.mfu:.1%}{of}"
+    if found.flops and found.mfu is None:
+        yield f"{flops(found.flops)} a step at least"
+    elif found.mfu is not None:
+        yield f"{flops(found.flops)} a step in {ms(found.step_ms)}{' under the profiler' if found.profiled else ''}"
+        yield f"peak {_peak(found)} ({found.peaks})"
+    if found.recomputed:
+        yield f"{flops(found.recomputed)} a step more is computed again (checkpointing)"
+    if found.optimizer:
+        yield f"{flops(found.optimizer)} a step more in the optimizer"
+
+
+def _peak(found: Utilisation) -> str:
+    """`989 TFLOP/s bf16`; of several dtypes each, with its part of the FLOPs."""
+    told = [one for one in found.products if one.tflops and one.flops >= 0.01 * found.flops]
+    each = f"{found.devices} × " if found.devices > 1 else ""
+    parts = (f"{one.flops / found.flops:.0%} " if len(told) > 1 else "" for one in told)
+    return ", ".join(
+        f"{part}{each}{three(one.tflops or 0.0)} TFLOP/s {_kind(one.dtype, one.tensor_cores)}"
+        for part, one in zip(parts, told, strict=True)
+    )
+
+
+def _kind(dtype: str, tensor_cores: bool) -> str:
+    """As data sheets name the unit."""
+    return "tf32" if dtype == "fp32" and tensor_cores else dtype
+
+
+def flops(value: float) -> str:
+    """`7.00 TFLOP`, `13.8 GFLOP`."""
+    unit, size = next(((u, s) for u, s in (("P", 1e15), ("T", 1e12), ("G", 1e9)) if value >= s), ("M", 1e6))
+    return f"{three(value / size)} {unit}FLOP"

@@ -1,0 +1,79 @@
+"""What a run tells of waits that lie inside of phases: gradients of other ranks, workers that start anew."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.agent.exchange import Exchange
+from hotlap.records.run import ExchangeFacts
+
+from .harness import Runner, check_clean, free_port
+
+
+def test_the_times_that_ddp_takes_itself_are_told(runner: Runner) -> None:
+    ran = runner.under(["ranks.py", "spawn", free_port()])
+    check_clean(ran)
+    (root,) = ran.facts.roots
+    told = root.exchange
+    assert told is not None and told.compute_ms is not None and told.exchange_ms is not None
+    assert told.compute_ms > 0 and told.exchange_ms >= told.hidden_ms >= 0 and told.backwards == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ({}, {}),
+        ({"iteration": 2}, {}),
+        (
+            {"iteration": 2, "avg_backward_comm_time": 5_000_000, "avg_backward_compute_time": 2_000_000},
+            {"backwards": 4.0, "compute_ms": 2.0, "exchange_ms": 5.0, "hidden_ms": 0.0},
+        ),
+    ],
+)
+def test_what_is_not_told_is_not_known(told: dict[str, int], known: dict[str, float]) -> None:
+    facts: dict[str, Any] = {"exchange": {}}
+    model = SimpleNamespace(logger=SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=told)))
+    for one in (model, SimpleNamespace(logger=None), SimpleNamespace(), None):
+        exchange = Exchange()
+        exchange._watched[0] = (lambda one=one: one), facts  # type: ignore[misc, assignment]
+        exchange.look(12)
+    assert facts["exchange"] == known
+
+
+def test_the_first_backwards_connect_and_are_left_out() -> None:
+    facts: dict[str, Any] = {"exchange": {}}
+    exchange, told = Exchange(), {"iteration": 2, "avg_backward_comm_time": 90_000_000, "avg_backward_compute_time": 0}
+    logger = SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=told))
+    exchange._watched[0] = (lambda: SimpleNamespace(logger=logger)), facts  # type: ignore[assignment]
+    for iteration, mean, known in ((2, 90.0, 90.0), (9, 30.0, (270 - 180) / 7), (100, 30.0, (330 - 180) / 9)):
+        told.update(iteration=iteration, avg_backward_comm_time=int(mean * 1e6))
+        exchange.look(iteration + 1)
+        assert facts["exchange"]["exchange_ms"] == pytest.approx(known)
+    assert facts["exchange"]["backwards"] == 1
+
+
+def test_a_model_of_one_process_is_not_watched() -> None:
+    facts: dict[str, Any] = {"exchange": None}
+    exchange = Exchange()
+    exchange.watch(torch.nn.Linear(1, 1).modules(), facts)
+    exchange.look(1)
+    assert facts == {"exchange": None} and ExchangeFacts().exchange_ms is None
+
+
+def test_workers_that_start_each_epoch_are_timed_but_for_the_first_time(runner: Runner) -> None:
+    ran = runner.forked("epochs.py", "--workers", "2")
+    check_clean(ran)
+    (loader,) = ran.facts.loaders
+    assert (loader.starts, loader.batches) == (3, 12)
+    spent = sum(step.wall_ms for step in ran.steps if step.step in {4, 8})
+    assert loader.restarting_ms > 0 and loader.refilling_ms > 0
+    assert loader.restarting_ms + loader.refilling_ms <= spent
+    assert loader.loop is not None and loader.loop[0].endswith("epochs.py")
+
+
+def test_workers_that_live_and_loaders_without_any_never_restart(runner: Runner) -> None:
+    for argv in (["epochs.py"], ["persistent_workers.py"]):
+        (loader,) = runner.forked(*argv).facts.loaders
+        assert (loader.starts, loader.restarting_ms, loader.loop) == (0, 0.0, None)

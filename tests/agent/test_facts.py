@@ -1,0 +1,73 @@
+"""Facts that can't be told, and those of which torch has two."""
+
+import json
+
+import pytest
+
+from hotlap.diagnose.diagnose import diagnose
+
+from .harness import Runner, check_clean, check_lines, check_same
+
+HIGH, NEW, ALL = (
+    'torch.set_float32_matmul_precision("high")',
+    'torch.backends.cuda.matmul.fp32_precision = "{}"',
+    'torch.backends.fp32_precision = "{}"',
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "matmul", "cudnn"),
+    [
+        ("", False, True),
+        (HIGH, True, True),
+        (NEW.format("tf32"), True, True),
+        (f"{HIGH}; {NEW.format('ieee')}", False, True),
+        (ALL.format("tf32"), True, True),
+        (ALL.format("ieee"), False, False),
+        ("torch.backends.cudnn.allow_tf32 = False", False, False),
+    ],
+)
+def test_tf32_is_told_however_it_was_set(before: str, matmul: bool, cudnn: bool, runner: Runner) -> None:
+    ran = runner.forked("loader.py", "map", before=before)
+    check_same(ran, runner.bare("loader.py", "map", before=before))
+    check_clean(ran)
+    assert (ran.facts.tf32_matmul, ran.facts.tf32_cudnn) == (matmul, cudnn)
+    assert len(ran.steps) == 12
+
+
+NO_FACTS = """
+import hotlap.agent.facts as facts
+
+def fail():
+    raise RuntimeError("not to be told")
+
+facts.tf32_matmul = fail
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "fail_in", "what"), [(NO_FACTS, None, "not to be told"), ("", "facts", "injected into facts")]
+)
+def test_a_fact_that_cannot_be_told_ends_nothing(before: str, fail_in: str | None, what: str, runner: Runner) -> None:
+    bare, ran = runner.bare("loader.py", "map"), runner.forked("loader.py", "map", before=before, fail_in=fail_in)
+    check_same(ran, bare)
+    check_lines(ran.folder)
+    assert {(problem.where, problem.what) for problem in ran.problems} == {("facts", f"RuntimeError: {what}")}
+    assert len(ran.problems) == 3  # at two steps and at the end
+    assert len(ran.steps) == 12
+
+
+def test_the_screen_says_why_there_are_none(runner: Runner) -> None:
+    ran = runner.under(("loader.py", "map"))
+    (ran.ranks[0] / "facts.json").unlink()
+    died = "what the script is made of: the process died before it could be written"
+    failed = "what the script is made of: hotlap's own problem kept it from being written"
+    went_off = "what happened after hotlap's own problem (problems.jsonl)"
+    said = diagnose(ran.folder).unknown
+    assert died in said and went_off not in said
+    problems = ran.ranks[0] / "problems.jsonl"
+    for where, goes_on in (("facts", True), ("optimizer_end", False)):
+        problems.write_text(json.dumps({"where": where, "what": "RuntimeError"}) + "\n")
+        said = diagnose(ran.folder).unknown
+        assert failed in said and died not in said
+        assert (went_off in said) != goes_on

@@ -1,0 +1,87 @@
+"""What the script says of its own is what it says without hotlap: its errors, its warnings, what it compiles."""
+
+import re
+import warnings
+
+import pytest
+
+from hotlap.agent.warned import filtered
+
+from .harness import Ran, Runner, check_clean, check_same, without_log_lines
+
+PLACES = (
+    "forward", "nested module", "shapes", "missing", "hook", "pre hook", "cause", "interrupt", "backward",
+    "no gradient", "dataset", "step", "loop", "caught",
+)  # fmt: skip
+LOOKED_AT, THIN = 20, 120
+"""Steps."""
+
+
+@pytest.mark.parametrize(
+    ("place", "at"),
+    [(place, at) for place in PLACES for at in (0, THIN)] + [(place, LOOKED_AT) for place in ("forward", "backward")],
+)
+def test_an_error_shows_no_line_of_hotlaps(place: str, at: int, runner: Runner) -> None:
+    check_error(place, at, runner)
+
+
+@pytest.mark.parametrize("place", ["worker", "no parameters", "compiled", "in place"])
+def test_an_error_shows_no_line_of_hotlaps_elsewhere(place: str, runner: Runner) -> None:
+    check_error(place, 4, runner)
+
+
+def check_error(place: str, at: int, runner: Runner) -> None:
+    argv = ("raises.py", place, str(at))
+    bare, ran = runner.bare(*argv), runner.forked(*argv)
+    check_same(ran, bare)
+    check_clean(ran)
+    assert len(ran.steps) == 0 if place == "no parameters" else len(ran.steps) in {at, at + 1, at + 5}
+    assert ("Traceback" in bare.output) == (place != "caught")
+
+
+def test_warnings_are_shown_as_often(runner: Runner) -> None:
+    bare, ran = runner.bare("warns.py"), runner.forked("warns.py")
+    check_same(ran, bare)
+    check_clean(ran)
+    assert ran.output.count("each once") == bare.output.count("each once") == 2  # the warning and its line
+    assert len(ran.steps) == 12
+
+
+def test_a_filter_of_hotlaps_voids_no_registry() -> None:
+    before = list(warnings.filters)
+    with pytest.warns(UserWarning) as shown:  # which voids them all, once
+        warnings.simplefilter("default")
+        for inside in (False, True, False):
+            for module in ("of the script's", "ours"):
+                if inside:
+                    with filtered("ignore", module="ours"):
+                        warn(module)
+                else:
+                    warn(module)
+    assert [str(one.message) for one in shown] == ["of the script's", "ours", "ours"][: len(shown)]
+    assert list(warnings.filters) == before
+
+
+REGISTRIES: dict[str, dict[str | tuple[str, type[Warning], int], int]] = {}
+
+
+def warn(module: str) -> None:
+    registry = REGISTRIES.setdefault(module, {})
+    warnings.warn_explicit(module, UserWarning, "file.py", 1, module, registry)
+
+
+def test_a_compiled_step_has_no_more_frames(runner: Runner) -> None:
+    """One less is none of the script's: an empty function of torch's, which is part of another where any hook of
+    optimizers is registered."""
+    bare, ran = (runner.bare("whole_step.py"), runner.forked("whole_step.py"))
+    check_clean(ran)
+    (frames,), (bares,) = frames_of(ran), frames_of(bare)
+    assert bares - 1 <= frames <= bares
+    assert [without_log_lines(one.output).rpartition("frames")[0] for one in (ran, bare)] == [
+        without_log_lines(bare.output).rpartition("frames")[0]
+    ] * 2
+    assert len(ran.steps) > 20  # no update is seen in it, so the first ones are no steps
+
+
+def frames_of(ran: Ran) -> list[int]:
+    return [int(found) for found in re.findall(r"^frames (\d+)$", ran.output, re.MULTILINE)]
