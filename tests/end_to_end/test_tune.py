@@ -155,13 +155,13 @@ patience = Budget.patience
 
 def sooner(self, levers):
     names = list(levers)
-    return 15.0 if "loader-workers" in names else patience(self, names)
+    return 8.0 if "loader-workers" in names else patience(self, names)
 
 Budget.patience = sooner
-budget.LEAST_TIMEOUT_S = 15.0
+budget.LEAST_TIMEOUT_S = 8.0
 main()
 """
-"""hotlap, but that trials with workers count as hung after 15 seconds; those without may take as long as ever."""
+"""hotlap, but that trials with workers count as hung after 8 seconds; those without may take as long as ever."""
 
 
 def test_a_trial_that_hangs_is_recorded_and_the_tune_goes_on(tmp_path: Path) -> None:

@@ -234,11 +234,10 @@ def test_tensors_that_are_gone_stay_different() -> None:
 
 
 @pytest.mark.parametrize("layers", [2, 200])
-def test_looking_takes_few_calls(layers: int, told: bool) -> None:
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)) for _ in range(layers)])
-    state = Model(model)
+def test_looking_takes_few_calls(layers: int, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if told:
-        state._writes = SimpleNamespace(count=lambda: 7)
+        monkeypatch.setattr(_model_state, "dict_writes", lambda: SimpleNamespace(count=lambda: 7, watch=list))
+    state = Model(nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)) for _ in range(layers)]))
     assert state.same()
     calls = [0]
 
