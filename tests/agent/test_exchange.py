@@ -37,8 +37,9 @@ def test_what_is_not_told_is_not_known(told: dict[str, int], known: dict[str, fl
     model = SimpleNamespace(logger=SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=told)))
     for one in (model, SimpleNamespace(logger=None), SimpleNamespace(), None):
         exchange = Exchange()
-        exchange._watched[0] = (lambda one=one: one), facts  # type: ignore[misc, assignment]
-        exchange.look(12)
+        exchange.backwards = lambda: 52
+        exchange._watched[0] = (lambda one=one: one), facts, 40  # type: ignore[misc, assignment]
+        exchange.look()
     assert facts["exchange"] == known
 
 
@@ -46,10 +47,11 @@ def test_the_first_backwards_connect_and_are_left_out() -> None:
     facts: dict[str, Any] = {"exchange": {}}
     exchange, told = Exchange(), {"iteration": 2, "avg_backward_comm_time": 90_000_000, "avg_backward_compute_time": 0}
     logger = SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=told))
-    exchange._watched[0] = (lambda: SimpleNamespace(logger=logger)), facts  # type: ignore[assignment]
+    exchange._watched[0] = (lambda: SimpleNamespace(logger=logger)), facts, 5  # type: ignore[assignment]
     for iteration, mean, known in ((2, 90.0, 90.0), (9, 30.0, (270 - 180) / 7), (100, 30.0, (330 - 180) / 9)):
         told.update(iteration=iteration, avg_backward_comm_time=int(mean * 1e6))
-        exchange.look(iteration + 1)
+        exchange.backwards = lambda iteration=iteration: iteration + 6  # type: ignore[misc]
+        exchange.look()
         assert facts["exchange"]["exchange_ms"] == pytest.approx(known)
     assert facts["exchange"]["backwards"] == 1
 
@@ -58,7 +60,7 @@ def test_a_model_of_one_process_is_not_watched() -> None:
     facts: dict[str, Any] = {"exchange": None}
     exchange = Exchange()
     exchange.watch(torch.nn.Linear(1, 1).modules(), facts)
-    exchange.look(1)
+    exchange.look()
     assert facts == {"exchange": None} and ExchangeFacts().exchange_ms is None
 
 

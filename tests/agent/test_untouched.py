@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +86,64 @@ def test_a_compiled_step_has_no_more_frames(runner: Runner) -> None:
 
 def frames_of(ran: Ran) -> list[int]:
     return [int(found) for found in re.findall(r"^frames (\d+)$", ran.output, re.MULTILINE)]
+
+
+FROZEN = """
+import dataclasses, sys, torch
+from torch.utils.data import DataLoader
+
+@dataclasses.dataclass(frozen=True)
+class TooLong(Exception):
+    n: int
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, i):
+        if i == 200:
+            raise TooLong(i)
+        return torch.ones(4)
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        if x.sum() < 0:
+            raise TooLong(0)
+        return super().forward(x)
+
+def install():
+    global before
+    if sys.excepthook is not mine:
+        before, sys.excepthook = sys.excepthook, mine
+
+def mine(kind, error, trace):
+    print("mine", kind.__name__)
+    before(kind, error, trace)
+
+net = Net(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+batches = iter(DataLoader(Rows(), 4))
+for step in range(60):
+    install()
+    try:
+        x = next(batches)
+        net(-x) if step % 7 == 3 else None
+    except TooLong as error:
+        print("too long", error.n)
+        if error.n:
+            batches = iter(DataLoader(Rows(), 4))
+        continue
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+net(torch.ones(4, 3))
+"""
+
+
+def test_errors_that_let_nothing_be_set_and_hooks_that_are_put_there_again(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "frozen.py").write_text(FROZEN)
+    bare, ran = runner.bare(str(tmp_path / "frozen.py")), runner.forked(str(tmp_path / "frozen.py"))
+    assert ran.code == bare.code == 1 and bare.output.count("too long") > 5
+    assert ran.output.count("too long") == bare.output.count("too long")
+    assert ran.output.count("mine RuntimeError") < 3 and "RecursionError" not in ran.output
+    assert ran.output.count("mat1 and mat2") == bare.output.count("mat1 and mat2") == 1
+    check_clean(ran)

@@ -62,6 +62,7 @@ class Agent:
         self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack, _called_from)
         self.recorder = Recorder(self.folder, self.marks, self.losses)
         self.script = Script(session)
+        self.script.exchange.backwards = lambda: self.steps.backwards
         self.host = Host()
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)

@@ -2,7 +2,7 @@
 hundred by itself, and tells when it is asked. Nothing is waited for, and nothing is done where there are no ranks."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ class Exchange:
     """Looked at in the thread that trains, between steps: a backward holds the lock of what is read."""
 
     def __init__(self) -> None:
+        self.backwards: Callable[[], int] = int
+        """Of the process, so far."""
         self._begun: dict[int, tuple[int, list[float]]] = {}
         """What there was at the first look: of backwards that connect to the others, and lay out what is sent."""
-        self._watched: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+        self._watched: dict[int, tuple[weakref.ref[Any], dict[str, Any], int]] = {}
 
     def watch(self, modules: Iterable[Any], facts: dict[str, Any]) -> None:
         """Facts of a root, one of whose modules may exchange gradients."""
@@ -27,11 +29,11 @@ class Exchange:
         model = next((one for one in modules if isinstance(one, torch.nn.parallel.DistributedDataParallel)), None)
         if model is not None:
             facts["exchange"] = {}
-            self._watched[id(model)] = weakref.ref(model), facts
+            self._watched[id(model)] = weakref.ref(model), facts, self.backwards()
 
-    def look(self, backwards: int) -> None:
-        """Write down what there is by now. backwards: of the process, so far."""
-        for key, (model, facts) in self._watched.items():
+    def look(self) -> None:
+        """Write down what there is by now."""
+        for key, (model, facts, earlier) in self._watched.items():
             read = getattr(getattr(model(), "logger", None), "_get_ddp_logging_data", None)
             told: dict[str, int] = getattr(read(), "ints_map", {}) if read is not None else {}
             if "avg_backward_comm_time" not in told or "avg_backward_compute_time" not in told:
@@ -39,7 +41,7 @@ class Exchange:
             known, iteration = facts["exchange"], told.get("iteration", 0)
             # It tells of a backward at the next forward, so there was one more. The later it is asked, the fewer of
             # them it has counted.
-            known.setdefault("backwards", max(1.0, backwards / (iteration + 1)))
+            known.setdefault("backwards", max(1.0, (self.backwards() - earlier) / (iteration + 1)))
             count = min(iteration, FIRST) + iteration // EVERY
             sums = [count * told.get(f"avg_backward_{name}_time", 0) / 1e6 for name in TIMES.values()]
             begun, before = self._begun.setdefault(key, (count, sums))

@@ -287,7 +287,7 @@ class Script:
             if loader["workers"] and (loader["training"] or steps.infers):
                 self.making.look_at_workers(loader)
         if threading.get_ident() == agent.thread:
-            self.exchange.look(steps.backwards)
+            self.exchange.look()
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()

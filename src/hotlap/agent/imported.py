@@ -3,18 +3,22 @@ afterwards (`launch/packages.py`)."""
 
 import os
 import sys
+from types import ModuleType
 from typing import Final
 
 INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 MOST: Final = 2000
+ATTRIBUTES: Final = vars(ModuleType)["__dict__"].__get__
 
 
 def imported() -> dict[str, list[str]]:
     """By folder of installed packages the first names of what was imported from it."""
     found: dict[str, set[str]] = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__dict__", {}).get("__file__")  # not by its name, which a lazy module acts on
-        if not isinstance(file, str):
+        if not isinstance(module, ModuleType) or type(name) is not str:
+            continue
+        file = ATTRIBUTES(module).get("__file__")  # not by its name, nor as a property, which a lazy module acts on
+        if type(file) is not str:
             continue
         for mark in INSTALLED:
             folder, here, _ = file.partition(mark)

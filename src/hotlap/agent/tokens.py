@@ -2,7 +2,8 @@
 
 They are where the module holds an `nn.Embedding`, is handed integers as (batch, length) with a length above 1, all such
 matrices of one size, and returns real numbers for each of them: (batch, length, channels), or these in one row after
-another. Category ids of a recommender have no such result, nor has what classifies a text: its rate is then not known.
+another. Most recommenders have no such result of their category ids, nor has what classifies a text: its rate is then
+not known, nor is that of loops that infer, which may hand over a text whole for each new token.
 Padding counts. Only sizes are read.
 """
 

@@ -19,7 +19,7 @@ def unseen(error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(AGENT):
         trace = trace.tb_next
-    error.__traceback__ = trace
+    BaseException.with_traceback(error, trace)  # an error of the script's may let nothing be set
 
 
 class Shown:
@@ -33,6 +33,7 @@ class Shown:
     def __init__(self, code: CodeType, name: str, taken: Callable[[FrameType], bool]) -> None:
         self.code, self.taken = code, taken
         self.before: Callable[..., Any] | None = None
+        self._inside = False
         found = [one for one in dis.get_instructions(code) if one.argval == name or one.opname.startswith("CALL")]
         at = next((at for at, one in enumerate(found) if one.argval == name), len(found))
         self.call = next((one for one in found[at + 1 :]), None)
@@ -45,15 +46,22 @@ class Shown:
             sys.excepthook = self
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self._inside:  # a hook of the script's that was put there anew, and calls the one that it found
+            sys.__excepthook__(kind, error, trace)
+            return
+        self._inside = True
         waiting: list[BaseException | None] = [error]
         seen: set[int] = set()
         while waiting:
             one = waiting.pop()
             if one is not None and id(one) not in seen:
                 seen.add(id(one))
-                one.__traceback__ = self._moved(one.__traceback__)
+                BaseException.with_traceback(one, self._moved(one.__traceback__))
                 waiting += [one.__cause__, one.__context__]
-        (self.before or sys.__excepthook__)(kind, error, error.__traceback__)
+        try:
+            (self.before or sys.__excepthook__)(kind, error, error.__traceback__)
+        finally:
+            self._inside = False
 
     def _moved(self, trace: TracebackType | None) -> TracebackType | None:
         """A traceback as it would be."""

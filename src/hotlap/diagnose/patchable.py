@@ -43,10 +43,12 @@ def by_hand(finding: Finding) -> str:
 def _line(place: Place, cwd: Path) -> str:
     """The text of a line of Python source; "" where it is not there, or not the user's."""
     path = cwd / place.file
-    if place.line is None or path.suffix != ".py" or "site-packages" in path.parts or not path.is_file():
+    if place.line is None or path.suffix != ".py" or "site-packages" in path.parts:
         return ""
     try:
+        if not path.is_file():
+            return ""
         lines = read_bytes(path, LARGEST_SOURCE).decode("utf-8", "replace").split("\n")
-    except RecordError:
+    except (RecordError, OSError, ValueError):  # a name that no file can have
         return ""
     return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""

@@ -1,5 +1,6 @@
 """Versions of the packages that a process imported, from the names that installers give their folders of metadata."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -51,6 +52,7 @@ def packages(folder: Path, names: Sequence[str]) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     installed = {_plain(match["name"]): match for name in entries if (match := METADATA.fullmatch(name))}
+    known = list(installed.values())
     found, wanted = {}, set()
     for name in names:
         if (match := installed.pop(_plain(name), None)) is not None:
@@ -63,7 +65,17 @@ def packages(folder: Path, names: Sequence[str]) -> dict[str, str]:
             claims.setdefault(name, []).append(match)
     alone = (matches[0] for matches in claims.values() if len(matches) == 1)
     found |= {match["name"].replace("_", "-"): match["version"] for match in alone}
-    return {name: version for name, version in found.items() if _plain(name) != OWN}
+    direct = {match["name"].replace("_", "-") for match in known if _is_direct(folder / match[0])}
+    return {
+        name: f"{version}{'.' if '+' in version else '+'}direct" if name in direct else version
+        for name, version in found.items()
+        if _plain(name) != OWN
+    }
+
+
+def _is_direct(metadata: Path) -> bool:
+    """Whether it was installed from a file or a repository (PEP 610): an index may have another of its name."""
+    return os.path.exists(metadata / "direct_url.json")  # noqa: PTH110 - never raises
 
 
 def _top_level(metadata: Path) -> set[str]:

@@ -1,5 +1,6 @@
 """A patch for a run's findings: the lines at which the host waits for the device, each as one of `waits/` has it."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
     """
     run = read_run(folder)
     words = tuple(command) or run.command
-    before = read_project(words, Path(run.cwd) if Path(run.cwd).is_dir() else cwd)
+    before = read_project(words, Path(run.cwd) if os.path.isdir(run.cwd) else cwd)  # noqa: PTH112 - a name that no folder can have is none
     facts = next(map(read_facts, rank_folders(folder)), None)
     work = _Work(Places(before, facts, cuda=True), run)
     diagnosis = read_diagnosis(folder) if (folder / "diagnosis.json").is_file() else verdict(folder)

@@ -2,6 +2,7 @@
 
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
+from hotlap.records.run import RootFacts
 
 from ._base import Measured
 
@@ -18,7 +19,7 @@ def find(measured: Measured) -> Finding | None:
     """Share: of the backward what DistributedDataParallel itself measured; where it did not, all of the backward, of
     which is then not known what limits it. On CUDA the exchange is kernels, which a trace shows."""
     share, exposed = held(measured), exposed_part(measured)
-    root = measured.root
+    root = _root(measured)
     if share < LEAST or root is None or measured.facts is None:
         return None
     backward_ms, among = measured.phases.backward or 0.0, f"between {measured.facts.world} ranks"
@@ -55,9 +56,15 @@ def held(measured: Measured) -> float:
     return share if share >= LEAST else 0.0
 
 
+def _root(measured: Measured) -> RootFacts | None:
+    """The module that exchanges gradients, where one does, which need not be the largest."""
+    roots = measured.facts.roots if measured.facts is not None else ()
+    return next((root for root in roots if root.exchange is not None or root.wrapper == WRAPPER), measured.root)
+
+
 def exposed_part(measured: Measured) -> float | None:
     """Of the backward, what is exchange that no computing hides: 0 where none can be, None where it is not known."""
-    facts, root = measured.facts, measured.root
+    facts, root = measured.facts, _root(measured)
     if measured.cuda or facts is None or facts.world < 2 or facts.device != "cpu" or root is None:
         return 0.0
     told = root.exchange

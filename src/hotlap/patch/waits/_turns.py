@@ -71,7 +71,8 @@ def _counted(wait: Wait, loop: Loop) -> Iterator[str]:
     if isinstance(loop, cst.For) and isinstance(over, cst.Call):
         name = dotted(_without_bar(over).func) or ""
         own = name == "trange" or wait.is_builtin(name)
-        if own and name in {"range", "trange"} and isinstance(loop.target, cst.Name):
+        by_one = sum(arg.keyword is None for arg in _without_bar(over).args) < 3 and not any(a.star for a in over.args)
+        if own and name in {"range", "trange"} and by_one and isinstance(loop.target, cst.Name):
             yield loop.target.value
         elif own and name == "enumerate" and isinstance(loop.target, cst.Tuple):
             first = loop.target.elements[0].value

@@ -23,6 +23,8 @@ METHODS: Final = frozenset(
     ]
 )  # fmt: skip
 """That only compute something of what they are called on."""
+OF_OBJECTS: Final = frozenset(["mean", "sum", "norm", "max", "min", "std", "sqrt", "argmax", "elapsed"])
+"""Of those, what meters and timers have too, and may begin anew by."""
 MODULES: Final = ("time.", "math.", "datetime.", "torch.cuda.memory_", "torch.cuda.max_memory_", "os.getpid")
 
 
@@ -44,7 +46,10 @@ def change(wait: Wait) -> Outcome:
         return CannotWrite(f"nothing counts the turns of this loop; write {what}, then patch again", wait.lines([loop]))
     written = f"line {wait.source.line(wait.line)} runs where `{count} % {EVERY} == 0` only"
     note = f"1 {name} in {EVERY} steps where there were {EVERY}; the numbers in it stay the same"
-    return Change({wait.line: _under(wait, f"{count} % {EVERY} == 0")}, written, (note,))
+    doubtful = [wait.source.tree.code_for_node(node) for node in _may_change(wait.call)]
+    if doubtful:
+        note += f", unless `{doubtful[0]}` changes something each time"
+    return Change({wait.line: _under(wait, f"{count} % {EVERY} == 0")}, written, (note,), review=bool(doubtful))
 
 
 def around(wait: Wait, node: cst.CSTNode) -> Outcome:
@@ -107,6 +112,32 @@ def _more_than_text(wait: Wait, call: cst.Call) -> CannotWrite | None:
         return None
     code = wait.source.tree.code_for_node(looking.found[0])
     return CannotWrite(f"`{code}` in it may do more than make its text", wait.lines(looking.found[:1]))
+
+
+def _may_change(call: cst.Call) -> list[cst.BaseExpression]:
+    """Calls of methods that an object of the script's may have too, and loops over what may be used up by them."""
+    looking = _Doubtful()
+    for arg in call.args:
+        arg.visit(looking)
+    return looking.found
+
+
+class _Doubtful(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.found: list[cst.BaseExpression] = []
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in OF_OBJECTS and not _read(node.func.value):
+            self.found.append(node)
+
+    def visit_CompFor(self, node: cst.CompFor) -> None:
+        if not isinstance(node.iter, cst.List | cst.Tuple | cst.Call):
+            self.found.append(node.iter)
+
+
+def _read(node: cst.BaseExpression) -> bool:
+    """Whether it is what a method of a tensor gave, as in `loss.detach().mean()`."""
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in METHODS
 
 
 class _Doing(cst.CSTVisitor):

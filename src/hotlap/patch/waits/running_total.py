@@ -26,6 +26,9 @@ def change(wait: Wait) -> Outcome:
     if not isinstance(target, cst.Name):
         code = wait.source.tree.code_for_node(target)
         return CannotWrite(f"`{code}` is kept in an object, and who reads it is not known")
+    if (divided := _by_what_may_be_zero(wait.statement, value)) is not None:
+        code = wait.source.tree.code_for_node(divided)
+        return CannotWrite(f"it is divided by `{code}`: by zero Python raises an error, and a tensor becomes infinite")
     if len(found) > 1:
         return CannotWrite("several values are read in it; give each a line of its own")
     total = variable(wait, target.value)
@@ -56,6 +59,32 @@ def _leaves(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         yield node
 
 
+def _by_what_may_be_zero(
+    small: cst.BaseSmallStatement | None, value: cst.BaseExpression | None
+) -> cst.BaseExpression | None:
+    """A divisor that is neither a number nor a length."""
+    divisors = [node.right for node in _divisions(value)]
+    if isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.DivideAssign):
+        divisors.append(small.value)
+    return next((one for one in divisors if not _not_zero(one)), None)
+
+
+def _divisions(node: cst.BaseExpression | None) -> Iterator[cst.BinaryOperation]:
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, ARITHMETIC):
+        yield from _divisions(node.left)
+        yield from _divisions(node.right)
+        if isinstance(node.operator, cst.Divide):
+            yield node
+    elif isinstance(node, cst.UnaryOperation):
+        yield from _divisions(node.expression)
+
+
+def _not_zero(node: cst.BaseExpression) -> bool:
+    if isinstance(node, cst.Integer | cst.Float):
+        return bool(node.evaluated_value)
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "len"
+
+
 def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Outcome:
     others = [binding for binding in total.bindings if not _adds(binding)]
     kinds = {_number(binding) for binding in others}
@@ -69,7 +98,8 @@ def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Outcome:
     if kinds == {cst.Integer} and plain and isinstance(read.func, cst.Attribute) and is_count(tensor, wait):
         return _written(wait, total, {read: kept_as()}, "int", ())
     if kinds == {cst.Float} or not isinstance(read.func, cst.Attribute) or is_real(tensor, wait):
-        return _written(wait, total, {read: kept_as("detach", "double")}, "float", (FLOAT64,))
+        notes = (FLOAT64, f"before anything is added, `{total.name}` reads 0.0 where it was 0")
+        return _written(wait, total, {read: kept_as("detach", "double")}, "float", notes[: 1 + (cst.Integer in kinds)])
     return CannotWrite(f"whether whole numbers are added to `{total.name}` is not known; begin it with 0.0 if not")
 
 
