@@ -43,6 +43,12 @@ def test_names_are_matched_as_indexes_do_or_by_what_they_hold(installed: Path) -
     assert packages(Path("\0"), asked) == {}
 
 
+def test_what_was_installed_from_a_repository_has_no_version_of_an_index(installed: Path) -> None:
+    for name in ("PyYAML-6.0.2.dist-info", "torch-2.11.0+cu130.dist-info"):
+        (installed / name / "direct_url.json").write_text('{"url": "ssh://git@corp/ours", "vcs_info": {}}')
+    assert packages(installed, ("yaml", "torch")) == {"PyYAML": "6.0.2+direct", "torch": "2.11.0+cu130.direct"}
+
+
 def test_what_a_process_told(installed: Path) -> None:
 
     facts = msgspec.structs.replace(FACTS, imported={str(installed): ("yaml", "torch"), "/absent": ("numpy",)})

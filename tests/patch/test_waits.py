@@ -114,6 +114,7 @@ def test_a_bar_that_shows_the_total_in_every_step_shows_it_less_often(rewritten:
         (training(f"sums['loss'] += loss.item(){ITEM}", first="sums = {'loss': 0.0}"), "kept in an object"),
         (training(f"total += out.item(){ITEM}", first="total = 0"), "whole numbers"),
         (training(f"total += loss.item() + out.item(){ITEM}", first="total = 0.0"), "several values"),
+        (training(f"total += loss.item() / args.n{ITEM}", first="total = 0.0"), "divided by `args.n`"),
         (training(f"total += score(out).item(){ITEM}", first="total = 0.0"), "`score` does and returns"),
         (training("total += out[out > 0].mean().item()  # waits: mask", first="total = 0.0"), "boolean mask"),
         (training("total += F.mse_loss(out.cpu(), y).item()  # waits: cpu", first="total = 0.0"), "would stay"),
@@ -233,6 +234,16 @@ def test_reports_come_once_in_fifty_steps(rewritten: Rewriter, over: str, turn: 
     assert "line in 50 steps where there were 50" in found.one.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "review"), [("meter.mean()", True), ("sum(g for g in gaps)", True), ("loss.detach().mean()", False)]
+)
+def test_a_report_that_calls_what_a_meter_may_have_is_to_be_reviewed(
+    rewritten: Rewriter, text: str, review: bool
+) -> None:
+    found = rewritten(training(f"print(step, loss.item(), {text}){ITEM}"))
+    assert found.one.review is review and ("changes something" in found.one.notes[0]) is review
+
+
 def test_a_step_that_is_counted_by_hand_counts(rewritten: Rewriter) -> None:
     text = training(
         "n += 1", "# what", "print(", f"    n, loss.item(){ITEM}", ")", first="n = 0", over="x, y in loader"
@@ -248,6 +259,7 @@ def test_a_step_that_is_counted_by_hand_counts(rewritten: Rewriter) -> None:
     ("text", "why"),
     [
         (training(f"print(loss.item()){ITEM}", over="x, y in loader"), "`for i, ... in enumerate(...)`"),
+        (training(f"print(loss.item()){ITEM}", over="i in range(0, 900, 2)"), "`for i, ... in enumerate(...)`"),
         (training("step = 0", f"print(loss.item()){ITEM}"), "nothing counts"),
         (training("if step % 9 == 0:", f"    print(loss.item()){ITEM}"), "not run in every step"),
         (training(f"print(loss.item(), file=log){ITEM}"), "writes to a file"),
