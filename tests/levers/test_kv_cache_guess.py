@@ -22,7 +22,7 @@ class Stream:
     """A stream beside the current one. late: what is begun on it is done when it is waited for, else at once."""
 
     def __init__(self, late: bool) -> None:
-        self.late, self.begun, self.waited = late, 0, 0
+        self.late, self.begun, self.waited, self.sends = late, 0, 0, 0
         self._todo: list[Callable[[], None]] = []
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -38,6 +38,16 @@ class Stream:
     def join(self) -> None:
         while self._todo:
             self._todo.pop()()
+
+    def host(self, *shape: int, dtype: Any) -> Any:
+        return torch.empty(shape, dtype=dtype)
+
+    def sent(self) -> Callable[[], None]:
+        self.sends += 1
+        return self._came
+
+    def _came(self) -> None:
+        self.sends -= 1
 
     def wait(self) -> None:
         self.waited += 1
@@ -97,7 +107,8 @@ def test_the_likeliest_token_is_begun_with_the_call_before(attend: Callable[...,
     begun, replayed, before = decoder.begun, decoder.replayed, decoder.cached.cached
     tokens = decoder.greedily(tokens, 20)
     assert decoder.begun == begun + 20 and decoder.replayed == replayed and decoder.cached.cached == before + 20
-    assert _reads(decoder.cached, tokens) == 1, "whether it is that token"
+    assert _reads(decoder.cached, tokens) == 2, "whether it is that token, and whether it is the same text"
+    assert not decoder.streams[-1].sends, "what was sent is waited for"
     for length, batch in ((5, 3), (9, 3), (9, 3), (6, 2), (5, 3)):
         decoder.greedily(prompt(length, batch), 15)
     assert not decoder.why
@@ -296,13 +307,17 @@ def test_an_interrupt_of_the_first_one_leaves_no_hole(after: bool, monkeypatch: 
     assert not decoder.why
 
 
-@pytest.mark.parametrize("where", ["holds", "join", "go_on"])
+@pytest.mark.parametrize("where", ["ask", "_sent", "_saw", "join", "go_on"])
 @late
 def test_an_interrupt_leaves_no_hole(where: str, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = Guesses(Model(), late)
     tokens = decoder.greedily(prompt(), 14)
 
+    done = getattr(_prefix_guess.Guess, where)
+
     def interrupted(*args: Any) -> Any:
+        if where == "_sent":
+            done(*args)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -52,11 +52,13 @@ class Root(NamedTuple):
 
 
 class Whole:
-    """A tensor of which elements are read. values: all of them, once they were copied; reads: of its elements."""
+    """A tensor of which elements are read. values: all of them, once they were copied; reads: of its elements; bits: a
+    view of it may be one of the conjugated or negated values."""
 
     def __init__(self, base: Any) -> None:
         self.base: Callable[[], Any] = weakref.ref(base)
         self.version, self.offset = base._version, base.storage_offset()
+        self.dtype, self.bits = base.dtype, base.is_floating_point() or base.is_complex()
         self.like = base.shape, base.dtype
         self.values: list[Any] | None = None
         self.reads = 1
@@ -157,6 +159,23 @@ class EarlyReads:
             self._give_up(WRITTEN)
         return now
 
+    def again(self, tensor: Any) -> Any:
+        """What an element is of the tensor that the last one was of, where that was copied; None where `element` has to
+        see. In one frame: a script reads many of them, one by one."""
+        whole = self._whole
+        if whole is None or whole.values is None:
+            return None
+        base = tensor._base
+        if base is None or base is not whole.base() or base._version != whole.version:
+            return None
+        if tensor.dim() or tensor.dtype is not whole.dtype or (whole.bits and (tensor.is_conj() or tensor.is_neg())):
+            return None
+        if self.reads < CHECKED or (self.reads + 1) % CHECK_EVERY == 0:
+            return None
+        self.reads += 1
+        whole.reads += 1
+        return whole.values[tensor.storage_offset() - whole.offset]
+
     def _of_whole(self, tensor: Any) -> "Whole | None":
         """What it is an element of, where another one of that was read just before, or of the last one like that."""
         base, last = tensor._base, self._whole
@@ -181,7 +200,7 @@ class EarlyReads:
 
     def _give_up(self, why: str) -> None:
         self.off = True
-        self._event, self._roots = None, []
+        self._event, self._roots, self._whole = None, [], None
         self._gave_up(why, bool(self.reads or self.sent))
 
 

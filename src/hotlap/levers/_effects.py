@@ -169,7 +169,7 @@ def checkpointing() -> bool:
 
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     hooks = top(False) if top is not None else ()
-    return any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks or ())
+    return bool(hooks) and any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks)
 
 
 def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:

@@ -48,7 +48,7 @@ class Watch:
 NOBODY: Final = Watch(lambda: None, lambda name: None)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Product:
     """What is needed to compute logits. dtype: of the product itself; swapped: classes are the dimension before the
     last. weight: None where hidden are the logits already, in half precision, and only have to be widened. parent,
@@ -79,7 +79,8 @@ class Product:
     taken: bool = False
 
     def __post_init__(self) -> None:
-        self.versions = self._versions()
+        if self.weight is not None:
+            self.versions = self._versions()
 
     def _versions(self) -> tuple[int, ...]:
         return tuple(t._version for t in (self.weight, self.bias) if t is not None)
@@ -200,6 +201,11 @@ def lazy_logits(found: Product, seen_as: torch.dtype | None = None) -> LazyLogit
 def ordinary() -> Any:
     """Where tensors are made that keep track of their versions."""
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+
+
+def without_gradients() -> Any:
+    """Where they are off already, nothing is turned."""
+    return torch.no_grad() if torch.is_grad_enabled() else contextlib.nullcontext()
 
 
 def alone(tensor: torch.Tensor) -> bool:
@@ -484,7 +490,7 @@ def _rows_there(logits: LazyLogits, index: Any, chosen: torch.Tensor) -> torch.T
             flat = torch.empty(size, dtype=lazy.dtype, device=lazy.hidden.device)
             lazy.room = flat[: logits.numel()].view(logits.shape)
         found = lazy.room[index]
-        with torch.no_grad():
+        with without_gradients():
             found.copy_(chosen)
     lazy.given.append(index)
     lazy.watch.fused()

@@ -54,6 +54,14 @@ def _told(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0][:200]
 
 
+def _plain_tokens(value: Any) -> bool:
+    """What `read` would take apart no further."""
+    import torch
+
+    whole = type(value) is torch.Tensor and value.layout is torch.strided and not vars(value)
+    return whole and value.dim() == 2 and not value.dtype.is_floating_point
+
+
 class Begun(NamedTuple):
     """Of a call, before it is known whether the caches may be used. follows: whether its tokens are those of the call
     before and one more, which the host waits for; output: what it returns then, None where that was not begun."""
@@ -142,6 +150,9 @@ class CachedForward:
 
     def _tokens(self, args: Any, kwargs: Any) -> tuple[Any, Key]:
         """The one tensor among the arguments, (batch, length), and what else there is of the call."""
+        if len(args) == 1 and not kwargs and _plain_tokens(args[0]):  # as nearly all calls are
+            tokens = args[0]
+            return tokens, ("", tokens.shape[0], tokens.dtype, tokens.device, self._where())
         inputs = read(args, kwargs)
         whole = [tensor for tensor in inputs.tensors if tensor.dim() == 2 and not tensor.dtype.is_floating_point]
         if len(inputs.tensors) != 1 or not whole:
@@ -156,17 +167,18 @@ class CachedForward:
         guess = None if work is None else work.guess
         if form is None or work is None or guess is None or not guess.length:
             return None
-        length = tokens.shape[1]
-        right = form.filled and guess.length == length and guess.holds(tokens)
+        length, model, plan = tokens.shape[1], self._model, form.plan
+        assert model is not None and plan is not None, "there is work"
+        holds = guess.ask(tokens) if form.filled and guess.length == length else None
         guess.join()
+        in_place = holds is not None and model.in_place()  # while the tokens come
+        right = holds is not None and holds()
         if guess.fails:
             work.guess = None
         if not right:
             return None
         form.filled = False  # until all was looked at: an interrupt may come in the midst of it
-        model, plan = self._model, form.plan
-        assert model is not None and plan is not None, "there is work"
-        if not model.in_place():
+        if not in_place:
             return None
         form.tokens, made = guess.tokens, guess.made
         guess.go_on(length)  # the device computes while the host looks: this token was not the script's

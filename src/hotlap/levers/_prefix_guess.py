@@ -37,6 +37,12 @@ class Aside(Protocol):
     def join(self) -> None:
         """What the current stream is given from here on comes after what was begun."""
 
+    def host(self, *shape: int, dtype: Any) -> Any:
+        """Memory of the host's that the device writes to."""
+
+    def sent(self) -> Callable[[], None]:
+        """What it returns waits for what the current stream has been given so far."""
+
     def wait(self) -> None:
         """The host waits for what was begun."""
 
@@ -47,7 +53,10 @@ class Guess:
 
     There are two recordings, in turns: while one runs, to launch it again costs the host longer than another one does,
     and what the last one made can be read meanwhile. The next one need not wait for those reads: when it is begun the
-    host has compared its tokens on the stream that made them.
+    host has the tokens that it compares, from the stream that made them.
+
+    Tokens are compared on the host: one copy of them is sent, and the token that was guessed has come with what was
+    begun. To compare them on the device takes the host three launches and a wait.
     """
 
     def __init__(self, work: Work, rows: int, aside: Aside) -> None:
@@ -66,6 +75,10 @@ class Guess:
         with torch.inference_mode(False):
             self._token, self._place = token.clone(), work.place.clone()
             self._expected = torch.zeros(len(token), work.most + 1, dtype=token.dtype, device=token.device)
+            self._likely = [aside.host(len(token), 1, dtype=token.dtype) for _ in range(2)]
+            self._came = [aside.host(len(token) * (work.most + 1), dtype=token.dtype) for _ in range(2)]
+        self._seen: Any = None
+        self._side = 0
 
     def __del__(self) -> None:
         if self.length and not sys.is_finalizing():  # then its memory is nobody's any more
@@ -75,12 +88,14 @@ class Guess:
     def record(self, made: Sequence[Any]) -> bool:
         """Whether recordings make for the token of the work what its own made. Raises RuntimeError."""
         self._logits = _logits_in(made, self._rows)
-        return self._logits >= 0 and all(self._recorded(into, made) for into in self._made)
+        pairs = zip(self._made, self._likely, strict=True)
+        return self._logits >= 0 and all(self._recorded(into, likely, made) for into, likely in pairs)
 
-    def _recorded(self, into: list[Any], made: Sequence[Any]) -> bool:
+    def _recorded(self, into: list[Any], likely: Any, made: Sequence[Any]) -> bool:
         def issue() -> None:
             into[:] = self._run(self._token, self._place)
             self._token.copy_(self._likeliest(into))
+            likely.copy_(self._token, non_blocking=True)
             self._place.add_(1)
             self._expected.index_copy_(1, self._place, self._token)
 
@@ -101,18 +116,36 @@ class Guess:
         self._place.fill_(length)
         self._expected[:, :length].copy_(tokens)
         self._expected[:, length : length + 1].copy_(self._token)
+        self._likely[1 - self._turn].copy_(self._token, non_blocking=True)
+        self._saw(self._sent(tokens))
         self._begin(length, True)
 
-    def holds(self, tokens: Any) -> bool:
-        """Whether these are the tokens that were expected. The host waits for them, and not for what was begun."""
+    def ask(self, tokens: Any) -> Callable[[], bool]:
+        """Whether these are the tokens that were expected. What it returns waits for them, and not for what was
+        begun."""
         import torch
 
         self.tokens = self._expected.narrow(1, 0, self.length)
-        if not torch.equal(self.tokens, tokens):
-            self._wrong += 1
-            return False
-        self._right += 1
-        return True
+        before, likely, came = self._seen, self._likely[1 - self._turn], self._sent(tokens)
+        wait = self._aside.sent()
+
+        def holds() -> bool:
+            wait()
+            right = bool(torch.equal(came[:, :-1], before) and torch.equal(came[:, -1:], likely))
+            self._saw(came)
+            self._right += right
+            self._wrong += not right
+            return right
+
+        return holds
+
+    def _sent(self, tokens: Any) -> Any:
+        """Tokens on the host, once the current stream is so far, where those are not that were seen last."""
+        there = self._came[1 - self._side][: tokens.numel()].view(tokens.shape)
+        return there.copy_(tokens, non_blocking=True)
+
+    def _saw(self, came: Any) -> None:
+        self._seen, self._side = came, 1 - self._side
 
     def ended(self, length: int) -> None:
         """A sequence was so long in the last of its calls."""

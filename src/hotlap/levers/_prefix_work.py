@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import starmap
 from typing import Any, Final
 
@@ -174,13 +175,19 @@ def copy(kept: Any, dim: int | None) -> Any:
     """A copy for the caller; of many logits one that is made of those rows that are used."""
     import torch
 
-    if dim == 1 and kept.dim() == 3 and kept.numel() >= LEAST[kept.device.type == "cuda"]:
-        from ._lazy_logits import NOBODY, Product, alone, lazy_logits, ordinary
-
-        if alone(kept):
-            with ordinary():
-                return lazy_logits(Product(kept, None, None, kept.dtype, NOBODY, rows=True))
+    if dim == 1 and kept.dim() == 3 and kept.numel() >= LEAST[kept.is_cuda]:
+        lazy = _lazy_logits()
+        if lazy.alone(kept):
+            with lazy.ordinary():
+                return lazy.lazy_logits(lazy.Product(kept, None, None, kept.dtype, lazy.NOBODY, rows=True))
     return torch.clone(kept, memory_format=torch.contiguous_format)
+
+
+@cache
+def _lazy_logits() -> Any:
+    from . import _lazy_logits  # it needs torch at once
+
+    return _lazy_logits
 
 
 def gap_of(one: Any, other: Any, dim: int | None) -> float:

@@ -85,13 +85,15 @@ def patch(reads: "EarlyReads", device: Any) -> None:
             reads.backward(roots, bool(create_graph), bool(kwargs.get("accumulate_grad")))
         return run(roots, gradients, keep, create_graph, *args, **kwargs)
 
-    def mine(tensor: Any) -> bool:
-        return not is_dynamo_compiling() and type(tensor) is Tensor and device.holds(tensor)
-
     def number(original: Callable[..., Any], kind: Callable[[Any], Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def read(self: Any) -> Any:
-            if not mine(self):
+            if is_dynamo_compiling() or type(self) is not Tensor:
+                return original(self)
+            value = reads.again(self)
+            if value is not None:
+                return kind(value)
+            if not device.holds(self):
                 return original(self)
             if reads.covers(self):
                 return original(reads.read(self))
@@ -99,6 +101,9 @@ def patch(reads: "EarlyReads", device: Any) -> None:
             return original(self) if value is None else kind(value)
 
         return read
+
+    def mine(tensor: Any) -> bool:
+        return not is_dynamo_compiling() and type(tensor) is Tensor and device.holds(tensor)
 
     def copying(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

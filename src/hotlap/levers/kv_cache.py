@@ -155,7 +155,7 @@ class _Aside:
 
         self._torch, self._device = torch, device
         self._current, self._stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-        self._done = torch.cuda.Event()
+        self._done, self._sent = torch.cuda.Event(), torch.cuda.Event()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         from .graph_optimizer import capture
@@ -177,6 +177,13 @@ class _Aside:
 
     def join(self) -> None:
         self._current.wait_event(self._done)
+
+    def host(self, *shape: int, dtype: Any) -> Any:
+        return self._torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
+
+    def sent(self) -> Callable[[], None]:
+        self._sent.record(self._current)
+        return self._sent.synchronize  # type: ignore[no-any-return]
 
     def wait(self) -> None:
         self._done.synchronize()
