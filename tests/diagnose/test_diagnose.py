@@ -382,6 +382,17 @@ def test_an_evaluation_in_most_steps_is_part_of_the_loop(tmp_path: Path) -> None
     assert (found.evaluations, found.evaluating) == (0, 0.0)
 
 
+def test_a_teacher_in_each_step_is_part_of_the_loop_where_few_steps_are_looked_at(tmp_path: Path) -> None:
+    """Of steps that are only timed nobody knows that a forward without gradients runs in them too."""
+    thin = msgspec.structs.replace(step(), phases=None)
+    lines = [step(at, phases(forward=10.0), evaluation=True) if at < 40 or at % 8 == 0 else thin for at in range(400)]
+    found = diagnose(folder_of(tmp_path, (lines, FACTS)))
+    assert (found.evaluations, found.steady_steps) == (0, 399)
+    assert found.phases.forward == pytest.approx(10.0)
+    rare = [msgspec.structs.replace(line, evaluation=at == 80) for at, line in enumerate(lines)]
+    assert diagnose(folder_of(tmp_path / "rare", (rare, FACTS))).evaluations == 1
+
+
 def test_a_step_whose_update_was_skipped_is_a_step(tmp_path: Path) -> None:
     lines = [step(at, skipped=at == 20) for at in range(40)]
     assert diagnose(folder_of(tmp_path, (lines, FACTS))).steady_steps == 39

@@ -91,7 +91,8 @@ def of_mode(steps: Sequence[Step]) -> tuple[str, list[Step]]:
 def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
     """Choose the steady steps: after warm-up, without those that compiled, were probed, or held an evaluation.
 
-    Where most steps hold an evaluation, it is part of the loop and they stay.
+    Where most steps hold an evaluation, it is part of the loop and they stay: a teacher's forward, say. Of steps that
+    were only timed it is not known whether a forward without gradients ran inside, so those that were looked at decide.
     """
     mode, chosen = of_mode(steps)
     in_flight = facts.in_flight if facts else 0
@@ -100,7 +101,8 @@ def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
     first = start.start if start else min(len(chosen) - 1, max(1, len(chosen) // 2)) if chosen else 0
     later = chosen[first:]
     evaluations = [step for step in later if step.evaluation]
-    if len(evaluations) > len(later) / 2:
+    looked_at = [step for step in later if step.phases is not None] or later
+    if sum(step.evaluation for step in looked_at) > len(looked_at) / 2:
         evaluations = []
     without = {step.step for step in evaluations}
     kept = [s for s in later if not (s.compiles or s.probe or s.step in without)]
