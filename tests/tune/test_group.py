@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machine import LOSSES, FakeLever, Tune, Uses, factors, kept, resumed, single, with_noise
+from machine import LOSSES, FakeLever, Machine, Tune, Uses, factors, kept, resumed, single, with_noise
 
 from hotlap.records import run as records
 from hotlap.tune.attempt import next_variant
@@ -344,8 +344,31 @@ def test_a_budget_that_ends_in_leave_one_out_keeps_the_group_and_says_so(tune: T
     assert sorted(kept(found)) == list("abcde") and found.gain
     assert "leave-one-out of" in found.not_done and machine.now - 1000.0 <= 100.0
     assert any(item.measured is None and item.leave_one_out is None for item in found.kept)
-    done = [trial.purpose for trial in machine.done if trial.purpose.startswith("without")]
-    assert done and done[0] == "without e", "those first that are expected to be worth least"
+    assert without(machine)[:2] == ["without e + d", "without e"], "those first that are expected to be worth least"
+
+
+def without(machine: Machine) -> list[str]:
+    return [trial.purpose for trial in machine.done if trial.purpose.startswith("without")]
+
+
+def test_passengers_go_together_where_no_time_is_left_for_each(tune: Tune) -> None:
+    found, machine = tune(FIVE, factors(a=0.5, b=0.8, c=0.9, d=1.0, e=0.99), budget=105.0)
+    assert without(machine)[0] == "without e + d"
+    assert sorted(kept(found)) == list("abc") and found.speedup == pytest.approx(1 / (0.5 * 0.8 * 0.9))
+    assert found.dropped["d"].why == found.dropped["e"].why
+    assert found.dropped["d"].why.startswith("no gain beside the others: without e + d 1.01 of the time")
+
+
+def test_small_gains_that_come_to_something_stay(tune: Tune) -> None:
+    found, machine = tune(FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.985, e=0.985), budget=105.0)
+    assert without(machine)[0] == "without e + d"
+    assert {"d", "e"} - set(kept(found)) <= {"e"}, "what one is worth by itself is another question"
+    assert any(line.startswith("worth  e + d  1.03×") for line in machine.said)
+
+
+def test_with_time_for_each_none_are_left_out_together(tune: Tune) -> None:
+    _, machine = tune(FIVE, factors(a=0.5, b=0.8, c=0.9, d=1.0, e=1.0))
+    assert not any("+" in purpose for purpose in without(machine))
 
 
 def candidates(*names: str, tolerance: float = 0.0) -> list[Candidate]:

@@ -12,6 +12,9 @@ from .budget import BudgetSpent
 from .candidates import LEAST_GAIN, gain
 from .state import State
 
+SEVERAL: Final = 3
+PART: Final = 3
+"""Of more levers than SEVERAL, the PARTth part is left out at once where time is short."""
 MUCH_MORE: Final = 5.0
 """Times a lever's share without another: of TF32 60 without bfloat16, of bfloat16 2 without TF32."""
 
@@ -21,8 +24,10 @@ def leave_one_out(state: State) -> None:
 
     The last one in was measured just so, unless it came in together with others. One that others need is left in. What
     another hides comes after all others: TF32 is worth nothing beside bfloat16, and may be worth more than that.
+    Where there is no time for each by itself, those that are expected to be worth least go first, in one trial.
     """
-    open_levers = sorted(_to_measure(state), key=lambda kept: (_hidden(state, kept), kept.predicted or 1.0))
+    while _pressed(state, open_levers := _in_order(state)) and _together(state, open_levers):
+        pass
     for at, kept in enumerate(open_levers):
         try:
             _without(state, kept)
@@ -30,6 +35,38 @@ def leave_one_out(state: State) -> None:
             names = ", ".join(other.lever for other in open_levers[at:])
             state.found.not_done = f"the budget ended before leave-one-out of {names}"
             raise
+
+
+def _in_order(state: State) -> list[Kept]:
+    return sorted(_to_measure(state), key=lambda kept: (_hidden(state, kept), kept.predicted or 1.0))
+
+
+def _pressed(state: State, open_levers: Sequence[Kept]) -> bool:
+    """Whether there is time for some trials, and not for one without each of these."""
+    trials = state.budget.affordable()
+    return len(open_levers) > SEVERAL and 1 <= trials < len(open_levers)
+
+
+def _together(state: State, open_levers: Sequence[Kept]) -> bool:
+    """Take out the part of them that is expected to be worth least, if the step is no longer without all of these."""
+    least = [kept for kept in open_levers if not _hidden(state, kept)][: max(2, len(open_levers) // PART)]
+    names = [kept.lever for kept in least]
+    rest = [lever for lever in state.best.levers if lever.name not in names]
+    if len(least) < 2 or _needed(state, rest):
+        return False
+    what = " + ".join(names)
+    trial = state.trial(f"without {what}", rest, brief=True)
+    if trial.outcome != "measured" or trial.step_ms is None or state.other_work(trial):
+        return False
+    worth = state.value(trial) / state.best.value
+    if unsure(state, worth):
+        worth = math.sqrt(worth / again(state, state.best, rest, f"without {what}", trial, brief=True))
+    if worth >= LEAST_GAIN or not state.objective.allows(trial, state.bases[0]):
+        state.say(f"worth  {what}  {worth:.2f}× beside the others, together")
+        return False
+    for kept in least:
+        _take_out(state, kept, rest, trial, worth, what)
+    return True
 
 
 def _to_measure(state: State) -> list[Kept]:
@@ -92,10 +129,14 @@ def _predict_alone(state: State, kept: Kept) -> None:
         state.note(kept.lever, predicted=replayed, predicted_by="replay")
 
 
-def _take_out(state: State, kept: Kept, rest: list[records.Lever], trial: Trial, worth: float) -> None:
+def _take_out(
+    state: State, kept: Kept, rest: list[records.Lever], trial: Trial, worth: float, together: str = ""
+) -> None:
+    """together: the levers that were left out in that trial, where they are several."""
     verdict = "no gain" if worth >= 1 / LEAST_GAIN else "more memory" if state.objective.memory else "slower"
     what = "the memory is needed" if state.objective.memory else "the time is needed"
-    why = f"{verdict} beside the others: without it {worth:.2f} of {what}"
+    without = f"without {together}" if together else "without it"
+    why = f"{verdict} beside the others: {without} {worth:.2f} of {what}"
     state.drop(kept.lever, why, kept.measured or worth)
     state.say(f"drop  {kept.lever}  {verdict} beside the others ({worth:.2f}×)")
     state.found.kept = [other for other in state.found.kept if other.lever != kept.lever]

@@ -94,6 +94,10 @@ class Budget:
         if self.left() < self.reserve() + self.trial_s:
             raise BudgetSpent
 
+    def affordable(self) -> int:
+        """How many trials fit in what is left beside the confirmation."""
+        return max(0, math.floor((self.left() - self.reserve()) / max(self.trial_s, 1e-9)))
+
     def afford_second_look(self, seconds: float) -> None:
         """The same for runs that only tell whether what was measured is a gain, which then has to be confirmed."""
         pairs_s = self.pairs_s(self.held_pairs if self.gain else FEWEST_PAIRS)
