@@ -12,7 +12,7 @@ from hotlap.levers import all_levers
 from hotlap.patch.patch import write
 from hotlap.patch.rules import all_rules
 from hotlap.patch.rules._unwritten import REASONS
-from hotlap.records.run import Facts, Lever, LoaderFacts, OptimizerFacts
+from hotlap.records.run import Facts, Lever, LoaderFacts, OptimizerFacts, RootFacts
 
 ROOT = Path(__file__).parents[2]
 FACTS = Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", device="cuda")
@@ -240,6 +240,55 @@ model = torch.load("best")
 """
     )
     assert "model = Net()\nmodel.compile()\noptimizer" in patched(text, "compile").text()
+
+
+MANY = msgspec.structs.replace(FACTS, roots=(RootFacts(name="Net", parameters=1, modules=1, classes=50257),))
+FEW = msgspec.structs.replace(FACTS, roots=(RootFacts(name="Net", parameters=1, modules=1, classes=10),))
+NOT_WRITTEN = "the lever also compiles a cross-entropy"
+
+
+def test_compile_takes_a_loss_over_many_classes_along(patched: Patcher) -> None:
+    result = patched(SCRIPT, "compile", facts=MANY)
+    assert "import DataLoader\n\ncompiled_cross_entropy = torch.compile(F.cross_entropy)\n" in result.text()
+    assert "        loss = compiled_cross_entropy(out, y.cuda())\n" in result.text()
+    assert "    model.compile()\n" in result.text() and not result.written["compile"].notes
+    again = patched(result.text(), "compile", facts=MANY)
+    assert again.text() == result.text()
+
+
+@pytest.mark.parametrize("way", ["F.cross_entropy", "nn.functional.cross_entropy", "cross_entropy"])
+def test_a_loss_is_compiled_as_it_is_spelled(way: str, patched: Patcher) -> None:
+    head = HEAD + ("from torch.nn.functional import cross_entropy\n" if way == "cross_entropy" else "")
+    result = patched(loop(f"loss = {way}(model(x), y)", "loss.backward()", head=head + MODEL), "compile", facts=MANY)
+    assert f"compiled_cross_entropy = torch.compile({way})\n" in result.text()
+    assert "loss = compiled_cross_entropy(model(x), y)" in result.text()
+
+
+@pytest.mark.parametrize("facts", [None, FEW], ids=["not known", "few"])
+def test_a_loss_over_few_classes_is_left_alone(facts: Facts | None, patched: Patcher) -> None:
+    result = patched(SCRIPT, "compile", facts=facts)
+    assert "F.cross_entropy(out" in result.text() and "compiled_cross" not in result.text()
+    assert any(NOT_WRITTEN in note for note in result.written["compile"].notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SCRIPT.replace("import torch.nn.functional as F\n", "").replace(
+            "def main():\n", "def main():\n    import torch.nn.functional as F\n"
+        ),
+        SCRIPT.replace("import torch.nn.functional as F\n", "").replace(
+            "\ndef main():\n", "\nimport torch.nn.functional as F\ndef main():\n"
+        ),
+        SCRIPT.replace("loss = F.cross_entropy", "loss = self.F.cross_entropy"),
+        SCRIPT.replace("out, y.cuda())", "out, y.cuda()) + nn.functional.cross_entropy(out, y.cuda())"),
+    ],
+    ids=["imported in the function", "imported further down", "another F", "spelled in two ways"],
+)
+def test_a_loss_that_can_not_be_named_at_the_top_is_left_alone(text: str, patched: Patcher) -> None:
+    result = patched(text, "compile", facts=MANY)
+    assert "model.compile()" in result.text() and "compiled_cross" not in result.text()
+    assert any(NOT_WRITTEN in note for note in result.written["compile"].notes)
 
 
 def test_compile_with_dynamic_shapes(patched: Patcher) -> None:

@@ -119,7 +119,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
     the file has it. imports: modules below torch that they need."""
     source = source or places.project.main
     scope = places.names.of(source).scopes[source.tree]
-    last = _last_import(source)
+    last = last_import(source)
     if last is None:
         return CannotWrite(f"torch is not imported at the top of {source.shown}")
     torch = with_torch(scope)
@@ -175,7 +175,7 @@ def _is_docstring(node: cst.BaseStatement) -> bool:
     return isinstance(small, cst.Expr) and isinstance(small.value, cst.BaseString)
 
 
-def _last_import(source: Source) -> cst.BaseStatement | None:
+def last_import(source: Source) -> cst.BaseStatement | None:
     """The last of the unbroken imports at the top of a file that begin with, or follow, the first one of torch."""
     found: cst.BaseStatement | None = None
     for node in source.tree.body:
@@ -230,5 +230,6 @@ def constant(node: cst.BaseExpression) -> bool | int | str | None:
 
 __all__ = (
     "NO_LOOP", "NO_TORCH", "CannotWrite", "Edit", "Outcome", "Rule", "Settings", "Touched", "already", "assigned",
-    "at_the_top", "calls_named", "constant", "importing", "lines_of", "managers", "touched", "touched_by", "with_torch",
+    "at_the_top", "calls_named", "constant", "importing", "last_import", "lines_of", "managers", "touched",
+    "touched_by", "with_torch",
 )  # fmt: skip

@@ -24,6 +24,7 @@ from ._base import (
     touched,
     with_torch,
 )
+from ._loss import with_loss
 from ._model import Spot, in_place, same_model, spots, trained_calls
 
 LAYER = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(?!Module$)[A-Z]\w*$")
@@ -31,7 +32,6 @@ LOOKED_PAST = (
     "the model is one of torch's own, which `.compile()` looks past without a word: `model = torch.compile(model)` "
     "takes it, but puts `_orig_mod.` before the names in its state_dict"
 )
-LOSS = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
 
 
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
@@ -89,8 +89,7 @@ def _write(
             changed |= touched(source, spot.scope)
         project = project.with_sources(replace(current, changes))
     lines = tuple(spot.source.place(spot.after) for spot in found)
-    notes = (LOSS,) if places.cuda else ()
-    return Edit(project, lines, changed, notes=notes)
+    return with_loss(places, Edit(project, lines, changed))
 
 
 def _cloned(places: Places, sites: list[Site]) -> tuple[Project, frozenset[Touched]] | CannotWrite:

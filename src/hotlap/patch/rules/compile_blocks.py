@@ -9,7 +9,8 @@ from ..places import Places
 from ..scopes import dotted
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, lines_of, touched
 from ._blocks import Blocks, block_lists
-from .compile import LOSS, compiled_by_source
+from ._loss import with_loss
+from .compile import compiled_by_source
 
 COPIED = "DataParallel copies the modules, and copies would run the compiled originals"
 
@@ -44,7 +45,7 @@ def _write(places: Places, found: list[Blocks], argument: str) -> Edit:
     for source in {blocks.source for blocks in found}:
         project = project.with_sources(replace(source, changes[source]))
     changed = frozenset().union(*(touched(b.source, places.names.scope(b.source, b.statement)) for b in found))
-    return Edit(project, tuple(b.place for b in found), changed, notes=(LOSS,) if places.cuda else ())
+    return with_loss(places, Edit(project, tuple(b.place for b in found), changed))
 
 
 def _compiled(places: Places, blocks: Blocks) -> bool:
