@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hotlap.agent.warned import filtered
+from hotlap.records.session import LeverUse
 
 from .harness import Ran, Runner, check_clean, check_same, without_log_lines
 
@@ -82,6 +83,31 @@ def test_a_compiled_step_has_no_more_frames(runner: Runner) -> None:
         without_log_lines(bare.output).rpartition("frames")[0]
     ] * 2
     assert len(ran.steps) > 20  # no update is seen in it, so the first ones are no steps
+
+
+def test_torchscript_takes_a_compiled_model_as_it_does(runner: Runner) -> None:
+    """It scripts what is compiled, and does not trace it."""
+    bare, ran = runner.bare("scripted.py", "compiled"), runner.forked("scripted.py", "compiled")
+    check_same(ran, bare)
+    check_clean(ran)
+    assert "torch.jit.trace a dynamo-optimized function" in bare.output
+
+
+@pytest.mark.parametrize(
+    "lever", [LeverUse("bf16-autocast", {}), LeverUse("compile-blocks", {"shapes": "static"})], ids=lambda use: use.name
+)
+def test_torchscript_makes_a_model_without_levers(lever: LeverUse, runner: Runner) -> None:
+    """See test_loops.py for those of a run without any."""
+    bare, ran = runner.bare("scripted.py"), runner.forked("scripted.py", levers=(lever,))
+    check_clean(ran)
+    assert (ran.code, code_of(ran)) == (0, code_of(bare))
+    assert lever.name in (ran.ranks[0] / "levers.jsonl").read_text()
+
+
+def code_of(ran: Ran) -> list[str]:
+    """Of all that TorchScript made, without the numbers that it computes."""
+    lines = ran.output.partition("<class")[0].splitlines()
+    return [re.sub(r"^-?[0-9.e-]+ ?", "", line) for line in lines if not line.startswith("loss")]
 
 
 def frames_of(ran: Ran) -> list[int]:

@@ -37,14 +37,14 @@ def start(session: Session) -> Any:
 
 
 def _install(agent: Any) -> None:
-    from .hooks import backward, clipping, forward, graph, loader, optimizer, transfer
+    from .hooks import backward, clipping, forward, graph, loader, optimizer, torchscript, transfer
 
     if agent.session.seed is not None:
         _seed(agent.session.seed)
     clipping.install(agent)
     for use in agent.session.levers:
         _install_lever(agent, use.name, use.settings)
-    for hooks in (loader, forward, backward, optimizer, transfer, graph):
+    for hooks in (loader, forward, backward, optimizer, transfer, graph, torchscript):
         hooks.install(agent)
     agent.profile.install()
     agent.host.install()

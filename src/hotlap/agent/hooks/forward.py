@@ -8,10 +8,11 @@ weights. After SETTLED steps without a new one the class is left alone, until an
 another, which is then an evaluation as well.
 """
 
+import contextlib
 import functools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from sys import _getframe
 from threading import get_ident
 from types import FrameType
@@ -173,8 +174,8 @@ class Finder:
         if self.evaluation:
             self._evaluation(module)
             return
-        if steps.thin or isinstance(module.__dict__.get(IMPL), Observed):
-            return
+        if steps.thin or isinstance(module.__dict__.get(IMPL), Observed) or not hasattr(module, "training"):
+            return  # the last is one that TorchScript has frozen
         if next(iter(module.parameters()), None) is None:
             if is_grad_enabled() and any(map(_needs_gradient, (*args, *kwargs.values()))):
                 self.agent.seams.criterion(module)
@@ -198,7 +199,7 @@ class Finder:
         """A call after `eval`. The module is not wrapped: it may be a part of one that trains, and is then called in
         every step. One that is wrapped tells of itself."""
         graded, known = is_grad_enabled(), isinstance(module.__dict__.get(IMPL), Observed)
-        if module.training and not graded:
+        if getattr(module, "training", False) and not graded:  # TorchScript's frozen modules have none
             return
         if graded and not known and next(iter(module.parameters()), None) is None:
             return
@@ -279,6 +280,7 @@ class Root(Watched):
 
     __slots__ = (
         "agent",
+        "before",
         "begun",
         "compiled",
         "described",
@@ -300,6 +302,7 @@ class Root(Watched):
         self.levers_in = False
         self.described = self.looks = 0
         self.forward: Forward = self._own_forward(module)
+        self.before: Forward = self.forward
         self.device = "cpu"
         self.random: Any = None
         self.observed = Observed(_call, self)
@@ -335,6 +338,18 @@ class Root(Watched):
             return False
         del module.__dict__[IMPL]
         return True
+
+    @contextlib.contextmanager
+    def bare(self) -> Iterator[None]:
+        """Its forward as it was before levers, if some are in."""
+        within, put_in = self.forward, self.levers_in
+        try:
+            if put_in:
+                self.forward = self.before
+            yield
+        finally:
+            if put_in:
+                self.forward = within
 
     def seen(self, args: Any, kwargs: Any) -> Any:
         """A call that is looked at, or one inside of something else."""
@@ -390,9 +405,8 @@ class Root(Watched):
             nudge(module, session.nudge)
         if session.redraw is not None:
             redraw(session.redraw)
-        before = self.forward
-        self.forward = self.agent.seams.root(module, before)
-        self.own = self.own and self.forward is before
+        self.forward = self.agent.seams.root(module, self.before)
+        self.own = self.own and self.forward is self.before
         self.looks = LOOKS if self.own else 0  # what runs within a lever is the lever's
 
     def ended_thin(self) -> None:
@@ -424,7 +438,7 @@ class Root(Watched):
 def _note_recorded(steps: Steps, module: Any) -> None:
     """A forward while the script records a CUDA graph is part of that."""
     if steps.recording is not None and not steps.in_data:
-        steps.recording.forward(evaluation=not is_grad_enabled() and not module.training)
+        steps.recording.forward(evaluation=not is_grad_enabled() and not getattr(module, "training", False))
 
 
 def _rows(args: Any, kwargs: Any) -> int | None:

@@ -1,0 +1,78 @@
+"""TorchScript takes all that is in a module's `__dict__` for the module's own, and fails at what hotlap puts into
+`_compiled_call_impl`: that is taken out while it reads a module. What it makes is the script's model, without levers.
+"""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..traces import unseen
+from .forward import IMPL, Observed
+
+if TYPE_CHECKING:
+    from ..core import Agent
+
+
+def install(agent: "Agent") -> None:
+    """Wrap what reads a module, which scripting, traces and `ScriptModule` all ask of each module inside; where there
+    are levers, what traces one too. Nothing is observed, and it has to be so after hotlap has switched itself off."""
+    _wrap(sys.modules.get("torch.jit._recursive"), "infer_concrete_type_builder", _hidden)
+    if agent.session.levers and _wrap(sys.modules.get("torch.jit._trace"), "trace_module", _without_levers):
+        torch.jit.trace_module = torch.jit._trace.trace_module
+
+
+def _wrap(owner: Any, name: str, around: Callable[[Any], contextlib.AbstractContextManager[None]]) -> bool:
+    """Whether it is in this torch."""
+    original = getattr(owner, name, None)
+    if original is None:
+        return False
+
+    @functools.wraps(original)
+    def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with around(module):
+                return original(module, *args, **kwargs)
+        except BaseException as error:
+            unseen(error)
+            raise
+
+    setattr(owner, name, wrapped)
+    return True
+
+
+@contextlib.contextmanager
+def _hidden(module: Any) -> Iterator[None]:
+    """A module as it is without hotlap."""
+    held = module.__dict__
+    impl = held.get(IMPL)
+    if not isinstance(impl, Observed) and not _is_a_levers(impl):
+        yield
+        return
+    del held[IMPL]
+    if isinstance(impl, Observed) and impl.root.compiled:
+        held[IMPL] = impl.root.before
+    try:
+        yield
+    finally:
+        held[IMPL] = impl
+
+
+@contextlib.contextmanager
+def _without_levers(module: Any) -> Iterator[None]:
+    """A module that is called, and observed, as it is without levers."""
+    with contextlib.ExitStack() as stack:
+        for one in module.modules() if isinstance(module, torch.nn.Module) else ():
+            impl = one.__dict__.get(IMPL)
+            if isinstance(impl, Observed):
+                stack.enter_context(impl.root.bare())
+            elif _is_a_levers(impl):
+                stack.enter_context(_hidden(one))
+        yield
+
+
+def _is_a_levers(impl: Any) -> bool:
+    return any(str(getattr(one, "__module__", "")).startswith("hotlap.levers.") for one in (impl, type(impl)))
