@@ -35,6 +35,13 @@ def test_tf32_is_told_however_it_was_set(before: str, matmul: bool, cudnn: bool,
     assert len(ran.steps) == 12
 
 
+def test_a_model_on_meta_is_not_the_device_that_trains(runner: Runner) -> None:
+    ran = runner.forked("meta.py")
+    check_clean(ran)
+    assert ran.facts.device == "cpu"
+    assert {root.devices for root in ran.facts.roots} == {("meta",), ("cpu",)}
+
+
 NO_FACTS = """
 import hotlap.agent.facts as facts
 

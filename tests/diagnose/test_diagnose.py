@@ -684,6 +684,17 @@ def test_a_run_without_steps_says_what_was_seen_and_what_counts(tmp_path: Path) 
         diagnose(tmp_path)
 
 
+def test_a_problem_that_switched_hotlap_off_is_named(tmp_path: Path) -> None:
+    run = folder_of(tmp_path, ((), None))
+    problems = [Problem(where=where, what="boom " * 100) for where in ("facts", "profile_op", "forward_begin")]
+    (run / "rank-0" / "problems.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, problems)))
+    named = r"itself off .* in forward_begin: boom .*rank-0/problems\.jsonl"
+    with pytest.raises(NothingMeasured, match=named) as caught:
+        diagnose(run)
+    assert "imported torch" not in str(caught.value)
+    assert len(str(caught.value)) < 800
+
+
 def test_an_agent_that_could_not_start_is_quoted(tmp_path: Path) -> None:
     folder_of(tmp_path)
     (tmp_path / "session.json.error").write_bytes(b"ImportError: \xff no torch" + b"x" * 10**6)

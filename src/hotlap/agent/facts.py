@@ -182,7 +182,7 @@ class Script:
         four = [m for m in convolutions if isinstance(m, (torch.nn.Conv2d, torch.nn.ConvTranspose2d))]
         sparse = any(getattr(m, "sparse", False) is True for m in modules)
         device = parameters[0].device.type if parameters else "cpu"
-        if device != "cpu":
+        if device not in {"cpu", "meta"}:  # on meta nothing is computed
             self.device = device
         self.roots[id(module)] = {
             "name": type(module).__qualname__,
@@ -250,8 +250,8 @@ class Script:
 
     @staticmethod
     def _autocast(device: str) -> str | None:
-        if not torch.is_autocast_enabled(device):
-            return None
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+            return None  # a device that has none, as meta, may not be asked
         return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
     # optimizers

@@ -52,6 +52,8 @@ LEAST_MS = 1e-6
 """The resolution of `wall_ms` on disk. A step of no time has no shares."""
 WITHOUT_FACTS = "facts"
 """Where a problem of hotlap's is after which it observes the steps as before: `Agent.write_facts`."""
+GOES_ON = (WITHOUT_FACTS, "loss_made", "profile_")
+"""How all of those begin that end a part alone (`Guard.spare`)."""
 UNEVEN = 1.15
 APART = 1.1
 """Mean of all steps over that of those whose phases are known, from which these do not say where all of it goes."""
@@ -295,7 +297,9 @@ def _nothing(folder: Path) -> str:
         f"{facts.backwards} backwards, {facts.optimizer_steps} optimizer steps"
         for facts in seen[:4]
     )
-    if not seen:
+    if off := next(_switched_off(folder), None):
+        said += ("; " if said else "") + off
+    elif not seen:
         error = folder / "session.json.error"
         if error.is_file():
             said = f"hotlap's agent could not start: {read_words(error)}"
@@ -303,3 +307,12 @@ def _nothing(folder: Path) -> str:
         said = NO_TORCH
     how = f" before it ended with exit code {run.exit_code}" if run.exit_code else ""
     return f"no training step was seen in `{' '.join(run.command)[:200]}`{how}. {said}. {WHAT_COUNTS}"
+
+
+def _switched_off(folder: Path) -> Iterator[str]:
+    """What made hotlap end its work in a process, while the command went on."""
+    for rank in rank_folders(folder):
+        for problem in read_problems(rank):
+            if not problem.lever and not problem.where.startswith(GOES_ON):
+                what, file = problem.what[:200], f"{rank.name}/problems.jsonl"
+                yield f"hotlap switched itself off by a problem of its own in {problem.where}: {what} ({file})"
