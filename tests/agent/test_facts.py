@@ -42,6 +42,15 @@ def test_a_model_on_meta_is_not_the_device_that_trains(runner: Runner) -> None:
     assert {root.devices for root in ran.facts.roots} == {("meta",), ("cpu",)}
 
 
+def test_numbers_that_are_numpys_are_told(runner: Runner) -> None:
+    ran = runner.forked("numpy_sizes.py")
+    check_same(ran, runner.bare("numpy_sizes.py"))
+    check_clean(ran)
+    (loader,), (root,), (optimizer,) = ran.facts.loaders, ran.facts.roots, ran.facts.optimizers
+    assert (loader.workers, loader.prefetch, loader.batch_size) == (1, 3, 6)
+    assert (root.classes, optimizer.fused, ran.facts.argv[-1]) == (202, True, "7")
+
+
 NO_FACTS = """
 import hotlap.agent.facts as facts
 

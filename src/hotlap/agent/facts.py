@@ -1,5 +1,6 @@
 """What the agent sees of the script, as later decisions need it: loaders, outermost modules, optimizers, the device."""
 
+import operator
 import os
 import sys
 import threading
@@ -60,10 +61,10 @@ class Script:
     def loader(self, loader: Any, training: bool) -> dict[str, Any]:
         """Describe a loader that is about to be iterated."""
         self.making.followed = True
-        workers = int(getattr(loader, "num_workers", 0) or 0)
+        workers = _integer(getattr(loader, "num_workers", 0)) or 0
         dataset = getattr(loader, "dataset", None)
         kind = type(dataset)
-        size = getattr(loader, "batch_size", None)
+        size = _integer(getattr(loader, "batch_size", None))
         # Not by identity: a loop may make its loader anew each epoch, at the address of another that is gone.
         key = (kind, workers, size, training)
         known = self.loaders.get(key)
@@ -76,7 +77,7 @@ class Script:
                 "batch_size": size,
                 "pin_memory": bool(getattr(loader, "pin_memory", False)),
                 "persistent": bool(getattr(loader, "persistent_workers", False)),
-                "prefetch": getattr(loader, "prefetch_factor", None),
+                "prefetch": _integer(getattr(loader, "prefetch_factor", None)),
                 "batches": 0,
                 "training": training,
                 "in_main": kind.__module__ == "__main__",
@@ -205,7 +206,7 @@ class Script:
             "experts": code.experts,
             "mask_checks": code.mask_checks,
             "shapes_by": code.shapes_by,
-            "classes": max((head.out_features for head in heads(module)), default=0),
+            "classes": max((_integer(head.out_features) or 0 for head in heads(module)), default=0),
             "sibling_linears": siblings(modules),
             "compiled": compiled,
             "autocast": self._autocast(device),
@@ -269,9 +270,9 @@ class Script:
             "name": kind.__qualname__,
             "builtin": kind.__module__.startswith("torch.optim"),
             "tensors": len(parameters),
-            "fused": group.get("fused"),
-            "foreach": group.get("foreach"),
-            "capturable": group.get("capturable"),
+            "fused": _flag(group.get("fused")),
+            "foreach": _flag(group.get("foreach")),
+            "capturable": _flag(group.get("capturable")),
             "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
             "devices": sorted({str(p.device) for p in parameters}),
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
@@ -295,7 +296,7 @@ class Script:
             "pid": os.getpid(),
             "rank": agent.rank,
             "world": agent.world,
-            "argv": list(sys.argv),
+            "argv": [str(argument) for argument in sys.argv],
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
             "cuda": cuda,
@@ -348,6 +349,18 @@ class Script:
             "since": since,
             "step": step,
         }
+
+
+def _integer(value: Any) -> int | None:
+    """A number that the script has given, as Python's own, which numpy's are not; None where it is no whole one."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _cudnn() -> str | None:
