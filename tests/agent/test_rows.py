@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.func import jacfwd, jacrev, vmap
 
 from hotlap.agent.hooks.forward import _rows
+from hotlap.agent.probe import mapped
 
 
 @pytest.mark.parametrize(("args", "kwargs", "rows"), [
@@ -19,3 +21,17 @@ from hotlap.agent.hooks.forward import _rows
 ], ids=["batch", "tokens", "a state", "times first", "a number", "no tensor", "by name"])  # fmt: skip
 def test_rows_of_what_a_module_is_given(args: Any, kwargs: Any, rows: int | None) -> None:
     assert _rows(args, kwargs) == rows
+
+
+def test_what_vmap_hands_over_is_one_of_several() -> None:
+    found: list[tuple[int | None, bool]] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        found.append((_rows((x,), {}), mapped(x)))
+        return x * 2
+
+    x = torch.zeros(8, 3)
+    vmap(model)(x), vmap(jacrev(model))(x), vmap(vmap(model))(x)
+    assert found == [(None, True)] * 3
+    jacrev(model)(x), jacfwd(model)(x)
+    assert found[3:] == [(8, False)] * 2

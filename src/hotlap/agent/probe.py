@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from hotlap.records.session import Session
 
@@ -46,6 +47,15 @@ def leaves(batch: Any, depth: int = 0) -> Iterator[Any]:
     elif hasattr(batch, "__dict__") and depth < 2:
         for item in vars(batch).values():
             yield from leaves(item, depth + 1)
+
+
+def mapped(tensor: Any) -> bool:
+    """Whether a tensor stands for several inside of `torch.vmap`, so that its size is that of one of them."""
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            return True
+        tensor = get_unwrapped(tensor)
+    return False
 
 
 def row_digests(leaf: Any) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from .probe import leaves
+from .probe import leaves, mapped
 
 LOOKS: Final = 3
 """Forwards of a module in which it may show that it takes tokens."""
@@ -57,8 +57,9 @@ def _for_each(output: Any, size: tuple[int, int]) -> bool:
 
 
 def _plain(leaf: Any) -> bool:
-    """Whether its size may be asked: a nested tensor has none, and a subclass, such as a lever's, may compute then."""
-    return type(leaf) is torch.Tensor and not leaf.is_nested
+    """Whether its size may be asked: a nested tensor has none, a subclass, such as a lever's, may compute then, and
+    under `torch.vmap` it is that of one of several."""
+    return type(leaf) is torch.Tensor and not leaf.is_nested and not mapped(leaf)
 
 
 def _embeds(module: Any) -> bool:

@@ -24,7 +24,7 @@ from torch._C import _get_tracing_state
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
-from ..probe import leaves, nudge, random_state, redraw
+from ..probe import leaves, mapped, nudge, random_state, redraw
 from ..seams import Forward
 from ..steps import BY_HAND, INFERENCE, Steps
 from ..traces import Shown, unseen
@@ -443,10 +443,10 @@ def _note_recorded(steps: Steps, module: Any) -> None:
 
 def _rows(args: Any, kwargs: Any) -> int | None:
     """The first dimension of the first tensor handed to the module. A row of real numbers is one, without a batch; but
-    where matrices come with it, such as what was made at those times, they tell."""
+    where matrices come with it, such as what was made at those times, they tell. Under `torch.vmap` nothing does."""
     tensors = leaves(args[:2] or list(kwargs.values())[:4])
     first = next(tensors, None)
-    if first is None or not first.dim():
+    if first is None or not first.dim() or mapped(first):
         return None
     if first.dim() > 1 or not first.is_floating_point():
         return int(first.size(0))
