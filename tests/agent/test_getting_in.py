@@ -1,5 +1,6 @@
 """How the agent gets into commands of every form: real processes, started as `hotlap run` starts them."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,18 @@ def test_script_from_another_folder_with_a_pythonpath_of_the_users(runner: Runne
     variables = {"PYTHONPATH": str(tmp_path / "mine")}
     loader = runner.bare("loader.py", "map")
     check_run(runner.under([script], cwd=tmp_path, variables=variables), Ran(loader.code, "7\n" + loader.output))
+
+
+def test_a_script_that_sets_pythonpath_anew_is_told_as_a_cause(runner: Runner, tmp_path: Path) -> None:
+    script, bare = tmp_path / "start.sh", runner.bare("loader.py", "map")
+    for path, seen in ((".", False), (".:$PYTHONPATH", True)):
+        script.write_text(f"PYTHONPATH={path} {sys.executable} loader.py map\n")
+        ran = runner.under(["bash", script], python=False)
+        check_same(ran, bare)
+        assert len(ran.steps) == (12 if seen else 0)
+        if not seen:
+            with pytest.raises(NothingMeasured, match=r"PYTHONPATH=\.:\$PYTHONPATH"):
+                diagnose(ran.folder)
 
 
 def test_module_with_relative_imports(runner: Runner, tmp_path: Path) -> None:

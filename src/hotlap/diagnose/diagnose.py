@@ -67,7 +67,11 @@ WHAT_COUNTS = (
     "torch.compile made calls it"
 )
 
-NO_TORCH = "No process of it imported torch to the end (isolated Python, `python -I` or `-E`, can't be observed)"
+NO_TORCH = (
+    "No process of it imported torch to the end with hotlap in it. Not observed are isolated Python (`python -I` or "
+    "`-E`), and what a script starts with another PYTHONPATH than its own: `PYTHONPATH=.` in it has to be "
+    "`PYTHONPATH=.:$PYTHONPATH`"
+)
 
 
 @dataclass(frozen=True)
