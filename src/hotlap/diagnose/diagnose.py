@@ -111,10 +111,7 @@ def diagnose(folder: Path) -> Diagnosis:
     first = max(ranks, key=lambda rank: rank.steady.seen) if _apart(ranks) else ranks[0]
     together = [first] if _apart(ranks) else ranks
     if first.steady.seen < LEAST_STEPS:
-        raise NothingMeasured(
-            f"only {first.steady.seen} steps were seen before the command ended; at least {LEAST_STEPS} are needed, "
-            "of which the first is warm-up"
-        )
+        raise NothingMeasured(_too_few(first))
     run = read_run(folder)
     use = cpu_use(read_telemetry(folder), first.steady.steps, run.environment)
     return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use)
@@ -311,6 +308,21 @@ def _nothing(folder: Path) -> str:
         said = NO_TORCH
     how = f" before it ended with exit code {run.exit_code}" if run.exit_code else ""
     return f"no training step was seen in `{' '.join(run.command)[:200]}`{how}. {said}. {WHAT_COUNTS}"
+
+
+def _too_few(rank: Rank) -> str:
+    """What there is to say of too few steps: one of LBFGS may be a whole training."""
+    one = rank.steady.seen == 1
+    said = (
+        f"only {rank.steady.seen} step{' was' if one else 's were'} seen before the command ended; "
+        f"at least {LEAST_STEPS} are needed, of which the first is warm-up"
+    )
+    longest = max((step for step in rank.steps if step.phases is not None), key=lambda step: step.wall_ms, default=None)
+    if longest is None:
+        return said
+    times = ((name, getattr(longest.phases, name)) for name in PHASES)
+    told = ", ".join(f"{name} {ms(took)}" for name, took in times if took)
+    return f"{said}. {'It' if one else 'The longest'} took {ms(longest.wall_ms)}, warm-up in it: {told}"
 
 
 def _switched_off(folder: Path) -> Iterator[str]:
