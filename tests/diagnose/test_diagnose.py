@@ -262,8 +262,14 @@ def test_finding_host_code() -> None:
     assert fires("host_code", phases(other=0.9, forward=9.1)) is None
     assert fires("host_code", phases(other=9.0), phases(other=0.1, forward=9.0), QUEUED, CUDA) is None
     functions = fires("host_code", phases(other=3.0, backward=2.0))
-    assert "only the backward is seen" in functions.why
-    assert "only the backward is seen" not in found.why
+    assert functions.why.startswith("the forward and the update are in here: of functions, ")
+    assert "in here" not in found.why
+    updated = fires("host_code", phases(other=3.0, backward=2.0, optimizer=1.0))
+    assert updated.why.startswith("the forward is in here: of functions, ")
+    called = msgspec.structs.replace(FACTS, forwards=9)
+    inside = fires("host_code", phases(other=3.0, backward=2.0, optimizer=1.0), facts=called)
+    assert inside.why.startswith("the forward is in here: a module called without gradients, ")
+    assert "functions" not in inside.why
 
 
 @pytest.mark.parametrize(("step_ms", "limit"), [(2.0, DRAINED_MS), (100.0, 100.0 * DRAINED_SHARE)])

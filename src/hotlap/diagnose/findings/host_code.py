@@ -7,7 +7,8 @@ from ._base import Measured
 
 LEAST = 0.10
 WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
-NOTHING_ELSE = "the forward and the update are in here: of functions, not modules, only the backward is seen"
+OF_FUNCTIONS = "of functions, not modules, only the backward is seen"
+OF_MODULES = "a module called without gradients, as inside an autograd.Function, is not seen as one"
 
 
 def find(measured: Measured) -> Finding | None:
@@ -25,10 +26,17 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{ms(measured.phases.other or 0)} of host time a step"
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
-        why=f"{NOTHING_ELSE if bare else 'the model stands still meanwhile'}; {WITHOUT_A_PROFILE}",
+        why=f"{_unseen(measured) if bare else 'the model stands still meanwhile'}; {WITHOUT_A_PROFILE}",
         instead="log every n steps, keep metrics on the device, make batches ahead",
         levers=("gc-pauses",) if _collects(measured) else (),
     )
+
+
+def _unseen(measured: Measured) -> str:
+    """What else is in here, where only backwards are seen of the model."""
+    held = "the forward is" if measured.phases.optimizer else "the forward and the update are"
+    modules = measured.facts is not None and measured.facts.forwards
+    return f"{held} in here: {OF_MODULES if modules else OF_FUNCTIONS}"
 
 
 def _collects(measured: Measured) -> bool:
