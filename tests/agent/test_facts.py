@@ -51,6 +51,14 @@ def test_numbers_that_are_numpys_are_told(runner: Runner) -> None:
     assert (root.classes, optimizer.fused, ran.facts.argv[-1]) == (202, True, "7")
 
 
+def test_the_model_is_the_one_that_an_optimizer_updates(runner: Runner) -> None:
+    ran = runner.forked("teacher.py")
+    check_clean(ran)
+    roots = {root.name: (root.parameters, root.optimized) for root in ran.facts.roots}
+    assert roots == {"Student": (49, 49), "Teacher": (385, 0)}
+    assert ran.facts.model is not None and ran.facts.model.name == "Student"
+
+
 NO_FACTS = """
 import hotlap.agent.facts as facts
 

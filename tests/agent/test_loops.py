@@ -80,6 +80,7 @@ CASES = [
     Case("threads.py train"),
     Case("threads.py read", samples={0: None}),
     Case("copies.py"),
+    Case("teacher.py"),
     Case("meta.py"),
     Case("scripted.py", evaluations=(10,)),
     Case("endings.py exit", steps=9, code=3),

@@ -250,6 +250,21 @@ def test_finding_h2d() -> None:
     assert fires("h2d", copying) is None
 
 
+def test_what_computes_is_what_an_optimizer_updates() -> None:
+    small = msgspec.structs.replace(ROOT, name="Student", parameters=5, optimized=5)
+    large = msgspec.structs.replace(ROOT, name="Teacher", optimized=0)
+    for roots, name, others in (
+        ((large, small), "Student", "; forwards of Teacher, which no optimizer updates, are in it"),
+        ((msgspec.structs.replace(large, training=False), small), "Student", ""),
+        ((large, msgspec.structs.replace(small, optimized=0)), "Teacher", ""),
+        ((msgspec.structs.replace(large, optimized=1), small), "Teacher", ""),
+        ((ROOT, msgspec.structs.replace(small, optimized=None)), "Net", ""),
+    ):
+        found = fires("compute", phases(forward=4.0, backward=6.0), facts=msgspec.structs.replace(FACTS, roots=roots))
+        assert found is not None and found.title.startswith(f"computing {name}")
+        assert found.evidence.rpartition("around it")[2] == others
+
+
 def test_finding_host_code() -> None:
     found = fires("host_code", phases(other=1.0, forward=9.0))
     assert found is not None

@@ -4,7 +4,8 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class Script:
         self.session = session
         self.loaders: dict[Any, dict[str, Any]] = {}
         self.roots: dict[int, dict[str, Any]] = {}
+        self._modules: dict[int, weakref.ref[Any]] = {}
         self.optimizers: dict[int, dict[str, Any]] = {}
         self.making = Making()
         self.exchange = Exchange()
@@ -187,7 +189,7 @@ class Script:
             self.device = device
         self.roots[id(module)] = {
             "name": type(module).__qualname__,
-            "parameters": sum(p.numel() for p in parameters if not torch.nn.parameter.is_lazy(p)),
+            "parameters": sum(map(_size, parameters)),
             "modules": len(modules),
             "devices": sorted({str(p.device) for p in parameters}),
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
@@ -216,10 +218,12 @@ class Script:
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "shapes": 0,
             "empty_blocks": 0.0,
+            "optimized": None,
             "exchange": None,
             **_place(type(module), "forward"),
         }
         self.exchange.watch(modules, self.roots[id(module)])
+        self._modules[id(module)] = weakref.ref(module)
 
     def inputs(self, module: Any, args: Any, kwargs: Any) -> None:
         """Count the different shapes of a module's inputs."""
@@ -278,6 +282,14 @@ class Script:
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         }
 
+    def _look_for_the_optimized(self, optimizers: Iterable[Any]) -> None:
+        """How many parameters of each outermost module optimizers hold; what is gone by now keeps what was known."""
+        groups = [group for optimizer in list(optimizers) for group in getattr(optimizer, "param_groups", ())]
+        held = {id(parameter) for group in groups for parameter in group.get("params", ())}
+        for key, reference in self._modules.items():
+            if held and (module := reference()) is not None:
+                self.roots[key]["optimized"] = sum(_size(p) for p in module.parameters() if id(p) in held)
+
     # the whole
 
     def facts(self, agent: "Agent", kind: str, stopped: bool) -> dict[str, Any]:
@@ -289,6 +301,7 @@ class Script:
                 self.making.look_at_workers(loader)
         if threading.get_ident() == agent.thread:
             self.exchange.look()
+            self._look_for_the_optimized(steps.optimizers)
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
@@ -349,6 +362,11 @@ class Script:
             "since": since,
             "step": step,
         }
+
+
+def _size(parameter: Any) -> int:
+    """Its number of elements; none of a lazy one."""
+    return 0 if torch.nn.parameter.is_lazy(parameter) else int(parameter.numel())
 
 
 def _integer(value: Any) -> int | None:

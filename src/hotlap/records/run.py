@@ -201,7 +201,8 @@ class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An outermost module whose forward was seen. parameters: their number. blocks: modules in it that are repeated
+    """An outermost module whose forward was seen. parameters: their number; optimized: of those that an optimizer holds
+    (None: not known). blocks: modules in it that are repeated
     (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it beside a product of matrices,
     sdpa: it calls torch's fused attention, cumsum: it names that, constants: it makes tensors of Python's numbers,
     experts: the most modules that a loop in it numbers and looks for the rows of, mask_checks: it holds torch's encoder
@@ -244,6 +245,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     block: str = ""
     shapes: Count = 0
     empty_blocks: float = 0.0
+    optimized: Count | None = None
     exchange: ExchangeFacts | None = None
     file: str | None = None
     line: int | None = None
@@ -386,6 +388,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         gradients enabled, or of all where the command only infers."""
         mine = [loader for loader in self.loaders if loader.training or self.mode == "inference"]
         return max(mine, key=lambda loader: loader.batches, default=None)
+
+    @property
+    def model(self) -> RootFacts | None:
+        """The largest outermost module: of those with parameters that an optimizer holds, where there are some."""
+        return max(self.roots, key=lambda root: (bool(root.optimized), root.parameters), default=None)
 
 
 REFUSED: Final = "Refused: "

@@ -97,8 +97,8 @@ class Measured:
 
     @property
     def root(self) -> RootFacts | None:
-        """The largest outermost module."""
-        return max(self.facts.roots, key=lambda item: item.parameters, default=None) if self.facts else None
+        """The model that the loop trains, or infers with."""
+        return self.facts.model if self.facts else None
 
     @staticmethod
     def place_of(thing: LoaderFacts | RootFacts | None) -> Place | None:

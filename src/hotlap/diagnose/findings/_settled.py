@@ -19,7 +19,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
     decides in the end, and knows more reasons."""
     if facts is None:
         return frozenset()
-    root = max(facts.roots, key=lambda item: item.parameters, default=None)
+    root = facts.model
     cuda = facts.device == "cuda"
     single = any("float32" in one.dtypes or not one.dtypes for one in facts.roots)
     out = {

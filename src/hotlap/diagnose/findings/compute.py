@@ -59,7 +59,8 @@ def find(measured: Measured) -> Finding | None:
         title=(f"computing {root.name}" if root else "computing") + (", or issuing its operations" if small else ""),
         where=measured.place_of(root),
         evidence=f"{parts}{ahead}"
-        + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else ""),
+        + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
+        + _untrained(measured),
         why=ISSUING if small else "whether arithmetic or memory traffic limits it takes a trace to tell",
         instead=FEWER
         if small
@@ -70,6 +71,15 @@ def find(measured: Measured) -> Finding | None:
         if root
         else (),
     )
+
+
+def _untrained(measured: Measured) -> str:
+    """Modules that no optimizer updates, as a teacher, whose forwards are in the same phase."""
+    facts, root = measured.facts, measured.root
+    if facts is None or root is None or not root.optimized:
+        return ""
+    names = {one.name for one in facts.roots if one.optimized == 0 and one.training}
+    return f"; forwards of {', '.join(sorted(names))}, which no optimizer updates, are in it" if names else ""
 
 
 def _exchange(measured: Measured, name: str) -> float:
