@@ -237,8 +237,9 @@ TRAIN, STEP = ["run"], ["pre", "post", "lapped"]
     ("kind", "expected"),
     [
         ("simple", [*TRAIN, *STEP]),
-        ("gan", [*TRAIN, *STEP, "_ends_step", *TRAIN, *STEP, "_ends_step", "_ended"]),
+        ("gan", [*TRAIN, *STEP, *TRAIN, *STEP]),
         ("closure", ["pre", *TRAIN, "post", "lapped"]),
+        ("hand", ["lapped", "_call", *TRAIN]),
     ],
 )
 def test_a_thin_step_is_few_calls(kind: str, expected: list[str], runner: Runner) -> None:

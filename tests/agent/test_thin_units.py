@@ -128,6 +128,8 @@ class Loop:
 class Named:
     """What stands for an optimizer."""
 
+    param_groups = ()
+
 
 @contextmanager
 def soon() -> Iterator[None]:

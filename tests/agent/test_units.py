@@ -246,6 +246,8 @@ def loop(turns: str, built: int, sizes: str = "") -> list[int]:
 class Named:
     """What stands for an optimizer."""
 
+    param_groups = ()
+
 
 @pytest.mark.parametrize(
     ("turns", "built", "expected"),

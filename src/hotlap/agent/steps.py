@@ -7,10 +7,12 @@
   that steps in between belongs to the cycle that comes next.
 * Optimizers that step inside a backward (one for each parameter, in its hook) are as one that steps where it ends.
 * A GradScaler that skips its update ends the step too (`skipped`).
-* No `Optimizer` in the process, or 64 backwards without one stepping: a forward and its backward make a step, which
-  ends where the next data, transfer or forward begins (manual updates then belong to the step they finish). Where none
-  of these is ever seen, as the forward is plain functions of what is there already, it is a turn of the lines that call
-  backwards, and ends where the last of them does. Until PATIENCE turns came on end these are held back.
+* No `Optimizer` in the process, or none that steps: after 64 backwards that began with other gradients than the one
+  before left (those of micro-batches are added up), or after IDLE_OPTIMIZER_BACKWARDS (an attack in an evaluation makes
+  hundreds). Then a forward and its backward make a step, which ends where the next data, transfer or forward begins
+  (manual updates then belong to the step they finish). Where none of these is ever seen, as the forward is plain
+  functions of what is there already, it is a turn of the lines that call backwards, and ends where the last of them
+  does. Until PATIENCE turns came on end these are held back.
 * No backward at all and no optimizer: inference; a step is one outermost forward.
 * A replay of a CUDA graph of the script's own ends a step where it holds an update, as `Optimizer.step` does.
 
@@ -19,11 +21,14 @@ Most of this runs in every step: what is rare is asked for by a look at one attr
 
 import weakref
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64
+IDLE_OPTIMIZER_BACKWARDS: Final = 4096
+LOOKED_AT_GRADIENTS: Final = 8
 PATIENCE: Final = 10
 REPEATED: Final = 3
 """Times that what follows a first update has to be the same, to be a cycle."""
@@ -111,12 +116,16 @@ class Steps(Hot):
         "begins",
         "by_hand",
         "called_from",
+        "cleared",
         "cycle",
         "emit",
+        "evaluated",
         "forward_seen",
         "functional",
         "held",
         "last_row_root",
+        "learns",
+        "left",
         "lines",
         "loader_rows",
         "nested",
@@ -125,6 +134,7 @@ class Steps(Hot):
         "optimizers_built",
         "replayed",
         "row_root",
+        "rows",
         "samples_from",
         "step_depth",
         "stepping",
@@ -153,6 +163,9 @@ class Steps(Hot):
         self.step_depth = 0
         self.manual_open = 0
         """Backwards that no step ends with yet."""
+        self.left: list[tuple[int, int]] | None = None
+        self.cleared = self.learns = False
+        """What gradients the last of many backwards left, and whether one began with others."""
         self.alone = 0
         """Where nothing but backwards is seen of the loop: how many lines call them in a turn."""
         self.lines: set[object] = set()
@@ -167,7 +180,9 @@ class Steps(Hot):
         self.forward_seen = False
         self.cycle: list[int] = []
         self.held: list[tuple[int, Segment]] = []
-        self.loader_rows = False
+        self.loader_rows = self.evaluated = False
+        self.rows = 0
+        """Of batches that came since the last backward; evaluated: a module in eval mode has seen the last of them."""
         self.row_root: int | None = None
         self.last_row_root: int | None = None
         self.samples_from = "none"
@@ -210,7 +225,10 @@ class Steps(Hot):
         if len(self.timeline.cuts) > MOST_CUTS:
             self.timeline.fold()
         if rows is not None and training:
-            self.timeline.segment.samples += rows
+            if self.evaluated:  # batches that nothing was learned from, though gradients were on
+                self.rows, self.evaluated = 0, False
+                self.timeline.segment.evaluation = True
+            self.rows += rows
             if not self.loader_rows:
                 self.loader_rows = True
                 self.samples_from = "loader"
@@ -243,7 +261,7 @@ class Steps(Hot):
         self.forwards += 1
         self.in_forward = 1
         if evaluating and (self.backwards or self.optimizers_built):
-            self.timeline.segment.evaluation = True
+            self._evaluates(training)
         self.forward_seen = True
         if training and rows is not None and not self.loader_rows:
             if self.row_root is None:
@@ -276,12 +294,18 @@ class Steps(Hot):
         self.timeline.close_gap()
         self.timeline.segment.evaluation = True
 
-    def backward_begin(self) -> None:
+    def backward_begin(self, learns: bool = True) -> None:
+        """learns: it adds to gradients, and does not only return them."""
         self.in_backward += 1
         if self.in_backward > 1:
             return
+        self.learns = learns
+        if learns:
+            self._learned()
         if self.step_depth:
             self._drop_failed_step()
+        if self.left is not None and not self.cleared:
+            self.cleared = self.left != self._gradients()
         if not (self.begins or self.optimizer_steps or self.loader_rows) and self._is_manual():
             self._one_more()
         if not self.forward_seen:
@@ -296,6 +320,10 @@ class Steps(Hot):
         self.backwards += 1
         self.backwards_since_step += 1
         self.manual_open += 1
+        many = self.learns and self.backwards_since_step + 1 >= UNUSED_OPTIMIZER_BACKWARDS
+        if many and not (self.cleared or self.optimizer_steps):
+            self.left = self._gradients()
+            self.cleared = not self.left  # what is trained is none of theirs
         if self.inside:
             self.updated_inside()
         elif self.alone == 1:
@@ -335,6 +363,7 @@ class Steps(Hot):
         if self.in_backward:
             self.inside.append(optimizer)
             return
+        self.left, self.cleared = None, False
         self.backwards_since_step = self.manual_open = self.alone = 0
         if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.held:
             self._close(self._take())
@@ -410,6 +439,7 @@ class Steps(Hot):
         infers = self.infers
         self.timeline.leave()
         if held.backwards:
+            self._learned()
             self.backwards += held.backwards
             self.backwards_since_step += held.backwards
             self.manual_open += held.backwards
@@ -437,7 +467,7 @@ class Steps(Hot):
         """Another thread turned out to be the one that trains: what the first had open is none of the loop's."""
         self.in_data = self.in_forward = 0
         self.timeline.unwind()
-        self.timeline.segment.samples = self.timeline.segment.tokens = 0
+        self.timeline.segment.samples = self.timeline.segment.tokens = self.rows = 0
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
         self.turns.clear()
 
@@ -510,8 +540,22 @@ class Steps(Hot):
         if self.functional and gap:
             self._functional_gap()
 
+    def _evaluates(self, graded: bool) -> None:
+        """A module in eval mode. With gradients it may be learned from after all."""
+        if graded:
+            self.evaluated = bool(self.rows)
+        else:
+            self.timeline.segment.evaluation = True
+
+    def _learned(self) -> None:
+        """The step is made of the batches that came."""
+        self.timeline.segment.samples += self.rows
+        self.rows, self.evaluated = 0, False
+
     def _take(self) -> Segment:
         """The running segment, and with it turns that were held."""
+        if not self.timeline.segment.samples:
+            self._learned()  # there was no backward that adds to gradients
         first, *others = *self.turns, self.timeline.take()
         self.turns.clear()
         for other in others:
@@ -567,8 +611,16 @@ class Steps(Hot):
 
     def _is_manual(self) -> bool:
         """Whether no optimizer object ends the steps."""
-        has_optimizer = self.optimizers_built or self.optimizer_steps
-        return not has_optimizer or self.backwards_since_step >= UNUSED_OPTIMIZER_BACKWARDS
+        if not (self.optimizers_built or self.optimizer_steps):
+            return True
+        since = self.backwards_since_step
+        unused = since >= UNUSED_OPTIMIZER_BACKWARDS and self.cleared and not self.optimizer_steps
+        return unused or since >= IDLE_OPTIMIZER_BACKWARDS
+
+    def _gradients(self) -> list[tuple[int, int]]:
+        """Which gradients some of the optimizers' parameters have, and how often these were written to."""
+        held = (p.grad for one in self.optimizers for group in one.param_groups for p in group["params"])
+        return [(id(grad), grad._version) for grad in islice(held, LOOKED_AT_GRADIENTS) if grad is not None]
 
     def _functional_gap(self) -> None:
         """In a loop whose forward is plain functions, what follows may turn out to be the forward."""

@@ -149,7 +149,7 @@ class Thin:
             several = len(self.steps.cycle) > 1 or self.steps.nested
             self.order = tuple(self.steps.cycle) if several else ()
             self._begin_stretch()
-            self.steps.thin = key
+            self.steps.thin, self.steps.rows, self.steps.evaluated = key, 0, False
             if key > 0:
                 self.agent.see_modules(False)
         return look
@@ -181,9 +181,20 @@ class Thin:
         """A thin step ended, or one of several optimizers stepped. All else is done later, for many steps at once."""
         try:
             mark, steps, ends, now = self.mark, self.steps, self.ends, self.clock()
+            if self.order:  # is the one that was expected, and stepped, the cycle's last? else the next one is expected
+                turns, order = self.turns, self.order
+                if steps.nested and steps.on_stack() > 1:
+                    return
+                if len(turns) + 1 < len(order):
+                    turns.append(now)
+                    steps.optimizer_steps += 1
+                    steps.backwards_since_step = 0
+                    steps.thin = order[len(turns)]
+                    return
+                turns.clear()
+                steps.thin = order[0]
             if len(ends) >= steps.thin_most or now >= steps.thin_until:
-                if not self.order or self._ends_step(now):
-                    self._ended(now)
+                self._ended(now)
                 return
             ends.append((now, mark() if mark is not None and (len(ends) + 1) % self.together == 0 else None))
             if steps.thin > 0:
@@ -203,24 +214,9 @@ class Thin:
         if last:
             self.turn()
 
-    def _ends_step(self, now: int) -> bool:
-        """Whether the optimizer that was expected, and stepped, is the cycle's last; else the next one is expected."""
-        steps, order, turns = self.steps, self.order, self.turns
-        if steps.nested and steps.on_stack() > 1:
-            return False
-        if len(turns) + 1 == len(order):
-            turns.clear()
-            steps.thin = order[0]
-            return True
-        turns.append(now)
-        steps.optimizer_steps += 1
-        steps.backwards_since_step = 0
-        steps.thin = order[len(turns)]
-        return False
-
     def _begin_stretch(self) -> None:
         self.most = min(self.left, HANDED_OVER)
-        self.steps.thin_most = 0 if self.order else self.most - 1
+        self.steps.thin_most = self.most - 1
         self.steps.thin_until = self.agent.timeline.segment.begun_ns + LONGEST_WAIT_NS
         self.streams = self.agent.marks.streams
 
@@ -247,17 +243,9 @@ class Thin:
             self.lapped()
 
     def goes_on(self) -> bool:
-        """Whether a backward is the one that a step BY_HAND has."""
+        """Whether a backward is the one that a step has in a loop of nothing else."""
         steps = self.steps
-        return not steps.manual_open and not (steps.alone and steps.called_from() not in steps.lines)
-
-    def backward(self) -> None:
-        """It ended."""
-        steps = self.steps
-        if steps.alone:
-            self.lapped()
-        else:
-            steps.manual_open, self.backward_ns = 1, self.clock()
+        return bool(steps.alone and not steps.manual_open and steps.called_from() in steps.lines)
 
     def inside(self) -> None:
         """Optimizers stepped inside a backward that has ended, in a step that was thin as that began."""

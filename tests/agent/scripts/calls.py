@@ -1,5 +1,5 @@
-"""A loop over a loader, simple, of two optimizers (`gan`) or with a closure, which prints the functions of hotlap's that
-its last steps call, by the shortest list."""
+"""A loop over a loader, simple, of two optimizers (`gan`), with a closure or with updates by hand (`hand`), which prints the
+functions of hotlap's that its last steps call, by the shortest list."""
 
 import sys
 
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 steps, kind = int(sys.argv[1]), sys.argv[2]
 model = net()
-optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(1 + (kind == "gan"))]
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range({"gan": 2, "hand": 0}.get(kind, 1))]
 found, calls = [], []
 
 
@@ -32,6 +32,11 @@ while at < steps:
                 backward()
                 optimizer.step()
             optimizer.zero_grad()
+        if kind == "hand":
+            backward()
+            for parameter in model.parameters():
+                parameter.data.add_(parameter.grad, alpha=-0.01)
+                parameter.grad = None
         sys.setprofile(None)
         found.append(list(calls))
         calls.clear()

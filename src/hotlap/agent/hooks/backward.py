@@ -15,13 +15,13 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
-from ..steps import BY_HAND, UNUSED_OPTIMIZER_BACKWARDS
+from ..steps import BY_HAND, IDLE_OPTIMIZER_BACKWARDS
 from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
 
-MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
+MOST: Final = IDLE_OPTIMIZER_BACKWARDS - 1
 """Before an update, in a thin step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
 MADE, INSIDE = hook("loss_made"), hook("thin_inside")
@@ -33,7 +33,8 @@ def install(agent: "Agent") -> None:
     _patch_scale(agent)
 
 
-def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
+    """What is done as a backward begins that is looked at."""
     guard, steps, script = agent.guard, agent.steps, agent.script
 
     def made(frame: FrameType) -> None:
@@ -46,7 +47,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     def begin(tensors: Any, with_loss: Any) -> None:
         if not agent.begun:
             agent.begin()
-        steps.backward_begin()
+        steps.backward_begin(bool(with_loss))
         if with_loss and steps.in_backward == 1:
             if script.loss_lines.left > 0:
                 guard.spare(MADE, give_up, made, sys._getframe(1))
@@ -54,8 +55,13 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
                 loss = tensor if script.scaling is None else script.unscaled(tensor)
                 agent.timeline.segment.losses.append(agent.losses.take(loss))
 
-    begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.backward_end)
-    by_hand, updated = _by_hand(agent, original), guard.around(INSIDE, agent.thin.inside)
+    return begin
+
+
+def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+    guard, steps, thin = agent.guard, agent.steps, agent.thin
+    begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, steps.backward_end)
+    alone, updated = _alone(agent, original), guard.around(INSIDE, thin.inside)
 
     def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
         if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
@@ -65,13 +71,13 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
             return original(t_outputs, *args, **kwargs)
         if steps.thin == BY_HAND and steps.in_backward:
             return original(t_outputs, *args, **kwargs)
-        if steps.thin == BY_HAND and agent.thin.goes_on():
-            return by_hand(t_outputs, args, kwargs)
+        if steps.thin == BY_HAND and thin.goes_on():
+            return alone(t_outputs, args, kwargs)
         if steps.thin > 0 and steps.on_stack():
             steps.backwards_since_step = 0  # these are of a closure: an update ends them, however many they are
             return run(t_outputs, *args, **kwargs)
         if steps.thin:
-            agent.thin.leave()
+            thin.leave()
         begun(t_outputs, kwargs.get("accumulate_grad"))
         try:
             return original(t_outputs, *args, **kwargs)
@@ -83,9 +89,16 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return original(t_outputs, *args, **kwargs)
-        calm = steps.thin > 0 and not steps.in_backward and steps.backwards_since_step < MOST
         try:
-            if not calm or get_ident() != guard.live:
+            if get_ident() != guard.live or steps.in_backward or not steps.thin:
+                return seen(t_outputs, args, kwargs)
+            by_optimizer = steps.thin > 0
+            if by_optimizer:
+                unexpected = steps.backwards_since_step >= MOST
+            else:  # a step BY_HAND has one, and where nothing else is seen of the loop, its line has to be looked at
+                known = steps.thin == BY_HAND and steps.recording is None
+                unexpected = not known or bool(steps.manual_open or steps.alone)
+            if unexpected:
                 return seen(t_outputs, args, kwargs)
             steps.in_backward = 1
             try:
@@ -94,7 +107,9 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
                 steps.in_backward = 0
                 steps.backwards += 1
                 steps.backwards_since_step += 1
-                if steps.inside:
+                if not by_optimizer:
+                    steps.manual_open, thin.backward_ns = 1, thin.clock()
+                elif steps.inside:
                     updated()
         except BaseException as error:
             unseen(error)
@@ -103,11 +118,11 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _by_hand(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    """In a thin step of a loop that no optimizer ends."""
+def _alone(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
+    """In a thin step of a loop of which nothing but backwards is seen."""
     steps = agent.steps
 
-    def by_hand(t_outputs: Any, args: Any, kwargs: Any) -> Any:
+    def run(t_outputs: Any, args: Any, kwargs: Any) -> Any:
         steps.in_backward = 1
         try:
             return original(t_outputs, *args, **kwargs)
@@ -116,9 +131,9 @@ def _by_hand(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]
             steps.backwards += 1
             steps.backwards_since_step += 1
             if get_ident() == agent.guard.live:
-                agent.thin.backward()
+                agent.thin.lapped()
 
-    return by_hand
+    return run
 
 
 def _patch_scale(agent: "Agent") -> None:

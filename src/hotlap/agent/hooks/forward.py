@@ -229,7 +229,7 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
         steps = root.steps
         if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
             return root.seen(args, kwargs)
-        if steps.thin == BY_HAND and is_grad_enabled():
+        if steps.thin == BY_HAND and (steps.manual_open or steps.alone) and is_grad_enabled():
             root.agent.thin.event()
             if not steps.thin:
                 return root.seen(args, kwargs)
@@ -372,9 +372,8 @@ class Root(Watched):
 
     def begin(self, training: bool, args: Any, kwargs: Any) -> None:
         steps = self.steps
-        evaluating = False
+        evaluating = not self.module().training
         if self.described < DESCRIBED or not self.levers_in or not training:
-            evaluating = not training and not self.module().training
             self._describe(training, args, kwargs)
         if self.agent.probe.active and training and steps.backwards == 0:
             self.random = random_state()

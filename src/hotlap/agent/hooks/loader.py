@@ -38,27 +38,13 @@ def install(agent: "Agent") -> None:
 
 def _patch_next(agent: "Agent") -> None:
     original = module._BaseDataLoaderIter.__next__
-    guard, steps, script, probe, seams = agent.guard, agent.steps, agent.script, agent.probe, agent.seams
-
-    def end(iterator: Any, batch: Any) -> None:
-        training = torch.is_grad_enabled()
-        facts = iterator._hotlap_facts
-        if making.followed and facts is not None and batch is not None and (training or steps.infers):
-            making.end(iterator, facts, batch)
-        steps.data_end(_rows(batch, facts), training)
-        if batch is None:
-            return
-        if facts is not None:
-            script.batch(facts, batch)
-        if probe.active and (training or steps.infers):
-            probe.batch(batch, training)
-
-    making, begun, ended = script.making, guard.around(BEGIN, _begin(agent)), guard.around(END, end)
+    guard, steps, seams = agent.guard, agent.steps, agent.seams
+    begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, _end(agent))
 
     def fetched(iterator: Any) -> Any:
         return seams.batch(iterator, functools.partial(original, iterator))
 
-    fetch, thin = fetched if seams.wants_batches else original, agent.thin
+    fetch, thin, lapped = fetched if seams.wants_batches else original, agent.thin, agent.thin.lapped
     first = _first(agent, fetch)
 
     def seen(iterator: Any) -> Any:
@@ -80,8 +66,12 @@ def _patch_next(agent: "Agent") -> None:
         try:
             if not steps.thin or get_ident() != guard.live:
                 return seen(self)
-            if steps.thin == BY_HAND:
-                thin.event()
+            if steps.thin == BY_HAND and (steps.manual_open or steps.alone):
+                if steps.alone:
+                    thin.event()
+                else:
+                    steps.manual_open = 0
+                    lapped()
                 if not steps.thin:
                     return seen(self)
             if steps.thin != INFERENCE and not is_grad_enabled():
@@ -114,6 +104,25 @@ def _begin(agent: "Agent") -> Callable[[], None]:
             making.begin(probe.active)
 
     return begin
+
+
+def _end(agent: "Agent") -> Callable[[Any, Any], None]:
+    steps, script, making, probe = agent.steps, agent.script, agent.script.making, agent.probe
+
+    def end(iterator: Any, batch: Any) -> None:
+        training = torch.is_grad_enabled()
+        facts = iterator._hotlap_facts
+        if making.followed and facts is not None and batch is not None and (training or steps.infers):
+            making.end(iterator, facts, batch)
+        steps.data_end(_rows(batch, facts), training)
+        if batch is None:
+            return
+        if facts is not None:
+            script.batch(facts, batch)
+        if probe.active and (training or steps.infers):
+            probe.batch(batch, training)
+
+    return end
 
 
 def _first(agent: "Agent", fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:

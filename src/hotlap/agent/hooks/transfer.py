@@ -90,7 +90,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
         if is_dynamo_compiling():
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
         try:
-            if steps.thin and steps.thin != BY_HAND:
+            if steps.thin and (steps.thin != BY_HAND or not (steps.manual_open or steps.alone)):  # it ends no step
                 return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
             return seen(self, args, kwargs)
         except BaseException as error:
