@@ -196,7 +196,7 @@ class CachedForward:
         """Begin what a call takes. None where it does not go on with the call before."""
         if form is None or form.tokens is None or form.tokens.shape[1] != tokens.shape[1] - 1:
             return None
-        same = (tokens[:, :-1] == form.tokens).all()
+        same = (tokens[:, :-1] == form.tokens.to(tokens.device)).all()
         follows = form.fetch(same)
         work = form.work
         if not form.filled or work is None or work.replay is None or tokens.shape[1] > work.most:
@@ -444,7 +444,7 @@ class CachedForward:
         import torch
 
         assert self._capture is not None and form.plan is not None, "it is on a device, and known"
-        with torch.inference_mode(False), torch.no_grad(), without_autocast(form.tokens.device):
+        with torch.inference_mode(False), torch.no_grad(), without_autocast(recorded.tokens.device):
             forward = self._compiling.filling(recorded.graph, work, recorded.tokens)
         most = HALF_TOLERANCE if form.plan.half else TOLERANCE
         return forward is not None and recorded.record_compiled(forward, self._capture, made, most)

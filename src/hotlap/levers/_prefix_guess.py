@@ -49,7 +49,7 @@ class Aside(Protocol):
 
 class Guess:
     """Of one work. length: of the sequence with the token that was guessed, 0 where nothing was begun; tokens: those of
-    the last call that was asked about, where they were expected, which stay until another sequence begins.
+    the last call that was asked about, on the host, where they stay until the call after the next one is asked about.
 
     There are two recordings, in turns: while one runs, to launch it again costs the host longer than another one does,
     and what the last one made can be read meanwhile. The next one need not wait for those reads: when it is begun the
@@ -74,7 +74,6 @@ class Guess:
         token = work.token
         with torch.inference_mode(False):
             self._token, self._place = token.clone(), work.place.clone()
-            self._expected = torch.zeros(len(token), work.most + 1, dtype=token.dtype, device=token.device)
             self._likely = [aside.host(len(token), 1, dtype=token.dtype) for _ in range(2)]
             self._came = [aside.host(len(token) * (work.most + 1), dtype=token.dtype) for _ in range(2)]
         self._seen: Any = None
@@ -94,10 +93,9 @@ class Guess:
     def _recorded(self, into: list[Any], likely: Any, made: Sequence[Any]) -> bool:
         def issue() -> None:
             into[:] = self._run(self._token, self._place)
-            self._token.copy_(self._likeliest(into))
+            self._choose(into)
             likely.copy_(self._token, non_blocking=True)
             self._place.add_(1)
-            self._expected.index_copy_(1, self._place, self._token)
 
         token, place = self._token.clone(), self._place.clone()
         self._replays.append(self._aside.capture(issue))
@@ -112,10 +110,8 @@ class Guess:
         length = tokens.shape[1]
         if self._last(length):
             return
-        self._token.copy_(self._likeliest(made))
+        self._choose(made)
         self._place.fill_(length)
-        self._expected[:, :length].copy_(tokens)
-        self._expected[:, length : length + 1].copy_(self._token)
         self._likely[1 - self._turn].copy_(self._token, non_blocking=True)
         self._saw(self._sent(tokens))
         self._begin(length, True)
@@ -125,8 +121,8 @@ class Guess:
         begun."""
         import torch
 
-        self.tokens = self._expected.narrow(1, 0, self.length)
         before, likely, came = self._seen, self._likely[1 - self._turn], self._sent(tokens)
+        self.tokens = came
         wait = self._aside.sent()
 
         def holds() -> bool:
@@ -181,9 +177,16 @@ class Guess:
         """By what was begun last."""
         return self._made[self._turn]
 
-    def _likeliest(self, made: Sequence[Any]) -> Any:
+    def _choose(self, made: Sequence[Any]) -> None:
+        """The likeliest token is the next one."""
+        import torch
+
         logits = made[self._logits]
-        return logits.reshape(len(logits), -1).argmax(-1, keepdim=True)
+        rows = logits.reshape(len(logits), -1)
+        if self._token.dtype is torch.int64:
+            torch.argmax(rows, -1, keepdim=True, out=self._token)
+        else:
+            self._token.copy_(rows.argmax(-1, keepdim=True))
 
 
 def guess_for(work: Work, plan: Plan, aside: Callable[[], Aside]) -> Guess | None:
