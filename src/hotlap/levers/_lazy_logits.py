@@ -48,7 +48,7 @@ class Watch:
 NOBODY: Final = Watch(lambda: None, lambda name: None)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Product:
     """What is needed to compute logits. dtype: of the product itself; swapped: classes are the dimension before the
     last. weight: None where hidden are the logits already, in half precision, and only have to be widened. parent,
