@@ -53,6 +53,19 @@ def test_the_one_that_breaks_a_group_is_found(tune: Tune, bad: str) -> None:
     assert len(machine.tries()) <= 7, "halves, not one after another"
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_an_error_that_names_the_compiler_is_its(tune: Tune, named: bool) -> None:
+    """It costs one trial; the others are the next set."""
+    what = "torch.compile with aot_autograd does not support double backward" if named else "KeyError: 3"
+    found, machine = tune(
+        [FakeLever("compile", 0.6), *FIVE], factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
+        outcome=lambda uses: ("crashed", what) if "compile" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert sorted(kept(found)) == list("abcde")
+    assert found.dropped["compile"].why == f"crashed: {what}"
+    assert (machine.tries()[1] == "a + b + c + d + e") and (len(machine.tries()) == 2) is named
+
+
 def test_a_lever_that_could_not_be_put_in_is_known_by_name(tune: Tune) -> None:
     found, machine = tune(
         FIVE, factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),

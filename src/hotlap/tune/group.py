@@ -10,6 +10,7 @@ else it is dropped, and the others are the next set. What it says of one set nee
 constants are the compiler's where something is compiled): where those others fail, it is in their first part again.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -23,6 +24,8 @@ from .state import State, use_text
 COMPILERS: Final = ("compile", "compile-blocks")
 GRAPHS: Final = "reduce-overhead"
 """The mode of `compile` that records CUDA graphs, one for each shape of what comes in."""
+OF_COMPILERS: Final = re.compile(r"torch\.compile|_dynamo|[Ii]nductor|aot_autograd|BackendCompilerFailed")
+"""What errors of torch.compile's name, such as that of a backward through a compiled one's backward."""
 MUCH_SLOWER: Final = 0.67
 MANY_RECOMPILES: Final = 6
 """torch.compile gives a function up after 8."""
@@ -96,11 +99,13 @@ def _otherwise(state: State, blamed: Candidate, why: str, ratio: float) -> bool:
 
 
 def blame(state: State, group: Sequence[Candidate], ratio: float, failed: Trial) -> tuple[Candidate | None, str]:
-    """The compiler of a set with which steps are much slower, where its own records say that it never comes to rest, or
-    with which a trial did not end: (the lever and why, or None)."""
+    """The compiler of a set with which steps are much slower, where its own records say that it never comes to rest; or
+    with which a trial did not end; or which the error names: (the lever and why, or None)."""
     compilers = [one for one in group if one.lever.name in COMPILERS]
     if len(compilers) == 1 and failed.outcome == "timeout":
         return compilers[0], f"not compiled in time: the trial {failed.why}, which a longer --budget makes longer"
+    if len(compilers) == 1 and failed.outcome == "crashed" and OF_COMPILERS.search(failed.why):
+        return compilers[0], f"crashed: {failed.why}"
     if len(compilers) != 1 or not 0 < ratio < MUCH_SLOWER:
         return None, ""
     if compilers[0].variants[0].get("mode") == GRAPHS:
