@@ -120,6 +120,7 @@ def test_it_does_not_rest_while_a_step_waits_for_its_batch(started: Start) -> No
         copies.until(number + 1)
         prefetcher.next()
     assert not rested
+    given.release(2 * DEPTH)  # it has not to wait any more to be ended
 
 
 def test_a_thread_that_has_no_room_is_ended(started: Start) -> None:
