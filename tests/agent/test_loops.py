@@ -283,12 +283,12 @@ forward.Finder.look = counted
     assert looks.read_text().split() == ["modules", "evaluation"]
 
 
-@pytest.mark.parametrize("kind", ["evaluation", "attack", "attacks", "micro"])
+@pytest.mark.parametrize("kind", ["evaluation", "attack", "attacks", "micro", "aside"])
 def test_gradients_that_no_update_follows_make_no_steps_and_no_rows(kind: str, runner: Runner) -> None:
     """Rows are of batches that were learned from, however many others came while gradients were on."""
     bare, ran = runner.bare("graded.py", kind), runner.forked("graded.py", kind)
     check_same(ran, bare)
     check_clean(ran)
-    assert len(ran.steps) == 30 and {step.samples for step in ran.steps} == {6}
+    assert len(ran.steps) == 30 and {step.samples for step in ran.steps} == {12 if kind == "aside" else 6}
     left_out = [10, 20] if kind in {"evaluation", "attack"} else []
     assert [step.step for step in ran.steps if step.evaluation] == left_out

@@ -282,13 +282,13 @@ class Script:
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         }
 
-    def _look_for_the_optimized(self, optimizers: Iterable[Any]) -> None:
-        """How many parameters of each outermost module optimizers hold; what is gone by now keeps what was known."""
-        groups = [group for optimizer in list(optimizers) for group in getattr(optimizer, "param_groups", ())]
-        held = {id(parameter) for group in groups for parameter in group.get("params", ())}
+    def _look_for_the_optimized(self, parameters: Iterable[Any]) -> None:
+        """How many parameters of each outermost module optimizers hold, or have held. parameters: of theirs, now."""
+        held = {id(parameter) for parameter in parameters}
         for key, reference in self._modules.items():
             if held and (module := reference()) is not None:
-                self.roots[key]["optimized"] = sum(_size(p) for p in module.parameters() if id(p) in held)
+                now = sum(_size(p) for p in module.parameters() if id(p) in held)
+                self.roots[key]["optimized"] = max(self.roots[key].get("optimized") or 0, now)
 
     # the whole
 
@@ -301,7 +301,7 @@ class Script:
                 self.making.look_at_workers(loader)
         if threading.get_ident() == agent.thread:
             self.exchange.look()
-            self._look_for_the_optimized(steps.optimizers)
+            self._look_for_the_optimized(steps.parameters_held())
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()

@@ -7,12 +7,12 @@
   that steps in between belongs to the cycle that comes next.
 * Optimizers that step inside a backward (one for each parameter, in its hook) are as one that steps where it ends.
 * A GradScaler that skips its update ends the step too (`skipped`).
-* No `Optimizer` in the process, or none that steps: after 64 backwards that began with other gradients than the one
-  before left (those of micro-batches are added up), or after IDLE_OPTIMIZER_BACKWARDS (an attack in an evaluation makes
-  hundreds). Then a forward and its backward make a step, which ends where the next data, transfer or forward begins
-  (manual updates then belong to the step they finish). Where none of these is ever seen, as the forward is plain
-  functions of what is there already, it is a turn of the lines that call backwards, and ends where the last of them
-  does. Until PATIENCE turns came on end these are held back.
+* No `Optimizer` in the process, or none that steps: after 64 backwards without one, before which their parameters were
+  written to, or whose gradients were not left to be added to (as those of micro-batches are); or after
+  IDLE_OPTIMIZER_BACKWARDS (an attack in an evaluation makes hundreds). Then a forward and its backward make a step,
+  which ends where the next data, transfer or forward begins (manual updates then belong to the step they finish). Where
+  none of these is ever seen, as the forward is plain functions of what is there already, it is a turn of the lines that
+  call backwards, and ends where the last of them does. Until PATIENCE turns came on end these are held back.
 * No backward at all and no optimizer: inference; a step is one outermost forward.
 * A replay of a CUDA graph of the script's own ends a step where it holds an update, as `Optimizer.step` does.
 
@@ -20,15 +20,17 @@ Most of this runs in every step: what is rare is asked for by a look at one attr
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
+
+import torch
 
 from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64
 IDLE_OPTIMIZER_BACKWARDS: Final = 4096
-LOOKED_AT_GRADIENTS: Final = 8
+LOOKED_AT_PARAMETERS: Final = 8
 PATIENCE: Final = 10
 REPEATED: Final = 3
 """Times that what follows a first update has to be the same, to be a cycle."""
@@ -47,6 +49,13 @@ def period(order: list[int]) -> int:
         if len(set(last)) > 1 and last * REPEATED == order[-REPEATED * size :]:
             return size
     return 0
+
+
+def _learns(parameter: Any) -> bool:
+    """Whether it is a tensor whose gradient can be looked at, and is made."""
+    if not isinstance(parameter, torch.Tensor) or parameter.is_inference():
+        return False
+    return bool(parameter.is_leaf and parameter.requires_grad)
 
 
 class Recorded:
@@ -163,9 +172,9 @@ class Steps(Hot):
         self.step_depth = 0
         self.manual_open = 0
         """Backwards that no step ends with yet."""
-        self.left: list[tuple[int, int]] | None = None
+        self.left: tuple[list[int], list[int]] | None = None
         self.cleared = self.learns = False
-        """What gradients the last of many backwards left, and whether one began with others."""
+        """What the last of many backwards left of the optimizers' parameters, and whether they were updated by hand."""
         self.alone = 0
         """Where nothing but backwards is seen of the loop: how many lines call them in a turn."""
         self.lines: set[object] = set()
@@ -181,8 +190,8 @@ class Steps(Hot):
         self.cycle: list[int] = []
         self.held: list[tuple[int, Segment]] = []
         self.loader_rows = self.evaluated = False
-        self.rows = 0
-        """Of batches that came since the last backward; evaluated: a module in eval mode has seen the last of them."""
+        self.rows: dict[int, int] = {}
+        """Of batches that came since the last backward, by loader; evaluated: a module in eval mode has seen some."""
         self.row_root: int | None = None
         self.last_row_root: int | None = None
         self.samples_from = "none"
@@ -217,18 +226,19 @@ class Steps(Hot):
             self.timeline.enter(DATA)
         self.in_data += 1
 
-    def data_end(self, rows: int | None, training: bool) -> None:
+    def data_end(self, rows: int | None, training: bool, loader: int = 0, over: bool = False) -> None:
+        """loader: a number of its iterator's; over: there is no batch any more."""
         self.in_data -= 1
         if self.in_data:
             return
+        if over and self.evaluated and self.rows.pop(loader, 0):  # with gradients, but nothing was learned from it
+            self.evaluated = False
+            self.timeline.segment.evaluation = True
         self.timeline.leave()
         if len(self.timeline.cuts) > MOST_CUTS:
             self.timeline.fold()
         if rows is not None and training:
-            if self.evaluated:  # batches that nothing was learned from, though gradients were on
-                self.rows, self.evaluated = 0, False
-                self.timeline.segment.evaluation = True
-            self.rows += rows
+            self.rows[loader] = self.rows.get(loader, 0) + rows
             if not self.loader_rows:
                 self.loader_rows = True
                 self.samples_from = "loader"
@@ -305,8 +315,9 @@ class Steps(Hot):
         if self.step_depth:
             self._drop_failed_step()
         if self.left is not None and not self.cleared:
-            self.cleared = self.left != self._gradients()
-        if not (self.begins or self.optimizer_steps or self.loader_rows) and self._is_manual():
+            self._look_for_updates(self.left)
+        known = self.begins or self.optimizer_steps or self.loader_rows or self.step_depth
+        if not known and self._is_manual():
             self._one_more()
         if not self.forward_seen:
             self.functional = True
@@ -320,10 +331,9 @@ class Steps(Hot):
         self.backwards += 1
         self.backwards_since_step += 1
         self.manual_open += 1
-        many = self.learns and self.backwards_since_step + 1 >= UNUSED_OPTIMIZER_BACKWARDS
-        if many and not (self.cleared or self.optimizer_steps):
-            self.left = self._gradients()
-            self.cleared = not self.left  # what is trained is none of theirs
+        if self.backwards_since_step + 1 >= UNUSED_OPTIMIZER_BACKWARDS and self.optimizers_built and not self.cleared:
+            self.left = self._looks()
+            self.cleared = self.learns and not (self.left[1] or self.optimizer_steps)  # what is trained is not theirs
         if self.inside:
             self.updated_inside()
         elif self.alone == 1:
@@ -467,7 +477,8 @@ class Steps(Hot):
         """Another thread turned out to be the one that trains: what the first had open is none of the loop's."""
         self.in_data = self.in_forward = 0
         self.timeline.unwind()
-        self.timeline.segment.samples = self.timeline.segment.tokens = self.rows = 0
+        self.timeline.segment.samples = self.timeline.segment.tokens = 0
+        self.rows.clear()
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
         self.turns.clear()
 
@@ -549,8 +560,10 @@ class Steps(Hot):
 
     def _learned(self) -> None:
         """The step is made of the batches that came."""
-        self.timeline.segment.samples += self.rows
-        self.rows, self.evaluated = 0, False
+        if self.rows:
+            self.timeline.segment.samples += sum(self.rows.values())
+            self.rows.clear()
+        self.evaluated = False
 
     def _take(self) -> Segment:
         """The running segment, and with it turns that were held."""
@@ -614,13 +627,29 @@ class Steps(Hot):
         if not (self.optimizers_built or self.optimizer_steps):
             return True
         since = self.backwards_since_step
-        unused = since >= UNUSED_OPTIMIZER_BACKWARDS and self.cleared and not self.optimizer_steps
-        return unused or since >= IDLE_OPTIMIZER_BACKWARDS
+        return (since >= UNUSED_OPTIMIZER_BACKWARDS and self.cleared) or since >= IDLE_OPTIMIZER_BACKWARDS
 
-    def _gradients(self) -> list[tuple[int, int]]:
-        """Which gradients some of the optimizers' parameters have, and how often these were written to."""
-        held = (p.grad for one in self.optimizers for group in one.param_groups for p in group["params"])
-        return [(id(grad), grad._version) for grad in islice(held, LOOKED_AT_GRADIENTS) if grad is not None]
+    def _look_for_updates(self, left: tuple[list[int], list[int]]) -> None:
+        """Whether the parameters were written to since the last backward; or, as what is written to their `data` is not
+        told, whether gradients are gone. Once an optimizer has stepped that may be what precedes an attack."""
+        written, gradients = self._looks()
+        self.cleared = written != left[0] or (self.learns and not self.optimizer_steps and gradients != left[1])
+
+    def _looks(self) -> tuple[list[int], list[int]]:
+        """Of some of the parameters that the optimizers hold: how often each was written to, and which gradients there
+        are."""
+        with torch._C.DisableTorchFunction():  # these may be of a class of the script's own
+            held = list(islice(filter(_learns, self.parameters_held()), LOOKED_AT_PARAMETERS))
+            grads = [p.grad for p in held]
+            return [p._version for p in held], [id(grad) for grad in grads if grad is not None]
+
+    def parameters_held(self) -> Iterator[Any]:
+        """What the optimizers hold, as far as they keep it as torch's do."""
+        for one in list(self.optimizers):
+            groups = getattr(one, "param_groups", None)
+            for group in groups if isinstance(groups, list) else ():
+                params = group.get("params") if isinstance(group, dict) else None
+                yield from params if isinstance(params, list) else ()
 
     def _functional_gap(self) -> None:
         """In a loop whose forward is plain functions, what follows may turn out to be the forward."""

@@ -149,7 +149,8 @@ class Thin:
             several = len(self.steps.cycle) > 1 or self.steps.nested
             self.order = tuple(self.steps.cycle) if several else ()
             self._begin_stretch()
-            self.steps.thin, self.steps.rows, self.steps.evaluated = key, 0, False
+            self.steps.thin, self.steps.evaluated = key, False
+            self.steps.rows.clear()
             if key > 0:
                 self.agent.see_modules(False)
         return look

@@ -1,7 +1,8 @@
 """Loops with a loader, an optimizer, and gradients where no update follows: graded.py KIND
 
 evaluation: of a second loader, without `no_grad`, every ten updates; attack: the same, by many gradients of the inputs;
-attacks: of the batch that is learned from, in each step; micro: 100 backwards for an update.
+attacks: of the batch that is learned from, in each step; micro: 100 backwards for an update, with gradients clipped
+between, and a frozen layer; aside: two batches a step, of which a module in eval mode sees the first.
 """
 
 import sys
@@ -28,13 +29,24 @@ def loaded():
         yield from DataLoader(Data(), batch_size=6)
 
 
+if kind == "micro":
+    model[0].requires_grad_(False)
+again = loaded()
 for step, (x, y) in zip(range(30), loaded()):
+    if kind == "aside":
+        model.eval()
+        seen = model(x)
+        x, y = next(again)
+        (seen.sum() * 0.001).backward()
+        model.train()
     if kind == "attacks":
         model.eval()
         x = attack(x, y, 70)
         model.train()
     for _ in range(100 if kind == "micro" else 1):
         (model(x) - y).square().mean().backward()
+        if kind == "micro":
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
     if step % 10 == 9 and kind in {"evaluation", "attack"}:

@@ -15,13 +15,13 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
-from ..steps import BY_HAND, IDLE_OPTIMIZER_BACKWARDS
+from ..steps import BY_HAND, UNUSED_OPTIMIZER_BACKWARDS
 from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
 
-MOST: Final = IDLE_OPTIMIZER_BACKWARDS - 1
+MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
 """Before an update, in a thin step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
 MADE, INSIDE = hook("loss_made"), hook("thin_inside")

@@ -114,7 +114,7 @@ def _end(agent: "Agent") -> Callable[[Any, Any], None]:
         facts = iterator._hotlap_facts
         if making.followed and facts is not None and batch is not None and (training or steps.infers):
             making.end(iterator, facts, batch)
-        steps.data_end(_rows(batch, facts), training)
+        steps.data_end(_rows(batch, facts), training, id(iterator), batch is None)
         if batch is None:
             return
         if facts is not None:

@@ -11,7 +11,7 @@ from ..places import CannotWrite, Places
 from ..project import Project
 from ..scopes import Scope, dotted
 from ..source import Source
-from ._base import Edit, Touched, at_the_top, last_import, touched
+from ._base import Edit, Touched, assigned, at_the_top, last_import, touched
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 NAME = "compiled_cross_entropy"
@@ -35,6 +35,8 @@ def _written(places: Places) -> tuple[Project, frozenset[Touched]] | None:
     if not places.cuda or facts is None or not any(root.classes >= LEAST_CLASSES for root in facts.roots):
         return None
     loops = places.loops
+    if assigned(places, ".cross_entropy") or any(_twice(call) for scope, call in places.names.calls if scope in loops):
+        return None
     calls = [(scope, call) for scope, call in places.names.calls if scope in loops and _is_loss(places, scope, call)]
     sources = {scope.source for scope, _ in calls}
     if len(sources) != 1:
@@ -56,6 +58,11 @@ def _written(places: Places) -> tuple[Project, frozenset[Touched]] | None:
 
 def _is_loss(places: Places, scope: Scope, call: cst.Call) -> bool:
     return places.names.resolve(call.func, scope) == CROSS_ENTROPY
+
+
+def _twice(call: cst.Call) -> bool:
+    """Whether gradients are made that can be differentiated again, which what is compiled can't be."""
+    return any(arg.keyword is not None and arg.keyword.value == "create_graph" for arg in call.args)
 
 
 def _known_at_the_top(places: Places, source: Source, text: str) -> bool:
