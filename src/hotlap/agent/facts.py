@@ -27,6 +27,7 @@ from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
 from .siblings import siblings
+from .updates import parameters_of
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -301,7 +302,7 @@ class Script:
                 self.making.look_at_workers(loader)
         if threading.get_ident() == agent.thread:
             self.exchange.look()
-            self._look_for_the_optimized(steps.parameters_held())
+            self._look_for_the_optimized(parameters_of(steps.optimizers))
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()

@@ -7,12 +7,12 @@
   that steps in between belongs to the cycle that comes next.
 * Optimizers that step inside a backward (one for each parameter, in its hook) are as one that steps where it ends.
 * A GradScaler that skips its update ends the step too (`skipped`).
-* No `Optimizer` in the process, or none that steps: after 64 backwards without one, before which their parameters were
-  written to, or whose gradients were not left to be added to (as those of micro-batches are); or after
-  IDLE_OPTIMIZER_BACKWARDS (an attack in an evaluation makes hundreds). Then a forward and its backward make a step,
-  which ends where the next data, transfer or forward begins (manual updates then belong to the step they finish). Where
-  none of these is ever seen, as the forward is plain functions of what is there already, it is a turn of the lines that
-  call backwards, and ends where the last of them does. Until PATIENCE turns came on end these are held back.
+* No `Optimizer` in the process, or none that steps: after 64 backwards without one, where updates are seen to be made
+  by hand (`updates`), or after IDLE_OPTIMIZER_BACKWARDS (an attack in an evaluation makes hundreds). Then a forward and
+  its backward make a step, which ends where the next data, transfer or forward begins (manual updates then belong to
+  the step they finish). Where none of these is ever seen, as the forward is plain functions of what is there already,
+  it is a turn of the lines that call backwards, and ends where the last of them does. Until PATIENCE turns came on end
+  these are held back.
 * No backward at all and no optimizer: inference; a step is one outermost forward.
 * A replay of a CUDA graph of the script's own ends a step where it holds an update, as `Optimizer.step` does.
 
@@ -20,17 +20,14 @@ Most of this runs in every step: what is rare is asked for by a look at one attr
 """
 
 import weakref
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-
 from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
+from .updates import Updates
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64
 IDLE_OPTIMIZER_BACKWARDS: Final = 4096
-LOOKED_AT_PARAMETERS: Final = 8
 PATIENCE: Final = 10
 REPEATED: Final = 3
 """Times that what follows a first update has to be the same, to be a cycle."""
@@ -49,13 +46,6 @@ def period(order: list[int]) -> int:
         if len(set(last)) > 1 and last * REPEATED == order[-REPEATED * size :]:
             return size
     return 0
-
-
-def _learns(parameter: Any) -> bool:
-    """Whether it is a tensor whose gradient can be looked at, and is made."""
-    if not isinstance(parameter, torch.Tensor) or parameter.is_inference():
-        return False
-    return bool(parameter.is_leaf and parameter.requires_grad)
 
 
 class Recorded:
@@ -125,7 +115,6 @@ class Steps(Hot):
         "begins",
         "by_hand",
         "called_from",
-        "cleared",
         "cycle",
         "emit",
         "evaluated",
@@ -133,8 +122,6 @@ class Steps(Hot):
         "functional",
         "held",
         "last_row_root",
-        "learns",
-        "left",
         "lines",
         "loader_rows",
         "nested",
@@ -150,6 +137,7 @@ class Steps(Hot):
         "timeline",
         "together",
         "turns",
+        "updates",
     )
 
     def __init__(
@@ -165,6 +153,7 @@ class Steps(Hot):
         self.called_from = called_from
         self.optimizers_built = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.updates = Updates(self.optimizers)
         self.forwards = self.backwards = self.optimizer_steps = 0
         self.backwards_since_step = 0
         self.in_data = self.in_forward = self.in_backward = 0
@@ -172,9 +161,6 @@ class Steps(Hot):
         self.step_depth = 0
         self.manual_open = 0
         """Backwards that no step ends with yet."""
-        self.left: tuple[list[int], list[int]] | None = None
-        self.cleared = self.learns = False
-        """What the last of many backwards left of the optimizers' parameters, and whether they were updated by hand."""
         self.alone = 0
         """Where nothing but backwards is seen of the loop: how many lines call them in a turn."""
         self.lines: set[object] = set()
@@ -309,13 +295,11 @@ class Steps(Hot):
         self.in_backward += 1
         if self.in_backward > 1:
             return
-        self.learns = learns
         if learns:
             self._learned()
         if self.step_depth:
             self._drop_failed_step()
-        if self.left is not None and not self.cleared:
-            self._look_for_updates(self.left)
+        self.updates.before_backward(learns, self.optimizer_steps > 0)
         known = self.begins or self.optimizer_steps or self.loader_rows or self.step_depth
         if not known and self._is_manual():
             self._one_more()
@@ -331,9 +315,8 @@ class Steps(Hot):
         self.backwards += 1
         self.backwards_since_step += 1
         self.manual_open += 1
-        if self.backwards_since_step + 1 >= UNUSED_OPTIMIZER_BACKWARDS and self.optimizers_built and not self.cleared:
-            self.left = self._looks()
-            self.cleared = self.learns and not (self.left[1] or self.optimizer_steps)  # what is trained is not theirs
+        if self.backwards_since_step + 1 >= UNUSED_OPTIMIZER_BACKWARDS and self.optimizers_built:
+            self.updates.after_backward(self.optimizer_steps > 0)
         if self.inside:
             self.updated_inside()
         elif self.alone == 1:
@@ -373,7 +356,7 @@ class Steps(Hot):
         if self.in_backward:
             self.inside.append(optimizer)
             return
-        self.left, self.cleared = None, False
+        self.updates.forget()
         self.backwards_since_step = self.manual_open = self.alone = 0
         if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.held:
             self._close(self._take())
@@ -627,29 +610,7 @@ class Steps(Hot):
         if not (self.optimizers_built or self.optimizer_steps):
             return True
         since = self.backwards_since_step
-        return (since >= UNUSED_OPTIMIZER_BACKWARDS and self.cleared) or since >= IDLE_OPTIMIZER_BACKWARDS
-
-    def _look_for_updates(self, left: tuple[list[int], list[int]]) -> None:
-        """Whether the parameters were written to since the last backward; or, as what is written to their `data` is not
-        told, whether gradients are gone. Once an optimizer has stepped that may be what precedes an attack."""
-        written, gradients = self._looks()
-        self.cleared = written != left[0] or (self.learns and not self.optimizer_steps and gradients != left[1])
-
-    def _looks(self) -> tuple[list[int], list[int]]:
-        """Of some of the parameters that the optimizers hold: how often each was written to, and which gradients there
-        are."""
-        with torch._C.DisableTorchFunction():  # these may be of a class of the script's own
-            held = list(islice(filter(_learns, self.parameters_held()), LOOKED_AT_PARAMETERS))
-            grads = [p.grad for p in held]
-            return [p._version for p in held], [id(grad) for grad in grads if grad is not None]
-
-    def parameters_held(self) -> Iterator[Any]:
-        """What the optimizers hold, as far as they keep it as torch's do."""
-        for one in list(self.optimizers):
-            groups = getattr(one, "param_groups", None)
-            for group in groups if isinstance(groups, list) else ():
-                params = group.get("params") if isinstance(group, dict) else None
-                yield from params if isinstance(params, list) else ()
+        return (since >= UNUSED_OPTIMIZER_BACKWARDS and self.updates.by_hand) or since >= IDLE_OPTIMIZER_BACKWARDS
 
     def _functional_gap(self) -> None:
         """In a loop whose forward is plain functions, what follows may turn out to be the forward."""

@@ -55,12 +55,10 @@ def _together(state: State, open_levers: Sequence[Kept]) -> bool:
     if len(least) < 2 or _needed(state, rest):
         return False
     what = " + ".join(names)
-    trial = state.trial(f"without {what}", rest, brief=True)
-    if trial.outcome != "measured" or trial.step_ms is None or state.other_work(trial):
+    measured = _measure(state, rest, what)
+    if measured is None:
         return False
-    worth = state.value(trial) / state.best.value
-    if unsure(state, worth):
-        worth = math.sqrt(worth / again(state, state.best, rest, f"without {what}", trial, brief=True))
+    worth, trial = measured
     if worth >= LEAST_GAIN or not state.objective.allows(trial, state.bases[0]):
         state.say(f"worth  {what}  {worth:.2f}× beside the others, together")
         return False
@@ -90,14 +88,10 @@ def _without(state: State, kept: Kept) -> None:
     rest = [lever for lever in state.best.levers if lever.name != kept.lever]
     if _needed(state, rest):
         return
-    trial = state.trial(f"without {kept.lever}", rest, brief=True)
-    if trial.outcome != "measured" or trial.step_ms is None or state.other_work(trial):
+    measured = _measure(state, rest, kept.lever)
+    if measured is None:
         return
-    if "compile" not in kept.lever:
-        state.budget.like_best_took(trial.wall_s)
-    worth = state.value(trial) / state.best.value
-    if unsure(state, worth):
-        worth = math.sqrt(worth / again(state, state.best, rest, f"without {kept.lever}", trial, brief=True))
+    worth, trial = measured
     changes = {"measured": worth} if kept.together else {}
     state.note(kept.lever, leave_one_out=worth, **changes)
     _predict_alone(state, kept)
@@ -105,6 +99,19 @@ def _without(state: State, kept: Kept) -> None:
         _take_out(state, kept, rest, trial, worth)
     else:
         state.say(f"worth  {kept.lever}  {worth:.2f}× beside the others")
+
+
+def _measure(state: State, rest: list[records.Lever], without: str) -> tuple[float, Trial] | None:
+    """What the levers that are left out are worth beside the rest, and the trial; None where that was not measured."""
+    trial = state.trial(f"without {without}", rest, brief=True)
+    if trial.outcome != "measured" or trial.step_ms is None or state.other_work(trial):
+        return None
+    if "compile" not in without:
+        state.budget.like_best_took(trial.wall_s)
+    worth = state.value(trial) / state.best.value
+    if unsure(state, worth):
+        worth = math.sqrt(worth / again(state, state.best, rest, f"without {without}", trial, brief=True))
+    return worth, trial
 
 
 def _needed(state: State, rest: Sequence[records.Lever]) -> bool:

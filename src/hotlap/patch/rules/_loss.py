@@ -34,10 +34,7 @@ def _written(places: Places) -> tuple[Project, frozenset[Touched]] | None:
     facts = places.facts
     if not places.cuda or facts is None or not any(root.classes >= LEAST_CLASSES for root in facts.roots):
         return None
-    loops = places.loops
-    if assigned(places, ".cross_entropy") or any(_twice(call) for scope, call in places.names.calls if scope in loops):
-        return None
-    calls = [(scope, call) for scope, call in places.names.calls if scope in loops and _is_loss(places, scope, call)]
+    calls = _calls(places)
     sources = {scope.source for scope, _ in calls}
     if len(sources) != 1:
         return None
@@ -56,8 +53,12 @@ def _written(places: Places) -> tuple[Project, frozenset[Touched]] | None:
     return written.project, written.touched | touched(source, *(scope for scope, _ in calls))
 
 
-def _is_loss(places: Places, scope: Scope, call: cst.Call) -> bool:
-    return places.names.resolve(call.func, scope) == CROSS_ENTROPY
+def _calls(places: Places) -> list[tuple[Scope, cst.Call]]:
+    """Of the loss, in training loops; none where the script puts its own in its place, or differentiates twice."""
+    inside_loops = [(scope, call) for scope, call in places.names.calls if scope in places.loops]
+    if assigned(places, ".cross_entropy") or any(_twice(call) for _, call in inside_loops):
+        return []
+    return [(scope, call) for scope, call in inside_loops if places.names.resolve(call.func, scope) == CROSS_ENTROPY]
 
 
 def _twice(call: cst.Call) -> bool:
