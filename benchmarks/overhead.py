@@ -3,6 +3,7 @@
     python benchmarks/overhead.py --device cpu --out benchmarks/results/overhead-cpu.json
     python benchmarks/overhead.py --device cuda --out benchmarks/results/overhead-h100.json
     python benchmarks/overhead.py --device cuda --loop gan --sizes tiny,60ms
+    python benchmarks/overhead.py --device cuda --pairs 0 --sizes 20ms       # a minute: only inside one process
 
 For each size of step: microseconds a step that hotlap adds (to the mean, and to the first decile of the steps, which
 a busy machine disturbs least), percent of the first decile, seconds that the whole process takes longer, and whether
@@ -76,6 +77,9 @@ def stdev(values: list[float]) -> float | None:
 
 def compare(arguments: list[str], pairs: int, toggle: bool) -> dict[str, object]:
     """ABBA pairs of one size. toggle: and a process in which the hooks come and go."""
+    if not pairs:
+        found = run([*arguments, "--toggle"], True)["inside_us"]
+        return {"arguments": arguments, "pairs": 0, "inside_us": {REGIMES[0][0]: _inside(found)}}
     rows: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
     for letter in "".join("AB" if pair % 2 == 0 else "BA" for pair in range(pairs)):
         rows[letter].append(run(arguments, letter == "B"))
@@ -109,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--loop", choices=("simple", "gan", "hand"), default="simple", help=LOOPS)
-    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=6, help="0: only inside one process, as it is")
     parser.add_argument("--sizes", help="only these, with commas between: tiny,syncs")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

@@ -301,10 +301,16 @@ class Builder:
         if (one.made, dim) not in self.caches:
             kinds = tuple(COLUMN if at == dim else kind for at, kind in enumerate(one.kinds))
             dtype = self.ops[one.made.op].dtypes[one.made.out]
-            buffer = torch.zeros(self.sizes(one.shape, kinds), dtype=dtype, device=self.device)
-            name = f"cache_{len(self.caches)}"
-            self.attributes[name] = buffer
-            node = self.call(torch.ops.aten.index_copy_.default, self.graph.get_attr(name), dim, self.place, one.node)
+            # Numbers of a token lie beside each other, however the forward turns them: it is what attention's kernels
+            # ask for. The graph turns them, as what a compiler makes of `index_copy_` lies as if nothing was turned.
+            sizes, last = self.sizes(one.shape, kinds), max(len(kinds) - 2, 0)
+            sizes.insert(last, sizes.pop(dim))
+            laid = torch.zeros(sizes, dtype=dtype, device=self.device)
+            name, buffer = f"cache_{len(self.caches)}", laid.movedim(last, dim)
+            self.attributes[name] = laid
+            row = self.call(torch.movedim, one.node, dim, last)
+            node = self.call(torch.ops.aten.index_copy_.default, self.graph.get_attr(name), last, self.place, row)
+            node = self.call(torch.movedim, node, last, dim)
             known = Last(node, kinds, one.shape, one.made)
             self.caches[one.made, dim] = Cache(one.made, dim, buffer), known
         return self.caches[one.made, dim][1]

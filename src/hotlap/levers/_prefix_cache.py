@@ -21,6 +21,7 @@ before (`_prefix_guess`), and the host looks while the device computes the one a
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ._autocast import without_autocast
@@ -521,7 +522,9 @@ class CachedForward:
             why = f"the last token's work could not be captured: {_told(error)}"
         if not why:
             work.replay, work.made = replay, made
-            work.guess = None if self._aside is None else guess_for(work, plan, self._aside)
+            if self._aside is not None:
+                likeliest = partial(self._compiling.likeliest, work)
+                work.guess = guess_for(work, plan, self._aside, likeliest)
         elif work.plain is None:
             raise Unfit(why)
         else:

@@ -25,6 +25,10 @@ REGROUPING: Final = frozenset({"view", "_unsafe_view", "reshape", "alias", "deta
 """Ops that leave tokens what they are."""
 
 
+Likeliest = Callable[[Any], Callable[[Any], Any] | None]
+"""Of rows of logits, (batch, n): what tells of such rows where each one's largest is, (batch, 1); None for `argmax`."""
+
+
 class Aside(Protocol):
     """A stream beside the current one."""
 
@@ -70,6 +74,7 @@ class Guess:
         self._aside, self._rows, self._run = aside, rows, work.run
         self._uses = work.builder.attributes  # what it reads and writes lives as long as this, which waits for it
         self._right, self._wrong, self._logits = 0, 0, -1
+        self._likeliest: Callable[[Any], Any] | None = None
         self._ends = 0, 0
         token = work.token
         with torch.inference_mode(False):
@@ -84,16 +89,20 @@ class Guess:
             with contextlib.suppress(RuntimeError):
                 self._aside.wait()
 
-    def record(self, made: Sequence[Any]) -> bool:
+    def record(self, made: Sequence[Any], likeliest: Likeliest) -> bool:
         """Whether recordings make for the token of the work what its own made. Raises RuntimeError."""
         self._logits = _logits_in(made, self._rows)
+        self._likeliest = likeliest(self._logits_of(made)) if self._logits >= 0 else None
         pairs = zip(self._made, self._likely, strict=True)
         return self._logits >= 0 and all(self._recorded(into, likely, made) for into, likely in pairs)
 
     def _recorded(self, into: list[Any], likely: Any, made: Sequence[Any]) -> bool:
         def issue() -> None:
             into[:] = self._run(self._token, self._place)
-            self._choose(into)
+            if self._likeliest is None:
+                self._choose(into)
+            else:
+                self._token.copy_(self._likeliest(self._logits_of(into)))
             likely.copy_(self._token, non_blocking=True)
             self._place.add_(1)
 
@@ -177,25 +186,28 @@ class Guess:
         """By what was begun last."""
         return self._made[self._turn]
 
+    def _logits_of(self, made: Sequence[Any]) -> Any:
+        logits = made[self._logits]
+        return logits.reshape(len(logits), -1)
+
     def _choose(self, made: Sequence[Any]) -> None:
         """The likeliest token is the next one."""
         import torch
 
-        logits = made[self._logits]
-        rows = logits.reshape(len(logits), -1)
+        rows = self._logits_of(made)
         if self._token.dtype is torch.int64:
             torch.argmax(rows, -1, keepdim=True, out=self._token)
         else:
             self._token.copy_(rows.argmax(-1, keepdim=True))
 
 
-def guess_for(work: Work, plan: Plan, aside: Callable[[], Aside]) -> Guess | None:
+def guess_for(work: Work, plan: Plan, aside: Callable[[], Aside], likeliest: Likeliest) -> Guess | None:
     """None where none can be made. The work has just been done, and is recorded."""
     rows = rows_of(plan, work.token.dtype)
     if rows:
         with contextlib.suppress(RuntimeError):  # the device has no room for it
             guess = Guess(work, rows, aside())
-            return guess if guess.record(work.made) else None
+            return guess if guess.record(work.made, likeliest) else None
     return None
 
 
