@@ -104,6 +104,22 @@ def test_torchscript_makes_a_model_without_levers(lever: LeverUse, runner: Runne
     assert lever.name in (ran.ranks[0] / "levers.jsonl").read_text()
 
 
+AFTERWARDS = (
+    LeverUse("bf16-autocast", {}), LeverUse("channels-last", {}), LeverUse("checkpoint-blocks", {"every": 1}),
+    LeverUse("compile", {"mode": "default"}), LeverUse("compile-blocks", {"shapes": "static"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lever", [None, *AFTERWARDS], ids=lambda use: use.name if use else "none")
+def test_what_is_done_with_a_trained_model_works_as_it_did(lever: LeverUse | None, runner: Runner) -> None:
+    """A trial ends long before."""
+    bare, ran = runner.bare("afterwards.py"), runner.forked("afterwards.py", levers=(lever,) if lever else ())
+    check_same(ran, bare)
+    check_clean(ran)
+    assert lever is None or lever.name in (ran.ranks[0] / "levers.jsonl").read_text()
+    assert "another one is trained" in bare.output
+
+
 def code_of(ran: Ran) -> list[str]:
     """Of all that TorchScript made, without the numbers that it computes."""
     lines = ran.output.partition("<class")[0].splitlines()

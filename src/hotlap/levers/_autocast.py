@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from . import _transforms
 from ._nested import each_tensor
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def autocasting(
             return tensor if tensor.dtype != half or left(tensor) else tensor.float()
 
         def half_forward(*args: Any, **kwargs: Any) -> Any:
-            if in_half(device) or not wanted():
+            if in_half(device) or _transforms.vmapped() or not wanted():  # batch norm has no rule for both
                 return forward(*args, **kwargs)
             with torch.autocast(device, dtype=half):
                 output = forward(*args, **kwargs)

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
+from . import _transforms
 from ._effects import storage
 
 if TYPE_CHECKING:
@@ -431,7 +432,7 @@ def _usual() -> bool:
     """Whether the call runs on real tensors: no transform, and no dispatch mode but those that look on."""
     import torch
 
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _transforms.inside():
         return False
     if not torch._C._len_torch_dispatch_stack():
         return True

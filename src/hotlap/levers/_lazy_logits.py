@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from . import _transforms
 from ._chunked_loss import Loss, chunked_cross_entropy
 from ._effects import checkpointing
 from ._forward_graph import relative_error
@@ -212,7 +213,7 @@ def alone(tensor: torch.Tensor) -> bool:
     """Whether nothing records what is done here, or will do it again."""
     capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     recorded = capturing or torch._C._get_tracing_state() is not None
-    return torch._C._functorch.peek_interpreter_stack() is None and not recorded and not checkpointing()
+    return not _transforms.inside() and not recorded and not checkpointing()
 
 
 def values(logits: LazyLogits) -> torch.Tensor:

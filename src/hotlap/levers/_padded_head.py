@@ -16,6 +16,7 @@ from hotlap.agent.facts import tf32_matmul
 from hotlap.agent.heads import heads
 from hotlap.agent.seams import Forward, Refused
 
+from . import _transforms
 from ._autocast import product_dtype
 from ._large_head import LEAST_CLASSES
 from .pad_vocabulary import ALIGNED
@@ -152,7 +153,7 @@ class _Cut(torch.autograd.Function):  # type: ignore[misc]
 
 def _plain_autograd() -> bool:
     """Whether no transform, forward-mode differentiation or trace looks on, for which the cut has no rule."""
-    alone = torch._C._functorch.peek_interpreter_stack() is None and torch._C._get_tracing_state() is None
+    alone = not _transforms.inside() and torch._C._get_tracing_state() is None
     return alone and torch.autograd.forward_ad._current_level < 0
 
 

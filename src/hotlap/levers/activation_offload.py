@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from . import _transforms
 from ._base import Applies, Context, Lever, Settings, integer, no_gpu, unknown
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
     own: set[int] = set()
 
     def offloaded(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or _transforms.inside():  # these take no such hooks
             return forward(*args, **kwargs)
         own.clear()
         own.update(_storage(parameter) for parameter in module.parameters() if _plain(parameter))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from . import _same_random
+from . import _same_random, _transforms
 from ._base import Applies, Context, Settings
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def _inputs(module: Any, forward: "Forward") -> "Forward":
         return value
 
     def channels_last(*args: Any, **kwargs: Any) -> Any:
+        if _transforms.vmapped():  # which has other dimensions than it shows
+            return forward(*args, **kwargs)
         return forward(*[convert(a) for a in args], **{name: convert(value) for name, value in kwargs.items()})
 
     return channels_last

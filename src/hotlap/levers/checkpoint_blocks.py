@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+from . import _transforms
 from ._base import Applies, Context, Lever, Settings, integer, unknown
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def _wrap(kind: Any) -> None:
 
         if torch.compiler.is_compiling():
             return checkpoint(block, *args, use_reentrant=False, **kwargs)
+        if _transforms.inside():  # these take none of the hooks that it is made of
+            return original(self, *args, **kwargs)
         return _checkpointed(self, mark, block, args, kwargs)
 
     setattr(forward, MARK, True)

@@ -1,5 +1,6 @@
 """TorchScript takes all that is in a module's `__dict__` for the module's own, and fails at what hotlap puts into
-`_compiled_call_impl`: that is taken out while it reads a module. What it makes is the script's model, without levers.
+`_compiled_call_impl`: that is taken out while it reads a module. What it makes is the script's model, without levers,
+and so is what FX makes, which refuses to trace what Dynamo compiles.
 """
 
 import contextlib
@@ -21,21 +22,25 @@ def install(agent: "Agent") -> None:
     """Wrap what reads a module, which scripting, traces and `ScriptModule` all ask of each module inside; where there
     are levers, what traces one too. Nothing is observed, and it has to be so after hotlap has switched itself off."""
     _wrap(sys.modules.get("torch.jit._recursive"), "infer_concrete_type_builder", _hidden)
-    if agent.session.levers and _wrap(sys.modules.get("torch.jit._trace"), "trace_module", _without_levers):
+    if not agent.session.levers:
+        return
+    if _wrap(sys.modules.get("torch.jit._trace"), "trace_module", _without_levers):
         torch.jit.trace_module = torch.jit._trace.trace_module
+    _wrap(getattr(torch.fx, "Tracer", None), "trace", _without_levers, 1)
 
 
-def _wrap(owner: Any, name: str, around: Callable[[Any], contextlib.AbstractContextManager[None]]) -> bool:
-    """Whether it is in this torch."""
+def _wrap(owner: Any, name: str, around: Callable[[Any], contextlib.AbstractContextManager[None]], at: int = 0) -> bool:
+    """Whether it is in this torch. at: the place of the module among the arguments."""
     original = getattr(owner, name, None)
     if original is None:
         return False
 
     @functools.wraps(original)
-    def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            with around(module):
-                return original(module, *args, **kwargs)
+            modules = (one for one in (*args[at : at + 1], *kwargs.values()) if isinstance(one, torch.nn.Module))
+            with around(next(modules, None)):
+                return original(*args, **kwargs)
         except BaseException as error:
             unseen(error)
             raise
@@ -47,18 +52,17 @@ def _wrap(owner: Any, name: str, around: Callable[[Any], contextlib.AbstractCont
 @contextlib.contextmanager
 def _hidden(module: Any) -> Iterator[None]:
     """A module as it is without hotlap."""
-    held = module.__dict__
-    impl = held.get(IMPL)
-    if not isinstance(impl, Observed) and not _is_a_levers(impl):
-        yield
-        return
-    del held[IMPL]
+    held = getattr(module, "__dict__", {})
+    taken = {key: held[key] for key in (IMPL, "forward") if _is_ours(held.get(key))}
+    for key in taken:
+        del held[key]
+    impl = taken.get(IMPL)
     if isinstance(impl, Observed) and impl.root.compiled:
         held[IMPL] = impl.root.before
     try:
         yield
     finally:
-        held[IMPL] = impl
+        held.update(taken)
 
 
 @contextlib.contextmanager
@@ -69,10 +73,12 @@ def _without_levers(module: Any) -> Iterator[None]:
             impl = one.__dict__.get(IMPL)
             if isinstance(impl, Observed):
                 stack.enter_context(impl.root.bare())
-            elif _is_a_levers(impl):
+            else:
                 stack.enter_context(_hidden(one))
         yield
 
 
-def _is_a_levers(impl: Any) -> bool:
-    return any(str(getattr(one, "__module__", "")).startswith("hotlap.levers.") for one in (impl, type(impl)))
+def _is_ours(found: Any) -> bool:
+    """Whether hotlap or a lever put something there."""
+    levers = (str(getattr(one, "__module__", "")).startswith("hotlap.levers.") for one in (found, type(found)))
+    return isinstance(found, Observed) or any(levers)
