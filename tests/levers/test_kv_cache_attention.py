@@ -78,6 +78,24 @@ def test_attention_of_the_last_token_is_one_call(attend: Callable[..., Any], hal
     assert decoder.cached.cached >= 40
 
 
+def test_on_a_gpu_it_is_a_kernel_that_gives_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prefix_attention, "FUSED_ON", {"cpu", "cuda"})
+    fuse, graphs = _prefix_attention.fuse, []
+
+    def elsewhere(work: Any, graph: Any, device: Any) -> int:
+        other = torch.fx.Graph()
+        other.output(other.graph_copy(graph, {}))
+        graphs.append(other)
+        assert fuse(work, other, torch.device("cuda")) == 2
+        return fuse(work, graph, device)
+
+    monkeypatch.setattr(_prefix_attention, "fuse", elsewhere)
+    Fuses(by_hand)
+    kernels = [node for node in graphs[0].nodes if "efficient_attention" in str(node.target)]
+    assert len(kernels) == 2 and all(node.args[4] is False for node in kernels)
+    assert [node.kwargs["scale"] for node in kernels] == pytest.approx([8**-0.5] * 2)
+
+
 def test_masks_that_are_alike_are_made_once() -> None:
     decoder = Fuses(by_hand)
     assert decoder.count("constant") > 0 and decoder.count("index_select") == 3, "of positions, and a mask for each"

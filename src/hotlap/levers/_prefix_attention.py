@@ -6,13 +6,15 @@ kernels of it, which on an H100 took 19 µs a layer (16 sequences, 12 heads of 6
 """
 
 import math
+import operator
 from typing import Any, Final, NamedTuple
 
 FUSED_ON: Final = frozenset({"cuda"})
 NEVER: Final = -1e4
 """Filled in for a score, at most: it weighs nothing beside any other one."""
 ALIGNED: Final = 8
-"""Numbers of a head; with others the kernel for masks does not take it."""
+ALIGNED_COLUMNS: Final = 16
+"""Numbers of a head, and of a mask's row; others the kernel for masks does not take."""
 LARGEST: Final = 1 << 24
 """Numbers of a mask that is compared with others like it."""
 
@@ -61,7 +63,8 @@ def _fused(work: Any, graph: Any, softmax: Any, device: Any) -> bool:
     heads, rows, size = _shape(queries)
     columns = _shape(keys)[2]
     dtypes = {one.meta["tensor_meta"].dtype for one in (queries, keys, values)}
-    if rows != 1 or len(dtypes) != 1 or size % ALIGNED or _shape(values)[2] % ALIGNED:
+    aligned = not (size % ALIGNED or _shape(values)[2] % ALIGNED or columns % ALIGNED_COLUMNS)
+    if rows != 1 or len(dtypes) != 1 or not aligned:
         return False
     with graph.inserting_before(ending):
         scale, mask = 1.0, graph.call_function(ops.zeros.default, ([columns],), {"device": device})
@@ -72,13 +75,24 @@ def _fused(work: Any, graph: Any, softmax: Any, device: Any) -> bool:
         mask = graph.call_function(ops.expand.default, (mask, [heads, 1, 1, columns]))
         keys = graph.call_function(ops.transpose.int, (keys, 1, 2))
         q, k, v = (graph.call_function(ops.unsqueeze.default, (one, 1)) for one in (queries, keys, values))
-        options = {"attn_mask": mask, "scale": scale}
-        out = graph.call_function(torch.nn.functional.scaled_dot_product_attention, (q, k, v), options)
-        out = graph.call_function(ops.squeeze.dim, (out, 1))
+        out = graph.call_function(ops.squeeze.dim, (_called(graph, (q, k, v, mask), scale, device), 1))
     out.meta = ending.meta
     ending.replace_all_uses_with(out)
     graph.eliminate_dead_code()
     return True
+
+
+def _called(graph: Any, factors: tuple[Any, ...], scale: float, device: Any) -> Any:
+    """The attention of queries, keys, values and a mask. On a GPU by a kernel that gives the same each time: cuDNN's,
+    which may be the first choice there, differed by 0.1% from one recording to the next."""
+    import torch
+
+    if device.type == "cuda":
+        kernel = torch.ops.aten._scaled_dot_product_efficient_attention.default
+        made = graph.call_function(kernel, (*factors, False), {"scale": scale})
+        return graph.call_function(operator.getitem, (made, 0))
+    options = {"attn_mask": factors[3], "scale": scale}
+    return graph.call_function(torch.nn.functional.scaled_dot_product_attention, factors[:3], options)
 
 
 class _Step(NamedTuple):
