@@ -67,7 +67,7 @@ CASES = (
     Case("chunked-cumsum", ("scan_loop.py",)),
     Case("graph-forward", ("inference_loop.py", "decode")),
     Case("logits-to-keep", ("lever_wins/scoring.py",)),
-    Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), options=SEMANTIC),
+    Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), beside="bf16-autocast", options=SEMANTIC),
     Case("compile-blocks", LM, budget=120),
     Case("flex-attention", ("lever_wins/window.py",), beside="attention", budget=110),
     Case("quantize-linear", LINEARS, beside="compile", options=SEMANTIC, budget=120),

@@ -25,7 +25,7 @@ from hotlap.levers._prefix_compiled import compiled, largest
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(_prefix_attention, "FUSED_ON", {"cpu"})
+    monkeypatch.setattr(_prefix_attention, "suits", lambda device: True)
     monkeypatch.setattr(torch, "compile", lambda forward, **_: forward)
     with torch.no_grad():
         yield
@@ -69,35 +69,16 @@ def _in_float(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return torch.softmax(scores * 0.4, -1, dtype=torch.float32).type_as(q) @ v
 
 
-@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("attend", [by_hand, made_anew, rotated, windowed, _finite, _in_float])
-def test_attention_of_the_last_token_is_one_call(attend: Callable[..., Any], half: bool) -> None:
-    decoder = Fuses(attend, half)
+def test_attention_of_the_last_token_is_one_call(attend: Callable[..., Any]) -> None:
+    decoder = Fuses(attend, half=True)
     assert decoder.count("scaled_dot_product") == 2, "of each layer"
     assert decoder.count("softmax") == decoder.count("bmm") == decoder.count("aten.sum") == 0
     assert decoder.cached.cached >= 40
 
 
-def test_on_a_gpu_it_is_a_kernel_that_gives_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_prefix_attention, "FUSED_ON", {"cpu", "cuda"})
-    fuse, graphs = _prefix_attention.fuse, []
-
-    def elsewhere(work: Any, graph: Any, device: Any) -> int:
-        other = torch.fx.Graph()
-        other.output(other.graph_copy(graph, {}))
-        graphs.append(other)
-        assert fuse(work, other, torch.device("cuda")) == 2
-        return fuse(work, graph, device)
-
-    monkeypatch.setattr(_prefix_attention, "fuse", elsewhere)
-    Fuses(by_hand)
-    kernels = [node for node in graphs[0].nodes if "efficient_attention" in str(node.target)]
-    assert len(kernels) == 2 and all(node.args[4] is False for node in kernels)
-    assert [node.kwargs["scale"] for node in kernels] == pytest.approx([8**-0.5] * 2)
-
-
 def test_masks_that_are_alike_are_made_once() -> None:
-    decoder = Fuses(by_hand)
+    decoder = Fuses(by_hand, half=True)
     assert decoder.count("constant") > 0 and decoder.count("index_select") == 3, "of positions, and a mask for each"
     masks = {node.args[0] for node in decoder.graphs[0].nodes if "index_select" in str(node.target)}
     assert len(masks) == 2
@@ -139,7 +120,7 @@ def _odd(q: Any, k: Any, v: Any, mask: Any) -> Any:
 
 @pytest.mark.parametrize("attend", [_slopes, _turned, _capped, _weighed, _looked_at, _odd])
 def test_what_is_something_else_stays_as_it_is(attend: Callable[..., Any]) -> None:
-    decoder = Fuses(attend)
+    decoder = Fuses(attend, half=True)
     assert decoder.count("scaled_dot_product") == 0 and decoder.count("softmax") > 0
     assert decoder.cached.cached >= 40
 
@@ -149,7 +130,16 @@ def test_attention_that_is_one_kernel_already_stays_that() -> None:
 
 
 def test_other_devices_are_left_to_their_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_prefix_attention, "FUSED_ON", {"cuda"})
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "compile", lambda forward, **_: forward)
+    assert Fuses(by_hand, half=True).count("scaled_dot_product") == 0
+    for capability, version, there in (((9, 0), 91900, True), ((8, 0), 91900, False), ((9, 0), 91400, False)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda found=version: found)
+        assert _prefix_attention.suits(torch.device("cuda", 0)) == there
+
+
+def test_single_precision_is_left_to_its_compiler() -> None:
     assert Fuses(by_hand).count("scaled_dot_product") == 0
 
 

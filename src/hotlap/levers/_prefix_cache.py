@@ -510,6 +510,7 @@ class CachedForward:
         if work.proofs < PROOFS:  # what was compiled failed
             return
         made: list[Any] = []
+        most = HALF_TOLERANCE if plan.half else TOLERANCE  # kernels need not give the same to the bit each time
 
         def issue() -> None:
             made[:] = work.run(work.token, work.place)
@@ -517,14 +518,14 @@ class CachedForward:
         try:
             replay = self._capture(issue)
             replay()
-            why = apart(made, expected, TOLERANCE)
+            why = apart(made, expected, most)
         except (RuntimeError, AssertionError) as error:
             why = f"the last token's work could not be captured: {_told(error)}"
         if not why:
             work.replay, work.made = replay, made
             if self._aside is not None:
                 likeliest = partial(self._compiling.likeliest, work)
-                work.guess = guess_for(work, plan, self._aside, likeliest)
+                work.guess = guess_for(work, plan, self._aside, likeliest, most)
         elif work.plain is None:
             raise Unfit(why)
         else:

@@ -89,14 +89,15 @@ class Guess:
             with contextlib.suppress(RuntimeError):
                 self._aside.wait()
 
-    def record(self, made: Sequence[Any], likeliest: Likeliest) -> bool:
-        """Whether recordings make for the token of the work what its own made. Raises RuntimeError."""
+    def record(self, made: Sequence[Any], likeliest: Likeliest, most: float) -> bool:
+        """Whether recordings make for the token of the work what its own made, but for rounding (most: relative, of
+        norms). Raises RuntimeError."""
         self._logits = _logits_in(made, self._rows)
         self._likeliest = likeliest(self._logits_of(made)) if self._logits >= 0 else None
         pairs = zip(self._made, self._likely, strict=True)
-        return self._logits >= 0 and all(self._recorded(into, likely, made) for into, likely in pairs)
+        return self._logits >= 0 and all(self._recorded(into, likely, made, most) for into, likely in pairs)
 
-    def _recorded(self, into: list[Any], likely: Any, made: Sequence[Any]) -> bool:
+    def _recorded(self, into: list[Any], likely: Any, made: Sequence[Any], most: float) -> bool:
         def issue() -> None:
             into[:] = self._run(self._token, self._place)
             if self._likeliest is None:
@@ -112,7 +113,7 @@ class Guess:
         self._aside.join()
         self._token.copy_(token)
         self._place.copy_(place)
-        return not apart(into, made)
+        return not apart(into, made, most)
 
     def start(self, tokens: Any, made: Sequence[Any]) -> None:
         """After an ordinary call. made: by the work of its last token."""
@@ -201,13 +202,13 @@ class Guess:
             self._token.copy_(rows.argmax(-1, keepdim=True))
 
 
-def guess_for(work: Work, plan: Plan, aside: Callable[[], Aside], likeliest: Likeliest) -> Guess | None:
-    """None where none can be made. The work has just been done, and is recorded."""
+def guess_for(work: Work, plan: Plan, aside: Callable[[], Aside], likeliest: Likeliest, most: float) -> Guess | None:
+    """None where none can be made. The work has just been done, and is recorded. most: see `Guess.record`."""
     rows = rows_of(plan, work.token.dtype)
     if rows:
         with contextlib.suppress(RuntimeError):  # the device has no room for it
             guess = Guess(work, rows, aside())
-            return guess if guess.record(work.made, likeliest) else None
+            return guess if guess.record(work.made, likeliest, most) else None
     return None
 
 
