@@ -112,6 +112,21 @@ def test_losses_and_gradients_are_those_of_before(step: Step, half: bool) -> Non
         assert heads.taken[0].used
 
 
+def test_a_head_whose_input_autocast_made_is_padded() -> None:
+    """By the layer before it, in half precision already."""
+    bare, model = Model(), Model()
+    bare.embedding, model.embedding = (nn.Sequential(one.embedding, nn.Linear(8, 8)) for one in (bare, model))
+    model.load_state_dict(bare.state_dict())
+    heads, _ = taken(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        check_equal(outcome(model, model, loss_of), outcome(bare, bare, loss_of), 2e-2)
+    assert heads.taken[0].used
+    heads.taken[0].used = False
+    with pytest.raises(RuntimeError, match="same dtype"):  # as without hotlap
+        model.head(torch.randn(9, 8, dtype=torch.bfloat16))
+    assert not heads.taken[0].used
+
+
 def test_what_the_script_sees() -> None:
     """The original width, in memory with gaps; the same parameters under the same names."""
     model = Model(tied=True)

@@ -2,16 +2,21 @@
 
 import contextlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 from machine import LOSSES, TRIAL_S, FakeLever, Machine, Tune, Uses, factors, kept, single, uses_of, with_noise
 
-from hotlap.levers._base import Context, Settings
+from hotlap.levers._base import Applies, Context, Settings
 from hotlap.records.errors import CommandFailed, NothingMeasured
+from hotlap.records.run import Facts, RootFacts
+from hotlap.records.tune import Trial
 from hotlap.tune.evidence import Evidence
 from hotlap.tune.objective import Objective
 from hotlap.tune.search import Search
-from hotlap.tune.state import by_text, value_text
+from hotlap.tune.state import Asked, by_text, value_text
 from hotlap.tune.statistics import abba
 
 # the climb
@@ -108,6 +113,34 @@ def test_a_lever_whose_bound_comes_up_is_tried_then(tune: Tune) -> None:
     )
     assert machine.tries() == ["loader", "math"] == kept(found)
     assert "math" not in found.dropped, "it was refused before, and kept in the end"
+
+
+class _ByMasks(FakeLever):
+    def applies(self, context: Context) -> Applies:
+        return Applies(any(root.empty_blocks for root in context.facts.roots), "of masks")
+
+
+class _ShowsMasks(Machine):
+    """The lever `attention` tells of masks in the facts of its trial."""
+
+    def rank(self, trial: Trial) -> Any:
+        folder = self.folder / f"trials/{trial.id}/rank-0"
+        folder.mkdir(parents=True, exist_ok=True)
+        empty = 0.8 if "attention" in uses_of(trial.levers) else 0.0
+        root = RootFacts(name="Model", parameters=1, modules=1, empty_blocks=empty)
+        facts = Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", mode="train", roots=(root,))
+        (folder / "facts.json").write_bytes(msgspec.json.encode(facts))
+        return SimpleNamespace(folder=folder, facts=facts)
+
+
+def test_a_lever_is_tried_for_what_another_one_that_is_in_shows(tmp_path: Path) -> None:
+    machine = _ShowsMasks(factors(attention=0.5, **{"flex-attention": 0.5}), tmp_path)
+    levers = {one.name: one for one in (FakeLever("attention", 0.5), _ByMasks("flex-attention", 0.4))}
+    found = Search(machine, 10_000.0, Asked(), levers, machine.monotonic).run()  # type: ignore[arg-type]
+    assert [kept.lever for kept in found.kept] == ["attention", "flex-attention"]
+    machine = _ShowsMasks(factors(attention=1.1, **{"flex-attention": 0.5}), tmp_path)
+    found = Search(machine, 10_000.0, Asked(), levers, machine.monotonic).run()  # type: ignore[arg-type]
+    assert not found.kept and found.dropped["flex-attention"].why == "of masks"
 
 
 def test_a_lever_that_gained_nothing_is_tried_again_under_another_bound(tune: Tune) -> None:

@@ -93,7 +93,7 @@ class PaddedForward:
             return False
         if dtype not in HALF and not (dtype == torch.float32 and self.tf32):
             return False
-        own = weight.dtype == hidden.dtype or dtype != hidden.dtype
+        own = weight.dtype == hidden.dtype or torch.is_autocast_enabled(hidden.device.type)
         return bool(own and hidden.shape[:-1].numel() >= LEAST_ROWS)
 
     def leave(self) -> None:

@@ -187,7 +187,16 @@ class State:
     def incumbent(self, levers: Sequence[records.Lever], trial: Trial, value: float) -> Incumbent:
         """A measured trial as the one to beat."""
         self.gained(trial)
-        return Incumbent(list(levers), trial, self.trials.diagnosis(trial), self.facts, value)
+        return Incumbent(list(levers), trial, self.trials.diagnosis(trial), self._facts_with(trial), value)
+
+    def _facts_with(self, trial: Trial) -> Facts:
+        """Those of the bare command, and of its masks what only a lever sees that is in."""
+        seen = read_facts(self.trials.rank(trial).folder)
+        empty: dict[str, float] = {}
+        for root in seen.roots if seen else ():
+            empty[root.name] = max(root.empty_blocks, empty.get(root.name, 0.0))
+        roots = (msgspec.structs.replace(root, empty_blocks=empty.get(root.name, 0.0)) for root in self.facts.roots)
+        return msgspec.structs.replace(self.facts, roots=tuple(roots))
 
     def gained(self, trial: Trial) -> None:
         """A trial showed a gain; what it took is what runs of the confirmation will take."""
