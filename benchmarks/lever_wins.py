@@ -67,7 +67,7 @@ CASES = (
     Case("chunked-cumsum", ("scan_loop.py",)),
     Case("graph-forward", ("inference_loop.py", "decode")),
     Case("logits-to-keep", ("lever_wins/scoring.py",)),
-    Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), beside="bf16-autocast", options=SEMANTIC),
+    Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), options=SEMANTIC),
     Case("compile-blocks", LM, budget=120),
     Case("flex-attention", ("lever_wins/window.py",), beside="attention", budget=110),
     Case("quantize-linear", LINEARS, beside="compile", options=SEMANTIC, budget=120),
@@ -111,7 +111,10 @@ def tune(case: Case, tiny: bool, budget: float | None, folder: Path) -> dict[str
 
 def told(document: dict[str, Any], case: Case) -> dict[str, Any]:
     """What of tune.json lasts."""
-    names = ("objective", "speedup", "interval", "pairs", "parity", "noise", "complete", "unproved", "pair_ratios")
+    names = (
+        "objective", "speedup", "interval", "pairs", "memory_before_bytes", "memory_after_bytes", "parity", "noise",
+        "complete", "unproved",
+    )  # fmt: skip
     found = {name: document[name] for name in names if document.get(name) is not None}
     kept = [{field: lever.get(field) for field in KEPT} for lever in document["kept"]]
     asked = set(case.lever.split(",")) | set(filter(None, case.beside.split(",")))
@@ -151,8 +154,11 @@ def result(row: dict[str, Any]) -> str:
     low, high = row["interval"]["low"], row["interval"]["high"]
     settings = {lever["lever"]: lever["settings"] for lever in row["kept"]}
     said = ", ".join(f"{name} {value}" if value else name for name, value in settings.items())
-    what = " less memory" if row.get("objective") == "memory" else ""
-    return f"**{row['speedup']:.3g}×**{what} ({low:.3g}–{high:.3g}, {row['pairs']}): {said}"
+    if row.get("objective") == "memory":
+        less = row["memory_before_bytes"] / row["memory_after_bytes"]
+        said = f"less memory, at {row['speedup']:.3g}× the speed ({low:.3g}–{high:.3g}, {row['pairs']}): {said}"
+        return f"**{less:.3g}×** {said}"
+    return f"**{row['speedup']:.3g}×** ({low:.3g}–{high:.3g}, {row['pairs']}): {said}"
 
 
 def main() -> None:
