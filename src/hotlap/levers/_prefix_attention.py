@@ -99,12 +99,11 @@ def _fused(work: Any, graph: Any, softmax: Any, device: Any) -> bool:
 
 
 class _Step(NamedTuple):
-    """What is done to scores: they are multiplied by `scale`; `other` is added, `sign` times; or they are `value` where
-    `other` is true (false if `unless`)."""
+    """What is done to scores: they are multiplied by `scale`; `other` is added; or they are `value` where `other` is
+    true (false if `unless`)."""
 
     scale: float = 1.0
     other: Any = None
-    sign: int = 1
     value: float | None = None
     unless: bool = False
 
@@ -118,7 +117,7 @@ class _Step(NamedTuple):
         size = [columns if math.prod(_shape(self.other)) == columns else 1]
         other = graph.call_function(ops.reshape.default, (self.other, size))
         if self.value is None:
-            return graph.call_function(ops.add.Tensor if self.sign > 0 else ops.sub.Tensor, (mask, other))
+            return graph.call_function(ops.add.Tensor, (mask, other))
         if self.unless:
             return graph.call_function(torch.where, (other, mask, self.value))
         return graph.call_function(ops.masked_fill.Scalar, (mask, other, self.value))
@@ -171,9 +170,9 @@ def _step(work: Any, node: Any) -> tuple[Any, _Step] | None:
     if node.target in {ops.mul.Tensor, ops.div.Tensor}:
         factor = _number(work, args[1])
         return (args[0], _Step(scale=factor if node.target is ops.mul.Tensor else 1 / factor)) if factor > 0 else None
-    if node.target in {ops.add.Tensor, ops.sub.Tensor}:
-        bias = _of_columns(args[1], columns) and _shape(args[0]) == _shape(node)
-        return (args[0], _Step(other=args[1], sign=1 if node.target is ops.add.Tensor else -1)) if bias else None
+    if node.target is ops.add.Tensor:
+        bias = _of_columns(args[1], columns) and _shape(args[0]) == _shape(node) and _only_masks(work, args[1])
+        return (args[0], _Step(other=args[1])) if bias else None
     if node.target in {ops.masked_fill.Scalar, ops.masked_fill.Tensor}:
         scores, mask, value = args
     elif node.target in {torch.where, ops.where.self}:
@@ -191,6 +190,16 @@ def _number(work: Any, value: Any) -> float:
         return float(value)
     kept = getattr(work, value.target) if getattr(value, "op", "") == "get_attr" else None
     return float(kept) if kept is not None and kept.numel() == 1 else math.nan
+
+
+def _only_masks(work: Any, value: Any) -> bool:
+    """Whether what is added to scores is zero or weighs nothing: a bias of other numbers, which is added in float32,
+    would be rounded to half precision."""
+    import torch
+
+    table = value.args[0] if value.target is torch.ops.aten.index_select.default else value
+    numbers = getattr(work, table.target) if table.op == "get_attr" else None
+    return numbers is not None and bool(((numbers == 0) | (numbers <= NEVER)).all())
 
 
 def _same_numbers(node: Any) -> bool:
