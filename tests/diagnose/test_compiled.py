@@ -175,6 +175,24 @@ def test_a_cuda_graph_that_was_not_made_is_told_with_its_reason(runner: Runner, 
     assert "cpu device" in found.evidence and "4.5 s" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("5/2: tensor 'x' dtype mismatch. expected Half", "tensor 'x' dtype mismatch. expected Half"),
+        (
+            "0/1: ___check_type_id(args[1], 139819802260288), type=<class 'list'>  # output = forward(*args)  "
+            '# src/hotlap/levers/_autocast.py:74 in half_forward (HINT: type list)\nUser stack trace:\n  File "x.py"',
+            "args[1] is no list any more",
+        ),
+        ("2/0: len(hidden) == 2  # for h in hidden:  # m.py:6 in forward", "len(hidden) == 2"),
+    ],
+)  # fmt: skip
+def test_why_a_function_is_compiled_again_is_told_in_short(reason: str, said: str) -> None:
+    function = CompiledFunction(file="m.py", function="forward", line=1, graphs=9, recompiles=8, reason=reason)
+    (found,) = with_compiled(verdict(), facts(function)).findings
+    assert found.evidence == f"forward was compiled 8 times more, the last time because {said}"
+
+
 def test_nothing_is_said_where_all_was_compiled_or_torchs_own_code_recompiles() -> None:
     whole = CompiledFunction(file="m.py", function="forward", line=1, graphs=2, recompiles=1)
     assert with_compiled(verdict(LAUNCH), facts(whole)) == verdict(LAUNCH)

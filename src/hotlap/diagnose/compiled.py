@@ -6,6 +6,7 @@ step waits for launches, that finding is explained by them and points to their l
 and they are told with a share of 0.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,8 @@ MANY: Final = 4
 """Recompilations of a function that are worth telling: one or two come with the last batch and with evaluation."""
 MOST: Final = 3
 """Findings; of many functions the worst."""
+GRAPH: Final = re.compile(r"^\d+/\d+: ")
+OTHER_TYPE: Final = re.compile(r"___check_type_id\((.+), \d+\)(?:, type=<class '([^']+)'>)")
 INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
 
 
@@ -78,10 +81,19 @@ def _recompiles(function: CompiledFunction) -> Finding:
         title="the model is compiled again and again",
         where=_place(function, function.line),
         evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
-        f"{function.reason}{_took(function)}",
+        f"{_plain(function.reason)}{_took(function)}",
         why=f"each compilation takes seconds, and {_at_the_limit(function)}",
         instead="pad to a few shapes, or torch.compile(dynamic=True); keep Python numbers that change out of the model",
     )
+
+
+def _plain(reason: str) -> str:
+    """Why a graph did not fit, in Dynamo's words but for the number of the graph, its notes and the stack, whose last
+    lines may be hotlap's."""
+    guard = reason.partition("\n")[0].partition("  # ")[0].partition(" (HINT:")[0].strip()
+    guard = GRAPH.sub("", guard)
+    other = OTHER_TYPE.fullmatch(guard)
+    return f"{other[1]} is no {other[2]} any more" if other else guard
 
 
 def _without_graph(function: CompiledFunction) -> Finding:
