@@ -10,6 +10,7 @@ from agent.harness import Runner
 from hotlap.diagnose.compiled import with_compiled
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.run import CompiledFunction, Facts, Phases
+from hotlap.report.run_screen import finding_head
 
 SCRIPT = """
 import sys, json, torch
@@ -191,6 +192,7 @@ def test_why_a_function_is_compiled_again_is_told_in_short(reason: str, said: st
     function = CompiledFunction(file="m.py", function="forward", line=1, graphs=9, recompiles=8, reason=reason)
     (found,) = with_compiled(verdict(), facts(function)).findings
     assert found.evidence == f"forward was compiled 8 times more, the last time because {said}"
+    assert finding_head(found).plain == "unknown", "what it costs is not known, and not nothing"
 
 
 def test_nothing_is_said_where_all_was_compiled_or_torchs_own_code_recompiles() -> None:

@@ -24,10 +24,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause. share: of the step (0 to 1) that it takes; cost_ms: what of it a step could win back, None unknown;
-    evidence: the numbers it rests on; levers: what helps. wrong: not slow, but learning something else than was
-    meant. beneath: a lack of the machine's that makes other findings longer, so its share is 0, and cost_ms an upper
-    bound.
+    """A cause. share: of the step (0 to 1) that it takes, 0 where that is not known; cost_ms: what of it a step could
+    win back, None unknown; evidence: the numbers it rests on; levers: what helps. wrong: not slow, but learning
+    something else than was meant. beneath: a lack of the machine's that makes other findings longer, so its share is 0,
+    and cost_ms an upper bound.
     """
 
     id: str

@@ -142,12 +142,12 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
 
 
 def finding_head(finding: Finding) -> Text:
-    """Its share of the step; of what lies beneath other findings the most that it costs of them."""
+    """Its share of the step, where it is known; of what lies beneath other findings the most that it costs of them."""
     if finding.wrong:
         return Text("wrong", "bold red")
     if finding.beneath:
         return Text("beneath" if finding.cost_ms is None else f"≤ {ms(finding.cost_ms)}", "bold yellow")
-    return Text(percent(finding.share), "bold yellow")
+    return Text(percent(finding.share or None), "bold yellow")
 
 
 def finding_lines(finding: Finding, cwd: str) -> Iterator[RenderableType]:

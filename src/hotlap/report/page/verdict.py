@@ -43,7 +43,8 @@ def sentence(step_ms: float, finding: Finding | None, cwd: str) -> str:
     if finding is None:
         return f"A step takes {step}; nothing that hotlap knows of takes a notable share of it."
     place = f", at {where(finding.where, cwd)}" if finding.where else ""
-    return f"{console.percent(finding.share)} of each {step} step: {finding.title or finding.id}{place}."
+    share = console.percent(finding.share) if finding.share else "An unknown share"
+    return f"{share} of each {step} step: {finding.title or finding.id}{place}."
 
 
 def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:
