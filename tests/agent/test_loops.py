@@ -75,6 +75,7 @@ CASES = [
     Case("evaluation.py part", evaluations=(8,)),
     Case("evaluation.py whole", evaluations=(8,)),
     Case("evaluation.py frozen"),
+    Case("evaluation.py graded"),
     Case("inference.py no_grad", steps=24, phases=("forward",), kind="inference", per_step=0),
     Case("inference.py inference_mode loader", steps=24, phases=("data", "forward"), kind="inference", per_step=0),
     Case("threads.py train"),

@@ -112,6 +112,7 @@ class Steps(Hot):
 
     __slots__ = (
         "alone",
+        "aside",
         "begins",
         "by_hand",
         "called_from",
@@ -131,6 +132,7 @@ class Steps(Hot):
         "replayed",
         "row_root",
         "rows",
+        "rows_evaluated",
         "samples_from",
         "step_depth",
         "stepping",
@@ -175,7 +177,7 @@ class Steps(Hot):
         self.forward_seen = False
         self.cycle: list[int] = []
         self.held: list[tuple[int, Segment]] = []
-        self.loader_rows = self.evaluated = False
+        self.loader_rows = self.evaluated = self.rows_evaluated = self.aside = False
         self.rows: dict[int, int] = {}
         """Of batches that came since the last backward, by loader; evaluated: a module in eval mode has seen some."""
         self.row_root: int | None = None
@@ -259,13 +261,14 @@ class Steps(Hot):
         if evaluating and (self.backwards or self.optimizers_built):
             self._evaluates(training)
         self.forward_seen = True
+        self.aside = False
         if training and rows is not None and not self.loader_rows:
             if self.row_root is None:
                 self.row_root = root
             elif root == self.last_row_root != self.row_root and len(self.cycle) == 1 and not self.held:
                 self.row_root, self.timeline.segment.samples = root, 0  # what came before is of a rollout, say
                 self.timeline.segment.tokens = 0
-            if self.row_root == root:
+            if self.row_root == root and self._counts(evaluating):
                 self.timeline.segment.samples += rows
                 self.samples_from = "forward"
         if len(self.timeline.cuts) > MOST_CUTS:
@@ -274,6 +277,18 @@ class Steps(Hot):
             self.timeline.enter(FORWARD)
         else:
             self.timeline.enter(OTHER)
+
+    def _counts(self, evaluating: bool) -> bool:
+        """Whether a forward is of the step's rows. In eval mode it is none where the same module is also called in
+        training mode in the step: an evaluation that keeps gradients, or an attack."""
+        segment = self.timeline.segment
+        if not segment.samples:
+            self.rows_evaluated = evaluating
+        elif self.rows_evaluated and not evaluating:
+            segment.samples = segment.tokens = 0
+            self.rows_evaluated = False
+        self.aside = evaluating and not self.rows_evaluated
+        return not self.aside
 
     def forward_end(self, training: bool, rows: int | None) -> None:
         self.in_forward = 0

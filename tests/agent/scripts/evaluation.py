@@ -1,11 +1,11 @@
 """Evaluates under no_grad: every fourth step (`between`), before the first (`before`), or on a loader of its own; or once,
-late: a part of the model that trains (`part`), or the whole of which a part trains (`whole`). `frozen`: never, but a
-module that is not trained is put in eval mode in each step."""
+late: a part of the model that trains (`part`), or the whole of which a part trains (`whole`). `graded`: after each step,
+with gradients. `frozen`: never, but a module that is not trained is put in eval mode in each step."""
 
 import sys
 
 import torch
-from common import ROWS, Data, batches, end, net, said
+from common import ROWS, Data, X, Y, batches, end, net, said
 from torch.utils.data import DataLoader
 
 
@@ -22,7 +22,7 @@ kind = sys.argv[1]
 model, frozen = Whole(), net()
 trained = model.part if kind == "whole" else model
 evaluated = model.part if kind == "part" else model
-at = {"before": (), "frozen": (), "part": (8,), "whole": (8,)}.get(kind, (4, 8))
+at = {"before": (), "frozen": (), "graded": (), "part": (8,), "whole": (8,)}.get(kind, (4, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 
@@ -45,4 +45,8 @@ for step, (x, y) in enumerate(DataLoader(Data(), ROWS) if kind == "loader" else 
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    if kind == "graded":
+        model.eval()
+        print("mean", (model(X) - Y).square().mean().item())
+        model.train()
 end(model)

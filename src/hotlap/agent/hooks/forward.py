@@ -428,7 +428,7 @@ class Root(Watched):
             self.random = None
         if self.looks and training:
             self.looks = self.looks - 1 if self.agent.script.ran(self.module(), output) else 0
-        if training:  # a text that grows by a token is handed over whole each time
+        if training and not steps.aside:  # a text that grows by a token is handed over whole each time
             handed = [*args, *kwargs.values()]
             steps.timeline.segment.tokens += self.agent.tokens.of(self.key, self.module(), handed, output)
         steps.forward_end(training, None if training or steps.loader_rows else _rows(args, kwargs))
