@@ -11,7 +11,7 @@ from hotlap.launch.run import Request
 from hotlap.launch.supervise import Ended
 from hotlap.records.run import Environment, Facts, Lever, Run
 from hotlap.tune import trials as module
-from hotlap.tune.trials import Plan, Special, Trials, read_outcome
+from hotlap.tune.trials import Plan, Special, Trials, error_in, read_outcome
 from hotlap.tune.watch import SLOW_STEPS, Refusal, TooSlow, Watch, spared
 
 MACHINE = Environment(hotlap="0", python="3", os="", cpu="", cores=4, memory_gib=8.0)
@@ -211,3 +211,25 @@ def test_a_crash_without_a_word_has_no_empty_reason(folder: Path) -> None:
     assert read_outcome(folder, killed, 60.0) == ("crashed", "signal 9", {})
     (folder / "output.txt").write_text("step 3\nout of luck\n\n")
     assert read_outcome(folder, killed, 60.0)[1] == "signal 9: out of luck"
+
+
+FRAMES = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    train()", "    ^^^^^^^"]
+HINT = "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace"
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ([*FRAMES, "ValueError: no"], "ValueError: no"),
+        ([*FRAMES, "KeyboardInterrupt", ""], "KeyboardInterrupt"),
+        ([*FRAMES, "a.b.Failed: a raised:", "TypeError: x", "", HINT, ""], "a.b.Failed: a raised: TypeError: x"),
+        ([*FRAMES, "KeyError: 1", "", "During handling:", "", *FRAMES, "ValueError: 2", HINT], "ValueError: 2"),
+        ([*(f"[rank1]: {line}" for line in [*FRAMES, "ValueError: 3"]), "W1 closing", *FRAMES,
+          "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "=====", "FAILED"], "ValueError: 3"),
+        (["loss: 3", "  indented", "done"], "done"),
+        (["Killed", "", ""], "Killed"),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_what_a_commands_output_says_of_its_error(tail: list[str], said: str) -> None:
+    assert error_in(tail) == said

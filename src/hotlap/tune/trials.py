@@ -4,6 +4,7 @@ A trial that was made before (same levers, same purpose) is not made again: `--r
 """
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ SECONDS: Final = 3.0
 SEED: Final = 81649
 PROBE_STEPS: Final = 4
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
+EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+RANK: Final = re.compile(r"^\[(rank)?\d+\]:\s?")
+"""What torchrun and torch put before the lines of a process."""
 LEAST_STEPS: Final = 20
 """Steady steps of a trial, however long they take, where the budget is large enough; at most `Plan.steps`, and about
 `Plan.seconds` of them."""
@@ -271,7 +275,7 @@ def _came_of(folder: Path, ended: Ended, timeout_s: float, left: dict[str, str])
     if ended.out_of_memory:
         return "memory", "the machine ran out of host memory", {}
     if not stopped and (ended.code or ended.signal):
-        last = next((line for line in reversed(tail) if line.strip()), "")
+        last = error_in(tail)
         if any(word in line for line in tail for word in OUT_OF_MEMORY):
             return "memory", last[:300], {}
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
@@ -283,6 +287,22 @@ def _came_of(folder: Path, ended: Ended, timeout_s: float, left: dict[str, str])
     except NothingMeasured as error:
         return "too few steps", str(error), {}
     return _measure(folder)
+
+
+def error_in(tail: Sequence[str]) -> str:
+    """What the end of a command's output says of its error: the exception below the last traceback, with the one that
+    it names in turn; else the last line. torchrun's own, that a process failed, comes after those of the processes."""
+    lines = [RANK.sub("", line) for line in tail]
+    found = [
+        at
+        for at, (above, line) in enumerate(zip(["", *lines], lines, strict=False))
+        if above.startswith("  ") and EXCEPTION.match(line) and "ChildFailedError" not in line
+    ]
+    if not found:
+        return next((line for line in reversed(lines) if line.strip()), "")
+    said = lines[found[-1]].strip()
+    below = lines[found[-1] + 1].strip() if found[-1] + 1 < len(lines) else ""
+    return f"{said} {below}" if said.endswith(":") and below else said
 
 
 def _refusal(folder: Path, left: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
