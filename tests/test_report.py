@@ -370,6 +370,10 @@ def test_no_gain_is_said_first_and_offers_no_recipe() -> None:
     assert "limit input-bound: The loader works in the training process, at /home/u/proj/train.py:41" in joined(text)
     none = tune_text(msgspec.structs.replace(NO_GAIN, speedup=None, interval=None))
     assert none.startswith("no gain, no lever was kept; 215 ms a step\n")
+    apart = Parity(ok=False, level="numeric", why="losses part")
+    found = msgspec.structs.replace(NO_GAIN, speedup=1.96, interval=Interval(low=1.08, high=3.57), parity=apart)
+    said = "nothing kept: 1.96× (95% interval 1.08–3.57, 4 ABBA pairs) without parity; 215 ms a step"
+    assert joined(tune_text(found)).startswith(said)
 
 
 def test_a_recipe_without_proof_is_not_recommended() -> None:

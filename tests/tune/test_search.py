@@ -42,6 +42,7 @@ def test_other_work_in_a_confirmation_run_confirms_nothing(tune: Tune) -> None:
 
     found, _ = tune([FakeLever("rounds", 0.5)], factors(rounds=0.6), rows=rows)
     assert not found.gain and "rows each" in found.dropped["rounds"].why
+    assert found.pairs and found.speedup is None is found.interval, "a ratio of unlike work"
 
 
 @pytest.mark.parametrize("always", [True, False])

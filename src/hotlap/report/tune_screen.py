@@ -97,7 +97,8 @@ def _without_gain(tune: Tune) -> str:
         pairs = number(tune.pairs, "ABBA pair")
         return f"no gain proved yet: {shown} in {pairs}, too few for an interval above 1"
     if tune.speedup is not None:
-        return f"no gain: {ratio(tune.speedup)} ({_interval(tune)})"
+        shown = f"{ratio(tune.speedup)} ({_interval(tune)})"
+        return f"no gain: {shown}" if tune.parity is None or tune.parity.ok else f"nothing kept: {shown} without parity"
     if not tune.complete:
         return "no gain yet: nothing is confirmed" if tune.kept else "no gain yet: no lever was kept"
     return "no gain: the levers that were kept were not compared" if tune.kept else "no gain, no lever was kept"

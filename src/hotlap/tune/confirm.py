@@ -248,6 +248,7 @@ class Confirmation:
         for trial in self.after:
             other = self.state.other_work(trial)
             if other is not None:
+                self.state.found.speedup = self.state.found.interval = None  # a ratio of unlike work is none
                 unconfirmed(self.state, other)
                 return
             parity = self.state.proof.judge(self.levers, trial)
