@@ -81,7 +81,8 @@ def _fused(work: Any, graph: Any, softmax: Any, device: Any) -> bool:
     if rows != 1 or len(dtypes) != 1 or not aligned or not dtypes <= half:
         return False
     with graph.inserting_before(ending):
-        scale, mask = 1.0, graph.call_function(ops.zeros.default, ([columns],), {"device": device})
+        options = {"dtype": torch.float32, "device": device}
+        scale, mask = 1.0, graph.call_function(ops.zeros.default, ([columns],), options)
         for step in steps:
             scale *= step.scale
             mask = step.onto(graph, mask, columns)
