@@ -13,7 +13,8 @@ from ._model import Spot, same_model, spots, trained_calls
 WRAPPED = ("DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP")
 DROPOUT = "dropout of images in this order draws other random numbers, as it does under the recipe"
 INPUTS = (
-    "the images are left in their order, since it was not proven that they have four dimensions; cuDNN converts them"
+    "the images are left in their order, since it was not proven that they have four dimensions; the first convolution "
+    "converts them"
 )
 
 
