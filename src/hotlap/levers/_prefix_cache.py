@@ -55,6 +55,10 @@ def _told(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0][:200]
 
 
+def _allowed(plan: Plan) -> float:
+    return HALF_TOLERANCE if plan.half else TOLERANCE
+
+
 def _plain_tokens(value: Any) -> bool:
     """What `read` would take apart no further."""
     import torch
@@ -447,8 +451,7 @@ class CachedForward:
         assert self._capture is not None and form.plan is not None, "it is on a device, and known"
         with torch.inference_mode(False), torch.no_grad(), without_autocast(recorded.tokens.device):
             forward = self._compiling.filling(recorded.graph, work, recorded.tokens)
-        most = HALF_TOLERANCE if form.plan.half else TOLERANCE
-        return forward is not None and recorded.record_compiled(forward, self._capture, made, most)
+        return forward is not None and recorded.record_compiled(forward, self._capture, made, _allowed(form.plan))
 
     def _anew(self, form: Form, why: str) -> None:
         """Two calls are written down again. Raises Unfit where that was so often."""
@@ -510,7 +513,7 @@ class CachedForward:
         if work.proofs < PROOFS:  # what was compiled failed
             return
         made: list[Any] = []
-        most = HALF_TOLERANCE if plan.half else TOLERANCE  # kernels need not give the same to the bit each time
+        most = _allowed(plan)  # kernels need not give the same to the bit each time
 
         def issue() -> None:
             made[:] = work.run(work.token, work.place)
@@ -555,7 +558,7 @@ class CachedForward:
                 why = "it returns tensors of another kind"
             else:
                 gap = gap_of(one, other, last.dim)
-                if gap <= (HALF_TOLERANCE if plan.half else TOLERANCE):
+                if gap <= _allowed(plan):
                     continue
                 why = f"what it returns differs by {gap:.2%} from the whole"
             if work.plain is None:

@@ -24,7 +24,6 @@ RIGHT_FOR_WRONG: Final = 16
 REGROUPING: Final = frozenset({"view", "_unsafe_view", "reshape", "alias", "detach", "clone", "_to_copy", "unsqueeze"})
 """Ops that leave tokens what they are."""
 
-
 Likeliest = Callable[[Any], Callable[[Any], Any] | None]
 """Of rows of logits, (batch, n): what tells of such rows where each one's largest is, (batch, 1); None for `argmax`."""
 
