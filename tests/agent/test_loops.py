@@ -75,7 +75,7 @@ CASES = [
     Case("evaluation.py part", evaluations=(8,)),
     Case("evaluation.py whole", evaluations=(8,)),
     Case("evaluation.py frozen"),
-    Case("evaluation.py graded"),
+    Case("evaluation.py graded", evaluations=tuple(range(1, 12))),
     Case("inference.py no_grad", steps=24, phases=("forward",), kind="inference", per_step=0),
     Case("inference.py inference_mode loader", steps=24, phases=("data", "forward"), kind="inference", per_step=0),
     Case("threads.py train"),
@@ -284,12 +284,15 @@ forward.Finder.look = counted
     assert looks.read_text().split() == ["modules", "evaluation"]
 
 
-@pytest.mark.parametrize("kind", ["evaluation", "attack", "attacks", "micro", "aside"])
+@pytest.mark.parametrize("kind", ["evaluation", "attack", "attacks", "micro", "aside", "passes", "ahead", "whole"])
 def test_gradients_that_no_update_follows_make_no_steps_and_no_rows(kind: str, runner: Runner) -> None:
     """Rows are of batches that were learned from, however many others came while gradients were on."""
     bare, ran = runner.bare("graded.py", kind), runner.forked("graded.py", kind)
     check_same(ran, bare)
     check_clean(ran)
-    assert len(ran.steps) == 30 and {step.samples for step in ran.steps} == {12 if kind == "aside" else 6}
-    left_out = [10, 20] if kind in {"evaluation", "attack"} else []
+    assert len(ran.steps) == 30
+    ahead = 12 if kind == "ahead" else 0
+    assert [step.samples for step in ran.steps[:1]] == [{"aside": 12, "whole": 72}.get(kind, 6) + ahead]
+    assert {step.samples for step in ran.steps[1:]} == {{"aside": 12, "whole": 72}.get(kind, 6)}
+    left_out = [10, 20] if kind in {"evaluation", "attack", "passes"} else []
     assert [step.step for step in ran.steps if step.evaluation] == left_out

@@ -186,11 +186,12 @@ def test_a_step_that_takes_much_longer_than_those_before_is_written(runner: Runn
     [
         (("41:eval", "49:load", "54:infer", "58:fork", "62:copy"), [42, 50]),
         (("42:eval",), [43]),
+        (("41:graded", "42:graded", "49:graded", "52:eval"), [42, 43, 50, 53]),
         (("41:part", "42:part", "49:part"), [42, 43, 50]),
         (("41:thread",), []),
         (("42:thread",), []),
     ],
-    ids=["simple", "looked at", "part", "thread", "thread looked at"],
+    ids=["simple", "looked at", "graded", "part", "thread", "thread looked at"],
 )
 def test_a_loop_stays_simple(events: tuple[str, ...], evaluated: list[int], runner: Runner) -> None:
     argv = ("thin.py", "90", *events)

@@ -210,7 +210,15 @@ def test_every_finding_is_tested_here() -> None:
     elsewhere |= {"cpu_crowded", "cpu_quota", "cpu_steal", "page_faults"}  # test_starved.py
     elsewhere |= {"late_mallocs"}  # test_late_mallocs.py
     elsewhere |= {"communication", "workers_restart"}  # test_communication.py, test_workers_restart.py
-    assert set(all_findings()) - elsewhere == {"compute", "h2d", "host_code", "input", "launch", "own_graph"}
+    assert set(all_findings()) - elsewhere == {
+        "compute",
+        "h2d",
+        "host_code",
+        "input",
+        "launch",
+        "not_looked_at",
+        "own_graph",
+    }
 
 
 def test_finding_input() -> None:
@@ -584,10 +592,25 @@ def test_steps_that_were_looked_at_may_be_too_few_to_say_where_the_time_goes(tmp
         lines = with_walls([rare if at % 16 == 0 else 10.0 for at in range(320)])
         thin = [line if at % 16 == 5 else msgspec.structs.replace(line, phases=None) for at, line in enumerate(lines)]
         found = diagnose(folder_of(tmp_path / str(rare), (thin, FACTS)))
-        assert any("--every-step looks at all" in text for text in found.unknown) is told
         assert found.phases == phases(forward=10.0), "what the others do may be anything"
+        assert found.unseen_ms == (pytest.approx(90.0 / 16, rel=0.1) if told else 0.0)
+        shares = {one.id: one.share for one in found.findings}
+        if told:
+            assert shares == {"not-looked-at": pytest.approx(0.36, abs=0.03), "compute": pytest.approx(0.64, abs=0.03)}
+            assert "the 20 steps whose phases were looked at take 10.0 ms a step" in found.findings[1].evidence
+        else:
+            assert shares == {"compute": 1.0}
         every = diagnose(folder_of(tmp_path / f"every {rare}", (lines, FACTS)))
-        assert not any("--every-step" in text for text in every.unknown)
+        assert not every.unseen_ms and "not-looked-at" not in {one.id for one in every.findings}
+
+
+def test_what_was_not_looked_at_may_be_most_of_a_step(tmp_path: Path) -> None:
+    """A rollout in one step of 16, much longer than all updates after it: no bound is named by the updates."""
+    lines = with_walls([1000.0 if at % 16 == 0 else 10.0 for at in range(320)])
+    thin = [line if at % 16 == 5 else msgspec.structs.replace(line, phases=None) for at, line in enumerate(lines)]
+    found = diagnose(folder_of(tmp_path, (thin, FACTS)))
+    assert found.bound == "unknown" and found.findings[0].id == "not-looked-at"
+    assert sum(one.share for one in found.findings) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("slow", [1.0, 2.0])

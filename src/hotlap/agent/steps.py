@@ -123,12 +123,14 @@ class Steps(Hot):
         "functional",
         "held",
         "last_row_root",
+        "learned_at",
         "lines",
         "loader_rows",
         "nested",
         "on_stack",
         "optimizers",
         "optimizers_built",
+        "passed",
         "replayed",
         "row_root",
         "rows",
@@ -178,8 +180,10 @@ class Steps(Hot):
         self.cycle: list[int] = []
         self.held: list[tuple[int, Segment]] = []
         self.loader_rows = self.evaluated = self.rows_evaluated = self.aside = False
-        self.rows: dict[int, int] = {}
-        """Of batches that came since the last backward, by loader; evaluated: a module in eval mode has seen some."""
+        self.rows: dict[int, tuple[int, int]] = {}
+        """Of batches that came since the last backward, and how many, by loader; evaluated: a module in eval mode has
+        seen some; passed: a loader that came to its end with nothing learned from them; learned_at: forwards before."""
+        self.learned_at = self.passed = 0
         self.row_root: int | None = None
         self.last_row_root: int | None = None
         self.samples_from = "none"
@@ -219,14 +223,18 @@ class Steps(Hot):
         self.in_data -= 1
         if self.in_data:
             return
-        if over and self.evaluated and self.rows.pop(loader, 0):  # with gradients, but nothing was learned from it
-            self.evaluated = False
-            self.timeline.segment.evaluation = True
+        if over and loader in self.rows:
+            forwards = self.forwards - self.learned_at
+            if self.evaluated or forwards >= max(2, self.rows[loader][1]):  # what is fetched ahead has had no forward
+                self.passed = loader
         self.timeline.leave()
         if len(self.timeline.cuts) > MOST_CUTS:
             self.timeline.fold()
         if rows is not None and training:
-            self.rows[loader] = self.rows.get(loader, 0) + rows
+            if self.passed:
+                self._not_learned()
+            before, batches = self.rows.get(loader, (0, 0))
+            self.rows[loader] = before + rows, batches + 1
             if not self.loader_rows:
                 self.loader_rows = True
                 self.samples_from = "loader"
@@ -256,6 +264,8 @@ class Steps(Hot):
             if (self.manual_open or self.alone) and self._event():
                 return
             self.begins = True
+            if self.passed:
+                self._not_learned()
         self.forwards += 1
         self.in_forward = 1
         if evaluating and (self.backwards or self.optimizers_built):
@@ -287,6 +297,7 @@ class Steps(Hot):
         elif self.rows_evaluated and not evaluating:
             segment.samples = segment.tokens = 0
             self.rows_evaluated = False
+            segment.evaluation |= not self.backwards_since_step  # an attack learns from them
         self.aside = evaluating and not self.rows_evaluated
         return not self.aside
 
@@ -559,9 +570,17 @@ class Steps(Hot):
     def _learned(self) -> None:
         """The step is made of the batches that came."""
         if self.rows:
-            self.timeline.segment.samples += sum(self.rows.values())
+            self.timeline.segment.samples += sum(rows for rows, _ in self.rows.values())
             self.rows.clear()
         self.evaluated = False
+        self.passed, self.learned_at = 0, self.forwards
+
+    def _not_learned(self) -> None:
+        """The batches of a loader were an evaluation with gradients: more comes, and there was no backward."""
+        self.rows.pop(self.passed, None)
+        self.evaluated = False
+        self.passed, self.learned_at = 0, self.forwards
+        self.timeline.segment.evaluation = True
 
     def _take(self) -> Segment:
         """The running segment, and with it turns that were held."""

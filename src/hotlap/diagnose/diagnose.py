@@ -127,11 +127,11 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     run_ms = sum(step.wall_ms for step in first.steps)
     usual = without_restarts(steady.steps, facts.feeding if facts else None, run_ms) or steady.steps
     device = mean_phases(usual, device=True)
-    host, sampled = _host_phases(steady, usual, device)
+    host, sampled, unseen_ms = _host_phases(steady, usual, device)
     slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
-    wall = fmean(steady.times)
-    measured = Measured(wall, host, device, median(backlogs) if backlogs else None, facts, levers, use, run_ms)
+    wall, backlog_ms = fmean(steady.times), median(backlogs) if backlogs else None
+    measured = Measured(wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled)
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
     if late is None:
@@ -152,6 +152,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         tokens_s=sum(rate for rate in tokens if rate) if all(tokens) else None,
         throughput_unit="rows/s" if facts and facts.samples_from == "forward" else "samples/s",
         phases=host,
+        unseen_ms=unseen_ms,
         gpu_ms=mean_known([step.gpu_ms for step in steady.steps]),
         gpu_phases=device,
         clock=slowest.clock,
@@ -166,7 +167,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
         ranks=len(ranks),
         device=facts.device if facts else "cpu",
         device_name=facts.device_name if facts else None,
-        unknown=tuple(_unknown(first, slowest, measured, sampled)),
+        unknown=tuple(_unknown(first, slowest, measured)),
         next=next_of(findings),
     )
 
@@ -200,7 +201,7 @@ def _pace(steady: SteadySteps) -> float:
     return step_time(steady.times, steady.period)
 
 
-def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured, sampled: str) -> list[str]:
+def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
     said = []
     facts, problems = rank.facts, list(read_problems(rank.folder))
     if facts is None:
@@ -215,7 +216,8 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured, sampled: str)
             f"where the time of {', '.join(facts.replayed)} goes: the script replays them as one CUDA graph of its own"
         )
     said += _uneven(slowest)
-    said += [sampled] if sampled else []
+    if measured.unseen and not measured.unseen_ms:
+        said.append(f"where all of the time goes: {measured.unseen} (--every-step looks at all)")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
         said.append("device time: no CUDA events could be recorded in this loop")
     if any(problem.where != WITHOUT_FACTS and not problem.lever for problem in problems):
@@ -223,31 +225,27 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured, sampled: str)
     return said
 
 
-def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str]:
-    """Means of those of the usual steps whose phases are known, and what is to be said where these are too few to say
-    where the time of all goes: a script that does something long every so many steps may do it in others.
+def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str, float]:
+    """Means of those of the usual steps whose phases are known; what is to be said where these are too few to say
+    where the time of all goes: a script that does something long every so many steps may do it in others; and how many
+    ms a step may then be spent on anything.
 
-    On the CPU, where they take longer than a step is said to, the phases are shares of that. Where they take less, the
-    rest may be spent on anything."""
+    On the CPU, where they take longer than a step is said to, the phases are shares of that."""
     found = mean_phases(usual, device=False) or Phases()
     looked_at = sum(step.phases is not None for step in usual)
     total = sum(getattr(found, name) or 0.0 for name in PHASES)
     if looked_at == len(usual) or not total:
-        return found, ""
+        return found, "", 0.0
     times = [took for step in usual if (took := on_clock(step, steady.clock)) is not None]
     mean, typical = fmean(times), _pace(steady)
     scaled = device is None and OTHERS * typical < total
     if not scaled and 1 / APART < mean / total < APART:
-        return found, ""
-    said = (
-        f"where all of the time goes: the {looked_at} steps whose phases were looked at take {ms(total)} a "
-        f"step, all {len(usual)} take {ms(mean)}"
-    )
+        return found, "", 0.0
+    said = f"the {looked_at} steps whose phases were looked at take {ms(total)} a step, all {len(usual)} {ms(mean)}"
     if scaled:
-        return phases_of_all(usual, typical), (
-            f"{said}, a typical one {ms(typical)}; the phases are shares of this (--every-step looks at all)"
-        )
-    return found, f"{said} (--every-step looks at all)"
+        typically = f"{said}, a typical one {ms(typical)}; the phases are shares of this"
+        return phases_of_all(usual, typical), typically, 0.0
+    return found, said, max(0.0, mean - total)
 
 
 def _rate(rank: Rank) -> float | None:

@@ -56,8 +56,7 @@ class Context:
     def share_of(self, *phases: str) -> float:
         """Share of the step (0 to 1) that phases take: on the device's own clock where there is one."""
         times = self.diagnosis.gpu_phases or self.diagnosis.phases
-        every = [getattr(times, name) or 0.0 for name in times.__struct_fields__]
-        total = sum(every)
+        total = self.diagnosis.unseen_ms + sum(getattr(times, name) or 0.0 for name in times.__struct_fields__)
         return sum(getattr(times, phase) or 0.0 for phase in phases) / total if total else 0.0
 
     def share_left(self, *phases: str) -> float:

@@ -60,8 +60,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     profiled run.
 
     phases: host ms a step (they sum to the mean of the steps that were looked at; on the CPU, where that is more than
-    25% above step_ms, to that, and `unknown` says so). gpu_phases: the same cuts on the device. steps: seen;
-    steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None: of an older
+    25% above step_ms, to that, and `unknown` says so). gpu_phases: the same cuts on the device. unseen_ms: by how much
+    the mean step is longer than those that were looked at, where that is much: the time may be any phase's. steps:
+    seen; steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None: of an older
     hotlap, all); evaluations: those after warm-up that they do not rest on since an evaluation ran inside, evaluating:
     the share (0 to 1) of the time since warm-up that these took; settled: whether a steady state was recognised. clock:
     whose step_ms, spread and throughput are: the device's where the host ran ahead of it, so that its own clock shows
@@ -77,6 +78,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     throughput_unit: str = "samples/s"
     tokens_s: float | None = None
     phases: Phases
+    unseen_ms: float = 0.0
     clock: Clock = "host"
     gpu_ms: float | None = None
     gpu_phases: Phases | None = None

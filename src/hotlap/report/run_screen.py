@@ -59,7 +59,7 @@ def verdict(run: Run, diagnosis: Diagnosis) -> Iterator[RenderableType]:
     if not diagnosis.settled:
         yield plain("unsettled: no steady state was recognised, the numbers rest on an uneven run", "yellow")
     yield Text()
-    yield phase_table(diagnosis.phases, diagnosis.gpu_phases)
+    yield phase_table(diagnosis.phases, diagnosis.gpu_phases, diagnosis.unseen_ms)
     yield Text()
     yield from findings_block(diagnosis.findings, run.cwd)
 
@@ -101,20 +101,23 @@ def _basis(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
         yield f"levers {', '.join(lever.name for lever in run.levers)}"
 
 
-def phase_table(host: Phases, device: Phases | None) -> Table:
-    """Host and device time of each phase, mean ms a step, with its share of the step."""
+def phase_table(host: Phases, device: Phases | None, unseen_ms: float = 0.0) -> Table:
+    """Host and device time of each phase, mean ms a step, with its share of the step; what is in none of them."""
     heads = ("phase", "host", "share", "")
     table = columns(*heads, *(("device", "share", "") if device else ()), right=("host", "device", "share"), wide=("",))
     rows, on_device = msgspec.structs.asdict(host), msgspec.structs.asdict(device) if device else {}
     for phase in PHASES:
         if rows[phase] is not None or on_device.get(phase) is not None:
-            table.add_row(phase, *_cells(phase, rows), *(_cells(phase, on_device) if device else ()))
+            cells = _cells(rows[phase], rows, unseen_ms)
+            table.add_row(phase, *cells, *(_cells(on_device[phase], on_device, unseen_ms) if device else ()))
+    if unseen_ms:
+        table.add_row("not looked at", *_cells(unseen_ms, rows, unseen_ms))
     return table
 
 
-def _cells(phase: str, row: dict[str, float | None]) -> tuple[RenderableType, ...]:
+def _cells(value: float | None, row: dict[str, float | None], unseen_ms: float) -> tuple[RenderableType, ...]:
     """Time, share and bar of a phase; blank where it was not measured."""
-    value, whole = row[phase], sum(part or 0.0 for part in row.values())
+    whole = unseen_ms + sum(part or 0.0 for part in row.values())
     if value is None:
         return Text("-"), Text(), Text()
     share = value / whole if whole > 0 else 0.0

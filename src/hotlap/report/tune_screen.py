@@ -171,7 +171,7 @@ def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
     on_device = before.gpu_phases is not None and (after is None or after.gpu_phases is not None)
     first = _row(before.gpu_phases if on_device else before.phases)
     second = _row((after.gpu_phases if on_device else after.phases) if after else None)
-    scale = max(_total(first), _total(second))
+    scale = max(_total(first) + before.unseen_ms, _total(second) + (after.unseen_ms if after else 0.0))
     name = "device" if on_device else "host"
     heads = ("before", "", *(("after", "") if after else ()))
     table = columns(f"{name} time", *heads, right=("before", "after"), wide=("",))
@@ -179,6 +179,9 @@ def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
         if first.get(phase) is not None or second.get(phase) is not None:
             cells = _cells(first.get(phase), scale, "cyan")
             table.add_row(phase, *cells, *(_cells(second.get(phase), scale, "green") if after else ()))
+    if before.unseen_ms or (after and after.unseen_ms):
+        cells = _cells(before.unseen_ms, scale, "cyan")
+        table.add_row("not looked at", *cells, *(_cells(after.unseen_ms, scale, "green") if after else ()))
     return table
 
 

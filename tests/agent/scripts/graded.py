@@ -2,13 +2,17 @@
 
 evaluation: of a second loader, without `no_grad`, every ten updates; attack: the same, by many gradients of the inputs;
 attacks: of the batch that is learned from, in each step; micro: 100 backwards for an update, with gradients clipped
-between, and a frozen layer; aside: two batches a step, of which a module in eval mode sees the first.
+between, and a frozen layer; aside: two batches a step, of which a module in eval mode sees the first; passes: an
+evaluation of a second loader with neither `eval` nor `no_grad`; ahead: batches are fetched two ahead of the model; whole:
+an update for all batches of a loader.
 """
 
+import collections
+import itertools
 import sys
 
 import torch
-from common import Data, end, net
+from common import Data, X, Y, end, net
 from torch.utils.data import DataLoader
 
 kind = sys.argv[1]
@@ -29,10 +33,23 @@ def loaded():
         yield from DataLoader(Data(), batch_size=6)
 
 
+def ahead(source):
+    waiting = collections.deque(itertools.islice(source, 2))
+    for batch in source:
+        waiting.append(batch)
+        yield waiting.popleft()
+
+
+def batches_of():
+    if kind == "whole":
+        return itertools.repeat((X, Y))
+    return ahead(loaded()) if kind == "ahead" else loaded()
+
+
 if kind == "micro":
     model[0].requires_grad_(False)
 again = loaded()
-for step, (x, y) in zip(range(30), loaded()):
+for step, (x, y) in zip(range(30), batches_of()):
     if kind == "aside":
         model.eval()
         seen = model(x)
@@ -43,12 +60,16 @@ for step, (x, y) in zip(range(30), loaded()):
         model.eval()
         x = attack(x, y, 70)
         model.train()
-    for _ in range(100 if kind == "micro" else 1):
+    if kind == "whole":
+        sum((model(x) - y).square().mean() for x, y in DataLoader(Data(), batch_size=6)).backward()
+    for _ in range({"micro": 100, "whole": 0}.get(kind, 1)):
         (model(x) - y).square().mean().backward()
         if kind == "micro":
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
+    if step % 10 == 9 and kind == "passes":
+        print(sum(model(x).sum().item() for x, _ in DataLoader(Data(), batch_size=8)))
     if step % 10 == 9 and kind in {"evaluation", "attack"}:
         model.eval()
         for x, y in DataLoader(Data(), batch_size=8):

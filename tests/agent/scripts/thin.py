@@ -1,6 +1,6 @@
 """A simple loop of many steps, and what may turn up in it: step by step, as `at:what` on the command line.
 
-eval: an evaluation of a model; part: of a part of it; load: of a loader; built: another optimizer is made; other: one
+eval: an evaluation of a model; graded: with gradients; part: of a part of it; load: of a loader; built: another optimizer is made; other: one
 that was made at the start steps; compile: torch compiles something; silent: no optimizer steps from here on; copy: a
 copy that took over the whole `__dict__` is called; raise: the optimizer fails, and the script goes on; thread: another
 thread trains a little; fork: a child trains a little; infer: a forward without gradients of a model that trains.
@@ -55,6 +55,10 @@ for at, (x, y) in enumerate(batches(int(steps))):
         with torch.no_grad():
             for x, _ in DataLoader(Data(), ROWS) if "load" in now else batches(2):
                 print("mean", (x if "load" in now else model(x)).mean().item())
+        model.train()
+    if "graded" in now:
+        model.eval()
+        print("mean", sum(model(x).mean().item() for x, _ in batches(3)))
         model.train()
     if "part" in now:
         model.eval()

@@ -239,7 +239,7 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
             return module._call_impl(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
         finally:
             steps.in_forward = 0
-            if steps.thin == INFERENCE or not module.training:
+            if steps.thin == INFERENCE or not module.training or root.graded is not None:
                 root.ended_thin()
     except BaseException as error:
         unseen(error)
@@ -286,6 +286,7 @@ class Root(Watched):
         "described",
         "device",
         "ended",
+        "graded",
         "key",
         "levers_in",
         "looks",
@@ -305,6 +306,7 @@ class Root(Watched):
         self.before: Forward = self.forward
         self.device = "cpu"
         self.random: Any = None
+        self.graded: int | None = None
         self.observed = Observed(_call, self)
 
     def _own_forward(self, module: Any) -> Forward:
@@ -409,12 +411,18 @@ class Root(Watched):
         self.looks = LOOKS if self.own else 0  # what runs within a lever is the lever's
 
     def ended_thin(self) -> None:
-        """A forward ended in a thin step, of an inference or of a model that is being evaluated, if it has no
-        gradients."""
+        """A forward ended in a thin step: of an inference, or of a model that is being evaluated. That one with
+        gradients was such, after `graded` backwards, shows when it trains and there was no other."""
         steps, thin = self.steps, self.agent.thin
-        if is_grad_enabled() or not steps.thin or get_ident() != self.guard.live or _get_tracing_state() is not None:
+        if not steps.thin or get_ident() != self.guard.live or _get_tracing_state() is not None:
             return
-        if steps.thin == INFERENCE:
+        if is_grad_enabled():
+            before, self.graded = self.graded, None
+            if steps.thin != INFERENCE and not self.module().training:
+                self.graded = steps.backwards
+            elif before == steps.backwards:
+                thin.evaluating()
+        elif steps.thin == INFERENCE:
             thin.lapped()
         else:
             thin.evaluating()

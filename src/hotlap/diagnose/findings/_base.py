@@ -48,7 +48,7 @@ class CpuUse:
 class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step.
     levers: the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
-    unknown."""
+    unknown. unseen_ms: of the step, in which phases is not known (`Diagnosis.unseen_ms`); unseen: what says so."""
 
     step_ms: float
     phases: Phases
@@ -58,11 +58,13 @@ class Measured:
     levers: tuple[str, ...] = ()
     cpu: CpuUse | None = None
     run_ms: float = 0.0
+    unseen_ms: float = 0.0
+    unseen: str = ""
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
         times = self.gpu_phases or self.phases
-        total = sum(getattr(times, name) or 0.0 for name in times.__struct_fields__)
+        total = self.unseen_ms + sum(getattr(times, name) or 0.0 for name in times.__struct_fields__)
         return sum(getattr(times, name) or 0.0 for name in names) / total if total else 0.0
 
     @property
