@@ -1,9 +1,12 @@
 """What the agent tells of how batches are made, and of what the loop costs the host."""
 
 import gc
+import queue
 import random
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +52,31 @@ def followed(loader: Any, probing: bool = False) -> dict[str, Any]:
             return facts
         making.end(iterator, facts, batch)
         facts["batches"] += 1
+
+
+def test_batches_of_workers_that_are_there_when_they_are_asked_for_are_told_from_late_ones() -> None:
+    facts, there = {"asked": 0, "late": 0}, queue.Queue[int]()
+    iterator = SimpleNamespace(_task_info={3: (0,)}, _rcvd_idx=3, _data_queue=there)
+    loaders.ask(iterator, facts)
+    assert facts == {"asked": 1, "late": 1}
+    there.put(1)
+    loaders.ask(iterator, facts)
+    there.get()
+    iterator._task_info[3] = (0, "a batch that came before its turn")
+    loaders.ask(iterator, facts)
+    assert facts == {"asked": 3, "late": 1}
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_an_iterator_of_workers_is_as_that_expects(pinned: bool) -> None:
+    loader = DataLoader(Rows(), batch_size=4, num_workers=1, pin_memory=pinned)
+    iterator, facts = iter(loader), {"asked": 0, "late": 0}
+    for _ in iterator:
+        time.sleep(0.05)
+        loaders.ask(iterator, facts)
+    assert facts["asked"] == 10 and facts["late"] < 10, "the worker makes two ahead"
+    with pytest.raises(AttributeError):
+        loaders.ask(iter(DataLoader(Rows())), facts)
 
 
 def test_a_loader_is_described_without_asking_its_dataset() -> None:

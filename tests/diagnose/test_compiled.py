@@ -23,6 +23,16 @@ class Told(nn.Module):
             print("x", file=sys.stderr)  # in a loop
         return x
 
+def helper(x):
+    for _ in range(2):
+        x = x + 1
+        helped(x)
+    return x
+
+class Calls(nn.Module):
+    def forward(self, x):
+        return helper(x) * 2
+
 class Split(nn.Module):
     def forward(self, x):
         x = x + 1
@@ -38,7 +48,9 @@ class Most(nn.Module):
         return x.sum() * 3
 
 torch._dynamo.config.recompile_limit = 100
-for model, most in ((Told(), 1), (Split(), 1), (Grows(), 6)):
+sys.path.insert(0, sys.argv[1])
+from helps import helped
+for model, most in ((Told(), 1), (Split(), 1), (Grows(), 6), (Calls(), 1)):
     compiled = torch.compile(model, backend="eager", dynamic=False)
     for n in range(most):
         compiled(torch.ones(n + 2))
@@ -51,11 +63,20 @@ print(json.dumps(compiled_functions()))
 """
 
 
+HELPS = """
+import sys
+
+def helped(x):
+    print("x", file=sys.stderr)  # in another file
+"""
+
+
 @pytest.fixture(scope="module")
 def functions(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> list[CompiledFunction]:
     script = tmp_path_factory.mktemp("compiled") / "script.py"
     script.write_text(SCRIPT)
-    ran = runner.bare(str(script))
+    (script.parent / "helps.py").write_text(HELPS)
+    ran = runner.bare(str(script), str(script.parent))
     assert ran.code == 0, ran.output
     return msgspec.convert(json.loads(ran.output.splitlines()[-1]), list[CompiledFunction])
 
@@ -103,11 +124,23 @@ LAUNCH = Finding(id="launch", bound="launch", share=0.7, cost_ms=7.0, where=Plac
 
 def test_a_break_in_a_loop_leaves_the_function_to_eager_mode(functions: list[CompiledFunction]) -> None:
     told = next(one for one in functions if one.failed)
+    assert not told.failed_in
     assert (told.failed_at, told.graphs) == (line_of("# in a loop"), 0)
     found = with_compiled(verdict(LAUNCH), facts(told)).findings[0]
     assert (found.id, found.bound, found.share, found.cost_ms) == ("graph-break", "launch", 0.7, 7.0)
     assert found.where is not None
     assert found.where.line == line_of("# in a loop")
+
+
+def test_what_is_called_may_lie_in_another_file(functions: list[CompiledFunction]) -> None:
+    told = next(one for one in functions if one.failed_in)
+    found = with_compiled(verdict(), facts(told)).findings[0]
+    assert told.file.endswith("script.py") and told.failed_in.endswith("helps.py")
+    assert found.where == Place(file=told.failed_in, line=5)
+    installed = msgspec.structs.replace(told, failed_in="/v/site-packages/x/y.py")
+    assert with_compiled(verdict(), facts(installed)).findings[0].where == Place(
+        file=told.file, line=told.line, function=told.function
+    )
 
 
 def test_a_break_splits_a_function(functions: list[CompiledFunction]) -> None:

@@ -238,6 +238,15 @@ def test_finding_input() -> None:
     assert "stands still for 1.00 ms" in on_device.evidence and "4 workers" in on_device.evidence
     assert "more slowly" in on_device.why and "device-prefetch" in on_device.levers
 
+    for late, said, instead in (
+        (19, "more slowly than the model uses them up: 1 of 20", "more processes"),
+        (3, "17 of 20", "larger"),
+    ):
+        fed = msgspec.structs.replace(FACTS, loaders=(msgspec.structs.replace(busy, asked=20, late=late),))
+        of_workers = fires("input", phases(data=5.0, forward=5.0), facts=fed)
+        assert of_workers is not None and instead in of_workers.instead
+        assert said in of_workers.why and ("more slowly" in of_workers.why) is (late == 19)
+
     assert fires("input", phases(data=5.0, forward=95.0)) is not None
     assert fires("input", phases(data=4.9, forward=95.1)) is None
     evaluating = msgspec.structs.replace(LOADER, training=False)
@@ -568,6 +577,18 @@ def test_the_deciles_are_of_the_rank_whose_step_time_is_told(tmp_path: Path) -> 
 def test_findings_write_durations_as_the_phase_table_does() -> None:
     long = fires("compute", phases(forward=9284.8, backward=0.004))
     assert long is not None and long.evidence.startswith("forward 9.28 s, backward <0.01 ms")
+
+
+def test_attention_is_not_offered_where_levers_hide_what_runs() -> None:
+    for ran, levers, out in (
+        (None, (), False),
+        (None, ("compile",), True),
+        (True, ("tf32",), False),
+        (False, (), True),
+    ):
+        root = msgspec.structs.replace(ROOT, softmax=True, softmax_ran=ran)
+        found = settled(msgspec.structs.replace(FACTS, roots=(root,)), levers)
+        assert ("attention" in found) is out and set(levers) <= found
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,46 @@ class Layer(nn.{base}):
     assert "was not found" in patched(text, "compile").refused["compile"].why
 
 
+@pytest.mark.parametrize(
+    ("lever", "cuda", "told"),
+    [("compile", False, True), ("channels-last", False, True), ("bf16-autocast", True, True),
+     ("bf16-autocast", False, False), ("fused-optimizer", True, False)],
+)  # fmt: skip
+def test_levers_that_draw_other_random_numbers_say_so(lever: str, cuda: bool, told: bool, patched: Patcher) -> None:
+    for drops in (False, True):
+        text = loop("model(x).sum().backward()")
+        text = text.replace("return self.conv(x)", "return F.dropout(self.conv(x))") if drops else text
+        result = patched(text, lever, cuda=cuda)
+        notes = result.written[lever].notes
+        assert any("other random numbers" in note for note in notes) is (drops and told), result.refused
+
+
+OWN_MAIN = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def forward(self, x):
+        return x
+
+if __name__ {equals} "__main__":
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(2)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("equals", "written"), [("==", True), ("!=", False)])
+def test_what_a_module_does_as_a_command_of_its_own_is_passed_over(
+    equals: str, written: bool, patched: Patcher
+) -> None:
+    text = loop("model(x).sum().backward()").replace("import torch\n", "import torch\nimport nets\n", 1)
+    result = patched(text, "fused-optimizer", "fp16-scaling", files={"nets.py": OWN_MAIN.replace("{equals}", equals)})
+    assert set(result.written) == ({"fused-optimizer", "fp16-scaling"} if written else set())
+    assert result.text("nets.py") == OWN_MAIN.replace("{equals}", equals) or not written
+
+
 def test_channels_last_takes_images_only_where_that_is_proven(patched: Patcher) -> None:
     result = patched(loop("model(x).sum().backward()"), "channels-last")
     assert "model(x.to(memory_format=torch.channels_last))" in result.text()

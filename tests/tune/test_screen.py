@@ -56,6 +56,11 @@ def test_a_gain_that_is_not_proved_yet() -> None:
     }  # fmt: skip
     said = "no gain proved yet: 1.78× and 2.62× in 2 ABBA pairs, too few for an interval above 1; 100 ms a step"
     assert headline(**changes) == said
+    runs = tuple(
+        Trial(id=at, purpose="baseline", levers=(), folder="", outcome="measured", step_ms=ms)
+        for at, ms in enumerate((80.0, 100.0))
+    )
+    assert headline(**changes, trials=runs).endswith("; 90.0 ms a step"), "what ratios of trials are of"
     assert "hotlap tune --resume out" in text(**changes) and "not finished, 2 pairs" in text(**changes)
 
 

@@ -79,7 +79,9 @@ def compiled_functions(root: Mapping[str, Any] | None = None) -> list[dict[str, 
         return []
     rows: list[dict[str, Any]] = []
     frames: dict[str, dict[str, Any]] = {}
-    for one in metrics():
+    every = metrics()
+    within = root is not None and any(_is(root, one) for one in every)
+    for one in every:
         file, name = str(getattr(one, "co_filename", None) or ""), str(getattr(one, "co_name", None) or "")
         frame = str(getattr(one, "compile_id", None) or "").rpartition("/")[0]
         if not name and frame in frames:
@@ -92,8 +94,18 @@ def compiled_functions(root: Mapping[str, Any] | None = None) -> list[dict[str, 
         if own and root:
             file, name, at, resumed = root["file"], root["function"].rpartition(".")[2], root["line"] or 0, None
         row = frames[frame] = _row(rows, file, resumed[1] if resumed else name, at, bool(resumed))
-        _count(row, one, at if resumed else None)
+        if own and within:  # what a lever put around it is no graph of it
+            _took(row, one)
+        else:
+            _count(row, one, at if resumed else None)
     return rows[:MOST]
+
+
+def _is(root: Mapping[str, Any], one: Any) -> bool:
+    """Whether a compilation is of the outermost module's own forward."""
+    name, line = root["function"].rpartition(".")[2] if root.get("function") else "", root.get("line")
+    code = [getattr(one, f"co_{part}", None) for part in ("filename", "name", "firstlineno")]
+    return code == [root.get("file"), name, line]
 
 
 def _row(rows: list[dict[str, Any]], file: str, function: str, line: int, inside: bool) -> dict[str, Any]:
@@ -109,7 +121,7 @@ def _row(rows: list[dict[str, Any]], file: str, function: str, line: int, inside
 
 def _count(row: dict[str, Any], one: Any, resumed_at: int | None) -> None:
     """Add a compilation to its function's row."""
-    row["seconds"] = round(row["seconds"] + (getattr(one, "entire_frame_compile_time_s", None) or 0.0), 3)
+    _took(row, one)
     skipped = getattr(one, "cudagraph_skip_reason", None)
     if skipped:
         row["without_graph"] = str(skipped).split("\n", 1)[0][:LONGEST]
@@ -123,8 +135,14 @@ def _count(row: dict[str, Any], one: Any, resumed_at: int | None) -> None:
         reason = getattr(one, "fail_reason", None) or one.fail_type
         row["failed"] = str(reason).split("\n", 1)[0][:LONGEST]
         row["failed_at"] = getattr(one, "fail_user_frame_lineno", None)
+        file = str(getattr(one, "fail_user_frame_filename", None) or "")
+        row["failed_in"] = "" if file == row["file"] else file
     else:
         row["graphs"] += 1
+
+
+def _took(row: dict[str, Any], one: Any) -> None:
+    row["seconds"] = round(row["seconds"] + (getattr(one, "entire_frame_compile_time_s", None) or 0.0), 3)
 
 
 def _refused(row: dict[str, Any], one: Any) -> None:

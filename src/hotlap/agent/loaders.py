@@ -46,7 +46,16 @@ def described(loader: Any) -> dict[str, Any]:
         "restarting_ms": 0.0,
         "refilling_ms": 0.0,
         "loop": None,
+        "asked": 0,
+        "late": 0,
     }
+
+
+def ask(iterator: Any, facts: dict[str, Any]) -> None:
+    """A batch is asked for: where workers make it, count whether it is there."""
+    task = iterator._task_info.get(iterator._rcvd_idx, ())  # with its data, where it came before its turn
+    facts["asked"] += 1
+    facts["late"] += len(task) < 2 and iterator._data_queue.empty()
 
 
 def _lengths(loader: Any, sampler: type) -> tuple[int | None, int | None]:

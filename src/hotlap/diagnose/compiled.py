@@ -53,7 +53,7 @@ def _of(functions: Sequence[CompiledFunction]) -> list[Finding]:
 
 
 def _breaks(function: CompiledFunction) -> Finding:
-    at = function.failed_at if function.failed else function.breaks[0]
+    where = _failed(function) if function.failed else _place(function, function.breaks[0])
     lines = ", ".join(map(str, function.breaks[:5]))
     said = (
         f"{function.function} runs in eager mode: {function.failed}"
@@ -65,7 +65,7 @@ def _breaks(function: CompiledFunction) -> Finding:
         bound="launch",
         share=0.0,
         title="the compiled model falls back to Python",
-        where=_place(function, at),
+        where=where,
         evidence=said,
         why="torch.compile can't see past this line: what follows is launched by the host again, and can't be fused",
         instead="take it out of the forward: print, log and branch on values outside of the compiled function",
@@ -119,6 +119,15 @@ def _at_the_limit(function: CompiledFunction) -> str:
         return f"{function.limit or 'the most'} graphs of it are made: what fits none of them runs in eager mode"
     most = f"after {function.limit} of one function" if function.limit else "after some number of them"
     return f"{most} (torch._dynamo.config.recompile_limit) torch.compile goes on in eager mode"
+
+
+def _failed(function: CompiledFunction) -> Place | None:
+    """The line that put a function into eager mode, if it is the user's; else where the function begins."""
+    if not function.failed_in:
+        return _place(function, function.failed_at)
+    if any(folder in function.failed_in for folder in INSTALLED):
+        return _place(function, function.line)
+    return Place(file=function.failed_in, line=function.failed_at)
 
 
 def _place(function: CompiledFunction, line: int | None) -> Place | None:

@@ -139,7 +139,7 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     else:
         found = [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
     findings = [
-        without(finding, settled(facts) | set(levers)) for finding in sorted(found, key=lambda finding: -finding.share)
+        without(finding, settled(facts, levers)) for finding in sorted(found, key=lambda finding: -finding.share)
     ]
     rates = [_rate(rank) for rank in ranks]
     tokens = [token_rate(rank.steady) for rank in ranks]

@@ -27,7 +27,7 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     facts = next(map(read_facts, rank_folders(folder)), None)
     found = with_compiled(_profiled(folder, traces), facts)
     run = read_run(folder)
-    levers = settled(facts) | {lever.name for lever in run.levers}  # a trace knows neither
+    levers = settled(facts, [lever.name for lever in run.levers])  # a trace knows neither
     findings = tuple(with_patch(without(one, levers), folder, Path(run.cwd)) for one in found.findings)
     return msgspec.structs.replace(found, findings=findings, next=next_of(findings))
 

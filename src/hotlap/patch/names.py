@@ -69,6 +69,25 @@ class At(NamedTuple):
     node: cst.BaseExpression
 
 
+def _as_command(scope: Scope, call: cst.Call) -> bool:
+    """Whether a call of a module's own code stands under `if __name__ == "__main__"`."""
+    below: cst.CSTNode = call
+    above = scope.source.parent(call) if isinstance(scope.node, cst.Module) else None
+    while above is not None:
+        if isinstance(above, cst.If) and below is above.body and _is_command(above.test):
+            return True
+        below, above = above, scope.source.parent(above)
+    return False
+
+
+def _is_command(test: cst.BaseExpression) -> bool:
+    """Whether an expression is `__name__ == "__main__"`."""
+    match test:
+        case cst.Comparison(left=cst.Name("__name__"), comparisons=[cst.ComparisonTarget(cst.Equal(), right)]):
+            return isinstance(right, cst.SimpleString) and right.evaluated_value == "__main__"
+    return False
+
+
 @dataclass(eq=False)
 class Names:
     """Every name of a project."""
@@ -84,8 +103,13 @@ class Names:
 
     @cached_property
     def calls(self) -> list[tuple[Scope, cst.Call]]:
-        """Every call of the project with its scope."""
-        return [call for source in self.project.sources.values() for call in self.of(source).calls]
+        """Every call of the project with its scope, but for those that a module makes only where it is the command."""
+        return [
+            (scope, call)
+            for source in self.project.sources.values()
+            for scope, call in self.of(source).calls
+            if source is self.project.main or not _as_command(scope, call)
+        ]
 
     def scope(self, source: Source, node: cst.CSTNode) -> Scope:
         """The scope that a node stands in."""

@@ -2,11 +2,11 @@
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from hotlap.levers import all_levers
+from hotlap.levers import _same_random, all_levers
 from hotlap.records.errors import RecordError, UsageError
 from hotlap.records.files import read_bytes, read_facts, read_recipe, read_tune, write_atomic
 from hotlap.records.patch import Line, NotWritten, Patch, PatchedFile, Written
@@ -19,9 +19,11 @@ from .diff import changed, diff
 from .places import Places
 from .project import Project, read_project
 from .rules import all_rules
-from .rules._base import CannotWrite, Edit, Settings, Touched
+from .rules._base import CannotWrite, Edit, Settings, Touched, calls_named
 from .rules._unwritten import unwritten
 from .source import LONGEST_LINE, Unreadable
+
+DRAWS = "dropout and the like draw other random numbers with it, as they do under the recipe"
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,20 @@ def _apply(
     if rule is None:
         return unwritten(places, name)
     try:
-        return rule.edit(places, recipe[name], recipe)
+        outcome = rule.edit(places, recipe[name], recipe)
     except Unreadable as error:
         return CannotWrite(f"what it would write is no Python: {error}")
+    if isinstance(outcome, Edit) and not outcome.already and _draws_otherwise(places, name, recipe[name]):
+        return replace(outcome, notes=(*outcome.notes, DRAWS))
+    return outcome
+
+
+def _draws_otherwise(places: Places, name: str, settings: Settings) -> bool:
+    """Whether a lever has the source draw other random numbers than it does: autocast only on CUDA."""
+    as_it_is = all_levers()[name].for_parity(dict(settings)) or {}
+    if _same_random.SETTING not in as_it_is or (name in _same_random.DTYPE and not places.cuda):
+        return False
+    return bool(calls_named(places, "Dropout", "Dropout2d", *_same_random.DRAWING))
 
 
 def _refused(lever: Lever, lines: Sequence[Line], why: str) -> NotWritten:

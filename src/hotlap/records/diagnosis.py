@@ -61,12 +61,13 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     phases: host ms a step (they sum to the mean of the steps that were looked at; on the CPU, where that is more than
     25% above step_ms, to that, and `unknown` says so). gpu_phases: the same cuts on the device. unseen_ms: by how much
-    the mean step is longer than those that were looked at, where that is much: the time may be any phase's. steps:
-    seen; steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None: of an older
-    hotlap, all); evaluations: those after warm-up that they do not rest on since an evaluation ran inside, evaluating:
-    the share (0 to 1) of the time since warm-up that these took; settled: whether a steady state was recognised. clock:
-    whose step_ms, spread and throughput are: the device's where the host ran ahead of it, so that its own clock shows
-    only how long issuing takes (`diagnose.steps.SteadySteps.host_ahead`).
+    the mean step is longer than those that were looked at, where that is much: the time may be any phase's.
+
+    steps: seen; steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None:
+    of an older hotlap, all); evaluations: those after warm-up that they do not rest on since an evaluation ran inside,
+    evaluating: the share (0 to 1) of the time since warm-up that these took; settled: whether a steady state was
+    recognised. clock: whose step_ms, spread and throughput are: the device's where the host ran ahead of it, so that
+    its own clock shows only how long issuing takes (`diagnose.steps.SteadySteps.host_ahead`).
     """
 
     version: int = 1

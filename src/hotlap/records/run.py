@@ -144,7 +144,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     these are very many; worker_growth_bytes: memory that its first worker has come to own meanwhile. repeated_rows:
     rows that the second worker of an IterableDataset delivered like the first. starts: times that it started workers
     that end with their epoch; of all but the first, restarting_ms: to start them, and refilling_ms: waited for their
-    first batch; loop: file, line and function of the user's code that asked for that.
+    first batch; loop: file, line and function of the user's code that asked for that. asked: batches that were asked
+    for of workers in steps that were looked at; late: those of them that were not there yet.
 
     file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
     """
@@ -183,6 +184,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     restarting_ms: WallMs = 0.0
     refilling_ms: WallMs = 0.0
     loop: tuple[str, int, str] | None = None
+    asked: Count = 0
+    late: Count = 0
     file: str | None = None
     line: int | None = None
     function: str | None = None
@@ -274,7 +277,8 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
     """A function that torch.compile took, of the last 64 compilations. line: where it is defined. graphs: compiled of
     it; recompiles: those of them that were made because its guards failed, reason: of the last one. breaks: lines at
-    which a graph ended. failed: why it runs in eager mode instead, failed_at: the line that made it. limit: how many
+    which a graph ended. failed: why it runs in eager mode instead, failed_at: the line that made it, failed_in: its
+    file (empty: the function's own; it may be one that the function calls). limit: how many
     graphs torch.compile made of it at most, by its configuration at the last recompilation (0: not known); reached: it
     wanted more, and what fits none of them runs in eager mode. seconds: that all of this took (0: not known);
     without_graph: why Inductor made no CUDA graph of it where it was asked to (torch's words).
@@ -289,6 +293,7 @@ class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
     breaks: tuple[int, ...] = ()
     failed: str = ""
     failed_at: int | None = None
+    failed_in: str = ""
     limit: Count = 0
     reached: bool = False
     seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0

@@ -70,7 +70,10 @@ def headline(diagnosis: Diagnosis) -> Iterator[str]:
     of = f" of means over {diagnosis.spread.of} steps" if diagnosis.spread.of > 1 else ""
     yield bound_text(diagnosis)
     yield f"{ms(diagnosis.step_ms)} a step (p10 {spread}{of})"
-    if diagnosis.throughput is not None:
+    rows = (
+        diagnosis.throughput_unit == "rows/s" and diagnosis.tokens_s is not None
+    )  # (length, batch) is handed over too
+    if diagnosis.throughput is not None and not rows:
         yield f"{count(diagnosis.throughput)} {diagnosis.throughput_unit}"
     if diagnosis.tokens_s is not None:
         yield f"{count(diagnosis.tokens_s)} tokens/s"

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any, Final
 
 import msgspec
@@ -50,13 +50,19 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
 
 def tune_headline(tune: Tune) -> str:
     """The gain, or that there is none, in one sentence."""
-    step = f"{ms(tune.baseline.step_ms)} a step"
+    step = f"{ms(_bare_ms(tune))} a step"
     if tune.fitted and not tune.gain:
         return f"fits in memory now, where the command alone does not: {step}; beyond that {_without_gain(tune)}"
     if not tune.gain:
         return f"{_without_gain(tune)}; {step}"
     said = {"memory": _less_memory, "cost": _cheaper, "time": _faster}[tune.objective](tune)
     return f"fits in memory now, where the command alone does not, and {said}" if tune.fitted else said
+
+
+def _bare_ms(tune: Tune) -> float:
+    """What the ratios of the trials are of: the mean of the runs of the bare command before them."""
+    runs = [trial.step_ms for trial in tune.trials if trial.purpose == "baseline" and trial.step_ms]
+    return fmean(runs) if runs else tune.baseline.step_ms
 
 
 def _faster(tune: Tune) -> str:

@@ -17,7 +17,7 @@ from torch import is_grad_enabled
 from torch.utils.data import dataloader as module
 
 from ..guard import hook
-from ..loaders import LOOKED_AT
+from ..loaders import LOOKED_AT, ask
 from ..probe import leaves
 from ..steps import BY_HAND, INFERENCE
 from ..traces import unseen
@@ -50,7 +50,7 @@ def _patch_next(agent: "Agent") -> None:
     def seen(iterator: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
             return original(iterator)
-        begun()
+        begun(iterator)
         if steps.thin:  # from here on
             return __next__(iterator)
         batch = None
@@ -93,15 +93,20 @@ def _patch_next(agent: "Agent") -> None:
     module._BaseDataLoaderIter.__next__ = __next__
 
 
-def _begin(agent: "Agent") -> Callable[[], None]:
+def _begin(agent: "Agent") -> Callable[[Any], None]:
     steps, making, probe = agent.steps, agent.script.making, agent.probe
 
-    def begin() -> None:
+    def begin(iterator: Any) -> None:
         if not agent.begun:
             agent.begin()
         steps.data_begin()
-        if making.followed and not steps.thin:
+        if steps.thin:
+            return
+        if making.followed:
             making.begin(probe.active)
+        facts = iterator._hotlap_facts
+        if facts is not None and not iterator._hotlap_starts and hasattr(iterator, "_task_info"):
+            ask(iterator, facts)
 
     return begin
 

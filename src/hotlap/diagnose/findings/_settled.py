@@ -1,5 +1,7 @@
 """Not a finding: levers that what was seen of the script rules out, so that no finding names them."""
 
+from collections.abc import Collection
+
 from hotlap.records.run import Facts, OptimizerFacts
 
 FAULTS = 256
@@ -14,11 +16,13 @@ EMPTY_BLOCKS = 0.4
 """Share of a mask's blocks from which skipping the empty ones pays."""
 
 
-def settled(facts: Facts | None) -> frozenset[str]:
-    """Names of levers whose change the script has made itself, or has nothing to make on. Each lever's own `applies`
-    decides in the end, and knows more reasons."""
+def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]:
+    """Names of levers whose change the script has made itself, or has nothing to make on, or that are in. Each lever's
+    own `applies` decides in the end, and knows more reasons.
+
+    levers: those that are in. What runs within them is not looked at, so attention is not offered beside them."""
     if facts is None:
-        return frozenset()
+        return frozenset(levers)
     root = facts.model
     cuda = facts.device == "cuda"
     single = any("float32" in one.dtypes or not one.dtypes for one in facts.roots)
@@ -29,7 +33,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
         "cpu-threads": facts.world > 1 or (cuda and not makes_batches(facts)),
         "host-allocator": facts.host is None or facts.host.faults < FAULTS,
         "fused-optimizer": all(map(_fused, facts.optimizers)),
-        "attention": root is None or root.compiled or not root.by_hand,
+        "attention": root is None or root.compiled or not root.by_hand or bool(levers and root.softmax_ran is None),
         "allocator": not cuda,
         "compile-loss": not facts.losses,
         "graph-forward": not cuda or not _graphable(facts),
@@ -50,7 +54,7 @@ def settled(facts: Facts | None) -> frozenset[str]:
             "grouped-experts": root.compiled or not root.experts or facts.world > 1,
             "flex-attention": not cuda or root.empty_blocks < EMPTY_BLOCKS,
         }
-    return frozenset(name for name, is_out in out.items() if is_out)
+    return frozenset(levers) | {name for name, is_out in out.items() if is_out}
 
 
 def makes_batches(facts: Facts) -> bool:

@@ -7,6 +7,8 @@ from hotlap.records.run import LoaderFacts
 from ._base import Measured, counted
 
 LEAST = 0.05
+ENOUGH = 8
+"""Batches that say whether those of workers are there in time."""
 
 
 def find(measured: Measured) -> Finding | None:
@@ -25,10 +27,10 @@ def find(measured: Measured) -> Finding | None:
         title=f"waiting for batches of {loader.dataset}",
         where=measured.place_of(loader),
         evidence=f"{evidence}; {counted(loader.workers, 'worker')}",
-        why="batches are made in the training process, one after another, while the model stands still"
-        if not loader.workers
-        else "the workers make batches more slowly than the model uses them up",
-        instead=f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper",
+        why=_why(loader),
+        instead="hand over fewer and larger tensors a batch, in pinned memory where the model is on a device"
+        if _handed_over(loader)
+        else f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper",
         levers=(
             "loader-workers",
             *(("device-prefetch",) if measured.cuda else ()),
@@ -36,6 +38,21 @@ def find(measured: Measured) -> Finding | None:
             *(("cpu-threads",) if measured.facts and measured.facts.device == "cuda" else ()),
         ),
     )
+
+
+def _why(loader: LoaderFacts) -> str:
+    if not loader.workers:
+        return "batches are made in the training process, one after another, while the model stands still"
+    there = f"{loader.asked - loader.late} of {loader.asked} batches were there when they were asked for"
+    if _handed_over(loader):
+        return f"{there}: what takes the time is to take one over from its worker, not to make it"
+    slowly = "the workers make batches more slowly than the model uses them up"
+    return f"{slowly}: {there}" if loader.asked >= ENOUGH else f"{slowly}, or to take one over takes as long"
+
+
+def _handed_over(loader: LoaderFacts) -> bool:
+    """Whether most batches had been made when they were asked for."""
+    return loader.asked >= ENOUGH and loader.late < loader.asked / 2
 
 
 def _made_once(measured: Measured, loader: LoaderFacts) -> tuple[str, ...]:

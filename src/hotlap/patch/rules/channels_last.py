@@ -11,7 +11,6 @@ from ._base import NO_TORCH, CannotWrite, Edit, Outcome, Rule, Settings, already
 from ._model import Spot, same_model, spots, trained_calls
 
 WRAPPED = ("DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP")
-DROPOUT = "dropout of images in this order draws other random numbers, as it does under the recipe"
 INPUTS = (
     "the images are left in their order, since it was not proven that they have four dimensions; the first convolution "
     "converts them"
@@ -56,9 +55,7 @@ def _write(places: Places, found: list[Spot], sites: list[Site]) -> Outcome:
         if source in changes:
             project = project.with_sources(replace(source, changes[source]))
     lines = tuple(spot.source.place(spot.after) for spot in found)
-    drops = calls_named(places, "Dropout", "dropout")
-    notes = [note for note, said in ((INPUTS, left), (DROPOUT, drops)) if said]
-    return Edit(project, lines, changed, notes=tuple(notes))
+    return Edit(project, lines, changed, notes=(INPUTS,) if left else ())
 
 
 def _images(torch: str) -> Replacement:
