@@ -481,9 +481,37 @@ class ByNothing(nn.Module):
         return torch.cat(parts)[:2]
 
 
+class ByHeld(nn.Module):
+    def __init__(self, rows: Any = (2, 0)) -> None:
+        super().__init__()
+        self.rows, self.weight = list(rows), nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, self.rows]
+
+
+class ByOneOfHeld(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = [2, 0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[self.rows[0]] + len(self.rows)
+
+
 def test_the_code_of_the_model_is_read() -> None:
-    assert ModelCode([Interacting()]).constants and ModelCode([ByList()]).constants
+    assert ModelCode([Interacting()]).constants and ModelCode([ByList()]).constants and ModelCode([ByHeld()]).constants
     assert not ModelCode([ByNothing(), nn.Linear(2, 2)]).constants
+    assert not ModelCode([ByOneOfHeld()]).constants and not ModelCode([ByHeld(["a"])]).constants
+
+
+def test_a_list_that_a_module_holds_is_kept_as_an_index(lever: In) -> None:
+    module = ByHeld()
+    forward = lever(lambda x: module.forward(x), module)
+    x = torch.arange(6.0).reshape(2, 3)
+    for _ in range(3):
+        assert torch.equal(forward(x), x[:, [2, 0]])
+    assert lever.used == 3 and len(lever.constants.kept) == 1
 
 
 def test_the_source_that_it_shows_computes_the_same() -> None:

@@ -2,7 +2,7 @@
 
 import dis
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import CodeType
 from typing import Any, Final
 
@@ -63,14 +63,15 @@ class ModelCode:
 
     @property
     def constants(self) -> bool:
-        """Whether a model's code may make tensors of Python's numbers, or takes a list that it writes out as an
-        index."""
+        """Whether a model's code may make tensors of Python's numbers, or takes a list as an index that it writes out
+        or that a module holds."""
         return not MAKERS.isdisjoint(self.names) or self.indexes_by_list
 
     @property
     def indexes_by_list(self) -> bool:
         """The latter, or `new_tensor`: methods of tensors."""
-        return "new_tensor" in self.names or any(map(_indexes_by_list, self.codes))
+        held = {name for module in self.modules for name, value in vars(module).items() if _is_list_of_numbers(value)}
+        return "new_tensor" in self.names or any(_indexes_by_list(code, held) for code in self.codes)
 
     @property
     def mask_checks(self) -> bool:
@@ -119,15 +120,27 @@ def _multiplies(code: CodeType) -> bool:
     return any(one.opname == "BINARY_OP" and one.argrepr in {"@", "@="} for one in dis.get_instructions(code))
 
 
-def _indexes_by_list(code: CodeType) -> bool:
-    """Whether `x[[0, 2]]` or `x[:, [0, 2]]` is in it: a list is made, and then at most constants, slices and the tuple
-    of the index until it is used."""
-    made = False
+def _is_list_of_numbers(value: Any) -> bool:
+    return type(value) is list and bool(value) and type(value[0]) is int
+
+
+def _indexes_by_list(code: CodeType, held: Collection[str]) -> bool:
+    """Whether `x[[0, 2]]`, `x[:, [0, 2]]` or `x[:, self.rows]` is in it: a list is made, or loaded by a name of `held`,
+    and then at most constants, slices and the tuple of the index until it is used. Not `self.rows[0]`."""
+    made = itself = False
     for one in dis.get_instructions(code):
         if one.opname in {"BUILD_LIST", "LIST_EXTEND"}:
-            made = True
+            made, itself = True, False
+        elif one.opname == "LOAD_ATTR" and one.argval in held:
+            made, itself = True, False
         elif made and one.opname in SUBSCRIPTS and (one.opname != "BINARY_OP" or one.argrepr == "[]"):
-            return True
-        elif one.opname not in {"LOAD_CONST", "LOAD_SMALL_INT", "BUILD_SLICE", "BUILD_TUPLE", "CACHE", "RESUME"}:
+            if not itself:
+                return True
+            made = False
+        elif one.opname in {"LOAD_CONST", "LOAD_SMALL_INT", "BUILD_SLICE"}:
+            itself = True  # a list that is indexed, unless a tuple follows
+        elif one.opname == "BUILD_TUPLE":
+            itself = False
+        elif one.opname not in {"CACHE", "RESUME"}:
             made = False
     return False

@@ -38,6 +38,7 @@ class QuantizeLinear(Lever):
     meaning = "weights of large linear layers in int8 or float8 (torchao); outputs change, by an error that is measured"
     risk = "semantic"
     measures_output = True
+    helped_by = ("compile", "compile-blocks")  # rounding and scales are kernels of their own where nothing is compiled
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
