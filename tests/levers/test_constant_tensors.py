@@ -507,7 +507,7 @@ def test_the_code_of_the_model_is_read() -> None:
 
 def test_a_list_that_a_module_holds_is_kept_as_an_index(lever: In) -> None:
     module = ByHeld()
-    forward = lever(lambda x: module.forward(x), module)
+    forward = lever(module.forward, module)
     x = torch.arange(6.0).reshape(2, 3)
     for _ in range(3):
         assert torch.equal(forward(x), x[:, [2, 0]])

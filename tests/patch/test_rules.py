@@ -332,6 +332,7 @@ def test_cuda_graphs_clone_what_the_script_keeps(patched: Patcher) -> None:
     assert not result.refused.keys() - {"bf16-autocast"}  # `mode` is no setting of autocast, which ignores it
     assert 'model.compile(mode="reduce-overhead")' in result.text()
     assert "        torch.compiler.cudagraph_mark_step_begin()\n        out = model(x).clone().float()" in result.text()
+    assert any("adds to gradients" in note for note in result.written["compile"].notes)
 
 
 def test_a_model_that_is_made_anew_in_the_loop_is_left_alone(patched: Patcher) -> None:

@@ -129,9 +129,7 @@ def _indexes_by_list(code: CodeType, held: Collection[str]) -> bool:
     and then at most constants, slices and the tuple of the index until it is used. Not `self.rows[0]`."""
     made = itself = False
     for one in dis.get_instructions(code):
-        if one.opname in {"BUILD_LIST", "LIST_EXTEND"}:
-            made, itself = True, False
-        elif one.opname == "LOAD_ATTR" and one.argval in held:
+        if one.opname in {"BUILD_LIST", "LIST_EXTEND"} or (one.opname == "LOAD_ATTR" and one.argval in held):
             made, itself = True, False
         elif made and one.opname in SUBSCRIPTS and (one.opname != "BINARY_OP" or one.argrepr == "[]"):
             if not itself:

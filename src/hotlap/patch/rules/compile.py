@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace as with_fields
 
 import libcst as cst
 
@@ -28,6 +29,10 @@ from ._loss import with_loss
 from ._model import Spot, in_place, same_model, spots, trained_calls
 
 LAYER = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(?!Module$)[A-Z]\w*$")
+GRADIENTS = (
+    "a backward that adds to gradients which an earlier one left raises with CUDA graphs, unless the first ones were "
+    "`zero_grad(set_to_none=False)`; under the recipe they are moved out of the graphs' memory"
+)
 LOOKED_PAST = (
     "the model is one of torch's own, which `.compile()` looks past without a word: `model = torch.compile(model)` "
     "takes it, but puts `_orig_mod.` before the names in its state_dict"
@@ -59,7 +64,8 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
         if isinstance(cloned, CannotWrite):
             return cloned
         project, changed = cloned
-    return _write(places, project, found, argument, changed, sites)
+    edit = _write(places, project, found, argument, changed, sites)
+    return with_fields(edit, notes=(*edit.notes, GRADIENTS)) if mode == "reduce-overhead" else edit
 
 
 def origins_of(places: Places, site: Site) -> list[At]:
