@@ -79,7 +79,7 @@ CASES = (
     Case("linear-cross-entropy", ("lever_wins/scoring.py", "--train"), options=MEMORY),
     Case("activation-budget", LM, beside="compile", options=MEMORY, budget=130),
     Case("accumulate", LM, options=(*MEMORY, *SEMANTIC)),
-    Case("batch-size", LM, options=SEMANTIC, budget=100),
+    Case("batch-size", (*LM, "--batch", "1"), options=SEMANTIC, budget=100),
 )  # fmt: skip
 KEPT = ("lever", "settings", "predicted", "measured", "leave_one_out")
 
