@@ -48,7 +48,7 @@ def main():
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     words, dim, heads, layers, rows, length, window = (
-        (64, 32, 2, 2, 2, 48, 8) if args.tiny else (512, 768, 12, 3, 3, 4096, 256)
+        (64, 32, 2, 2, 2, 48, 8) if args.tiny else (512, 768, 12, 3, 8, 4096, 256)
     )
     torch.manual_seed(0)
     model = Model(words, dim, heads, layers, length, window).to(args.device)

@@ -146,26 +146,20 @@ def _passes(module: Any) -> "list[Pass]":
 
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     from ._graph import Compiled, scalars_on_host
-    from ._held_gradients import HeldGradients
-    from ._nested import each_tensor
+    from ._graph_turns import Turns
     from ._traceable import traceable
     from ._worth_compiling import Worth
 
     scalars_on_host(module)
     compiled = Compiled(traceable(module, forward), mode, _passes(module))
-    worth, gradients = Worth(), HeldGradients(module)
+    worth, turns = Worth(), Turns(module)
 
     def where_worth(*args: Any, **kwargs: Any) -> Any:
         if not worth(args, kwargs):
             return forward(*args, **kwargs)
         if mode != "reduce-overhead":
             return compiled(*args, **kwargs)
-        import torch
-
-        # The graph's outputs are overwritten by its next replay; scripts keep them (running losses, metrics).
-        gradients.move()
-        torch.compiler.cudagraph_mark_step_begin()
-        return each_tensor(compiled(*args, **kwargs), lambda tensor: tensor.clone())
+        return turns.call(compiled, args, kwargs)
 
     where_worth.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
     return where_worth
