@@ -115,7 +115,7 @@ def test_steps_that_hold_more_rows_are_compared_by_the_row(tune: Tune) -> None:
     lever = single("batch-size", 0.5, risk="semantic", resizes_step=True)
     found, _ = tune(
         [lever], factors(**{"batch-size": 1.5}), semantic=True,
-        rows=lambda uses: 64.0 if uses else 32.0,
+        rows=lambda uses: 64.0 if uses else 32.0, mean_ms=lambda uses: 160.0 if uses else 105.0,
         evidence_of=lambda uses: Evidence(tuple((float(k),) for k in range(40))) if uses else Evidence(((1.0,),) * 40),
     )  # fmt: skip
     assert kept(found) == ["batch-size"] and found.speedup == pytest.approx(2 / 1.5)

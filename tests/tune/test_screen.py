@@ -49,6 +49,16 @@ def test_headlines_of_objectives() -> None:
     assert cheap.startswith("2.00× cheaper") and "$12 → $6 a million rows at $2.5 an hour" in cheap
 
 
+def test_steps_of_other_sizes_are_told_by_the_row() -> None:
+    use = (Lever(name="batch-size"),)
+    runs = tuple(
+        Trial(id=at, purpose=what, levers=levers, folder="", outcome="measured", step_ms=100.0, rows=rows)
+        for at, (what, levers, rows) in enumerate([("baseline", (), 8.0), ("confirm", use, 32.0), ("confirm", (), 8.0)])
+    )
+    assert headline(trials=runs).endswith("50.0 ms for the rows of a step, of which steps hold 4 times as many now")
+    assert headline(trials=runs[:1] + runs[2:]).endswith("50.0 ms a step")
+
+
 def test_a_gain_that_is_not_proved_yet() -> None:
     changes: dict[str, Any] = {
         "gain": False, "kept": (), "tuned": None, "complete": False, "recipe": None, "why_incomplete": "2 pairs",

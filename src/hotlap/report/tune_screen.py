@@ -22,6 +22,8 @@ from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, lab
 from .run_screen import bound_text, place_text
 
 MOST_DROPPED: Final = 8
+RESIZED: Final = 1.2
+"""Rows of a step over those before, from which a lever changed how many it holds: episodes are not all as long."""
 NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
 DRIFT: Final = 0.05
@@ -70,7 +72,16 @@ def _faster(tune: Tune) -> str:
     steps = (tune.before_ms or tune.baseline.step_ms, tune.after_ms)
     after = " → ".join(ms(step) for step in steps if step)
     since = ", from the second epoch on" if any(kept.late for kept in tune.kept) else ""
-    return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after} a step{since}"
+    of = f"for the rows of a step, of which steps hold {held} times as many now" if (held := _held(tune)) else "a step"
+    return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after} {of}{since}"
+
+
+def _held(tune: Tune) -> str:
+    """How many times as many rows a step holds as before; empty where it is as many."""
+    runs = [trial for trial in tune.trials if trial.purpose in {"baseline", "confirm"} and trial.rows]
+    bare, tuned = ([one.rows for one in runs if one.rows and bool(one.levers) is with_it] for with_it in (False, True))
+    times = fmean(tuned) / fmean(bare) if bare and tuned else 1.0
+    return f"{times:.3g}" if not 1 / RESIZED < times < RESIZED else ""
 
 
 def _less_memory(tune: Tune) -> str:

@@ -169,8 +169,12 @@ class State:
 
     def time(self, trial: Trial) -> float:
         """Ms a step; where a step holds another number of rows than the bare command's, ms for as many rows."""
-        step_ms, rows = trial.step_ms or 0.0, self.bases[0].rows if self.bases else None
-        return step_ms * rows / trial.rows if rows and trial.rows and self._resized(trial.levers) else step_ms
+        return (trial.step_ms or 0.0) * self.share(trial)
+
+    def share(self, trial: Trial) -> float:
+        """Steps of a trial that hold as many rows as one of the bare command's: 1 where no lever resizes them."""
+        rows = self.bases[0].rows if self.bases else None
+        return rows / trial.rows if rows and trial.rows and self._resized(trial.levers) else 1.0
 
     def other_work(self, trial: Trial) -> str | None:
         """Why its steps can't be compared with the bare command's: they held other numbers of rows, though no lever
