@@ -9,8 +9,10 @@ never seen: parameters, their gradients, `state_dict`, the shape of the logits a
 Of the numbers only rounding changes, since other kernels add in another order, so `numeric` would be right by what the
 words mean. It is `semantic` all the same, tried only where that is allowed: padding a vocabulary otherwise means
 another model, and the logits are rows with gaps, which `is_contiguous()` tells and `.view(-1)` of all raises on, as
-for any slice. Its losses are compared like those of a `numeric` lever, with nothing allowed beyond what a nudge of the
-weights by one rounding does.
+for any slice. Its losses are compared like those of a `numeric` lever, within the tolerance of those that have other
+kernels multiply: in bfloat16 on an H100 the gradient that comes through the head is 5.0e-3 from that in float64, and
+2.3e-3 with padding (relative; benchmarks/results/heads-and-windows-h100.json), a difference larger than a nudge of the
+weights by one rounding makes.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -37,6 +39,7 @@ class PadVocabulary(Lever):
     name = "pad-vocabulary"
     meaning = "the products of a head with an odd number of classes padded to a multiple of 64; logits keep their shape"
     risk = "semantic"
+    tolerance = 0.005
     excludes = ("linear-cross-entropy",)
 
     def applies(self, context: Context) -> Applies:
