@@ -12,8 +12,10 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from agent.harness import Runner
 from hotlap.levers import _graph, _worth_compiling, all_levers
 from hotlap.levers._worth_compiling import FEW, MANY, Worth
+from hotlap.records.run import Lever
 
 LEVERS: dict[str, dict[str, Any]] = {"compile": {"mode": "default"}, "compile-blocks": {"shapes": "automatic"}}
 PRODUCTS = ("mm", "addmm", "bmm")
@@ -332,3 +334,13 @@ def test_host_code_beside_a_gpu_is_made_without_looking_for_vector_instructions(
     with config.patch({"cpp.vec_isa_ok": chosen}):
         _graph.scalars_on_host(SimpleNamespace(parameters=lambda: [parameter]))
         assert config.cpp.vec_isa_ok is then
+
+
+@pytest.mark.parametrize("kind", ["inside", "inline", "image"])
+def test_gradients_that_are_differentiated_again(kind: str, runner: Runner) -> None:
+    """Forwards of a penalty run as they were written; all others are compiled, as of an input that is learnt."""
+    levers = (Lever(name="compile", settings={"mode": "default"}),)
+    ran, bare = runner.forked("penalty.py", kind, levers=levers), runner.bare("penalty.py", kind)
+    assert ran.code == bare.code == 0 and not ran.problems, ran.output
+    assert ran.losses == pytest.approx(bare.losses, rel=1e-4)
+    assert sum(one.graphs for one in ran.facts.compiled) >= 1

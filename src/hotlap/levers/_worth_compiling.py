@@ -9,16 +9,23 @@ after the other.
 
 Until a forward with gradients came the command may be one that only infers: all are compiled, and if it trains after
 that, it compiles once more for the gradients.
+
+A backward of what is compiled can't be differentiated again ("torch.compile with aot_autograd does not currently
+support double backward"). Penalties on gradients do so: an input is a leaf that needs a gradient, and a function that
+is running asks for one with `create_graph`. Such forwards run as they were written.
 """
 
+import sys
 from collections.abc import Mapping
 from operator import le
+from types import CodeType
 from typing import Any, Final, NamedTuple
 
 MANY: Final = 1000
 FEW: Final = 4
 MOST: Final = 4096
 """Calls that are remembered: sizes may be others each time."""
+AGAIN: Final = "create_graph"
 Kinds = tuple[Any, ...]
 Sizes = tuple[int, ...]
 
@@ -39,6 +46,8 @@ class Worth:
         training = torch.is_grad_enabled()
         if not (training or self._trained):
             return True
+        if training and _penalised(args, kwargs):
+            return False
         kinds, sizes = read(args, kwargs)
         known = self._trained.get(kinds)
         if training:
@@ -65,6 +74,28 @@ class Worth:
             return False
         self._often.add(call)
         return True
+
+
+def _penalised(args: Any, kwargs: Any) -> bool:
+    """Whether the gradient of an input is likely to be differentiated again."""
+    import torch
+
+    given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    if not any(one.requires_grad and one.is_leaf and not isinstance(one, torch.nn.Parameter) for one in given):
+        return False
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code not in _ASKS:
+            _ASKS[code] = any(type(one) is tuple and AGAIN in one for one in code.co_consts)
+        if _ASKS[code]:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_ASKS: Final[dict[CodeType, bool]] = {}
+"""By code that called a forward, whether it names `create_graph` in a call."""
 
 
 class Unseen(NamedTuple):
