@@ -128,6 +128,19 @@ def test_none_ends_while_a_backward_is_to_come(monkeypatch: pytest.MonkeyPatch) 
     assert len({one.data_ptr() for one in kept}) == len(kept)
 
 
+def test_a_forward_with_many_outputs_is_waited_for_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Many(nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [x * at for at in range(3 * _graph_turns.MOST_AWAITED)]
+
+    graphs, x = Graphs(Many(), monkeypatch), torch.ones(2, requires_grad=True)
+    one, two = graphs(x * 1), graphs(x * 2)
+    assert graphs.marks == 1
+    torch.stack([*one, *two]).sum().backward()
+    graphs(x)
+    assert graphs.marks == 2
+
+
 def test_gradients_of_inputs_are_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[torch.Tensor] = []
 

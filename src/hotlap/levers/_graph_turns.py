@@ -19,7 +19,7 @@ DEVICES: Final = ("cuda",)
 REFRESHED: Final = 16
 """After so many forwards the parameters are looked for again: to go through all modules takes long beside a replay."""
 MOST_AWAITED: Final = 8
-"""Outputs whose backward is waited for: those of a script that keeps them all without one would fill the memory."""
+"""Forwards whose backward is waited for: a script that keeps all outputs without one would fill the memory."""
 
 
 class Turns:
@@ -34,7 +34,7 @@ class Turns:
         self._moved: Any = WeakIdKeyDictionary()
         """Gradients that have memory of their own."""
         self._awaited: list[weakref.ref[Any]] = []
-        """Of outputs through which no backward has come: what lives as long as one may."""
+        """Of forwards through which no backward has come: what lives as long as one may."""
 
     def call(self, compiled: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A forward."""
@@ -42,7 +42,9 @@ class Turns:
         if _transforms.inside():
             return each_tensor(compiled(*args, **kwargs), _copy)
         args, kwargs = [_own(one) for one in args], {name: _own(one) for name, one in kwargs.items()}
-        return each_tensor(compiled(*args, **kwargs), self._output)
+        opened = _Open()
+        self._awaited.append(weakref.ref(opened))
+        return each_tensor(compiled(*args, **kwargs), lambda tensor: self._output(tensor, opened))
 
     def _begin(self) -> None:
         """A new turn, if none is open."""
@@ -56,8 +58,8 @@ class Turns:
         self.move_gradients()
         torch.compiler.cudagraph_mark_step_begin()
 
-    def _output(self, tensor: Any) -> Any:
-        return _functions()[1].apply(tensor, self._awaited) if tensor.requires_grad else tensor.clone()
+    def _output(self, tensor: Any, opened: "_Open") -> Any:
+        return _functions()[1].apply(tensor, opened, self._awaited) if tensor.requires_grad else tensor.clone()
 
     def move_gradients(self) -> None:
         """Give each gradient that is there memory of its own; it stays the same tensor, with the same values."""
@@ -102,7 +104,7 @@ def _own(value: Any) -> Any:
 
 
 class _Open:
-    """Something that lives as long as the graph of an output."""
+    """Something that lives as long as the graph of an output of a forward."""
 
 
 @cache
@@ -121,14 +123,13 @@ def _functions() -> tuple[Any, Any]:
 
     class Output(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, tensor: Any, awaited: list[weakref.ref[Any]]) -> Any:
-            ctx.open, ctx.awaited = _Open(), awaited
-            awaited.append(weakref.ref(ctx.open))
+        def forward(ctx: Any, tensor: Any, opened: _Open, awaited: list[weakref.ref[Any]]) -> Any:
+            ctx.opened, ctx.awaited = opened, awaited
             return tensor.clone()
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             ctx.awaited.clear()
-            return gradient, None
+            return gradient, None, None
 
     return OwnGradient, Output
