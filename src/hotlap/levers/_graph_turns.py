@@ -28,7 +28,7 @@ class Turns:
     def __init__(self, module: Any) -> None:
         from torch.utils.weak import WeakIdKeyDictionary
 
-        self.module = weakref.ref(module)
+        self._module = weakref.ref(module)
         self._parameters: list[Any] = []
         self._calls = 0
         self._moved: Any = WeakIdKeyDictionary()
@@ -64,7 +64,7 @@ class Turns:
     def move_gradients(self) -> None:
         """Give each gradient that is there memory of its own; it stays the same tensor, with the same values."""
         if self._calls % REFRESHED == 0:
-            module = self.module()
+            module = self._module()
             self._parameters = [] if module is None else list(module.parameters())
         self._calls += 1
         grads = [grad for p in self._parameters if (grad := p.grad) is not None]

@@ -70,10 +70,9 @@ def headline(diagnosis: Diagnosis) -> Iterator[str]:
     of = f" of means over {diagnosis.spread.of} steps" if diagnosis.spread.of > 1 else ""
     yield bound_text(diagnosis)
     yield f"{ms(diagnosis.step_ms)} a step (p10 {spread}{of})"
-    rows = (
-        diagnosis.throughput_unit == "rows/s" and diagnosis.tokens_s is not None
-    )  # (length, batch) is handed over too
-    if diagnosis.throughput is not None and not rows:
+    # Some models take (length, batch): then what is counted as rows is the length, while tokens are right.
+    by_tokens = diagnosis.tokens_s is not None and diagnosis.throughput_unit == "rows/s"
+    if diagnosis.throughput is not None and not by_tokens:
         yield f"{count(diagnosis.throughput)} {diagnosis.throughput_unit}"
     if diagnosis.tokens_s is not None:
         yield f"{count(diagnosis.tokens_s)} tokens/s"

@@ -181,7 +181,7 @@ def _on_the_mean(state: State, one: Trial, other: Trial) -> float:
     it, but loops that do heavy work every few steps have short trials in which the typical steps are the others."""
     if state.objective.memory or one.mean_ms is None or other.mean_ms is None:
         return math.inf
-    return one.mean_ms * state.share(one) / (other.mean_ms * state.share(other))
+    return one.mean_ms * state.row_scale(one) / (other.mean_ms * state.row_scale(other))
 
 
 def _judged(

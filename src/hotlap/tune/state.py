@@ -169,9 +169,9 @@ class State:
 
     def time(self, trial: Trial) -> float:
         """Ms a step; where a step holds another number of rows than the bare command's, ms for as many rows."""
-        return (trial.step_ms or 0.0) * self.share(trial)
+        return (trial.step_ms or 0.0) * self.row_scale(trial)
 
-    def share(self, trial: Trial) -> float:
+    def row_scale(self, trial: Trial) -> float:
         """Steps of a trial that hold as many rows as one of the bare command's: 1 where no lever resizes them."""
         rows = self.bases[0].rows if self.bases else None
         return rows / trial.rows if rows and trial.rows and self._resized(trial.levers) else 1.0

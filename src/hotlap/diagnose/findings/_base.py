@@ -48,7 +48,8 @@ class CpuUse:
 class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step.
     levers: the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
-    unknown. unseen_ms: of the step, in which phases is not known (`Diagnosis.unseen_ms`); unseen: what says so."""
+    unknown. unseen_ms: of the step, in which phases is not known (`Diagnosis.unseen_ms`); unseen: how far
+    the steps that were looked at are from all, in words, empty where they are not."""
 
     step_ms: float
     phases: Phases
