@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from hotlap.levers import _anchored, all_levers, graph_training
 from hotlap.levers._base import Context
 from hotlap.levers._forward_graph import apart
+from hotlap.levers._training_call import waves
 from hotlap.levers._training_graph import TWICE, GraphedTraining, TrainingBucket
 
 LEVER = all_levers()["graph-training"]
@@ -1091,3 +1092,11 @@ def test_a_torch_that_lacks_what_calls_are_looked_at_with_is_refused(monkeypatch
     LEVER.install(SimpleNamespace(wrap_forward=lambda wrap, order: wraps.append(wrap)), {})  # type: ignore[arg-type]
     with pytest.raises(Refused, match="peek_interpreter_stack"):
         wraps[0](None, "forward")
+
+
+def test_the_gradient_that_a_recording_is_made_with_lies_as_the_output_does() -> None:
+    """A compiled backward copies one that does not."""
+    rows = torch.zeros(4, 64)[:, :17]
+    assert waves(rows).stride() == (64, 1) and torch.equal(waves(rows), waves(rows.contiguous()))
+    for shared in (torch.zeros(3, 1).expand(3, 5), torch.zeros(10).as_strided((4, 4), (1, 2))):
+        assert waves(shared).is_contiguous()

@@ -92,11 +92,24 @@ def reach_of(call: Call, used: list[bool], again: Callable[[], bool]) -> list[li
 
 
 def waves(leaf: Any) -> Any:
-    """A gradient that tells places apart, -1 to 1."""
+    """A gradient that tells places apart, -1 to 1. It lies as the tensor does, as compiled backwards want it."""
     import torch
 
     line = torch.linspace(-1, 1, max(2, leaf.numel()), device=leaf.device)[: leaf.numel()]
-    return line.to(leaf.dtype).reshape(leaf.shape)
+    made = line.to(leaf.dtype).reshape(leaf.shape)
+    if made.stride() == leaf.stride() or not _apart(leaf):
+        return made
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(made)
+
+
+def _apart(tensor: Any) -> bool:
+    """Whether each element surely has a place of its own."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ needs it. A compiled loss (`_losses`) reads the halves.
 The forward inside, which may be compiled and captured, leaves them as they are; they are widened around it.
 """
 
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from ._autocast import in_half
@@ -17,6 +18,8 @@ ORDER: Final = 70
 """Outside of what compiles (20) and captures (60) a forward."""
 DEVICES: Final = ("cuda",)
 """Where losses are compiled."""
+WIDENED: Final["weakref.WeakSet[Any]"] = weakref.WeakSet()
+"""Models whose outputs are widened here."""
 PATIENCE: Final = 4
 """Forwards of which a loss must have taken such an output as it is."""
 
@@ -39,6 +42,7 @@ class Widening:
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
         """Around a forward that leaves them as they are."""
         device = next((p.device.type for p in module.parameters()), "cpu")
+        WIDENED.add(module)
 
         def wide_forward(*args: Any, **kwargs: Any) -> Any:
             output = forward(*args, **kwargs)
