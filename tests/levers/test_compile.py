@@ -1,7 +1,10 @@
 """What compile and compile-blocks compile, and in which dtypes; by a compiler that runs its graphs as they are."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from agent.harness import Runner
-from hotlap.levers import _graph, _worth_compiling, all_levers
+from hotlap.levers import _graph, _retained, _worth_compiling, all_levers
+from hotlap.levers._retained import _files
 from hotlap.levers._worth_compiling import FEW, MANY, Worth
 from hotlap.records.run import Lever
 
@@ -344,3 +348,35 @@ def test_gradients_that_are_differentiated_again(kind: str, runner: Runner) -> N
     assert ran.code == bare.code == 0 and not ran.problems, ran.output
     assert ran.losses == pytest.approx(bare.losses, rel=1e-4)
     assert sum(one.graphs for one in ran.facts.compiled) >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("loss.backward(retain_graph=True)", True),
+        ("loss.backward(retain_graph = again)", True),
+        ("torch.autograd.grad(loss, x, retain_graph=not_last)", True),
+        ("loss.backward(retain_graph=False)", False),
+        ("def backward(self, retain_graph=None): ...", False),
+        ("config.retain_graph == 1", False),
+        ("loss.backward()", False),
+    ],
+)
+def test_what_is_saved_is_kept_where_the_script_asks_for_it(
+    text: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(text)
+    module = ModuleType("script")
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "script", module)
+    assert str(file) in _files()
+    monkeypatch.setattr(_retained, "_files", lambda: [str(tmp_path / "gone.py"), str(file)])
+    with torch._functorch.config.patch(donated_buffer=True):
+        _retained.keep_what_is_saved()
+        assert torch._functorch.config.donated_buffer is not kept
+
+
+def test_files_of_the_users_alone_are_read() -> None:
+    found = _files()
+    assert __file__ in found and not any("site-packages" in name or "/hotlap/levers/" in name for name in found)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hotlap.levers import _graph_turns
-from hotlap.levers._graph_turns import REFRESHED, Turns
+from hotlap.levers._graph_turns import REFRESHED, Memory, Turns
 
 
 @pytest.fixture
@@ -86,14 +86,18 @@ class Graphs:
     """A compiled model whose outputs lie in one place, which the next turn uses again."""
 
     def __init__(self, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.model, self.turns, self.marks = model, Turns(model), 0
+        self.model, self.turns, self.marks, self.plain = model, Turns(model, Memory()), 0, 0
         monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", self._mark)
 
     def _mark(self) -> None:
         self.marks += 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.turns.call(self.model, args, kwargs)
+        return self.turns.call(self.model, self._plain, args, kwargs)
+
+    def _plain(self, *args: Any) -> Any:
+        self.plain += 1
+        return self.model(*args)
 
 
 def test_a_turn_ends_with_each_forward_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,34 +115,53 @@ def test_a_turn_ends_with_each_forward_of_a_loop(monkeypatch: pytest.MonkeyPatch
 
 
 def test_none_ends_while_a_backward_is_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the same graph come twice before it."""
     graphs, x = Graphs(nn.Linear(3, 2), monkeypatch), torch.ones(2, 3)
     for step in range(3):
         one, two = graphs(x), graphs(x * 2)
-        assert graphs.marks == step + 1
+        assert graphs.marks == graphs.plain == step + 1
         (one + two).sum().backward()
     one, two = graphs(x).mean(), graphs(x * 2).mean()
-    assert graphs.marks == 4, "outputs are gone, what was made of them is not"
-    (one + two).backward()
+    assert graphs.marks == graphs.plain == 4, "outputs are gone, what was made of them is not"
+    two.backward()
+    graphs(x)
+    assert graphs.plain == 5, "that was the backward of the other one"
+    one.backward()
     gone = graphs(x)
     del gone
     graphs(x).sum().backward()
-    assert graphs.marks == 6, "what nobody holds waits for none"
-    kept = [graphs(x) for _ in range(3 * (_graph_turns.MOST_AWAITED + 1))]
-    assert graphs.marks == 9, "those that are kept wait for ever"
-    assert len({one.data_ptr() for one in kept}) == len(kept)
+    assert (graphs.marks, graphs.plain) == (6, 5), "what nobody holds waits for none"
 
 
 def test_a_forward_with_many_outputs_is_waited_for_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Many(nn.Module):
         def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-            return [x * at for at in range(3 * _graph_turns.MOST_AWAITED)]
+            return [x * at for at in range(30)]
 
     graphs, x = Graphs(Many(), monkeypatch), torch.ones(2, requires_grad=True)
     one, two = graphs(x * 1), graphs(x * 2)
-    assert graphs.marks == 1
+    assert graphs.marks == graphs.plain == 1
     torch.stack([*one, *two]).sum().backward()
     graphs(x)
-    assert graphs.marks == 2
+    assert (graphs.marks, graphs.plain) == (2, 1)
+
+
+def test_models_share_their_turns(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator and what takes its output, which is called before the generator's backward."""
+    generator, discriminator = Graphs(nn.Linear(3, 3), monkeypatch), Graphs(nn.Linear(3, 1), monkeypatch)
+    discriminator.turns = Turns(discriminator.model, generator.turns._memory)
+    for step in range(3):
+        discriminator.model.zero_grad()
+        discriminator(torch.ones(2, 3)).sum().backward()
+        held = discriminator.model.weight.grad
+        assert held is not None
+        at = held.data_ptr()
+        fake = generator(torch.ones(2, 3))
+        assert held.data_ptr() != at, "gradients of both are moved"
+        score = discriminator(fake)
+        assert generator.marks + discriminator.marks == 2 * step + 2
+        assert (generator.plain, discriminator.plain) == (0, step + 1)
+        score.sum().backward()
 
 
 def test_gradients_of_inputs_are_copies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 MOST: Final = 2000
 ATTRIBUTES: Final = vars(ModuleType)["__dict__"].__get__
+"""Of a module, without asking it, which a lazy one acts on."""
 
 
 def imported() -> dict[str, list[str]]:
@@ -17,7 +18,7 @@ def imported() -> dict[str, list[str]]:
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType) or type(name) is not str:
             continue
-        file = ATTRIBUTES(module).get("__file__")  # not by its name, nor as a property, which a lazy module acts on
+        file = ATTRIBUTES(module).get("__file__")
         if type(file) is not str:
             continue
         for mark in INSTALLED:

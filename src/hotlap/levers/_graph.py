@@ -25,13 +25,20 @@ class Compiled:
         self._mode = mode
         self._own = own
         self._forward = self._compile()
+        self._plain: Compiled | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._forward(*args, **kwargs)
 
+    def without_graphs(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that records and replays no CUDA graphs, whatever the mode."""
+        if self._plain is None:
+            self._plain = Compiled(self._original, "default", self._own)
+        return self._plain(*args, **kwargs)
+
     def again(self) -> None:
         """Compile anew at the next call: what was compiled so far is not used any more."""
-        self._forward = self._compile()
+        self._forward, self._plain = self._compile(), None
 
     def _compile(self) -> Callable[..., Any]:
         import torch

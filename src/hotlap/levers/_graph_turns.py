@@ -1,10 +1,12 @@
 """Not a lever: when memory of the compiler's CUDA graphs is used again, and that nothing of the script's is in it then.
 
-With `mode="reduce-overhead"` outputs, gradients and what is saved for the backward lie in memory of the graphs, which
-the next turn uses again. What the script still holds then raises when it is touched. So a turn ends with each forward,
-as a loop has one a step, but not while the backward of an earlier forward is to come: networks with two branches, a
-discriminator of real and of fake. Outputs are copies. So are gradients of inputs. Gradients of parameters that are
-there when a turn ends (a script adds them up, or has zeroed nothing yet) are moved to memory of their own.
+With `mode="reduce-overhead"` outputs, gradients and what is saved for the backward lie in memory of the graphs, of all
+models the same, which the next turn uses again. What the script still holds then raises when it is touched. So a turn
+is a forward and its backward, and a forward that comes while the backward of an earlier one is to come (networks with
+two branches, a generator whose output a discriminator takes) runs without graphs: where several graphs are in one turn,
+and not the same ones each time, torch 2.11 has lost account of what it freed ("invalid device pointer", "tensor(s) in
+the cudagraph pool not tracked"). Outputs are copies. So are gradients of inputs. Gradients of parameters that are there
+when a turn ends (a script adds them up, or has zeroed nothing yet) are moved to memory of their own.
 """
 
 import weakref
@@ -18,48 +20,71 @@ from ._nested import each_tensor
 DEVICES: Final = ("cuda",)
 REFRESHED: Final = 16
 """After so many forwards the parameters are looked for again: to go through all modules takes long beside a replay."""
-MOST_AWAITED: Final = 8
-"""Forwards whose backward is waited for: a script that keeps all outputs without one would fill the memory."""
+
+
+class Open:
+    """A forward, as long as the graph of one of its outputs lives: a backward may come through it. over: it came."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+
+class Memory:
+    """That of all graphs of a process."""
+
+    def __init__(self) -> None:
+        self._models: weakref.WeakSet[Turns] = weakref.WeakSet()
+        self._opened: weakref.ref[Open] | None = None
+
+    def add(self, model: "Turns") -> None:
+        """A model that has graphs."""
+        self._models.add(model)
+
+    def awaits(self) -> bool:
+        """Whether there was a forward with graphs through which no backward has come and one may."""
+        last = None if self._opened is None else self._opened()
+        return last is not None and not last.over
+
+    def begin(self) -> Open:
+        """A new turn: its forward."""
+        import torch
+
+        for model in self._models:
+            model.move_gradients()
+        torch.compiler.cudagraph_mark_step_begin()
+        found = Open()
+        self._opened = weakref.ref(found)
+        return found
+
+
+MEMORY: Final = Memory()
 
 
 class Turns:
     """Those of one model's graphs."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, memory: Memory = MEMORY) -> None:
         from torch.utils.weak import WeakIdKeyDictionary
 
         self._module = weakref.ref(module)
+        self._memory = memory
         self._parameters: list[Any] = []
         self._calls = 0
         self._moved: Any = WeakIdKeyDictionary()
         """Gradients that have memory of their own."""
-        self._awaited: list[weakref.ref[Any]] = []
-        """Of forwards through which no backward has come: what lives as long as one may."""
+        memory.add(self)
 
-    def call(self, compiled: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A forward."""
-        self._begin()
+    def call(
+        self, graphed: Callable[..., Any], plain: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """A forward. plain: the same without graphs."""
+        if self._memory.awaits():
+            return plain(*args, **kwargs)
+        opened = self._memory.begin()
         if _transforms.inside():
-            return each_tensor(compiled(*args, **kwargs), _copy)
+            return each_tensor(graphed(*args, **kwargs), _copy)
         args, kwargs = [_own(one) for one in args], {name: _own(one) for name, one in kwargs.items()}
-        opened = _Open()
-        self._awaited.append(weakref.ref(opened))
-        return each_tensor(compiled(*args, **kwargs), lambda tensor: self._output(tensor, opened))
-
-    def _begin(self) -> None:
-        """A new turn, if none is open."""
-        import torch
-
-        if self._awaited:
-            self._awaited[:] = [ref for ref in self._awaited if ref() is not None]
-            if 0 < len(self._awaited) <= MOST_AWAITED:
-                return
-            self._awaited.clear()
-        self.move_gradients()
-        torch.compiler.cudagraph_mark_step_begin()
-
-    def _output(self, tensor: Any, opened: "_Open") -> Any:
-        return _functions()[1].apply(tensor, opened, self._awaited) if tensor.requires_grad else tensor.clone()
+        return each_tensor(graphed(*args, **kwargs), lambda tensor: _output(tensor, opened))
 
     def move_gradients(self) -> None:
         """Give each gradient that is there memory of its own; it stays the same tensor, with the same values."""
@@ -103,13 +128,13 @@ def _own(value: Any) -> Any:
     return _functions()[0].apply(value)
 
 
-class _Open:
-    """Something that lives as long as the graph of an output of a forward."""
+def _output(tensor: Any, opened: Open) -> Any:
+    return _functions()[1].apply(tensor, opened) if tensor.requires_grad else tensor.clone()
 
 
 @cache
 def _functions() -> tuple[Any, Any]:
-    """The same tensor, whose gradient is a copy; and a copy, whose backward ends all waiting."""
+    """The same tensor, whose gradient is a copy; and a copy, whose backward is what was waited for."""
     import torch
 
     class OwnGradient(torch.autograd.Function):  # type: ignore[misc]
@@ -123,13 +148,13 @@ def _functions() -> tuple[Any, Any]:
 
     class Output(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, tensor: Any, opened: _Open, awaited: list[weakref.ref[Any]]) -> Any:
-            ctx.opened, ctx.awaited = opened, awaited
+        def forward(ctx: Any, tensor: Any, opened: Open) -> Any:
+            ctx.opened = opened
             return tensor.clone()
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
-            ctx.awaited.clear()
-            return gradient, None, None
+            ctx.opened.over = True
+            return gradient, None
 
     return OwnGradient, Output

@@ -134,6 +134,7 @@ def _passes(module: Any) -> "list[Pass]":
     """What changes the captured graphs of a model, where its code says that there is something to change."""
     from hotlap.agent.model_code import ModelCode
 
+    from ._aligned_heads import aligning, has_odd_head
     from ._compiled_bags import bags_as_sums
     from ._compiled_constants import KEPT_OF, keep_on_device
 
@@ -141,16 +142,19 @@ def _passes(module: Any) -> "list[Pass]":
     if code.constants:
         KEPT_OF.add(module)
     bags = "embedding_bag" in code.names or any(type(one).__name__ == "EmbeddingBag" for one in code.modules)
-    return [*([keep_on_device] if code.constants else ()), *([bags_as_sums] if bags else ())]
+    passes = ((keep_on_device, code.constants), (bags_as_sums, bags), (aligning(module), has_odd_head(module)))
+    return [change for change, wanted in passes if wanted]
 
 
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     from ._graph import Compiled, scalars_on_host
     from ._graph_turns import Turns
+    from ._retained import keep_what_is_saved
     from ._traceable import traceable
     from ._worth_compiling import Worth
 
     scalars_on_host(module)
+    keep_what_is_saved()
     compiled = Compiled(traceable(module, forward), mode, _passes(module))
     worth, turns = Worth(), Turns(module)
 
@@ -159,7 +163,7 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
             return forward(*args, **kwargs)
         if mode != "reduce-overhead":
             return compiled(*args, **kwargs)
-        return turns.call(compiled, args, kwargs)
+        return turns.call(compiled, compiled.without_graphs, args, kwargs)
 
     where_worth.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
     return where_worth

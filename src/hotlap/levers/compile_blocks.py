@@ -109,6 +109,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     from hotlap.agent.seams import Refused
 
     from ._graph import scalars_on_host
+    from ._retained import keep_what_is_saved
     from ._traceable import traceable
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
@@ -117,6 +118,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     if not blocks:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")
     scalars_on_host(root)
+    keep_what_is_saved()
     _allow_recompiles(len({_signature(block) for block in blocks}))
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
         compiled = torch.compile(traceable(block, block._call_impl), dynamic=dynamic)

@@ -83,11 +83,13 @@ class Losses:
         from hotlap.agent.loss_code import operations
 
         from ._loss_function import LossFunction, trampoline
+        from ._retained import keep_what_is_saved
 
         code = function.__code__
         plain = not (code.co_freevars or code.co_flags & NO_PLAIN_CALL) and self.changed < MOST_CHANGED
         if not plain or operations(function) < LEAST_OPERATIONS:
             return
+        keep_what_is_saved()
         own = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
         own.__kwdefaults__, own.__qualname__ = function.__kwdefaults__, function.__qualname__
 
@@ -104,10 +106,12 @@ class Losses:
         from hotlap.agent.loss_code import forward_of, operations
 
         from ._loss_function import LossFunction
+        from ._retained import keep_what_is_saved
 
         plain = module.__dict__.get(IMPL) is None and "forward" not in module.__dict__
         if plain and self.changed < MOST_CHANGED and operations(forward_of(module)) >= LEAST_OPERATIONS:
             self.changed += 1
+            keep_what_is_saved()
             suits = partial(_hookless, module)
             module.__dict__[IMPL] = LossFunction(module.forward, module._call_impl, self._stays, suits)
 

@@ -16,15 +16,38 @@ from ._base import Edit, Touched, assigned, at_the_top, last_import, touched
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 NAME = "compiled_cross_entropy"
 LEFT = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
+DONATED = "donated_buffer"
+KEEPS = (
+    "the source calls a backward with `retain_graph`, which a compiled one may refuse: set "
+    "`torch._functorch.config.donated_buffer = False` first"
+)
 
 
 def with_loss(places: Places, edit: Edit) -> Edit:
-    """What compiles the model, and the loss beside it where that can be written."""
+    """What compiles the model, and the loss beside it where that can be written; and what is saved for a backward is
+    kept for another one, where the source asks for that."""
+    edit = _with_graphs_kept(places, edit)
     written = _written(Places(edit.project, places.facts, places.cuda))
     if written is None:
         return with_fields(edit, notes=(*edit.notes, LEFT)) if places.cuda else edit
     project, changed = written
     return with_fields(edit, project=project, touched=edit.touched | changed)
+
+
+def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
+    if not any(_kept(call) for _, call in places.names.calls) or assigned(places, f".{DONATED}"):
+        return edit
+    text = f"torch._functorch.config.{DONATED} = False"
+    written = at_the_top(Places(edit.project, places.facts, places.cuda), text, None, "torch._functorch.config")
+    if isinstance(written, CannotWrite):
+        return with_fields(edit, notes=(*edit.notes, KEEPS))
+    return with_fields(edit, project=written.project, touched=edit.touched | written.touched)
+
+
+def _kept(call: cst.Call) -> bool:
+    """Whether a graph may be kept after its backward."""
+    asked = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == "retain_graph"]
+    return any(not isinstance(value, cst.Name) or value.value not in {"False", "None"} for value in asked)
 
 
 def _written(places: Places) -> tuple[Project, frozenset[Touched]] | None:
