@@ -5,8 +5,8 @@ and only instances that carry a mark are checkpointed. The mark is None in pickl
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _transforms
@@ -137,7 +137,7 @@ def _checkpointed(module: Any, mark: _Mark, block: Callable[..., Any], args: Any
         return checkpoint(block, *args, use_reentrant=False, **kwargs)
     before = None if mark.checked else _state(module)
     output = checkpoint(
-        block, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _buffers_kept(module)), **kwargs
+        block, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _BuffersKept(module)), **kwargs
     )
     if before is not None:
         mark.checked = True
@@ -167,17 +167,22 @@ def _state(module: Any) -> dict[str, Any]:
     return state
 
 
-@contextmanager
-def _buffers_kept(module: Any) -> Iterator[None]:
-    """Running statistics go to copies: the forward has counted this batch already."""
-    kept = [(part._buffers, dict(part._buffers)) for part in module.modules() if part._buffers]
-    for buffers, values in kept:
-        buffers.update({name: None if value is None else value.clone() for name, value in values.items()})
-    try:
-        yield
-    finally:
-        for buffers, values in kept:
+class _BuffersKept:
+    """Running statistics go to copies: the forward has counted this batch already. Entered for each backward of it."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def __enter__(self) -> None:
+        self.kept = [(part._buffers, dict(part._buffers)) for part in self.module.modules() if part._buffers]
+        for buffers, values in self.kept:
+            buffers.update({name: None if value is None else value.clone() for name, value in values.items()})
+
+    def __exit__(self, *_: object) -> None:
+        for buffers, values in self.kept:
             buffers.update(values)
+        self.kept = []
 
 
 LEVER = CheckpointBlocks()

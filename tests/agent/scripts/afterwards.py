@@ -71,6 +71,14 @@ def curvature():
     return torch.autograd.grad(sum((one * one).sum() for one in found), list(model.parameters())[:1])
 
 
+def twice():
+    loss = functional.cross_entropy(model(X[:8]), Y[:8])
+    loss.backward(retain_graph=True)
+    once = [weight.grad.clone() for weight in model.parameters()]
+    loss.backward()
+    return all(torch.allclose(weight.grad, 2 * one) for weight, one in zip(model.parameters(), once))
+
+
 def hooked():
     seen = []
     hooks = [one.register_forward_hook(lambda *_: seen.append(1)) for one in model.modules()]
@@ -106,6 +114,8 @@ torch.manual_seed(0)
 X, Y = torch.randn(64, 3, 8, 8), torch.randint(10, (64,))
 model = Images()
 said("optimizer", train(model, 24))
+model.zero_grad()
+said("a backward twice", twice())
 x, y = X[:4], Y[:4]
 model.eval()
 weights = {name: one.detach() for name, one in model.named_parameters()}
