@@ -222,9 +222,10 @@ def test_where_it_applies() -> None:
     for cuda, capability, hows in [
         (False, None, 2), (True, (8, 0), 2), (True, (8, 9), 3), (True, (9, 0), 3), (True, (7, 5), 0),
     ]:  # fmt: skip
-        where = context(cuda, {} if cuda else {"compile-blocks": {}}, **facts, capability=capability)
+        where = context(cuda, {"compile-blocks": {}}, **facts, capability=capability)
         assert LEVER.applies(where).yes == (hows > 0)
         assert not hows or len(LEVER.variants(where)) == hows
+    assert len(LEVER.variants(context(True, **facts))) == 1
     compiled = context(True, {"compile": {"mode": "default"}}, **facts)
     assert LEVER.share(compiled) > LEVER.share(context(True, **facts)) > 0
     assert LEVER.fits(GPU_ENVIRONMENT, {"how": "float8-dynamic"}) is None
