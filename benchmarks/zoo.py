@@ -57,6 +57,7 @@ def tuned(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str]
         "wall_s": round(time.monotonic() - begun, 1),
         "budget": args.budget,
         "trials": len(tune["trials"]),
+        "walls_s": [[trial["purpose"], trial["outcome"], trial["wall_s"]] for trial in tune["trials"]],
     }
 
 

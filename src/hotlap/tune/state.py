@@ -205,7 +205,7 @@ class State:
     def gained(self, trial: Trial) -> None:
         """A trial showed a gain; what it took is what runs of the confirmation will take."""
         bare = fmean(self.value(base) for base in self.bases)
-        self.budget.best_took(trial.wall_s, trial.warmup_s, bare / self.value(trial))
+        self.budget.best_took(trial.wall_s, trial.warmup_s, bare / self.value(trial), trial.levers)
 
     def read_facts(self, trial: Trial) -> Facts:
         """What the script is made of: from the bare command, since levers change what is seen of it."""
