@@ -7,7 +7,9 @@ compiled from the first call on.
 
 A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Tensors that the
 forward makes of Python's numbers are kept on the device, as with `constant-tensors`, and bags of embeddings are sums of
-rows to the compiler.
+rows to the compiler. Rows of logits of an odd number of classes are longer inside, where `bf16-autocast` has them widened
+outside, so that the products with their gradient run on tensor cores. Where the script's files name `retain_graph`, what
+a forward saves is not written over by its backward.
 
 The mode `max-autotune-no-cudagraphs` is for recipes that are written by hand; the search does not try it. It compiles
 and times some 20 kernels for each shape of a product or convolution, which takes minutes. What it may win is on top of
