@@ -1,4 +1,4 @@
-"""What `compile` changes in captured graphs: constants on the device, bags of embeddings, rows of logits."""
+"""What `compile` changes in captured graphs: constants on the device, bags of embeddings."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,14 +8,12 @@ from test_constant_tensors import FORMS
 from torch import nn
 from torch.nn import functional
 
-from hotlap.levers import _aligned_heads, _compiled_bags, _compiled_constants, _widening, compile
-from hotlap.levers._aligned_heads import aligning, has_odd_head
+from hotlap.levers import _compiled_bags, _compiled_constants, compile
 from hotlap.levers._compiled_bags import bags_as_sums
 from hotlap.levers._compiled_constants import NAME, keep_on_device
 from hotlap.levers._effects import Effects, watched
 from hotlap.levers._forward_graph import _with_numbers
 from hotlap.levers._graph import Compiled, Pass
-from hotlap.levers._losses import compile_losses
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +21,6 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The CPU stands for the device."""
     monkeypatch.setattr(_compiled_constants, "AWAY", ("cpu",))
     monkeypatch.setattr(_compiled_bags, "AWAY", ("cpu",))
-    monkeypatch.setattr(_aligned_heads, "LEAST_CLASSES", 8)
-    monkeypatch.setattr(_widening, "LEAST_LOGITS", 1)
-    monkeypatch.setattr(_widening, "DEVICES", ("cpu",))
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -284,82 +279,3 @@ def test_passes_only_where_the_code_names_something() -> None:
     assert compile._passes(nn.Linear(2, 2)) == []
     assert compile._passes(Constant()) == [keep_on_device]
     assert compile._passes(Bags(mode="sum")) == [bags_as_sums]
-
-
-class Headed(nn.Module):
-    """A head with an odd number of classes, under autocast; after: what is made of the logits in the forward."""
-
-    def __init__(
-        self, classes: int = 17, bias: bool = True, after: Callable[[torch.Tensor], torch.Tensor] | None = None
-    ) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.body, self.head = nn.Linear(8, 8), nn.Linear(8, classes, bias=bias)
-        self.after = after
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = self.head(self.body(x).relu())
-            return logits if self.after is None else self.after(logits)
-
-
-def slopes(model: nn.Module, forward: Callable[..., torch.Tensor]) -> list[torch.Tensor | None]:
-    """What comes out, and gradients of a loss of it."""
-    model.zero_grad()
-    x = torch.linspace(-1, 1, 48).reshape(2, 3, 8).requires_grad_()
-    out = forward(x)
-    functional.cross_entropy(out.float().flatten(0, 1), torch.arange(6)).backward()
-    return [out.detach().contiguous(), x.grad, *(p.grad for p in model.parameters())]
-
-
-def headed(model: Headed, mode: str | None = None) -> Seen:
-    """The model with the pass over its graphs, where its output is widened outside."""
-    _widening.Widening(torch.bfloat16).wrap(model, model)
-    return Seen(model, aligning(model), mode=mode)
-
-
-@pytest.mark.parametrize("mode", [None, "default"])
-@pytest.mark.parametrize("bias", [True, False])
-def test_rows_of_odd_logits_are_aligned_and_equal(mode: str | None, bias: bool) -> None:
-    model = Headed(bias=bias)
-    seen = headed(model, mode)
-    torch.testing.assert_close(slopes(model, seen), slopes(model, model), rtol=2e-2, atol=1e-3)
-    logits = seen(torch.ones(2, 3, 8, requires_grad=True))
-    assert logits.shape == (2, 3, 17) and logits.stride() == (192, 64, 1) and len(seen.named("pad")) == 1 + bias
-
-
-LEFT: dict[str, Headed] = {
-    "even": Headed(16),
-    "few": Headed(7),
-    "flat": Headed(after=lambda logits: logits.view(-1).view(2, 3, 17)),
-    "used in the forward": Headed(after=lambda logits: logits * 2),
-}
-
-
-@pytest.mark.parametrize("model", LEFT.values(), ids=LEFT)
-def test_other_heads_are_left(model: Headed) -> None:
-    assert has_odd_head(model) == (model.head.out_features == 17)
-    seen = headed(model)
-    found = slopes(model, seen)
-    assert not seen.named("pad")
-    torch.testing.assert_close(found, slopes(model, model), rtol=0, atol=0)
-
-
-def test_rows_are_left_where_the_script_gets_them() -> None:
-    model = Headed()
-    seen = Seen(model, aligning(model))
-    assert seen(torch.ones(2, 3, 8)).is_contiguous() and not seen.named("pad")
-    with torch.no_grad():
-        assert headed(model)(torch.ones(2, 3, 8)).is_contiguous()
-
-
-def test_a_compiled_loss_reads_aligned_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Headed()
-    wide = _widening.Widening(torch.bfloat16)
-    forward = wide.wrap(model, Compiled(model, "default", [aligning(model)]))
-    monkeypatch.setattr(functional, "cross_entropy", functional.cross_entropy)
-    compile_losses()
-    found = slopes(model, forward)
-    assert wide.fused == 1
-    torch.testing.assert_close(found[1:], slopes(model, model)[1:], rtol=2e-2, atol=1e-3)

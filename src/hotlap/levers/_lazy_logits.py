@@ -52,7 +52,7 @@ NOBODY: Final = Watch(lambda: None, lambda name: None)
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Product:
     """What is needed to compute logits. dtype: of the product itself; swapped: classes are the dimension before the
-    last. weight: None where hidden are the logits already, in half precision, and only have to be widened. parent,
+    last. weight: None where hidden are the logits already, which only have to be widened, or laid out anew. parent,
     replay: the logits that these were made of, and how, for where the values are needed. kept: weight and bias as they
     were, where they have changed since. rows: they were made without gradients, and rows that are chosen of them are
     computed alone; alone: the version of such a value as it was computed; whole: the logits, where rows are only
@@ -105,9 +105,10 @@ class Product:
 
 
 def product(hidden: Any, weight: Any, bias: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A linear layer with its inputs in a dtype, as autocast computes it; without weights its inputs."""
+    """A linear layer with its inputs in a dtype, as autocast computes it; without weights its inputs, and in the dtype
+    that they have without gaps between their rows."""
     if weight is None:
-        return hidden.to(dtype)
+        return hidden.contiguous() if hidden.dtype == dtype else hidden.to(dtype)
     with torch.autocast(hidden.device.type, enabled=False):
         return functional.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
 
@@ -388,8 +389,10 @@ def _fused(
 
 
 def _of_half(logits: LazyLogits, *args: Any, **kwargs: Any) -> Any:
-    """The loss of float32 logits, which it widens itself as it reads them; None where it is not compiled."""
+    """The loss of logits that it widens as it reads them, or reads as they are; None where it is not compiled."""
     lazy, loss = logits.lazy, getattr(functional.cross_entropy, "of_half", None)
+    if loss is not None and logits.dtype == lazy.hidden.dtype:
+        loss = functional.cross_entropy
     if loss is None or any(isinstance(item, LazyLogits) for item in (*args, *kwargs.values())):
         return None
     lazy.watch.fused()

@@ -4,7 +4,6 @@ needs it. A compiled loss (`_losses`) reads the halves.
 The forward inside, which may be compiled and captured, leaves them as they are; they are widened around it.
 """
 
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from ._autocast import in_half
@@ -18,8 +17,6 @@ ORDER: Final = 70
 """Outside of what compiles (20) and captures (60) a forward."""
 DEVICES: Final = ("cuda",)
 """Where losses are compiled."""
-WIDENED: Final["weakref.WeakSet[Any]"] = weakref.WeakSet()
-"""Models whose outputs are widened here."""
 PATIENCE: Final = 4
 """Forwards of which a loss must have taken such an output as it is."""
 
@@ -32,17 +29,38 @@ def large(tensor: Any) -> bool:
     return many and tensor.device.type in DEVICES and torch.is_grad_enabled()
 
 
+class Later:
+    """Large outputs of one process' models that are made as the script expects them once something needs them."""
+
+    def __init__(self) -> None:
+        self.made = self.fused = 0
+
+    def __call__(self, tensor: Any, dtype: Any) -> Any:
+        """An output, in a dtype and without gaps between its rows; at once where no loss takes it as it is."""
+        import torch
+
+        from ._lazy_logits import Product, Watch, alone, lazy_logits, product
+
+        taken = hasattr(torch.nn.functional.cross_entropy, "of_half") and (self.made < PATIENCE or self.fused)
+        if type(tensor) is not torch.Tensor or not tensor.requires_grad or not taken or not alone(tensor):
+            return product(tensor, None, None, dtype)
+        self.made += 1
+        return lazy_logits(Product(tensor, None, None, dtype, Watch(self._count, lambda name: None)))
+
+    def _count(self) -> None:
+        self.fused += 1
+
+
 class Widening:
-    """The outputs of one process' models."""
+    """The outputs of one process' models that are in half precision, as float32."""
 
     def __init__(self, half: Any) -> None:
         self.half = half
-        self.made = self.fused = 0
+        self.later = Later()
 
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
         """Around a forward that leaves them as they are."""
         device = next((p.device.type for p in module.parameters()), "cpu")
-        WIDENED.add(module)
 
         def wide_forward(*args: Any, **kwargs: Any) -> Any:
             output = forward(*args, **kwargs)
@@ -53,17 +71,4 @@ class Widening:
     def _wide(self, tensor: Any) -> Any:
         import torch
 
-        if tensor.dtype != self.half:
-            return tensor
-        taken = hasattr(torch.nn.functional.cross_entropy, "of_half") and (self.made < PATIENCE or self.fused)
-        if type(tensor) is not torch.Tensor or not tensor.requires_grad or not taken:
-            return tensor.float()
-        from ._lazy_logits import Product, Watch, alone, lazy_logits
-
-        if not alone(tensor):
-            return tensor.float()
-        self.made += 1
-        return lazy_logits(Product(tensor, None, None, torch.float32, Watch(self._count, lambda name: None)))
-
-    def _count(self) -> None:
-        self.fused += 1
+        return self.later(tensor, torch.float32) if tensor.dtype == self.half else tensor

@@ -7,9 +7,9 @@ compiled from the first call on.
 
 A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Tensors that the
 forward makes of Python's numbers are kept on the device, as with `constant-tensors`, and bags of embeddings are sums of
-rows to the compiler. Rows of logits of an odd number of classes are longer inside, where `bf16-autocast` has them widened
-outside, so that the products with their gradient run on tensor cores. Where the script's files name `retain_graph`, what
-a forward saves is not written over by its backward.
+rows to the compiler. In half precision, logits of an odd number of classes lie in longer rows, which a loss takes as
+they are, so that the products with their gradient run on tensor cores; whatever else needs them gets a copy. Where the
+script's files name `retain_graph`, what a forward saves is not written over by its backward.
 
 The mode `max-autotune-no-cudagraphs` is for recipes that are written by hand; the search does not try it. It compiles
 and times some 20 kernels for each shape of a product or convolution, which takes minutes. What it may win is on top of
@@ -19,9 +19,10 @@ the search with it, before leave-one-out.
 
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _compile_cache, _same_random, graph_training
+from . import _aligned_heads, _compile_cache, _same_random, graph_training
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
@@ -106,6 +107,7 @@ class Compile(_same_random.DrawsOtherwise):
         backward_by_dtypes()
         compile_losses()
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
+        seams.wrap_forward(_aligned_heads.Rows().wrap, _aligned_heads.ORDER)
 
     def source(self, settings: Settings) -> str:
         mode = settings["mode"]
@@ -136,7 +138,7 @@ def _passes(module: Any) -> "list[Pass]":
     """What changes the captured graphs of a model, where its code says that there is something to change."""
     from hotlap.agent.model_code import ModelCode
 
-    from ._aligned_heads import aligning, has_odd_head
+    from ._aligned_heads import align_heads, odd_classes
     from ._compiled_bags import bags_as_sums
     from ._compiled_constants import KEPT_OF, keep_on_device
 
@@ -144,7 +146,8 @@ def _passes(module: Any) -> "list[Pass]":
     if code.constants:
         KEPT_OF.add(module)
     bags = "embedding_bag" in code.names or any(type(one).__name__ == "EmbeddingBag" for one in code.modules)
-    passes = ((keep_on_device, code.constants), (bags_as_sums, bags), (aligning(module), has_odd_head(module)))
+    odd = odd_classes(module)
+    passes = ((keep_on_device, code.constants), (bags_as_sums, bags), (partial(align_heads, odd), odd))
     return [change for change, wanted in passes if wanted]
 
 
