@@ -17,10 +17,8 @@ CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 NAME = "compiled_cross_entropy"
 LEFT = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
 DONATED = "donated_buffer"
-KEEPS = (
-    "the source calls a backward with `retain_graph`, which a compiled one may refuse: set "
-    "`torch._functorch.config.donated_buffer = False` first"
-)
+KEPT = "`donated_buffer = False`, as the source calls a backward with `retain_graph`, which a compiled one may refuse"
+NOT_KEPT = f"not written: {KEPT}: `torch._functorch.config.donated_buffer = False` before anything is compiled"
 
 
 def with_loss(places: Places, edit: Edit) -> Edit:
@@ -40,8 +38,8 @@ def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
     text = f"torch._functorch.config.{DONATED} = False"
     written = at_the_top(Places(edit.project, places.facts, places.cuda), text, None, "torch._functorch.config")
     if isinstance(written, CannotWrite):
-        return with_fields(edit, notes=(*edit.notes, KEEPS))
-    return with_fields(edit, project=written.project, touched=edit.touched | written.touched)
+        return with_fields(edit, notes=(*edit.notes, NOT_KEPT))
+    return with_fields(edit, project=written.project, touched=edit.touched | written.touched, notes=(*edit.notes, KEPT))
 
 
 def _kept(call: cst.Call) -> bool:
