@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from agent.harness import Runner
-from hotlap.levers import _graph, _retained, _worth_compiling, all_levers
-from hotlap.levers._retained import _files
+from hotlap.levers import _asked_gradients, _graph, _worth_compiling, all_levers
+from hotlap.levers._asked_gradients import _files
 from hotlap.levers._worth_compiling import FEW, MANY, Worth
 from hotlap.records.run import Lever
 
@@ -340,14 +340,33 @@ def test_host_code_beside_a_gpu_is_made_without_looking_for_vector_instructions(
         assert config.cpp.vec_isa_ok is then
 
 
-@pytest.mark.parametrize("kind", ["inside", "inline", "image"])
-def test_gradients_that_are_differentiated_again(kind: str, runner: Runner) -> None:
+PENALTIES = [("penalty.py", kind) for kind in ("inside", "inline", "late", "hidden")]
+
+
+@pytest.mark.parametrize("script", [*PENALTIES, ("learnt_input.py",)], ids=lambda script: script[-1])
+def test_gradients_that_are_differentiated_again(script: tuple[str, ...], runner: Runner) -> None:
     """Forwards of a penalty run as they were written; all others are compiled, as of an input that is learnt."""
     levers = (Lever(name="compile", settings={"mode": "default"}),)
-    ran, bare = runner.forked("penalty.py", kind, levers=levers), runner.bare("penalty.py", kind)
+    ran, bare = runner.forked(*script, levers=levers), runner.bare(*script)
     assert ran.code == bare.code == 0 and not ran.problems, ran.output
     assert ran.losses == pytest.approx(bare.losses, rel=1e-4)
     assert sum(one.graphs for one in ran.facts.compiled) >= 1
+
+
+def test_modules_of_torchscript_are_left(runner: Runner) -> None:
+    bare = runner.bare("torchscript_model.py")
+    ran = runner.forked("torchscript_model.py", levers=(Lever(name="compile", settings={"mode": "default"}),))
+    assert (ran.code, ran.losses) == (0, bare.losses)
+    assert [one.what for one in ran.problems] == ["Refused: torch.compile leaves modules of TorchScript as they are"]
+    assert ran.facts.roots[0].compiled
+
+
+def test_each_layer_that_is_called_by_itself_is_compiled(runner: Runner) -> None:
+    """More of them than one piece of code may have graphs."""
+    ran = runner.forked("layers_by_themselves.py", levers=(Lever(name="compile", settings={"mode": "default"}),))
+    assert ran.code == 0 and not ran.problems, ran.output
+    assert "recompile_limit" not in ran.output
+    assert sum(one.graphs for one in ran.facts.compiled) >= 12 and not any(one.recompiles for one in ran.facts.compiled)
 
 
 @pytest.mark.parametrize(
@@ -371,9 +390,9 @@ def test_what_is_saved_is_kept_where_the_script_asks_for_it(
     module.__file__ = str(file)
     monkeypatch.setitem(sys.modules, "script", module)
     assert str(file) in _files()
-    monkeypatch.setattr(_retained, "_files", lambda: [str(tmp_path / "gone.py"), str(file)])
+    monkeypatch.setattr(_asked_gradients, "_files", lambda: [str(tmp_path / "gone.py"), str(file)])
     with torch._functorch.config.patch(donated_buffer=True):
-        _retained.keep_what_is_saved()
+        _asked_gradients.keep_what_is_saved()
         assert torch._functorch.config.donated_buffer is not kept
 
 

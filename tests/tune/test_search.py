@@ -259,9 +259,10 @@ def test_parity_is_judged_in_the_confirmation_too(tune: Tune) -> None:
 
 def test_what_was_looked_at_twice_shows_both_looks(tune: Tune) -> None:
     bare, with_a = iter([100.0, 101.0, 88.0]), iter([98.0, 130.0])
-    _, machine = tune([single("a", 0.5)], lambda uses: next(with_a) if uses else next(bare, 100.0))
+    found, machine = tune([single("a", 0.5)], lambda uses: next(with_a) if uses else next(bare, 100.0))
     dropped = [one for one in machine.said if one.startswith("drop  a")]
-    assert dropped == ["drop  a  98.0 ms, 130 ms  0.68× in two looks"]
+    assert dropped == ["drop  a  98.0 ms, 130 ms  1.03× and 0.68× in two looks"]
+    assert found.dropped["a"].why == "no gain" and found.dropped["a"].ratio == pytest.approx(0.835, abs=0.01)
 
 
 # variants

@@ -182,6 +182,7 @@ class Script:
         compiled = compiled or any(
             _class_in_mro(m, "OptimizedModule") or (m is not module and _compiled_in_place(m)) for m in modules
         )
+        compiled = compiled or isinstance(module, torch.jit.ScriptModule)  # which torch.compile leaves as it is
         convolutions = [m for m in modules if isinstance(m, torch.nn.modules.conv._ConvNd)]
         four = [m for m in convolutions if isinstance(m, (torch.nn.Conv2d, torch.nn.ConvTranspose2d))]
         sparse = any(getattr(m, "sparse", False) is True for m in modules)

@@ -11,8 +11,9 @@ Until a forward with gradients came the command may be one that only infers: all
 that, it compiles once more for the gradients.
 
 A backward of what is compiled can't be differentiated again ("torch.compile with aot_autograd does not currently
-support double backward"). Penalties on gradients do so: an input is a leaf that needs a gradient, and a function that
-is running asks for one with `create_graph`. Such forwards run as they were written.
+support double backward"). Penalties on gradients do so: an input needs a gradient, and the script asks for gradients
+with `create_graph`, by the text of its files or in a function that is running. Such forwards run as they were written,
+since a penalty may come once in hundreds of steps. What differentiates gradients of parameters again can't be told.
 """
 
 import sys
@@ -20,6 +21,8 @@ from collections.abc import Mapping
 from operator import le
 from types import CodeType
 from typing import Any, Final, NamedTuple
+
+from ._asked_gradients import differentiates_again
 
 MANY: Final = 1000
 FEW: Final = 4
@@ -80,9 +83,13 @@ def _penalised(args: Any, kwargs: Any) -> bool:
     """Whether the gradient of an input is likely to be differentiated again."""
     import torch
 
-    given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-    if not any(one.requires_grad and one.is_leaf and not isinstance(one, torch.nn.Parameter) for one in given):
-        return False
+    every = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    given = [one for one in every if one.requires_grad and not isinstance(one, torch.nn.Parameter)]
+    return bool(given) and (differentiates_again() or (any(one.is_leaf for one in given) and _asked_by_a_caller()))
+
+
+def _asked_by_a_caller() -> bool:
+    """Whether a function that is running asks, whose file is not the script's, or is none."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

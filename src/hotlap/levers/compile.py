@@ -152,12 +152,18 @@ def _passes(module: Any) -> "list[Pass]":
 
 
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
+    import torch
+
+    from hotlap.agent.seams import Refused
+
+    from ._asked_gradients import keep_what_is_saved
     from ._graph import Compiled, scalars_on_host
     from ._graph_turns import Turns
-    from ._retained import keep_what_is_saved
     from ._traceable import traceable
     from ._worth_compiling import Worth
 
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Refused("torch.compile leaves modules of TorchScript as they are")
     scalars_on_host(module)
     keep_what_is_saved()
     compiled = Compiled(traceable(module, forward), mode, _passes(module))

@@ -108,8 +108,8 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     from hotlap.agent.blocks import repeated
     from hotlap.agent.seams import Refused
 
+    from ._asked_gradients import keep_what_is_saved
     from ._graph import scalars_on_host
-    from ._retained import keep_what_is_saved
     from ._traceable import traceable
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):

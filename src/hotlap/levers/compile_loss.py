@@ -82,8 +82,8 @@ class Losses:
         """One of the script's own. It stays the object that it is, with other code."""
         from hotlap.agent.loss_code import operations
 
+        from ._asked_gradients import keep_what_is_saved
         from ._loss_function import LossFunction, trampoline
-        from ._retained import keep_what_is_saved
 
         code = function.__code__
         plain = not (code.co_freevars or code.co_flags & NO_PLAIN_CALL) and self.changed < MOST_CHANGED
@@ -105,8 +105,8 @@ class Losses:
         which copies and pickles of it leave out."""
         from hotlap.agent.loss_code import forward_of, operations
 
+        from ._asked_gradients import keep_what_is_saved
         from ._loss_function import LossFunction
-        from ._retained import keep_what_is_saved
 
         plain = module.__dict__.get(IMPL) is None and "forward" not in module.__dict__
         if plain and self.changed < MOST_CHANGED and operations(forward_of(module)) >= LEAST_OPERATIONS:

@@ -141,11 +141,13 @@ def try_uses(
     if why is not None:
         _failed(state, single, title, why)
         return None, 0.0
-    ratio, looks = incumbent.value / state.value(trial), ""
+    ratio = incumbent.value / state.value(trial)
+    looks = [ratio]
     longer = ratio >= LEAST_GAIN and _on_the_mean(state, incumbent.trial, trial) < 1 / LEAST_GAIN
     if longer or unsure(state, ratio) or (any(predicted) and math.log(ratio) > BEYOND * math.log(max(most, 1.001))):
         try:
-            ratio, looks = _agreed(ratio, again(state, incumbent, levers, purpose, trial)), " in two looks"
+            looks.append(again(state, incumbent, levers, purpose, trial))
+            ratio = _agreed(looks)
             mean = _on_the_mean(state, *state.trials.done[-2:]) if longer else math.inf
             ratio = min(ratio, mean) if mean < 1 / LEAST_GAIN else ratio
         except BudgetSpent:
@@ -158,8 +160,8 @@ def try_uses(
     if ratio < max(LEAST_GAIN, to_beat * LEAST_GAIN):
         if ratio < LEAST_GAIN and not to_beat:
             if single is not None:
-                _gained_nothing(state, single.name, ratio)
-            state.say(f"drop  {title}  {_shown(state, trial, looks)}  {ratio:.2f}×{looks}")
+                _gained_nothing(state, single.name, ratio, _disagree(looks))
+            state.say(f"drop  {title}  {_shown(state, trial, looks)}")
         return None, ratio
     judged = _judged(state, levers, single, title, trial, ratio)
     if judged is None and trial.left_out:  # the fault may be of those that were in at first
@@ -170,10 +172,11 @@ def try_uses(
     return Success(judged[0], ratio, tuple(uses), tuple(levers), judged[1]), ratio
 
 
-def _shown(state: State, trial: Trial, looks: str) -> str:
-    """What was measured, in both of two looks: their ratio is that of neither."""
-    seen = [trial, *(state.trials.done[-1:] if looks else ())]
-    return ", ".join(state.shown(one) for one in seen if one.step_ms is not None)
+def _shown(state: State, trial: Trial, looks: Sequence[float]) -> str:
+    """What was measured, in both of two looks: each has an incumbent of its own beside it."""
+    seen = [trial, *(state.trials.done[-1:] if len(looks) > 1 else ())]
+    times = ", ".join(state.shown(one) for one in seen if one.step_ms is not None)
+    return f"{times}  {' and '.join(f'{look:.2f}×' for look in looks)}{' in two looks' if len(looks) > 1 else ''}"
 
 
 def _on_the_mean(state: State, one: Trial, other: Trial) -> float:
@@ -224,11 +227,11 @@ def _unsettled(state: State, single: records.Lever | None, title: str, ratio: fl
     state.say(f"open  {title}  {ratio:.2f}×  may be noise; no time now to look again and confirm what comes of it")
 
 
-def _gained_nothing(state: State, name: str, ratio: float) -> None:
+def _gained_nothing(state: State, name: str, ratio: float, unclear: bool) -> None:
     """Of several settings that won nothing, the best is what is told of their lever."""
     known = state.found.dropped.get(name)
     if known is None or known.why not in {NO_GAIN, SLOWER, MORE_MEMORY} or (known.ratio or 0.0) < ratio:
-        state.drop(name, _no_gain(state, ratio), ratio)
+        state.drop(name, NO_GAIN if unclear else _no_gain(state, ratio), ratio)
 
 
 def _no_gain(state: State, ratio: float) -> str:
@@ -283,9 +286,14 @@ def again(
     return state.value(one) / state.value(two)
 
 
-def _agreed(one: float, two: float) -> float:
+def _agreed(looks: Sequence[float]) -> float:
     """The ratio of two looks. Those that disagree about the direction are no gain."""
-    return math.sqrt(one * two) if (one - 1) * (two - 1) > 0 else min(one, two, 1.0)
+    return min(1.0, math.sqrt(math.prod(looks))) if _disagree(looks) else math.sqrt(math.prod(looks))
+
+
+def _disagree(looks: Sequence[float]) -> bool:
+    """Whether one of two says that it is faster, and the other that it is not."""
+    return len(looks) > 1 and min(looks) <= 1 <= max(looks)
 
 
 def keep(state: State, incumbent: Incumbent, success: Success, candidates: Sequence[Candidate]) -> None:

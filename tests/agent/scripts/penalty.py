@@ -1,6 +1,7 @@
 """A critic whose gradient by its inputs is penalised, as in WGAN-GP: penalty.py KIND
 
-inside: in a function of its own; inline: in the loop; image: an input is optimised, and nothing differentiated again.
+inside: in a function of its own; inline: in the loop; late: in a helper that gets what the forward returned, once;
+hidden: of features that another model makes.
 """
 
 import sys
@@ -31,13 +32,24 @@ def inline():
         step(model(x).square().mean() + gradient.square().mean())
 
 
-def image():
-    x = torch.ones(6, 4, requires_grad=True)
-    by = torch.optim.SGD([x], lr=0.05)
-    for _ in range(12):
-        by.zero_grad()
-        said(loss := model(x).square().mean()).backward()
-        by.step()
+def slope(out, x):
+    (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    return gradient.square().sum(1).mean()
+
+
+def late():
+    for number, (x, _) in enumerate(batches()):
+        step(model(x).square().mean())
+        if number == 10:
+            x.requires_grad_(True)
+            step(slope(model(x), x))
+
+
+def hidden():
+    features = torch.nn.Linear(4, 4)
+    for x, _ in batches():
+        style = features(x)
+        step(slope(model(style), style) + model(x).mean())
 
 
 def step(loss):
@@ -49,8 +61,6 @@ def step(loss):
 if kind == "inside":
     for x, _ in batches():
         step(critic(x))
-elif kind == "inline":
-    inline()
 else:
-    image()
+    {"inline": inline, "late": late, "hidden": hidden}[kind]()
 end(model)

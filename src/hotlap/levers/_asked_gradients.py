@@ -1,0 +1,66 @@
+"""Not a lever: what the text of the script's files asks of gradients, which compiled code has to know beforehand.
+
+A compiled backward can't be differentiated again (`_worth_compiling`). And it writes over what its forward saved
+(`donated_buffer` of torch's `_functorch/config.py`), and raises where it is called with `retain_graph=True`, but for
+graphs that were so called each time since they were compiled. What comes once, when the training is over, counts too;
+so the files are read, before anything is compiled. Where a graph is kept a backward takes new memory for what it would
+have written over.
+"""
+
+import re
+import sys
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+KEPT: Final = re.compile(rb"\bretain_graph\s*=\s*(?!False\b|None\b)\w")
+AGAIN: Final = re.compile(rb"\bcreate_graph\s*=\s*(?!False\b|None\b)\w")
+MOST_FILES: Final = 500
+LARGEST: Final = 1 << 20
+"""Bytes of a file."""
+
+
+def keep_what_is_saved() -> None:
+    """From now on, in what is compiled in this process, where the script asks for it."""
+    import torch._functorch.config
+
+    config = torch._functorch.config
+    if getattr(config, "donated_buffer", False) and _asks(KEPT):
+        config.donated_buffer = False
+
+
+def differentiates_again() -> bool:
+    """Whether the script asks for gradients that it can differentiate again."""
+    return _asks_by(AGAIN, len(sys.modules))
+
+
+@lru_cache(maxsize=64)
+def _asks_by(what: re.Pattern[bytes], modules: int) -> bool:
+    """As long as no module is imported, the answer is the same."""
+    return _asks(what)
+
+
+def _asks(what: re.Pattern[bytes]) -> bool:
+    return any(_holds(file, what) for file in _files())
+
+
+def _files() -> list[str]:
+    """Of the script and what it imported, those that are the user's."""
+    from hotlap.agent.imported import ATTRIBUTES
+    from hotlap.agent.lines import Places
+
+    users = Places().users
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    files = {ATTRIBUTES(module).get("__file__") for module in modules}
+    every = sorted({str(Path(file).absolute()) for file in files if type(file) is str and file.endswith(".py")})
+    return [file for file in every if users(file)][:MOST_FILES]
+
+
+def _holds(file: str, what: re.Pattern[bytes]) -> bool:
+    """Not where it can't be read."""
+    try:
+        with Path(file).open("rb") as opened:
+            return what.search(opened.read(LARGEST)) is not None
+    except OSError:
+        return False
