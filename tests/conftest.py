@@ -1,6 +1,7 @@
 """What every test stands on."""
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -27,3 +28,11 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     made = Runner(tmp_path_factory.mktemp("runs"))
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def compilers_fail_aloud() -> Iterator[None]:
+    """Once something was compiled, levers have later failures pass; not from one test to the next."""
+    yield
+    if (config := sys.modules.get("torch._dynamo.config")) is not None:
+        config.suppress_errors = False  # type: ignore[attr-defined]

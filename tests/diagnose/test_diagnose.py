@@ -267,18 +267,28 @@ def test_finding_h2d() -> None:
     assert fires("h2d", copying) is None
 
 
+MOST = "; the line is of {}, which has most parameters"
+
+
 def test_what_computes_is_what_an_optimizer_updates() -> None:
     small = msgspec.structs.replace(ROOT, name="Student", parameters=5, optimized=5)
     large = msgspec.structs.replace(ROOT, name="Teacher", optimized=0)
     for roots, name, others in (
         ((large, small), "Student", "; forwards of Teacher, which no optimizer updates, are in it"),
         ((msgspec.structs.replace(large, training=False), small), "Student", ""),
-        ((large, msgspec.structs.replace(small, optimized=0)), "Teacher", ""),
-        ((msgspec.structs.replace(large, optimized=1), small), "Teacher", ""),
-        ((ROOT, msgspec.structs.replace(small, optimized=None)), "Net", ""),
+        ((large, msgspec.structs.replace(small, optimized=0)), "Teacher and Student", MOST.format("Teacher")),
+        ((msgspec.structs.replace(large, optimized=1), small), "Teacher and Student", MOST.format("Teacher")),
+        ((ROOT, msgspec.structs.replace(small, optimized=None)), "Net and Student", MOST.format("Net")),
+        ((ROOT, msgspec.structs.replace(ROOT, parameters=1)), "Net", ""),
+        (
+            [msgspec.structs.replace(ROOT, name=name, parameters=at) for at, name in enumerate("ABCDE")],
+            "E, D, C and 2 more",
+            MOST.format("E"),
+        ),
     ):
-        found = fires("compute", phases(forward=4.0, backward=6.0), facts=msgspec.structs.replace(FACTS, roots=roots))
-        assert found is not None and found.title.startswith(f"computing {name}")
+        facts = msgspec.structs.replace(FACTS, roots=tuple(roots))
+        found = fires("compute", phases(forward=4.0, backward=6.0), facts=facts)
+        assert found is not None and found.title == f"computing {name}"
         assert found.evidence.rpartition("around it")[2] == others
 
 

@@ -399,3 +399,15 @@ def test_what_is_saved_is_kept_where_the_script_asks_for_it(
 def test_files_of_the_users_alone_are_read() -> None:
     found = _files()
     assert __file__ in found and not any("site-packages" in name or "/hotlap/levers/" in name for name in found)
+
+
+@pytest.mark.parametrize("name", LEVERS)
+def test_what_the_compiler_fails_on_later_runs_as_it_was_written(name: str, runner: Runner) -> None:
+    """A first failure is one of the lever's: a trial of it ends."""
+    lever = Lever(name=name, settings=LEVERS[name])
+    for step, code in ((6, 0), (0, 1)):
+        arguments = ("late_branch.py", str(step))
+        ran, bare = runner.forked(*arguments, levers=(lever,)), runner.bare(*arguments)
+        assert bare.code == 0 and ran.code == code, ran.output
+        assert code or ran.losses == pytest.approx(bare.losses, rel=1e-4)
+        assert any(one.failed.startswith("backend=") for one in ran.facts.compiled), ran.facts.compiled

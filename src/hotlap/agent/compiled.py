@@ -133,12 +133,18 @@ def _count(row: dict[str, Any], one: Any, resumed_at: int | None) -> None:
         row["limit"] = _limit(one)
     if getattr(one, "fail_type", None):
         reason = getattr(one, "fail_reason", None) or one.fail_type
-        row["failed"] = str(reason).split("\n", 1)[0][:LONGEST]
+        row["failed"] = _first_lines(str(reason))[:LONGEST]
         row["failed_at"] = getattr(one, "fail_user_frame_lineno", None)
         file = str(getattr(one, "fail_user_frame_filename", None) or "")
         row["failed_in"] = "" if file == row["file"] else file
     else:
         row["graphs"] += 1
+
+
+def _first_lines(reason: str) -> str:
+    """The first, and what it announces: `backend='inductor' raised:` says nothing by itself."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
 
 
 def _took(row: dict[str, Any], one: Any) -> None:

@@ -21,6 +21,16 @@ MOST: Final = 3
 """Findings; of many functions the worst."""
 GRAPH: Final = re.compile(r"^\d+/\d+: ")
 OTHER_TYPE: Final = re.compile(r"___check_type_id\((.+), \d+\)(?:, type=<class '([^']+)'>)")
+RAISED: Final = "backend="
+"""How what a backend raised begins."""
+REMEDIES: Final = (
+    ("requires_grad", "call it with inputs that all need a gradient, or none: each kind of call is a graph of its own"),
+    ("size mismatch", "pad to a few shapes, or torch.compile(dynamic=True)"),
+    ("stride mismatch", "pass tensors that lie alike, as .contiguous() makes them"),
+    (" == ", "pad to a few shapes, or torch.compile(dynamic=True); keep Python numbers that change out of the model"),
+)
+"""By what is named in the reason of a compilation; the first that is."""
+OTHERWISE: Final = "keep what is named there the same in each call"
 INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
 
 
@@ -52,7 +62,24 @@ def _of(functions: Sequence[CompiledFunction]) -> list[Finding]:
     return [*map(_recompiles, again), *map(_breaks, broken), *map(_without_graph, launched)][:MOST]
 
 
+def _crashed(function: CompiledFunction) -> Finding:
+    """The compiler raised, and what is raised there reaches the script."""
+    return Finding(
+        id="graph-break",
+        bound="launch",
+        share=0.0,
+        title="the compiler fails on the model",
+        where=_failed(function),
+        evidence=f"{function.function}: {function.failed}",
+        why="torch.compile raises this into the script, which ends by it, unless errors are caught or suppressed",
+        instead="leave this function out (torch.compiler.disable), or do without the compiler",
+        levers=(),
+    )
+
+
 def _breaks(function: CompiledFunction) -> Finding:
+    if function.failed.startswith(RAISED):
+        return _crashed(function)
     where = _failed(function) if function.failed else _place(function, function.breaks[0])
     lines = ", ".join(map(str, function.breaks[:5]))
     said = (
@@ -83,7 +110,7 @@ def _recompiles(function: CompiledFunction) -> Finding:
         evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
         f"{_plain(function.reason)}{_took(function)}",
         why=f"each compilation takes seconds, and {_at_the_limit(function)}",
-        instead="pad to a few shapes, or torch.compile(dynamic=True); keep Python numbers that change out of the model",
+        instead=next((remedy for named, remedy in REMEDIES if named in function.reason), OTHERWISE),
     )
 
 

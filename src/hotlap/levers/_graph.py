@@ -26,9 +26,14 @@ class Compiled:
         self._own = own
         self._forward = self._compile()
         self._plain: Compiled | None = None
+        self._worked = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._forward(*args, **kwargs)
+        output = self._forward(*args, **kwargs)
+        if not self._worked:
+            self._worked = True
+            go_on_without()
+        return output
 
     def without_graphs(self, *args: Any, **kwargs: Any) -> Any:
         """A call that records and replays no CUDA graphs, whatever the mode."""
@@ -50,6 +55,14 @@ class Compiled:
         # What torch.compile makes of the mode itself.
         compiler = None if self._mode is None else torch._TorchCompileInductorWrapper(mode, None, dynamic)
         return torch.compile(self._original, backend=Backend(compiler, self._own), dynamic=dynamic)  # type: ignore[no-any-return]
+
+
+def go_on_without() -> None:
+    """From now on, what the compiler fails on runs as it was written: a first failure is one of the lever, a later one,
+    at a branch that comes after hundreds of steps, would end a run that had gone well."""
+    import torch._dynamo.config
+
+    torch._dynamo.config.suppress_errors = True
 
 
 def hold(graph_module: Any, name: str, tensor: Any) -> None:

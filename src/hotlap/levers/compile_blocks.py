@@ -84,10 +84,11 @@ class CompileBlocks(_same_random.DrawsOtherwise):
 
 
 class Now:
-    """Whether blocks run compiled, decided once for all of a model at each of its forwards."""
+    """Whether blocks run compiled, decided once for all of a model at each of its forwards. worked: one did."""
 
     def __init__(self) -> None:
         self.compiled = True
+        self.worked = False
 
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
         from ._worth_compiling import Worth
@@ -126,11 +127,19 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
 
 
 def _where_worth(now: Now, compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    from ._graph import go_on_without
+
     def call(*args: Any, **kwargs: Any) -> Any:
         import torch
 
         # With gradients also where a checkpoint computes the block again, after another forward.
-        return (compiled if now.compiled or torch.is_grad_enabled() else plain)(*args, **kwargs)
+        if not (now.compiled or torch.is_grad_enabled()):
+            return plain(*args, **kwargs)
+        output = compiled(*args, **kwargs)
+        if not now.worked and not torch.compiler.is_compiling():
+            now.worked = True
+            go_on_without()
+        return output
 
     return call
 

@@ -32,6 +32,7 @@ ISSUING = (
     "batch takes hardly longer"
 )
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
+NAMED = 3
 OF_LARGE = ("bf16-autocast", "tf32", "channels-last")
 ON_CPU = ("cpu-threads", "host-allocator")
 
@@ -50,16 +51,17 @@ def find(measured: Measured) -> Finding | None:
         for name in MODEL
         if (took := getattr(times, name) or 0.0) * (1 - (exchange := _exchange(measured, name))) > 0
     )
-    small = _small(measured)
+    small, names = _small(measured), _models(measured)
     ahead = f"; the host is {ms(measured.lead_ms)} ahead" if measured.lead_ms is not None else ""
     return Finding(
         id="compute",
         bound="compute",
         share=share,
-        title=(f"computing {root.name}" if root else "computing") + (", or issuing its operations" if small else ""),
+        title=" ".join(["computing", *_named(names)]) + (", or issuing its operations" if small else ""),
         where=measured.place_of(root),
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
+        + (f"; the line is of {names[0]}, which has most parameters" if len(names) > 1 else "")
         + _untrained(measured),
         why=ISSUING if small else "whether arithmetic or memory traffic limits it takes a trace to tell",
         instead=FEWER
@@ -71,6 +73,23 @@ def find(measured: Measured) -> Finding | None:
         if root
         else (),
     )
+
+
+def _models(measured: Measured) -> list[str]:
+    """Classes of what the loop trains, or infers with, the one with most parameters first: how the time is shared out
+    between them is not known."""
+    facts, root = measured.facts, measured.root
+    if facts is None or root is None:
+        return []
+    alike = [one for one in facts.roots if (one.training, bool(one.optimized)) == (root.training, bool(root.optimized))]
+    return list(dict.fromkeys([root.name, *(one.name for one in sorted(alike, key=lambda one: -one.parameters))]))
+
+
+def _named(names: list[str]) -> list[str]:
+    """The first few."""
+    if len(names) <= NAMED:
+        return [" and ".join(names)] if names else []
+    return [f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"]
 
 
 def _untrained(measured: Measured) -> str:
