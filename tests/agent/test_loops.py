@@ -296,3 +296,11 @@ def test_gradients_that_no_update_follows_make_no_steps_and_no_rows(kind: str, r
     assert {step.samples for step in ran.steps[1:]} == {{"aside": 12, "whole": 72}.get(kind, 6)}
     left_out = [10, 20] if kind in {"evaluation", "attack", "passes"} else []
     assert [step.step for step in ran.steps if step.evaluation] == left_out
+
+
+def test_a_model_that_is_trained_after_another_one_acted_is_seen(runner: Runner) -> None:
+    bare, ran = runner.bare("acts_first.py"), runner.forked("acts_first.py")
+    check_same(ran, bare)
+    check_clean(ran)
+    assert sum(step.kind != "inference" for step in ran.steps) == 30
+    assert {root.name for root in ran.facts.roots} == {"Sequential", "Value"}

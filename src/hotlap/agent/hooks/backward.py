@@ -47,6 +47,8 @@ def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
     def begin(tensors: Any, with_loss: Any) -> None:
         if not agent.begun:
             agent.begin()
+        if not steps.backwards:  # what came before may have been another model, that acted while nothing was trained
+            agent.look_again()
         steps.backward_begin(bool(with_loss))
         if with_loss and steps.in_backward == 1:
             if script.loss_lines.left > 0:
