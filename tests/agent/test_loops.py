@@ -304,3 +304,12 @@ def test_a_model_that_is_trained_after_another_one_acted_is_seen(runner: Runner)
     check_clean(ran)
     assert sum(step.kind != "inference" for step in ran.steps) == 30
     assert {root.name for root in ran.facts.roots} == {"Sequential", "Value"}
+
+
+def test_a_model_in_a_wrapper_is_called_by_its_own_name(runner: Runner) -> None:
+    bare, ran = runner.bare("data_parallel.py"), runner.forked("data_parallel.py")
+    check_same(ran, bare)
+    check_clean(ran)
+    (root,) = ran.facts.roots
+    assert (root.name, root.wrapper, root.function) == ("Net", "DataParallel", "Net.forward")
+    assert root.file is not None and root.file.endswith("data_parallel.py") and root.line == 12

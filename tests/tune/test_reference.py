@@ -111,7 +111,7 @@ def test_what_does_not_fit_with_an_eighth_either_is_said(fit: Fit) -> None:
 
 
 def test_a_batch_that_can_not_be_split_is_said(fit: Fit) -> None:
-    why = f"{NAME} could not be put in: Refused: a batch of 7 samples can't be split into 2 equal parts"
+    why = f"{NAME} could not be put in: a batch of 7 samples can't be split into 2 equal parts"
     found, machine = fit([CHECKPOINT], smaller={NAME: ("refused", why)})
     assert sides(machine) == ["refused"]
     assert found.no_reference.endswith("was refused: a batch of 7 samples can't be split into 2 equal parts")

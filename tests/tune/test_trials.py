@@ -57,7 +57,7 @@ def test_rows_that_one_rank_does_not_know_are_not_known(folder: Path) -> None:
 def test_a_lever_that_one_rank_could_not_put_in_is_refused(folder: Path) -> None:
     rank(folder, 0, 10.0)
     rank(folder, 1, 10.0)
-    problem = {"where": "lever tf32", "what": "no", "lever": "tf32"}
+    problem = {"where": "lever tf32", "what": "Refused: no", "lever": "tf32"}
     (folder / "rank-1" / "problems.jsonl").write_text(json.dumps(problem) + "\n")
     assert read_outcome(folder, ENDED, 60.0) == ("refused", "tf32 could not be put in: no", {"lever": "tf32"})
 

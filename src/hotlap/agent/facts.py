@@ -189,8 +189,10 @@ class Script:
         device = parameters[0].device.type if parameters else "cpu"
         if device not in {"cpu", "meta"}:  # on meta nothing is computed
             self.device = device
+        wrapped = isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel))
+        kind = type(module.module if wrapped else module)  # what the user calls his model
         self.roots[id(module)] = {
-            "name": type(module).__qualname__,
+            "name": kind.__qualname__,
             "parameters": sum(map(_size, parameters)),
             "modules": len(modules),
             "devices": sorted({str(p.device) for p in parameters}),
@@ -222,7 +224,7 @@ class Script:
             "empty_blocks": 0.0,
             "optimized": None,
             "exchange": None,
-            **_place(type(module), "forward"),
+            **_place(kind, "forward"),
         }
         self.exchange.watch(modules, self.roots[id(module)])
         self._modules[id(module)] = weakref.ref(module)

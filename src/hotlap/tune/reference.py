@@ -172,7 +172,7 @@ def _ended(trial: Trial) -> str:
     if trial.outcome == "memory":
         return "runs out of memory too"
     if trial.outcome == "refused":
-        return f"was refused: {trial.why.removeprefix(f'{NAME} could not be put in: Refused: ')}"
+        return f"was refused: {trial.why.removeprefix(f'{NAME} could not be put in: ')}"
     return f"came to nothing ({trial.outcome}: {trial.why})"
 
 

@@ -29,7 +29,7 @@ from hotlap.records.files import (
     read_record,
     write_atomic,
 )
-from hotlap.records.run import Environment, LeftOut, Lever, Step
+from hotlap.records.run import REFUSED, Environment, LeftOut, Lever, Step
 from hotlap.records.tune import LeverLine, Outcome, OutputError, Trial, Tune
 
 from .evidence import Evidence, read_evidence
@@ -312,7 +312,8 @@ def _refusal(folder: Path, left: Mapping[str, str]) -> tuple[str, dict[str, Any]
     problems = [problem for problem in every if problem.lever not in left]
     for problem in problems:
         if problem.lever is not None:
-            return f"{problem.lever} could not be put in: {problem.what[:300]}", {"lever": problem.lever}
+            why = problem.what.removeprefix(REFUSED)[:300]
+            return f"{problem.lever} could not be put in: {why}", {"lever": problem.lever}
     return next(((f"hotlap's own problem in {one.where}: {one.what[:300]}", {}) for one in problems), None)
 
 
