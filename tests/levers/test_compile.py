@@ -375,6 +375,7 @@ def test_each_layer_that_is_called_by_itself_is_compiled(runner: Runner) -> None
         ("loss.backward(retain_graph=True)", True),
         ("loss.backward(retain_graph = again)", True),
         ("torch.autograd.grad(loss, x, retain_graph=not_last)", True),
+        ("torch.autograd.grad(loss, x, create_graph=second_order)", True),
         ("loss.backward(retain_graph=False)", False),
         ("def backward(self, retain_graph=None): ...", False),
         ("config.retain_graph == 1", False),
@@ -410,4 +411,4 @@ def test_what_the_compiler_fails_on_later_runs_as_it_was_written(name: str, runn
         ran, bare = runner.forked(*arguments, levers=(lever,)), runner.bare(*arguments)
         assert bare.code == 0 and ran.code == code, ran.output
         assert code or ran.losses == pytest.approx(bare.losses, rel=1e-4)
-        assert any(one.failed.startswith("backend=") for one in ran.facts.compiled), ran.facts.compiled
+        assert code or any(one.failed.startswith("backend=") for one in ran.facts.compiled), ran.facts.compiled

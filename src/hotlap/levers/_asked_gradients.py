@@ -1,10 +1,10 @@
 """Not a lever: what the text of the script's files asks of gradients, which compiled code has to know beforehand.
 
 A compiled backward can't be differentiated again (`_worth_compiling`). And it writes over what its forward saved
-(`donated_buffer` of torch's `_functorch/config.py`), and raises where it is called with `retain_graph=True`, but for
-graphs that were so called each time since they were compiled. What comes once, when the training is over, counts too;
-so the files are read, before anything is compiled. Where a graph is kept a backward takes new memory for what it would
-have written over.
+(`donated_buffer` of torch's `_functorch/config.py`), and raises where it is called with `retain_graph=True`, which is
+the default with `create_graph=True`, but for graphs that were so called each time since they were compiled. What comes
+once, when the training is over, counts too; so the files are read, before anything is compiled. Where a graph is kept a
+backward takes new memory for what it would have written over.
 """
 
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-KEPT: Final = re.compile(rb"\bretain_graph\s*=\s*(?!False\b|None\b)\w")
+KEPT: Final = re.compile(rb"\b(?:retain|create)_graph\s*=\s*(?!False\b|None\b)\w")
 AGAIN: Final = re.compile(rb"\bcreate_graph\s*=\s*(?!False\b|None\b)\w")
 MOST_FILES: Final = 500
 LARGEST: Final = 1 << 20

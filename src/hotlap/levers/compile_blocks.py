@@ -122,7 +122,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     keep_what_is_saved()
     _allow_recompiles(len({_signature(block) for block in blocks}))
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
-        compiled = torch.compile(traceable(block, block._call_impl), dynamic=dynamic)
+        compiled = torch.compile(traceable(block, block._call_impl, shared=True), dynamic=dynamic)
         block._compiled_call_impl = _where_worth(now, compiled, block._call_impl)
 
 

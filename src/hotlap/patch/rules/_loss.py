@@ -17,7 +17,9 @@ CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 NAME = "compiled_cross_entropy"
 LEFT = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
 DONATED = "donated_buffer"
-KEPT = "`donated_buffer = False`, as the source calls a backward with `retain_graph`, which a compiled one may refuse"
+KEEPING = ("retain_graph", "create_graph")
+"""Arguments of a backward by which its graph stays; the second implies the first."""
+KEPT = "`donated_buffer = False`, as the source has a graph kept after its backward, which a compiled one may refuse"
 NOT_KEPT = f"not written: {KEPT}: `torch._functorch.config.donated_buffer = False` before anything is compiled"
 
 
@@ -44,7 +46,7 @@ def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
 
 def _kept(call: cst.Call) -> bool:
     """Whether a graph may be kept after its backward."""
-    asked = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == "retain_graph"]
+    asked = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value in KEEPING]
     return any(not isinstance(value, cst.Name) or value.value not in {"False", "None"} for value in asked)
 
 
