@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from agent.harness import Runner
+from hotlap.agent.compiled import _first_lines
 from hotlap.diagnose.compiled import with_compiled
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.run import CompiledFunction, Facts, Phases
@@ -235,3 +236,40 @@ def test_nothing_is_said_where_all_was_compiled_or_torchs_own_code_recompiles() 
     torchs = CompiledFunction(file="/x/site-packages/torch/nn/c.py", function="forward", line=1, graphs=9, recompiles=8)
     found = with_compiled(verdict(LAUNCH), facts(torchs)).findings[0]
     assert (found.id, found.where) == ("recompiles", LAUNCH.where)
+
+
+def test_what_the_compiler_fails_on_is_told_as_that() -> None:
+    raised = "backend='inductor' raised: AssertionError: no such view"
+    function = CompiledFunction(file="m.py", function="forward", line=7, failed=raised)
+    (found,) = with_compiled(verdict(), facts(function)).findings
+    assert (found.id, found.title, found.evidence) == (
+        "graph-break", "the compiler fails on the model", f"forward: {raised}",
+    )  # fmt: skip
+    assert "eager" not in f"{found.evidence} {found.why}" and "disable" in found.instead and not found.levers
+    (other,) = with_compiled(
+        verdict(), facts(msgspec.structs.replace(function, failed="a call that is not known"))
+    ).findings
+    assert "runs in eager mode" in other.evidence and other.title != found.title
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("0/1: tensor 'x' requires_grad mismatch. expected requires_grad=1", "need a gradient, or none"),
+        ("0/1: tensor 'x' size mismatch at index 0. expected 4, actual 5", "pad to a few shapes"),
+        ("0/1: tensor 'x' stride mismatch at index 0. expected 4, actual 5", "contiguous()"),
+        ("0/1: self.temperature == 3", "Python numbers"),
+        ("0/1: ___check_obj_id(self.f, 1)", "the same in each call"),
+    ],
+)
+def test_what_helps_follows_the_reason(reason: str, remedy: str) -> None:
+    function = CompiledFunction(file="m.py", function="forward", line=7, graphs=6, recompiles=5, reason=reason)
+    (found,) = with_compiled(verdict(), facts(function)).findings
+    assert found.id == "recompiles" and remedy in found.instead
+
+
+def test_a_reason_that_only_announces_one_is_told_with_it() -> None:
+    assert _first_lines("backend='inductor' raised:\n\n  AssertionError: no such view\nmore") == (
+        "backend='inductor' raised: AssertionError: no such view"
+    )
+    assert _first_lines("a call\nmore") == "a call" and _first_lines("") == ""

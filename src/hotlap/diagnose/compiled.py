@@ -8,6 +8,7 @@ and they are told with a share of 0.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -31,6 +32,7 @@ REMEDIES: Final = (
 )
 """By what is named in the reason of a compilation; the first that is."""
 OTHERWISE: Final = "keep what is named there the same in each call"
+LAUNCHED: Final = partial(Finding, bound="launch", share=0.0)
 INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
 
 
@@ -64,16 +66,13 @@ def _of(functions: Sequence[CompiledFunction]) -> list[Finding]:
 
 def _crashed(function: CompiledFunction) -> Finding:
     """The compiler raised, and what is raised there reaches the script."""
-    return Finding(
+    return LAUNCHED(
         id="graph-break",
-        bound="launch",
-        share=0.0,
         title="the compiler fails on the model",
         where=_failed(function),
         evidence=f"{function.function}: {function.failed}",
         why="torch.compile raises this into the script, which ends by it, unless errors are caught or suppressed",
         instead="leave this function out (torch.compiler.disable), or do without the compiler",
-        levers=(),
     )
 
 
@@ -87,10 +86,8 @@ def _breaks(function: CompiledFunction) -> Finding:
         if function.failed
         else f"{function.function} is compiled as {function.graphs} graphs; it breaks at line {lines}{_took(function)}"
     )
-    return Finding(
+    return LAUNCHED(
         id="graph-break",
-        bound="launch",
-        share=0.0,
         title="the compiled model falls back to Python",
         where=where,
         evidence=said,
@@ -101,10 +98,8 @@ def _breaks(function: CompiledFunction) -> Finding:
 
 
 def _recompiles(function: CompiledFunction) -> Finding:
-    return Finding(
+    return LAUNCHED(
         id="recompiles",
-        bound="launch",
-        share=0.0,
         title="the model is compiled again and again",
         where=_place(function, function.line),
         evidence=f"{function.function} was compiled {function.recompiles} times more, the last time because "
@@ -124,10 +119,8 @@ def _plain(reason: str) -> str:
 
 
 def _without_graph(function: CompiledFunction) -> Finding:
-    return Finding(
+    return LAUNCHED(
         id="cudagraph-skip",
-        bound="launch",
-        share=0.0,
         title="the compiled model is launched kernel by kernel",
         where=_place(function, function.line),
         evidence=f"{function.function}: {function.without_graph}{_took(function)}",

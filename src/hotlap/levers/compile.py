@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _aligned_heads, _compile_cache, _same_random, graph_training
+from ._asked_gradients import keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
@@ -156,7 +157,6 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
 
     from hotlap.agent.seams import Refused
 
-    from ._asked_gradients import keep_what_is_saved
     from ._graph import Compiled, scalars_on_host
     from ._graph_turns import Turns
     from ._traceable import traceable

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache, _same_random
+from ._asked_gradients import keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
@@ -109,7 +110,6 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     from hotlap.agent.blocks import repeated
     from hotlap.agent.seams import Refused
 
-    from ._asked_gradients import keep_what_is_saved
     from ._graph import scalars_on_host
     from ._traceable import traceable
 

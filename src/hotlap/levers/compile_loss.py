@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache
+from ._asked_gradients import keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Lever, Settings
 from .compile import NO_COMPILER, compiler_there, no_compiler
@@ -82,7 +83,6 @@ class Losses:
         """One of the script's own. It stays the object that it is, with other code."""
         from hotlap.agent.loss_code import operations
 
-        from ._asked_gradients import keep_what_is_saved
         from ._loss_function import LossFunction, trampoline
 
         code = function.__code__
@@ -105,7 +105,6 @@ class Losses:
         which copies and pickles of it leave out."""
         from hotlap.agent.loss_code import forward_of, operations
 
-        from ._asked_gradients import keep_what_is_saved
         from ._loss_function import LossFunction
 
         plain = module.__dict__.get(IMPL) is None and "forward" not in module.__dict__

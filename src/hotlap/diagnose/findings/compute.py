@@ -57,7 +57,7 @@ def find(measured: Measured) -> Finding | None:
         id="compute",
         bound="compute",
         share=share,
-        title=" ".join(["computing", *_named(names)]) + (", or issuing its operations" if small else ""),
+        title=f"computing {_named(names)}".rstrip() + (", or issuing its operations" if small else ""),
         where=measured.place_of(root),
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
@@ -85,11 +85,10 @@ def _models(measured: Measured) -> list[str]:
     return list(dict.fromkeys([root.name, *(one.name for one in sorted(alike, key=lambda one: -one.parameters))]))
 
 
-def _named(names: list[str]) -> list[str]:
+def _named(names: list[str]) -> str:
     """The first few."""
-    if len(names) <= NAMED:
-        return [" and ".join(names)] if names else []
-    return [f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"]
+    more = len(names) - NAMED
+    return f"{', '.join(names[:NAMED])} and {more} more" if more > 0 else " and ".join(names)
 
 
 def _untrained(measured: Measured) -> str:
