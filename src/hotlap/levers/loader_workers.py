@@ -93,7 +93,7 @@ class LoaderWorkers(Lever):
 
     def searched(self, context: Context) -> bool:
         loader = context.training_loader
-        if loader is None or _scarce(context, loader) or context.diagnosis.bound == "input":
+        if loader is None or _scarce(context, loader):
             return True
         made_otherwise = {"batch-fetch", "dataset-on-device", "sample-cache"} & context.active.keys()
         return 4 * _needed(context) > _cores(context) or bool(made_otherwise)
