@@ -73,6 +73,8 @@ class Machine:
     outcome: Callable[[Uses], tuple[str, str]] = lambda uses: ("measured", "")
     left_out: Callable[[Uses], dict[str, str]] = lambda uses: {}
     """Levers of a try of several that leave themselves out, and why."""
+    were_in: bool = True
+    """At first; else they found nothing to change."""
     compiled: Callable[[Uses], tuple[records.CompiledFunction, ...]] = lambda uses: ()
     evidence_of: Callable[[Uses], Evidence] = lambda uses: Evidence(LOSSES)
     bound: Callable[[Uses], str] = lambda uses: "compute"
@@ -134,7 +136,8 @@ class Machine:
         uses = {name: settings for name, settings in uses.items() if name not in left}
         outcome, why = self.outcome(uses)
         inside = tuple(one for one in levers if one.name not in left)
-        outside = tuple(LeftOut(lever=one, why=left[one.name]) for one in levers if one.name in left)
+        out = [one for one in levers if one.name in left]
+        outside = tuple(LeftOut(lever=one, why=left[one.name], was_in=self.were_in) for one in out)
         trial = Trial(
             id=next(self.ids), purpose=purpose, levers=inside, left_out=outside, folder="", outcome=outcome, why=why,
             lever=why.partition(" ")[0] if outcome == "refused" else None, session=self.session,

@@ -169,6 +169,18 @@ def test_parity_that_fails_beside_a_lever_that_was_in_at_first_is_looked_at_with
     assert sorted(kept(found)) == ["compile", "tf32"]
 
 
+def test_parity_that_fails_beside_a_lever_that_changed_nothing_is_looked_at_in_parts(tune: Tune) -> None:
+    def evidence(uses: Uses) -> Evidence:
+        return Evidence(tuple((1.5 * x if "compile" in uses else x,) for (x,) in LOSSES))
+
+    found, machine = tune(
+        TRIO, factors(compile=0.5, tf32=0.8), left_out=no_attention, evidence_of=evidence, were_in=False
+    )
+    assert machine.tries()[:2] != ["attention + compile + tf32", "compile + tf32"] and kept(found) == ["tf32"]
+    assert found.dropped["attention"].why == f"nothing to change: {NONE_FOUND}"
+    assert found.dropped["compile"].why.startswith("parity")
+
+
 def test_a_trial_that_crashes_after_one_left_itself_out_is_parted_without_it(tune: Tune) -> None:
     found, machine = tune(
         [*TRIO, FakeLever("fused", 0.2)], factors(tf32=0.8, fused=0.9), left_out=no_attention,

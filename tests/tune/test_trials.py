@@ -84,8 +84,26 @@ def test_a_trial_is_one_of_the_levers_that_are_left(folder: Path) -> None:
     leaves(folder, 0, "attention", step=12)
     spare = spared((ATTENTION, TF32), ("attention", "tf32"))
     outcome, _, found = read_outcome(folder, ENDED, 60.0, spare)
-    assert (outcome, found["left_out"]) == ("measured", {"attention": NO})
+    assert (outcome, found["left_out"]) == ("measured", {"attention": (NO, True)})
     assert found["step_ms"] == pytest.approx(10.0)
+
+
+def says_nothing(folder: Path, number: int, *lines: dict[str, str]) -> None:
+    text = "".join(json.dumps({"lever": "fused-optimizer", **line}) + "\n" for line in lines)
+    (folder / f"rank-{number}" / "levers.jsonl").write_text(text)
+
+
+def test_a_lever_that_found_nothing_to_change_was_never_in(folder: Path) -> None:
+    """Beside graph-optimizer all is fused. It was in recipes, and each run with them said that it was not in."""
+    fused, fused_already = Lever(name="fused-optimizer", settings={}), "Adam is fused already"
+    for number in (0, 1):
+        rank(folder, number, 10.0)
+        says_nothing(folder, number, {"nothing": fused_already})
+    spare = spared((fused, TF32), ("fused-optimizer", "tf32"))
+    outcome, _, found = read_outcome(folder, ENDED, 60.0, spare)
+    assert (outcome, found["left_out"]) == ("measured", {"fused-optimizer": (fused_already, False)})
+    says_nothing(folder, 1, {"nothing": fused_already}, {})
+    assert "left_out" not in read_outcome(folder, ENDED, 60.0, spare)[2], "of the second optimizer it took hold"
 
 
 def test_too_few_steps_since_are_too_few(folder: Path) -> None:

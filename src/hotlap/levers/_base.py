@@ -71,6 +71,16 @@ class Context:
         longer = 1.0 if self.left_ms is None else self.diagnosis.step_ms / max(self.left_ms, 1e-9)
         return max(share, min(MOST_LEFT, share * longer))
 
+    def launches_left(self, *phases: str) -> float:
+        """By what share of the step that the levers in `active` are predicted to leave the device would wait for the
+        host, if that takes as long for these phases as it does now: MOST_LEFT at most. 0 where nothing is predicted,
+        and where the host runs ahead: what its phases take may then be waits for room among the launches."""
+        host = self.diagnosis.phases
+        issued_ms = sum(getattr(host, phase) or 0.0 for phase in phases)
+        if self.left_ms is None or self.diagnosis.clock == "device" or not issued_ms:
+            return 0.0
+        return min(MOST_LEFT, max(0.0, 1 - self.left_ms / issued_ms))
+
     @property
     def model_share(self) -> float:
         """Share of the step in forward, backward and optimizer."""

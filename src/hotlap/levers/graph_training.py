@@ -69,9 +69,12 @@ class GraphTraining(Lever):
         return Applies(True, "each step launches the kernels of forward and backward anew")
 
     def share(self, context: Context) -> float:
-        if context.diagnosis.clock == "device" or context.diagnosis.bound != "launch":
-            return 0.0  # then the replay of the trace knows better whether any launch is waited for
-        return SHARE * context.share_of("forward", "backward")
+        if context.diagnosis.clock == "device":
+            return 0.0
+        if context.diagnosis.bound == "launch":
+            return SHARE * context.share_of("forward", "backward")
+        # Of the step as it is the replay of the trace knows better whether any launch is waited for.
+        return SHARE * context.launches_left("forward", "backward")
 
     def scenario(self, settings: Settings) -> str | None:
         return "no_launch_cost"

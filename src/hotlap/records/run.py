@@ -64,10 +64,11 @@ class Lever(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever that was asked for and is not in: it left itself out, or found nothing to change."""
+    """A lever that was asked for and is not in: it left itself out, or found nothing to change. was_in: at first."""
 
     lever: Lever
     why: str
+    was_in: bool = False
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,7 +128,8 @@ def try_uses(
     """
     levers = [*(use for use in incumbent.levers if use.name not in instead_of), *uses]
     purpose = f"try {' + '.join(use.name for use in uses)}"
-    trial = state.trial(purpose, levers, trying=uses)
+    likely = math.sqrt(max(1.0, math.prod(one or 1.0 for one in predicted)))  # what is known is mostly the most
+    trial = state.trial(purpose, levers, trying=uses, likely=likely)
     if trial.left_out:
         state.leave_out(trial)
         predicted = [one for one, use in zip(predicted, uses, strict=True) if use in trial.levers]
@@ -164,7 +165,7 @@ def try_uses(
             state.say(f"drop  {title}  {_shown(state, trial, looks)}")
         return None, ratio
     judged = _judged(state, levers, single, title, trial, ratio)
-    if judged is None and trial.left_out:  # the fault may be of those that were in at first
+    if judged is None and _were_others_in(trial):  # the fault may be theirs
         return try_uses(state, incumbent, uses, predicted, to_beat, instead_of)
     if judged is None:
         return None, 0.0
@@ -199,10 +200,15 @@ def _judged(
         raise
     trial = state.trials.amend(trial, ratio=ratio, parity=parity)
     if not parity.ok:
-        if not trial.left_out:
+        if not _were_others_in(trial):
             _failed(state, single, title, f"parity: {parity.why}", ratio)
         return None
     return trial, parity
+
+
+def _were_others_in(trial: Trial) -> bool:
+    """Whether levers were in at first that left themselves out."""
+    return any(one.was_in for one in trial.left_out)
 
 
 def _failed(state: State, single: records.Lever | None, title: str, why: str, ratio: float | None = None) -> None:

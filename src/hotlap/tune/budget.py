@@ -68,32 +68,38 @@ class Budget:
         """ABBA pairs that the confirmation takes at least, where there is time."""
         return FEWEST_PAIRS if self.quiet else FEWEST_PAIRS + 1
 
-    @property
-    def held_pairs(self) -> int:
+    def held_pairs(self, likely: float = 1.0) -> int:
         """Those that time is held back for: as many as show the gain, if they differ as much as the runs of the bare
-        command did. Where so small a gain would take more than a handful, the search has to find a larger one."""
+        command did. Where so small a gain would take more than a handful, the search has to find a larger one.
+
+        likely: the ratio to reckon with of what is to be tried first.
+        """
         if self.noise is None:
             return self.least_pairs
-        gain = math.log(self.speedup)
+        gain = math.log(self.speedup * likely)
         return next((pairs for pairs, half in HALF_INTERVAL.items() if gain > half * self.noise), self.least_pairs)
 
     def left(self) -> float:
         """Seconds."""
         return self.deadline - self.clock()
 
-    def reserve(self) -> float:
+    def reserve(self, likely: float = 1.0) -> float:
         """Seconds that the confirmation of the incumbent needs; none while there is nothing to confirm: a gain that is
-        found too late to be confirmed is still one that `--resume` goes on from, and time that is left over is not."""
-        return self.pairs_s(self.held_pairs) if self.gain else 0.0
+        found too late to be confirmed is still one that `--resume` goes on from, and time that is left over is not.
+
+        likely: as in `held_pairs`. What wins much more needs fewer pairs, and is worth that the incumbent gets no more
+        if it fails.
+        """
+        return self.pairs_s(min(self.held_pairs(), self.held_pairs(likely))) if self.gain else 0.0
 
     def pairs_s(self, pairs: int) -> float:
         """Seconds that so many pairs are planned to take."""
         made_s = self.bare_s if self.quiet else 0.0  # the baseline may be one of them
         return MARGIN * (pairs * (1 + LONGER) * (self.bare_s + self.best_s) - made_s)
 
-    def afford(self) -> None:
-        """Raises BudgetSpent where a trial's seconds are not left beside the confirmation."""
-        if self.left() < self.reserve() + self.trial_s:
+    def afford(self, likely: float = 1.0) -> None:
+        """Raises BudgetSpent where a trial's seconds are not left beside the confirmation. likely: as in `reserve`."""
+        if self.left() < self.reserve(likely) + self.trial_s:
             raise BudgetSpent
 
     def affordable(self) -> int:
@@ -102,7 +108,7 @@ class Budget:
 
     def afford_second_look(self, seconds: float) -> None:
         """The same for runs that only tell whether what was measured is a gain, which then has to be confirmed."""
-        pairs_s = self.pairs_s(self.held_pairs if self.gain else FEWEST_PAIRS)
+        pairs_s = self.pairs_s(self.held_pairs() if self.gain else FEWEST_PAIRS)
         if self.left() < seconds + (0.0 if self.nothing_else and not self.gain else pairs_s):
             raise BudgetSpent
 

@@ -133,17 +133,22 @@ class State:
         self.budget.afford_second_look(seconds)
 
     def trial(
-        self, purpose: str, levers: Sequence[records.Lever], brief: bool = False, trying: Sequence[records.Lever] = ()
+        self,
+        purpose: str,
+        levers: Sequence[records.Lever],
+        brief: bool = False,
+        trying: Sequence[records.Lever] = (),
+        likely: float = 1.0,
     ) -> Trial:
         """Make a trial if it can be afforded. Raises BudgetSpent, also where the budget ended it early.
 
-        trying: the levers that it is about; of several some may leave themselves out.
+        trying: the levers that it is about; of several some may leave themselves out. likely: the ratio to reckon with.
         """
         if not self.trials.knows(purpose, levers):
             if self.unproved is not None:
                 raise BudgetSpent
-            self.budget.afford()
-        timeout = self.budget.timeout(levers, self.budget.reserve())
+            self.budget.afford(likely)
+        timeout = self.budget.timeout(levers, self.budget.reserve(likely))
         special = Special(
             brief=brief and self.budget.quiet,
             trying=tuple(lever.name for lever in trying),
@@ -245,7 +250,7 @@ class State:
     def leave_out(self, trial: Trial) -> None:
         """Levers that a trial could do without are not tried again."""
         for one in trial.left_out:
-            self.drop(one.lever.name, f"refused: {one.why}")
+            self.drop(one.lever.name, f"{'refused' if one.was_in else 'nothing to change'}: {one.why}")
             self.refused.add(one.lever.name)
             self.say(f"left out  {use_text(one.lever)}  {one.why[:160]}")
 

@@ -223,7 +223,11 @@ class Trials:
             id=number,
             purpose=purpose,
             levers=tuple(lever for lever in levers if lever.name not in left),
-            left_out=tuple(LeftOut(lever=lever, why=left[lever.name]) for lever in levers if lever.name in left),
+            left_out=tuple(
+                LeftOut(lever=lever, why=left[lever.name].why, was_in=left[lever.name].was_in)
+                for lever in levers
+                if lever.name in left
+            ),
             folder=str(folder.relative_to(plan.folder)),
             outcome=outcome,
             why=why,
@@ -264,7 +268,7 @@ def read_outcome(folder: Path, ended: Ended, timeout_s: float, spare: Spare = NO
     return outcome, why, {**known, "left_out": left} if left else known
 
 
-def _came_of(folder: Path, ended: Ended, timeout_s: float, left: dict[str, str]) -> Reading:
+def _came_of(folder: Path, ended: Ended, timeout_s: float, left: Mapping[str, object]) -> Reading:
     refused = _refusal(folder, left)
     stopped = any(rank.facts is not None and rank.facts.stopped for rank in read_ranks(folder))
     tail = output_tail(folder, 40)
@@ -305,7 +309,7 @@ def error_in(tail: Sequence[str]) -> str:
     return f"{said} {below}" if said.endswith(":") and below else said
 
 
-def _refusal(folder: Path, left: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
+def _refusal(folder: Path, left: Mapping[str, object]) -> tuple[str, dict[str, Any]] | None:
     """A lever that could not be put in, in any rank, or another problem of hotlap's: why, and the lever. left: levers
     that left themselves out, which is none."""
     every = (problem for rank in rank_folders(folder) for problem in read_problems(rank))

@@ -46,6 +46,13 @@ class Spare(NamedTuple):
 NONE: Final = Spare(frozenset(), 0)
 
 
+class Out(NamedTuple):
+    """Of a lever that is not in: why, and whether it was at first."""
+
+    why: str
+    was_in: bool
+
+
 def spared(levers: Sequence[Lever], trying: Sequence[str]) -> Spare:
     """Of the levers that a trial is about (trying), those without which it stands for the rest: they set nothing before
     the process starts. One at least has to be in."""
@@ -53,15 +60,19 @@ def spared(levers: Sequence[Lever], trying: Sequence[str]) -> Spare:
     return Spare(frozenset(able), len(trying) - 1)
 
 
-def left_out(folder: Path, spare: Spare) -> dict[str, str]:
-    """Of the levers that may, those that left themselves out in every rank, and why; none where too many did."""
+def left_out(folder: Path, spare: Spare) -> dict[str, Out]:
+    """Of the levers that may, those that left themselves out in every rank, or found nothing to change there, and why;
+    none where too many did."""
     ranks = [_said(rank, spare) for rank in rank_folders(folder)]
     return {name: why for name, why in ranks[0].items() if all(name in rank for rank in ranks)} if ranks else {}
 
 
-def _said(rank: Path, spare: Spare) -> dict[str, str]:
-    lines = read_lines(rank / "levers.jsonl", LeverLine)
-    found = {line.lever: line.left_out for line in lines if line.left_out is not None and line.lever in spare.levers}
+def _said(rank: Path, spare: Spare) -> dict[str, Out]:
+    lines = list(read_lines(rank / "levers.jsonl", LeverLine))
+    took = {line.lever for line in lines if line.left_out is None and line.nothing is None}
+    whys = {line.lever: Out(line.nothing, False) for line in lines if line.nothing and line.lever not in took}
+    whys |= {line.lever: Out(line.left_out, True) for line in lines if line.left_out is not None}
+    found = {name: why for name, why in whys.items() if name in spare.levers}
     return found if len(found) <= spare.most else {}
 
 
