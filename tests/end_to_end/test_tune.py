@@ -154,8 +154,8 @@ from hotlap.tune.budget import Budget
 patience = Budget.patience
 
 def sooner(self, levers):
-    names = list(levers)
-    return 8.0 if "loader-workers" in names else patience(self, names)
+    levers = list(levers)
+    return 8.0 if any(lever.name == "loader-workers" for lever in levers) else patience(self, levers)
 
 Budget.patience = sooner
 budget.LEAST_TIMEOUT_S = 8.0
