@@ -32,6 +32,7 @@ types: setup  ## mypy --strict
 	$(VENV)/bin/mypy
 
 unit: setup  ## pytest
+	$(PY) -m compileall -q src  # once: processes start by the hundred, and some machines have Python keep no bytecode
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
 zoo-check: setup  ## naive and hand-tuned scripts of the zoo compute the same, on this machine's CPU
