@@ -25,6 +25,14 @@ WHOLE = ("afterwards.py", "children.py", "endings.py", "loop.py", "threads.py")
 """Scripts that also end as Python ends, in forks too: it takes its modules apart, which takes a quarter of a second."""
 ENV = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
 LIMIT_S = 90.0
+NO_KERNELS = """
+import torch._inductor.compile_fx as inductor
+from torch._dynamo.backends.debugging import aot_eager
+inductor.compile_fx = lambda graph, inputs, **_: aot_eager(graph, inputs)
+"""
+"""torch.compile as it is but for what Inductor makes: the same graphs, with the same backward, run as they were
+captured. For tests of what is compiled, and how often: kernels take a second a graph, and several where the compiler's
+cache is empty, as in a fresh clone."""
 
 
 @dataclasses.dataclass

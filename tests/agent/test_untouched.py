@@ -9,7 +9,7 @@ import pytest
 from hotlap.agent.warned import filtered
 from hotlap.records.session import LeverUse
 
-from .harness import Ran, Runner, check_clean, check_same, without_log_lines
+from .harness import NO_KERNELS, Ran, Runner, check_clean, check_same, without_log_lines
 
 PLACES = (
     "forward", "nested module", "shapes", "missing", "hook", "pre hook", "cause", "interrupt", "backward",
@@ -98,7 +98,7 @@ def test_torchscript_takes_a_compiled_model_as_it_does(runner: Runner) -> None:
 )
 def test_torchscript_makes_a_model_without_levers(lever: LeverUse, runner: Runner) -> None:
     """See test_loops.py for those of a run without any."""
-    bare, ran = runner.bare("scripted.py"), runner.forked("scripted.py", levers=(lever,))
+    bare, ran = runner.bare("scripted.py"), runner.forked("scripted.py", before=NO_KERNELS, levers=(lever,))
     check_clean(ran)
     assert (ran.code, code_of(ran)) == (0, code_of(bare))
     assert lever.name in (ran.ranks[0] / "levers.jsonl").read_text()
@@ -114,7 +114,7 @@ AFTERWARDS = {
 @pytest.mark.parametrize("levers", AFTERWARDS.values(), ids=AFTERWARDS)
 def test_what_is_done_with_a_trained_model_works_as_it_did(levers: tuple[LeverUse, ...], runner: Runner) -> None:
     """A trial ends long before."""
-    bare, ran = runner.bare("afterwards.py"), runner.forked("afterwards.py", levers=levers)
+    bare, ran = runner.bare("afterwards.py"), runner.forked("afterwards.py", before=NO_KERNELS, levers=levers)
     check_same(ran, bare)
     check_clean(ran)
     there = (ran.ranks[0] / "levers.jsonl").read_text() if levers else ""

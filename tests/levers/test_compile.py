@@ -15,7 +15,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from agent.harness import Runner
+from agent.harness import NO_KERNELS, Runner
 from hotlap.levers import _asked_gradients, _graph, _worth_compiling, all_levers
 from hotlap.levers._asked_gradients import _files
 from hotlap.levers._worth_compiling import FEW, MANY, Worth
@@ -347,7 +347,7 @@ PENALTIES = [("penalty.py", kind) for kind in ("inside", "inline", "late", "hidd
 def test_gradients_that_are_differentiated_again(script: tuple[str, ...], runner: Runner) -> None:
     """Forwards of a penalty run as they were written; all others are compiled, as of an input that is learnt."""
     levers = (Lever(name="compile", settings={"mode": "default"}),)
-    ran, bare = runner.forked(*script, levers=levers), runner.bare(*script)
+    ran, bare = runner.forked(*script, before=NO_KERNELS, levers=levers), runner.bare(*script)
     assert ran.code == bare.code == 0 and not ran.problems, ran.output
     assert ran.losses == pytest.approx(bare.losses, rel=1e-4)
     assert sum(one.graphs for one in ran.facts.compiled) >= 1
@@ -363,7 +363,8 @@ def test_modules_of_torchscript_are_left(runner: Runner) -> None:
 
 def test_each_layer_that_is_called_by_itself_is_compiled(runner: Runner) -> None:
     """More of them than one piece of code may have graphs."""
-    ran = runner.forked("layers_by_themselves.py", levers=(Lever(name="compile", settings={"mode": "default"}),))
+    levers = (Lever(name="compile", settings={"mode": "default"}),)
+    ran = runner.forked("layers_by_themselves.py", before=NO_KERNELS, levers=levers)
     assert ran.code == 0 and not ran.problems, ran.output
     assert "recompile_limit" not in ran.output
     assert sum(one.graphs for one in ran.facts.compiled) >= 12 and not any(one.recompiles for one in ran.facts.compiled)
@@ -408,7 +409,7 @@ def test_what_the_compiler_fails_on_later_runs_as_it_was_written(name: str, runn
     lever = Lever(name=name, settings=LEVERS[name])
     for step, code in ((6, 0), (0, 1)):
         arguments = ("late_branch.py", str(step))
-        ran, bare = runner.forked(*arguments, levers=(lever,)), runner.bare(*arguments)
+        ran, bare = runner.forked(*arguments, before=NO_KERNELS, levers=(lever,)), runner.bare(*arguments)
         assert bare.code == 0 and ran.code == code, ran.output
         assert code or ran.losses == pytest.approx(bare.losses, rel=1e-4)
         assert code or any(one.failed.startswith("backend=") for one in ran.facts.compiled), ran.facts.compiled

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from contexts import context
 
-from agent.harness import Ran, Runner, check_same
+from agent.harness import NO_KERNELS, Ran, Runner, check_same
 from hotlap.levers.compile_loss import LEVER
 from hotlap.records.run import Lever, LossFacts
 
@@ -36,7 +36,7 @@ def check_alike(ran: Ran, bare: Ran) -> None:
 @pytest.mark.parametrize("how", ["plain", "anneals", "rows", "fails"])
 def test_the_loss_is_compiled_and_what_is_learnt_stays(runner: Runner, how: str) -> None:
     """Also with another number in each step, other numbers of rows, and one for which it raises."""
-    ran = runner.forked("own_loss.py", how, levers=USE)
+    ran = runner.forked("own_loss.py", how, before="" if how == "plain" else NO_KERNELS, levers=USE)
     check_alike(ran, runner.bare("own_loss.py", how))
     name = "failing" if how == "fails" else "elbo"
     assert left_out(ran) == "" and graphs(ran)[name] >= 1
@@ -68,7 +68,7 @@ def test_others_stay_as_they_are(runner: Runner, how: str, why: str) -> None:
 
 
 def test_of_two_the_one_that_can_be_is(runner: Runner) -> None:
-    ran = runner.forked("own_loss.py", "two", levers=USE)
+    ran = runner.forked("own_loss.py", "two", before=NO_KERNELS, levers=USE)
     check_alike(ran, runner.bare("own_loss.py", "two"))
     assert left_out(ran) == "" and graphs(ran) == {"elbo": 1, "noisy": 0}
     assert [problem.what for problem in ran.problems] == ["Refused: noisy stays as it is: it draws random numbers"]
@@ -86,7 +86,7 @@ def test_beside_others_that_change_the_forward(runner: Runner, other: str) -> No
 @pytest.mark.parametrize("how", ["module", "module hooked", "module changes"])
 def test_modules_of_the_scripts_own(runner: Runner, how: str) -> None:
     """Also one that gets a hook, and one with another number every five steps; copies and pickles are ordinary ones."""
-    ran = runner.forked("own_loss.py", how, levers=USE)
+    ran = runner.forked("own_loss.py", how, before="" if how == "module" else NO_KERNELS, levers=USE)
     check_alike(ran, runner.bare("own_loss.py", how))
     assert left_out(ran) == "" and graphs(ran)["forward"] >= 1 and not ran.problems
     assert [one.function for one in ran.facts.losses] == ["Elbo.forward"]
@@ -116,8 +116,8 @@ def test_whatever_a_script_does_with_its_loss(runner: Runner, how: str) -> None:
 )
 def test_what_turns_out_later(runner: Runner, how: str, why: str) -> None:
     """From then on it is as it was; what it was compiled to before gave the same."""
-    ran, bare = runner.forked("own_loss_uses.py", how, levers=USE), runner.bare("own_loss_uses.py", how)
-    check_alike(ran, bare)
+    ran = runner.forked("own_loss_uses.py", how, before=NO_KERNELS, levers=USE)
+    check_alike(ran, runner.bare("own_loss_uses.py", how))
     assert [problem.what for problem in ran.problems] == [f"Refused: loss_of stays as it is: {why}"]
 
 

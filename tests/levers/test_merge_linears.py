@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from agent.harness import Runner, check_clean
+from agent.harness import NO_KERNELS, Runner, check_clean
 from hotlap.agent.siblings import siblings
 from hotlap.levers import _graph, _linear_groups, _merged_linears
 from hotlap.levers._merged_linears import Made, Report, rewrite
@@ -649,7 +649,7 @@ def test_siblings_are_counted() -> None:
 def test_a_script_trains_the_same(beside: str, apart: float, runner: Runner) -> None:
     """It evaluates before it trains, which is no reason to step aside."""
     levers = (Lever(name="merge-linears"), Lever(name="compile", settings={"mode": "default"}), Lever(name=beside))
-    bare, ran = runner.bare("gated.py"), runner.forked("gated.py", levers=levers)
+    bare, ran = runner.bare("gated.py"), runner.forked("gated.py", before=NO_KERNELS, levers=levers)
     check_clean(ran)
     assert ran.losses == pytest.approx(bare.losses, rel=apart) and len(bare.losses) == 12
     assert ran.facts.roots[0].sibling_linears == 1
