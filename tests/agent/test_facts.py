@@ -82,7 +82,7 @@ def test_a_fact_that_cannot_be_told_ends_nothing(before: str, fail_in: str | Non
 
 
 def test_the_screen_says_why_there_are_none(runner: Runner) -> None:
-    ran = runner.under(("loader.py", "map"))
+    ran = runner.under(("by_hand.py", "model", "12"))
     (ran.ranks[0] / "facts.json").unlink()
     died = "what the script is made of: the process died before it could be written"
     failed = "what the script is made of: hotlap's own problem kept it from being written"

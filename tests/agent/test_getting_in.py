@@ -12,6 +12,9 @@ from hotlap.records.files import read_steps
 
 from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, free_port, recorded_losses
 
+BY_HAND = ["by_hand.py", "model", "12"]
+"""Without an optimizer, whose first step imports as much as torch itself."""
+
 
 def check_run(ran: Ran, bare: Ran, steps: int = 12) -> None:
     check_same(ran, bare)
@@ -28,17 +31,18 @@ def test_script_from_another_folder_with_a_pythonpath_of_the_users(runner: Runne
     script = tmp_path / "far.py"
     script.write_text(
         f"import sys, theirs, runpy\nprint(theirs.value)\nsys.path.insert(0, {str(SCRIPTS)!r})\n"
-        f"sys.argv = ['loader.py', 'map']\nrunpy.run_path({str(SCRIPTS / 'loader.py')!r}, run_name='__main__')\n"
+        f"sys.argv = ['by_hand.py', *{BY_HAND[1:]}]\n"
+        f"runpy.run_path({str(SCRIPTS / BY_HAND[0])!r}, run_name='__main__')\n"
     )
     variables = {"PYTHONPATH": str(tmp_path / "mine")}
-    loader = runner.bare("loader.py", "map")
-    check_run(runner.under([script], cwd=tmp_path, variables=variables), Ran(loader.code, "7\n" + loader.output))
+    bare = runner.bare(*BY_HAND)
+    check_run(runner.under([script], cwd=tmp_path, variables=variables), Ran(bare.code, "7\n" + bare.output))
 
 
 def test_a_script_that_sets_pythonpath_anew_is_told_as_a_cause(runner: Runner, tmp_path: Path) -> None:
-    script, bare = tmp_path / "start.sh", runner.bare("loader.py", "map")
+    script, bare = tmp_path / "start.sh", runner.bare(*BY_HAND)
     for path, seen in ((".", False), (".:$PYTHONPATH", True)):
-        script.write_text(f"PYTHONPATH={path} {sys.executable} loader.py map\n")
+        script.write_text(f"PYTHONPATH={path} {sys.executable} {' '.join(BY_HAND)}\n")
         ran = runner.under(["bash", script], python=False)
         check_same(ran, bare)
         assert len(ran.steps) == (12 if seen else 0)
@@ -121,11 +125,13 @@ def test_spawned_ranks(runner: Runner) -> None:
     assert ran.output.count("last") == 2
     assert [len(read_steps(rank)) for rank in ran.ranks] == [12, 12]
     assert (ran.facts.rank, ran.facts.world) == (0, 2)
+    (root,) = ran.facts.roots
+    told = root.exchange  # as DDP times it itself
+    assert told is not None and told.compute_ms is not None and told.exchange_ms is not None
+    assert told.compute_ms > 0 and told.exchange_ms >= told.hidden_ms >= 0 and told.backwards == 1
 
 
 def test_a_session_that_cannot_be_read_changes_nothing(runner: Runner) -> None:
-    bare = runner.bare("configured.py", "config.txt")
-    ran = runner.apart(
-        ["configured.py", "config.txt"], {"PYTHONPATH": str(INJECT), "HOTLAP_SESSION": "/nowhere/session.json"}
-    )
+    bare = runner.bare(*BY_HAND)
+    ran = runner.apart(BY_HAND, {"PYTHONPATH": str(INJECT), "HOTLAP_SESSION": "/nowhere/session.json"})
     assert (ran.code, ran.output) == (bare.code, bare.output)
