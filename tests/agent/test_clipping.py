@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -45,10 +46,11 @@ def test_the_norm_before_the_clip_is_that_of_the_script(how: str, runner: Runner
         assert bare.code == 1 and "TypeError" in bare.output
 
 
-def test_nothing_is_wrapped_but_in_trials(runner: Runner) -> None:
-    code = "import torch; print(torch.nn.utils.clip_grad._clip_grads_with_norm_.__code__.co_qualname)"
+def test_nothing_is_wrapped_but_in_trials(runner: Runner, tmp_path: Path) -> None:
+    script = tmp_path / "named.py"
+    script.write_text("import torch; print(torch.nn.utils.clip_grad._clip_grads_with_norm_.__code__.co_qualname)")
     for probe_steps, name in ((0, "_no_grad.<locals>._no_grad_wrapper"), (4, "_wrap.<locals>.clip")):
-        ran = runner.under(["-c", code], probe_steps=probe_steps)
+        ran = runner.forked(str(script), probe_steps=probe_steps)
         assert ran.output.splitlines()[0] == name
 
 
