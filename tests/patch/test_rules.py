@@ -436,6 +436,28 @@ def test_loader_arguments(call: str, expected: str | None, patched: Patcher) -> 
 
 
 @pytest.mark.parametrize(
+    ("line", "persists"),
+    [
+        ("data.draw_negatives()", False),
+        ("loader.dataset.draw_negatives()", False),
+        ("data.epoch = epoch", False),
+        ("size = data.vocabulary()", True),
+        ("print(epoch)", True),
+    ],
+)
+def test_workers_persist_where_nothing_changes_the_dataset(line: str, persists: bool, patched: Patcher) -> None:
+    text = (
+        f"{HEAD}data = Data()\nloader = DataLoader(data)\nfor epoch in range(2):\n    {line}\n    for x in loader:\n"
+        "        net(x).backward()\n"
+    ).replace("DataLoader\n", "DataLoader\n\n\nclass Data:\n    pass\n\n\n", 1)
+    result = patched("#" * 130 + "\n" + text, "loader-workers")
+    assert ("persistent_workers=True" in result.text()) is persists
+    assert any(line in note or "may change the dataset" in note for note in result.written["loader-workers"].notes) is (
+        not persists
+    )
+
+
+@pytest.mark.parametrize(
     ("cuda", "own", "expected"),
     [
         (True, "pin_memory=True", "pin_memory=False"),

@@ -4,6 +4,10 @@ How many batches each of them makes ahead, and whether memory is pinned, goes by
 settled and 5% of the step or more still waits for batches, one of the two is tried the other way: pinning where a batch
 is small, so that to hand it through a thread of its own may cost more than it wins, else twice as many batches ahead.
 Where a script has as many workers of its own as there are cores, both are.
+
+Workers live on from epoch to epoch as long as nothing of the dataset has changed in the process that trains: else that
+starts them anew, as they would not see it (`_dataset_state`). What a dataset reads of elsewhere, such as a global
+variable, they keep as it was.
 """
 
 import math
@@ -11,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, inference_only, integer, unknown
+from ._dataset_state import state_of
 from ._samples import IN_MAIN
 
 if TYPE_CHECKING:
@@ -139,13 +144,13 @@ class LoaderWorkers(Lever):
             loader.prefetch_factor = settings["prefetch"]
             if torch.cuda.is_available():
                 loader.pin_memory = settings["pin_memory"]
-            if getattr(loader, "_hotlap_persistent", False) and loader._iterator is not None:
-                # A new epoch of persistent workers draws no base seed, so shuffling and dropout would draw others.
-                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            if getattr(loader, "_hotlap_persistent", False):
+                _go_on_or_anew(loader)
             elif settings["persistent"] and not loader.persistent_workers:
                 # DataLoader.__setattr__ forbids this one after construction, for no reason that holds before iteration.
                 object.__setattr__(loader, "persistent_workers", True)
                 loader._hotlap_persistent = True
+                loader._hotlap_state = state_of(loader.dataset, loader.collate_fn)
 
         seams.on_loader(change, inference="inference" in settings)
 
@@ -154,6 +159,22 @@ class LoaderWorkers(Lever):
             f"DataLoader(..., num_workers={settings['workers']}, prefetch_factor={settings['prefetch']}, "
             f"pin_memory={settings['pin_memory']}, persistent_workers={settings['persistent']})"
         )
+
+
+def _go_on_or_anew(loader: Any) -> None:
+    """Before a later epoch: workers go on where they would be made of the same."""
+    import torch
+
+    before, now = loader._hotlap_state, state_of(loader.dataset, loader.collate_fn)
+    loader._hotlap_state = now
+    if loader._iterator is None:  # no epoch has begun
+        return
+    if now is not None and now == before:
+        # A new epoch of persistent workers draws no base seed, so shuffling and dropout would draw others.
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    else:
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
 
 
 def _has_it_already(loader: Any, settings: Settings) -> bool:

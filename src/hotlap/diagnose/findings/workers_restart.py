@@ -30,7 +30,8 @@ def find(measured: Measured) -> Finding | None:
         "whole run; phases and other findings are of the steps without",
         why="a DataLoader ends its workers with the epoch unless persistent_workers is set, and the loop waits while "
         "new ones come up" + ("; spawned ones import everything again" if loader.context == "spawn" else ""),
-        instead="DataLoader(persistent_workers=True), made once and not anew each epoch; longer epochs",
+        instead="DataLoader(persistent_workers=True), made once and not anew each epoch, where nothing changes the "
+        "dataset between epochs, which they would not see; longer epochs",
         levers=("loader-workers",),
     )
 

@@ -5,9 +5,12 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hotlap.records.patch import Line
+
 from ..edits import Replacement, expression, keyword, replace
 from ..names import subclasses
 from ..places import Places, Site
+from ..scopes import Scope
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
 
 POSITIONS = {"num_workers": 5, "pin_memory": 7}
@@ -27,6 +30,9 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     why = _why_not(places, site)
     if why:
         return CannotWrite(why, (site.place,))
+    changing = _changing(places, site) if settings["persistent"] else None
+    if changing is not None:
+        settings = {**settings, "persistent": False}
     changed = _changed(site, settings, places.cuda)
     if isinstance(changed, CannotWrite):
         return changed
@@ -35,14 +41,45 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     changes: dict[cst.CSTNode, Replacement] = {site.call: lambda node: changed}
     project = places.project.with_sources(replace(site.source, changes))
     notes = (LATER_EPOCHS,) if settings["persistent"] else ()
+    if changing is not None:
+        notes = (f"not persistent_workers: {changing.file}:{changing.line} may change the dataset, unseen by them",)
     return Edit(project, (site.place,), touched(site.source, site.scope), notes=notes)
+
+
+def _changing(places: Places, site: Site) -> Line | None:
+    """A line that may change the dataset after the loader is made: a call of its method for its effect alone, or an
+    assignment to an attribute of it. Workers that persist would go on with the dataset as it was."""
+    given = _dataset(site)
+    made = {at.node for at in places.names.origins(given, site.scope)} if given is not None else set()
+
+    def is_it(node: cst.BaseExpression, scope: Scope) -> bool:
+        if isinstance(node, cst.Attribute) and node.attr.value == "dataset":
+            return True
+        return any(at.node in made for at in places.names.origins(node, scope))
+
+    for scope, call in places.names.calls:
+        alone = isinstance(scope.source.parent(call), cst.Expr)
+        if alone and isinstance(call.func, cst.Attribute) and is_it(call.func.value, scope):
+            return scope.source.place(call)
+    for source in places.project.sources.values():
+        for assign in source.walk.assigns:
+            targets = [target.target for target in assign.targets]
+            scope = places.names.scope(source, assign)
+            if any(isinstance(one, cst.Attribute) and is_it(one.value, scope) for one in targets):
+                return source.place(assign)
+    return None
+
+
+def _dataset(site: Site) -> cst.BaseExpression | None:
+    """The argument of the loader."""
+    return next((arg.value for arg in site.call.args if not arg.star and _name(arg, 0) in {"dataset", "#0"}), None)
 
 
 def _why_not(places: Places, site: Site) -> str:
     loaders = [loader for loader in places.facts.loaders if loader.training] if places.facts is not None else []
     if any(loader.iterable and not loader.workers for loader in loaders):
         return "the dataset is iterable: several workers would repeat its data unless it shards itself"
-    given = next((arg.value for arg in site.call.args if not arg.star and _name(arg, 0) in {"dataset", "#0"}), None)
+    given = _dataset(site)
     for at in places.names.origins(given, site.scope) if given is not None else []:
         kind = places.names.instance_of(at)
         if kind is not None and subclasses(places.names, kind, ITERABLE) and not loaders:

@@ -1,0 +1,117 @@
+"""Not a lever: what worker processes would be made of, in a few bytes, to tell whether the script has changed it since.
+
+A worker has the dataset as it was when it was started. A script that draws its negative samples anew before each epoch,
+or loads its next buffer, does so in the training process, and workers that persist never see it.
+
+It is the digest of a pickle that nobody reads: what is sent to a worker where processes are spawned. Functions, classes
+and modules count as which they are, with what a function's closure holds; large arrays and tensors as where they lie,
+their version and some of their values, so that a few values that are changed in place in a large array are not seen.
+"""
+
+import hashlib
+import io
+import pickle
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+MOST_BYTES: Final = 16 << 20
+MOST_S: Final = 0.3
+"""More takes longer than it would to start workers anew."""
+LARGE: Final = 1 << 20
+"""Bytes of an array from which on only some of its values are looked at."""
+LOOKED_AT: Final = 4096
+_UNREADABLE: Final = (
+    pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError, LookupError, OSError, ImportError,
+)  # fmt: skip
+"""What pickling objects of a script's own raises: `NotImplementedError`, `RecursionError` among them."""
+
+
+def state_of(*things: Any) -> bytes | None:
+    """A digest that is the same as long as none of them changes; None where that can't be told in `MOST_S`."""
+    digest = _Digest()
+    try:
+        _Reader(digest, protocol=5, buffer_callback=digest.buffer).dump(things)
+    except (*_UNREADABLE, _TooMuch):
+        return None
+    return digest.value()
+
+
+class _TooMuch(Exception):
+    """There is no telling within bounds."""
+
+
+class _Digest(io.RawIOBase):
+    """A file that keeps nothing of what is written."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._left, self._until = MOST_BYTES, time.monotonic() + MOST_S
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._left -= view.nbytes
+        if self._left < 0 or time.monotonic() > self._until:
+            raise _TooMuch
+        self._hash.update(view)
+        return view.nbytes
+
+    def buffer(self, buffer: pickle.PickleBuffer) -> None:
+        """An array's values."""
+        raw = buffer.raw()
+        if raw.nbytes < LARGE:
+            self.write(raw)
+            return
+        from ctypes import addressof, c_char
+
+        at = addressof(c_char.from_buffer(raw)) if not raw.readonly else 0
+        self.write(repr((at, raw.nbytes)).encode())
+        self.write(bytes(raw[:: max(1, raw.nbytes // LOOKED_AT) | 1]))
+
+    def value(self) -> bytes:
+        """Of all that was written."""
+        return self._hash.digest()
+
+
+class _Reader(pickle.Pickler):
+    """Leaves nothing out that is plain data, and takes nothing that can't be compared."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        import torch
+
+        if thing is _is:
+            return NotImplemented
+        if isinstance(thing, torch.Tensor):
+            return _is, (_tensor(thing),)
+        if isinstance(thing, types.FunctionType):
+            return _is, (f"{id(thing)}",), None, _closure(thing)
+        if isinstance(thing, (type, types.ModuleType, types.BuiltinFunctionType)):
+            return _is, (f"{id(thing)}",)
+        if any(kind.__name__ == "memmap" for kind in type(thing).__mro__):  # of a file, which workers see as well
+            return _is, (f"{id(thing)}",)
+        return NotImplemented
+
+
+def _is(text: str) -> None:
+    """What stands in place of things: nothing is ever read back."""
+
+
+def _closure(function: Callable[..., Any]) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # an empty cell
+            continue
+
+
+def _tensor(tensor: Any) -> str:
+    import torch
+
+    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
+    if not plain or tensor.device.type != "cpu" or not tensor.numel() or not tensor.is_contiguous():
+        return repr((id(tensor), tensor._version, tensor.device, tuple(tensor.shape)))
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+    some = flat if tensor.nbytes < LARGE else flat[:: max(1, flat.numel() // LOOKED_AT) | 1]
+    found = (tensor.data_ptr(), tensor._version, str(tensor.dtype), tuple(tensor.shape), bytes(some.numpy()))
+    return repr(found)

@@ -1,0 +1,77 @@
+"""Whether workers would be made of the same: what counts as a change of a dataset, and where there is no telling."""
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import Subset, TensorDataset, default_collate
+
+from hotlap.levers import _dataset_state
+from hotlap.levers._dataset_state import LARGE, state_of
+
+SIDE = 3 * int(LARGE**0.5) // 2
+
+
+class Rows:
+    """What datasets hold."""
+
+    def __init__(self) -> None:
+        self.plain, self.rows = 1, [[0, {"a": {1}}] for _ in range(100)]
+        self.array, self.large = numpy.zeros((4, 4)), numpy.zeros((SIDE, SIDE), numpy.float32)
+        self.tensor, self.below = torch.zeros(4, 4), Subset(TensorDataset(torch.zeros(8, 2)), range(4))
+        self.half, self.strided = torch.zeros(3, dtype=torch.bfloat16), torch.zeros(4, 6).t()
+        held = [0]
+        self.held, self.closure = held, lambda row: row + held[0]
+        self.kind, self.module = SimpleNamespace, torch
+
+
+def write(index: Any, value: Any) -> Callable[[Any], None]:
+    return lambda of: of.__setitem__(index, value)
+
+
+CHANGES: dict[str, Callable[[Rows], object]] = {
+    "an attribute": lambda rows: setattr(rows, "plain", 2),
+    "a new attribute": lambda rows: setattr(rows, "other", None),
+    "deep in a list": lambda rows: rows.rows[7][1]["a"].add(2),
+    "a small array in place": lambda rows: write((1, 2), 1)(rows.array),
+    "a large array, all of it": lambda rows: rows.large.fill(1.0),
+    "a large array for another": lambda rows: setattr(rows, "large", rows.large.copy()),
+    "a tensor in place": lambda rows: rows.tensor[0, 0].add_(1),
+    "a tensor as an array": lambda rows: write((0, 0), 1)(rows.tensor.numpy()),
+    "a tensor for another": lambda rows: setattr(rows, "tensor", torch.ones(4, 4)),
+    "in a dataset below": lambda rows: rows.below.dataset.tensors[0][3].zero_(),  # type: ignore[attr-defined]
+    "half precision": lambda rows: rows.half.numel() and rows.half.fill_(1),
+    "one that lies otherwise": lambda rows: rows.strided.add_(1),
+    "what a closure holds": lambda rows: write(0, 3)(rows.held),
+    "which function": lambda rows: setattr(rows, "closure", lambda row: row),
+    "which class": lambda rows: setattr(rows, "kind", dict),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_changes_are_seen(what: str) -> None:
+    rows = Rows()
+    before = state_of(rows, default_collate)
+    assert before is not None and state_of(rows, default_collate) == before
+    CHANGES[what](rows)
+    assert state_of(rows, default_collate) not in {before, None}
+
+
+def test_what_can_not_be_told_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert state_of(SimpleNamespace(lock=threading.Lock())) is None
+
+    class Broken:
+        def __reduce__(self) -> Any:
+            raise KeyError("as a script's own may")
+
+    assert state_of(Broken()) is None
+    assert state_of([[n] for n in range(3)]) is not None
+    monkeypatch.setattr(_dataset_state, "MOST_BYTES", 1000)
+    assert state_of(list(range(100_000))) is None
+    monkeypatch.setattr(_dataset_state, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(_dataset_state, "MOST_S", -1.0)
+    assert state_of([1]) is None, "there is no time"
