@@ -119,7 +119,6 @@ REFUSED = {
     ),
     "format as text": ('format = "1"', "format '1'"),
     "format as truth": ('format = true\nhotlap = "0"', "Expected `int`, got `bool`"),
-    "no version": ("format = 1", "missing required field `hotlap`"),
     "unknown field": (HEAD + "run = 'rm -rf /'", "unknown field `run`"),
     "unknown field of a lever": (HEAD + entry("tf32") + "module = 'os'", "unknown field `module`"),
     "lever is no list": (HEAD + "lever = 'tf32'", r"Expected `array`, got `str` - at `\$\.lever`"),
@@ -231,6 +230,11 @@ def test_a_recipe_within_the_promise_is_put_in(tmp_path: Path, written: str) -> 
     """That of the changelog: within a version number's first non-zero part. What names no version is not judged."""
     path = recipe(tmp_path, f'format = 1\nhotlap = "{written}"\n' + entry("cpu-threads", "threads = 2"))
     assert levers_of(path, CPU) == ((Lever(name="cpu-threads", settings={"threads": 2}),), [])
+
+
+def test_a_recipe_by_hand_needs_no_more_than_its_levers(tmp_path: Path) -> None:
+    path = recipe(tmp_path, 'format = 1\n[[lever]]\nname = "gc-pauses"\nsettings = {threshold = 10000}\n')
+    assert levers_of(path, CPU) == ((Lever(name="gc-pauses", settings={"threshold": 10_000}),), [])
 
 
 def test_versions_are_the_same_up_to_the_first_part_that_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:

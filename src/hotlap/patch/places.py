@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import libcst as cst
@@ -230,6 +231,14 @@ class Places:
             if full in LOADERS or mine:
                 found.append(Site(scope.source, scope, call, "" if mine else "DataLoader"))
         return found
+
+    @cached_property
+    def of_models(self) -> list[Source]:
+        """The files behind the models that were seen to run; all where none were, or theirs are not the project's."""
+        roots = self.facts.roots if self.facts is not None else ()
+        files = {Path(root.file).resolve() for root in roots if root.file is not None}
+        found = {source.path: source for file in files for source in self.project.behind(file)}
+        return list(found.values()) if found else list(self.project.sources.values())
 
     def training_loader(self) -> Site | CannotWrite:
         """The call that makes the loader which the training loop iterates."""

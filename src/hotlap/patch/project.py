@@ -40,6 +40,19 @@ class Project:
         """The file that an import of this dotted name finds."""
         return next((source for source in self.sources.values() if source.module == name), None)
 
+    def behind(self, path: Path) -> list[Source]:
+        """A file and those that it imports, and what these import; none where it is not one of the project."""
+        found: dict[Path, Source] = {}
+        waiting = [path]
+        while waiting:
+            now = waiting.pop()
+            source = self.sources.get(now)
+            if source is None or now in found:
+                continue
+            found[now] = source
+            waiting += [file for name in _imported(source) for file, _ in _files_of(name, self.folders)]
+        return list(found.values())
+
 
 @dataclass
 class _Reader:

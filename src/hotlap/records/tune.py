@@ -273,10 +273,10 @@ class RecipeEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`recipe.toml`: data only; reading it runs no code."""
+    """`recipe.toml`: data only; reading it runs no code. hotlap: the version that wrote it, "" by hand."""
 
     format: int
-    hotlap: str
+    hotlap: str = ""
     command: tuple[str, ...] = ()
     lever: tuple[RecipeLever, ...] = ()
     evidence: RecipeEvidence = RecipeEvidence()

@@ -63,9 +63,11 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     if own:
         return already(places, own)
     seen = [(s, c) for s, c in calls_named(places, "softmax") if _in_module(places, places.names.scope(s, c))]
-    where = tuple(source.place(call) for source, call in seen)
-    if not where:
+    if not seen:
         return CannotWrite("no module of yours calls softmax")
+    where = tuple(source.place(call) for source, call in seen if source in places.of_models)
+    if not where:
+        return CannotWrite("no module in the files of the model that was seen to run calls softmax")
     return CannotWrite("the attention has none of the forms that can be written safely", where)
 
 
