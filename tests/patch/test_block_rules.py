@@ -113,6 +113,15 @@ class Outer(nn.Module):
 
 
 @pytest.mark.parametrize("lever", ["compile", "compile-blocks"])
+def test_gradients_that_are_differentiated_again_are_not_compiled(lever: str, patched: Patcher) -> None:
+    """A patched GAN with a penalty on gradients would have ended at the first of them."""
+    asked = SCRIPT.replace("loss.backward()", "loss.backward(create_graph=True)")
+    refused = patched(asked, lever).refused[lever]
+    assert "`create_graph`" in refused.why and "create_graph=True" in refused.look_at[0].text
+    assert lever in patched(asked.replace("graph=True", "graph=False"), lever).written
+
+
+@pytest.mark.parametrize("lever", ["compile", "compile-blocks"])
 def test_what_is_compiled_keeps_what_is_saved_where_the_source_asks(lever: str, patched: Patcher) -> None:
     kept = SCRIPT.replace("loss.backward()", "loss.backward(retain_graph=True)")
     line = "torch._functorch.config.donated_buffer = False\n"

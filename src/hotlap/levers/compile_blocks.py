@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache, _same_random
-from ._asked_gradients import keep_what_is_saved
+from ._asked_gradients import differentiates_again, keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
@@ -115,6 +115,8 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
         raise Refused("DataParallel copies the modules, and copies would run the compiled originals")
+    if differentiates_again():
+        raise Refused("the script differentiates its gradients again, which compiled blocks can't be")
     blocks = [block for block in repeated(root) if block._compiled_call_impl is None]
     if not blocks:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")

@@ -17,8 +17,10 @@ CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 NAME = "compiled_cross_entropy"
 LEFT = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
 DONATED = "donated_buffer"
-KEEPING = ("retain_graph", "create_graph")
-"""Arguments of a backward by which its graph stays; the second implies the first."""
+AGAIN = (
+    "gradients are made that can be differentiated again (`create_graph`), which a compiled backward can't be; under "
+    "the recipe such a backward is that of the forward as it was written"
+)
 KEPT = "`donated_buffer = False`, as the source has a graph kept after its backward, which a compiled one may refuse"
 NOT_KEPT = f"not written: {KEPT}: `torch._functorch.config.donated_buffer = False` before anything is compiled"
 
@@ -35,7 +37,7 @@ def with_loss(places: Places, edit: Edit) -> Edit:
 
 
 def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
-    if not any(_kept(call) for _, call in places.names.calls) or assigned(places, f".{DONATED}"):
+    if not any(_asked(call, "retain_graph") for _, call in places.names.calls) or assigned(places, f".{DONATED}"):
         return edit
     text = f"torch._functorch.config.{DONATED} = False"
     written = at_the_top(Places(edit.project, places.facts, places.cuda), text, None, "torch._functorch.config")
@@ -44,10 +46,16 @@ def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
     return with_fields(edit, project=written.project, touched=edit.touched | written.touched, notes=(*edit.notes, KEPT))
 
 
-def _kept(call: cst.Call) -> bool:
-    """Whether a graph may be kept after its backward."""
-    asked = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value in KEEPING]
-    return any(not isinstance(value, cst.Name) or value.value not in {"False", "None"} for value in asked)
+def differentiated_again(places: Places) -> CannotWrite | None:
+    """Why what the source compiles would end its run, where it asks for gradients of gradients."""
+    lines = tuple(scope.source.place(call) for scope, call in places.names.calls if _asked(call, "create_graph"))
+    return CannotWrite(AGAIN, lines) if lines else None
+
+
+def _asked(call: cst.Call, name: str) -> bool:
+    """Whether a call may ask for something of a backward."""
+    given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
+    return any(not isinstance(value, cst.Name) or value.value not in {"False", "None"} for value in given)
 
 
 def _written(places: Places) -> tuple[Project, frozenset[Touched]] | None:
@@ -77,16 +85,11 @@ def _written(places: Places) -> tuple[Project, frozenset[Touched]] | None:
 
 
 def _calls(places: Places) -> list[tuple[Scope, cst.Call]]:
-    """Of the loss, in training loops; none where the script puts its own in its place, or differentiates twice."""
+    """Of the loss, in training loops; none where the script puts its own in its place."""
     inside_loops = [(scope, call) for scope, call in places.names.calls if scope in places.loops]
-    if assigned(places, ".cross_entropy") or any(_twice(call) for _, call in inside_loops):
+    if assigned(places, ".cross_entropy"):
         return []
     return [(scope, call) for scope, call in inside_loops if places.names.resolve(call.func, scope) == CROSS_ENTROPY]
-
-
-def _twice(call: cst.Call) -> bool:
-    """Whether gradients are made that can be differentiated again, which what is compiled can't be."""
-    return any(arg.keyword is not None and arg.keyword.value == "create_graph" for arg in call.args)
 
 
 def _known_at_the_top(places: Places, source: Source, text: str) -> bool:

@@ -25,7 +25,7 @@ from ._base import (
     touched,
     with_torch,
 )
-from ._loss import with_loss
+from ._loss import differentiated_again, with_loss
 from ._model import Spot, in_place, same_model, spots, trained_calls
 
 LAYER = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(?!Module$)[A-Z]\w*$")
@@ -58,6 +58,9 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
         return already(places, lines) if mine else CannotWrite("the source compiles the model itself", lines)
     if isinstance(found, CannotWrite):
         return found
+    again = differentiated_again(places)
+    if again is not None:
+        return again
     project, changed = places.project, frozenset[Touched]()
     if mode == "reduce-overhead":
         cloned = _cloned(places, sites)

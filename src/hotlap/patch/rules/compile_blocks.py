@@ -9,7 +9,7 @@ from ..places import Places
 from ..scopes import dotted
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, lines_of, touched
 from ._blocks import Blocks, block_lists
-from ._loss import with_loss
+from ._loss import differentiated_again, with_loss
 from .compile import compiled_by_source
 
 COPIED = "DataParallel copies the modules, and copies would run the compiled originals"
@@ -26,6 +26,9 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
     copied = tuple(source.place(call) for source, call in calls_named(places, "DataParallel"))
     if copied:
         return CannotWrite(COPIED, copied)
+    again = differentiated_again(places)
+    if again is not None:
+        return again
     argument = "dynamic=True" if settings["shapes"] == "dynamic" else ""
     done = [blocks for blocks in found if _compiled(places, blocks)]
     if done:
