@@ -113,20 +113,27 @@ def test_rows_that_two_workers_deliver_alike() -> None:
     assert followed(DataLoader(Stream(shards=True), batch_size=4, num_workers=2))["repeated_rows"] == 0
 
 
+def looked_at(counted: host.Host, steps: int) -> dict[str, Any] | None:
+    """What is told after so many steps more, of which the last one is looked at."""
+    counted.passed(steps, "train", evaluated=False, disturbed=False)
+    counted.look(evaluated=False)
+    return counted.facts()
+
+
 def test_pauses_and_faults_are_counted_from_the_warm_step_on() -> None:
     counted = host.Host()
     counted.install()
     try:
-        assert counted.facts(3) is None
-        assert counted.facts(host.WARM_STEPS) is None
+        assert looked_at(counted, 3) is None
+        assert looked_at(counted, host.WARM_STEPS - 3) is None
         gc.collect()
         kept = bytearray(64 * 2**20)
-        found = counted.facts(host.WARM_STEPS + 4)
+        found = looked_at(counted, host.SURE[0] - host.WARM_STEPS)
     finally:
         gc.callbacks.remove(counted.pauses)
-    assert found is not None and found["steps"] == 4
+    assert found is not None and found["steps"] == (steps := host.SURE[0] - host.WARM_STEPS)
     assert found["collections"] >= 1 and found["gc_ms"] > 0
-    assert found["faults"] * 4 * 4096 >= 0.5 * len(kept) or found["faults"] > 1  # huge pages make fewer
+    assert found["faults"] * steps * 4096 >= 0.5 * len(kept) or found["faults"] > 1  # huge pages make fewer
     assert found["major"] >= 0 and found["involuntary"] >= 0
     assert found["waited_ms"] is None or 0 <= found["waited_ms"] <= found["threads_waited_ms"]
 
@@ -154,11 +161,11 @@ def test_waits_of_threads_are_told_a_step(monkeypatch: pytest.MonkeyPatch) -> No
     told = [{mine: 1.0, 5: 2.0, 6: 9.0}, {mine: 1.1, 5: 2.5, 7: 0.4}, {}]
     monkeypatch.setattr(host, "waited", lambda: told.pop(0))
     counted = host.Host()
-    assert counted.facts(host.WARM_STEPS) is None
-    found = counted.facts(host.WARM_STEPS + 10)
+    assert looked_at(counted, host.WARM_STEPS) is None
+    found = looked_at(counted, host.SURE[0] - host.WARM_STEPS)
     assert found is not None
     assert (found["waited_ms"], found["threads_waited_ms"]) == (pytest.approx(10.0), pytest.approx(100.0))
-    found = counted.facts(host.WARM_STEPS + 20)
+    found = looked_at(counted, host.SURE[1] - host.SURE[0])
     assert found is not None and found["waited_ms"] is None and found["threads_waited_ms"] is None
 
 

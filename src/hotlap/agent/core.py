@@ -166,6 +166,7 @@ class Agent:
             segment.probe = True
         segment.kind, segment.full = kind, timeline.marking
         recorder.add(segment)
+        self._count(segment, kind)
         index, wall_ms = recorder.index, (segment.end_ns - segment.begun_ns) / 1e6
         if self.stopper.wanted:
             self.stopper.step_done(wall_ms, bool(segment.compiles or segment.probe))
@@ -177,6 +178,13 @@ class Agent:
             look = self.thin.after(segment.end_ns, wall_ms, look)
         if look:
             self._look(index, kind)
+
+    def _count(self, segment: Segment, kind: str) -> None:
+        """What it cost the host. Steps that were held back are told after more of the loop has passed, or at exit."""
+        host = self.host
+        host.passed(1, kind, segment.evaluation, bool(segment.compiles or segment.probe))
+        if segment.end_ns == self.timeline.segment.begun_ns and not self.done:
+            host.look(segment.evaluation)
 
     def _look(self, index: int, kind: str) -> None:
         """What need not be done in each of many short steps."""

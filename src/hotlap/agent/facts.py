@@ -339,7 +339,7 @@ class Script:
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_cuda else None,
             "memory": self._memory(agent.recorder.index) if on_cuda else None,
             "peak_rss_bytes": _peak_rss(),
-            "host": agent.host.facts(agent.recorder.index),
+            "host": agent.host.facts(),
             "sources": _sources() if self.session.probe_steps and stopped else [],
             "imported": imported() if stopped or agent.done else {},
             "stopped": stopped,

@@ -1,14 +1,17 @@
 """What the loop costs the host beside its own work: page faults, time in the kernel, waits for a core, pauses of
 Python's collector.
 
-Counted by the kernel and by `gc.callbacks`, so nothing of it is done a step. What is told is the difference since
-step WARM_STEPS.
+Counted by the kernel and by `gc.callbacks`, so nothing of it is done a step. The counters are read at the ends of some
+steps that were looked at, and what is told is the sum of the differences between such readings: so nothing counts of
+what comes before the first steps that are warm, or after the last one. Where a step between two readings compiled or
+was probed their difference is not told, and where one held an evaluation only if most steps do.
 """
 
 import gc
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 try:
@@ -18,6 +21,10 @@ except ImportError:  # not on Windows
 
 WARM_STEPS = 10
 """Steps after which a loop of fixed shapes has the memory that it needs, on the device too."""
+SURE = (20, 40)
+"""Steps that the counters are read at however short they were: a short run has few others."""
+COSTS = 1000
+"""Times as long as a reading takes until the next one: a thousandth of the time goes into them."""
 MOST_THREADS = 256
 """Threads that are looked at, a few times in a run: one costs about 10 microseconds."""
 
@@ -52,54 +59,122 @@ class Counts(NamedTuple):
     waited: dict[int, float]
 
 
-class Host:
-    """Counters of this process."""
+class Cost:
+    """What steps cost: the sum of differences between readings. waited, own: seconds, of all threads and of the one
+    that trains; None where it is not known of some."""
 
     def __init__(self) -> None:
+        self.steps = self.faults = self.major = self.involuntary = self.pauses = self.collections = 0
+        self.system = 0.0
+        self.waited: float | None = 0.0
+        self.own: float | None = 0.0
+
+    def add(self, steps: int, before: Counts, now: Counts, thread: int) -> None:
+        """Those of so many steps between two readings."""
+        self.steps += steps
+        self.faults += now.faults - before.faults
+        self.major += now.major - before.major
+        self.involuntary += now.involuntary - before.involuntary
+        self.system += now.system - before.system
+        self.pauses += now.pauses - before.pauses
+        self.collections += now.collections - before.collections
+        # Of a thread that began since then and has the number of one that ended, what it waited in all is not known.
+        since_then = {one: max(0.0, total - before.waited.get(one, 0.0)) for one, total in now.waited.items()}
+        self.waited = _sum(self.waited, sum(since_then.values()) if since_then and before.waited else None)
+        self.own = _sum(self.own, since_then[thread] if thread in since_then and thread in before.waited else None)
+
+    def join(self, other: "Cost") -> "Cost":
+        """Of both."""
+        both = Cost()
+        for name, value in vars(self).items():
+            setattr(both, name, _sum(value, getattr(other, name)))
+        return both
+
+    def facts(self) -> dict[str, Any] | None:
+        """Means a step; None of no steps."""
+        steps = self.steps
+        if not steps:
+            return None
+        return {
+            "steps": steps,
+            "faults": self.faults / steps,
+            "major": self.major / steps,
+            "system_ms": 1000 * self.system / steps,
+            "involuntary": self.involuntary / steps,
+            "waited_ms": None if self.own is None else 1000 * self.own / steps,
+            "threads_waited_ms": None if self.waited is None else 1000 * self.waited / steps,
+            "gc_ms": self.pauses / 1e6 / steps,
+            "collections": self.collections,
+        }
+
+
+class Host:
+    """Counters of this process.
+
+    kind: of the steps that are counted, those of a training as soon as there are any. ended: how many. looked_at,
+    evaluations: of those that were looked at once the loop was warm, how many, and how many held an evaluation.
+    """
+
+    def __init__(
+        self, clock: Callable[[], int] = time.perf_counter_ns, worked: Callable[[], int] = time.thread_time_ns
+    ) -> None:
         self.pauses = Pauses()
-        self._warm: tuple[int, int, Counts] | None = None
-        self._closed = False
-        self._held: dict[str, Any] | None = None
+        self.clock = clock
+        self.worked = worked  # or where threads wait for a core a reading would seem to take long, and be the last
+        self.closed = False
+        self.begin_anew()
 
     def install(self) -> None:
         """Begin to count pauses."""
         gc.callbacks.append(self.pauses)
 
-    def begin_anew(self) -> None:
-        """In a child process, which has counters of its own."""
-        self._warm = None
+    def begin_anew(self, kind: str = "") -> None:
+        """In a child process, which has counters of its own; or where it turns out that the command trains."""
+        self.kind = kind
+        self.ended = self.looked_at = self.evaluations = 0
+        self._plain, self._evaluating = Cost(), Cost()
+        self._read: tuple[int, Counts] | None = None
+        self._due_ns = 0
+        self._again = self._evaluated = self._disturbed = False
 
-    def close(self, step: int) -> None:
+    def close(self) -> None:
         """What costs the host from here on is not the loop's but that of a profiler."""
-        self._held, self._closed = self.facts(step), True
+        self.closed = True
 
-    def facts(self, step: int) -> dict[str, Any] | None:
-        """Means a step since the first call after WARM_STEPS, of which the thread is that which trains; None before
-        there are any."""
-        if self._closed:
-            return self._held
-        if self._warm is None:
-            if step >= WARM_STEPS:
-                self._warm = step, threading.get_native_id(), self._now()
-            return None
-        since, thread, before = self._warm
-        steps = step - since
-        if steps <= 0:
-            return None
-        now = self._now()
-        # Of a thread that began since then and has the number of one that ended, what it waited in all is not known.
-        since_then = {one: max(0.0, total - before.waited.get(one, 0.0)) for one, total in now.waited.items()}
-        return {
-            "steps": steps,
-            "faults": (now.faults - before.faults) / steps,
-            "major": (now.major - before.major) / steps,
-            "system_ms": 1000 * (now.system - before.system) / steps,
-            "involuntary": (now.involuntary - before.involuntary) / steps,
-            "waited_ms": 1000 * since_then[thread] / steps if thread in since_then else None,
-            "threads_waited_ms": 1000 * sum(since_then.values()) / steps if since_then else None,
-            "gc_ms": (now.pauses - before.pauses) / 1e6 / steps,
-            "collections": now.collections - before.collections,
-        }
+    def passed(self, steps: int, kind: str, evaluated: bool, disturbed: bool) -> None:
+        """So many steps have ended. evaluated, disturbed: one of them held an evaluation, or compiled or was probed."""
+        if kind != self.kind:
+            self.begin_anew(kind)
+        self.ended += steps
+        self._evaluated |= evaluated
+        self._disturbed |= disturbed
+
+    def look(self, evaluated: bool) -> None:
+        """A step that was looked at has ended just now: read the counters if it is time to."""
+        if self.closed or self.ended < WARM_STEPS:
+            return
+        self.looked_at += 1
+        self.evaluations += evaluated
+        if self._read is None or self.ended in SURE or self.clock() >= self._due_ns:
+            self._look()
+
+    def _look(self) -> None:
+        worked_ns, before, now = self.worked(), self._read, self._now()
+        apart = self._evaluated or self._disturbed
+        if before is not None and not self._disturbed:
+            tally = self._evaluating if self._evaluated else self._plain
+            tally.add(self.ended - before[0], before[1], now, threading.get_native_id())
+        self._read = self.ended, now
+        self._evaluated = self._disturbed = False
+        # Where evaluations come so often that there is one between most readings, the next one soon may be without.
+        self._again = apart and not self._again
+        self._due_ns = self.clock() + (0 if self._again else COSTS * (self.worked() - worked_ns))
+
+    def facts(self) -> dict[str, Any] | None:
+        """Means a step, of the steps that a diagnosis is about; None before there are any. Where most steps hold an
+        evaluation it is part of the loop, such as a teacher's forward; of thin steps that is not always known."""
+        whole = self.evaluations > self.looked_at / 2
+        return (self._plain.join(self._evaluating) if whole else self._plain).facts()
 
     def _now(self) -> Counts:
         """What is not told by the system is 0."""
@@ -113,6 +188,11 @@ class Host:
             collections=self.pauses.collections,
             waited=waited(),
         )
+
+
+def _sum(some: Any, more: Any) -> Any:
+    """None where one of them is not known."""
+    return None if some is None or more is None else some + more
 
 
 def waited(folder: str = "/proc/self/task") -> dict[int, float]:

@@ -179,7 +179,7 @@ class Profile:
         self.labels.end_step()
         if self.on and not self.taken:
             if self.windows is None:
-                self.agent.host.close(self.agent.recorder.index)
+                self.agent.host.close()
                 self.windows = self._windows()
             self._advance(self.windows.send, None)
         self.labels.begin_step(self.agent.recorder.index)

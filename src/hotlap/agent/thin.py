@@ -336,6 +336,7 @@ class Thin:
             frames = compiled_frames()
             stretch.compiles, agent.compiled_frames = frames - agent.compiled_frames, frames
             agent.recorder.add_thin(stretch)
+            agent.host.passed(len(ends), kind, bool(self.evaluated), bool(stretch.compiles or stretch.probe))
             self.walls_ns.extend(stretch.walls_ns)
         self.evaluated.clear()
         self.skips.clear()

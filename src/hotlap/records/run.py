@@ -319,12 +319,12 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loop cost the host, means over `steps` steps. faults: pages that the kernel had to map, mostly memory
-    that was given back and is asked for again; major: those of them that were read from a disk; system_ms: processor
-    time in the kernel, of all threads; involuntary: times that a thread was taken off a core and would have gone on;
-    waited_ms: time that the thread that trains was ready to run and had no core; threads_waited_ms: the same of all
-    threads of the process, summed (None: the system does not tell); gc_ms, collections: Python's cyclic garbage
-    collector."""
+    """What the loop cost the host, means over `steps` steps: warm ones of the mode that the command is in, without
+    those that held an evaluation (`agent/host.py`). faults: pages that the kernel had to map, mostly memory that was
+    given back and is asked for again; major: those of them that were read from a disk; system_ms: processor time in
+    the kernel, of all threads; involuntary: times that a thread was taken off a core and would have gone on; waited_ms:
+    time that the thread that trains was ready to run and had no core; threads_waited_ms: the same of all threads of the
+    process, summed (None: the system does not tell); gc_ms, collections: Python's cyclic garbage collector."""
 
     steps: Count
     faults: float = 0.0
