@@ -143,10 +143,15 @@ def test_crowded() -> None:
     assert (one.cost_ms, one.levers) == (100.0, ("cpu-threads",))
     assert "2087 involuntary" in one.evidence and "16 intra-op threads and 0 workers, 4 cores" in one.evidence
     assert "33 threads of the machine" in one.evidence
+    assert one.why.startswith("an operation that threads share")
     own = beneath(found("cpu_crowded", None, host(waited_ms=5.0, threads_waited_ms=6.0)))
     assert own.cost_ms == 6.0
     alone = msgspec.structs.replace(host(waited_ms=5.0, threads_waited_ms=6.0), threads=1)
     assert beneath(found("cpu_crowded", None, alone)).levers == ()
+    few, many = (beneath(found("cpu_crowded", {"running": running}, alone)) for running in (1.0, 5.0))
+    assert "in the median 1 thread of the machine" in few.evidence and "in the median 5 threads" in many.evidence
+    assert few.why.startswith("at times more threads want to run than there are cores")
+    assert many.why.startswith("more threads want to run than there are cores")
     short = msgspec.structs.replace(host(waited_ms=0.035, threads_waited_ms=0.035, involuntary=0.03), threads=1)
     said = beneath(found("cpu_crowded", None, short, step_ms=0.5)).evidence
     assert "0.04 ms a step" in said and "0.03 involuntary" in said and "1 intra-op thread and" in said

@@ -42,11 +42,16 @@ def find(measured: Measured) -> Finding | None:
         why="an operation that threads share ends with the last of them: while one has no core the others wait for it, "
         "at the end of every such operation"
         if together
-        else "more threads want to run than there are cores, so that they take turns",
+        else f"{_when(measured.cpu)}more threads want to run than there are cores, so that they take turns",
         instead=", ".join([*fewer, f"{'or ' if fewer else ''}other processes on other cores (taskset)"]),
         levers=("cpu-threads",) if together else (),
         beneath=True,
     )
+
+
+def _when(use: CpuUse | None) -> str:
+    """Beside a median that is not above the cores."""
+    return "at times " if use is not None and use.running is not None and round(use.running) <= use.usable else ""
 
 
 def _waits(host: HostFacts) -> str:
@@ -76,5 +81,5 @@ def _wanted(measured: Measured, facts: Facts, use: CpuUse | None) -> list[str]:
     if workers and use is not None and use.waited_ms is not None:
         said.append(f"main threads of the command's processes waited for {ms(use.waited_ms)} a second")
     if use is not None and use.running is not None:
-        said.append(f"in the median {use.running:.0f} threads of the machine had or wanted a core")
+        said.append(f"in the median {counted(round(use.running), 'thread')} of the machine had or wanted a core")
     return said
