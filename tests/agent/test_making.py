@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hotlap.agent import host, loaders
 
+from .harness import Runner, check_clean
+
 
 class Rows(torch.utils.data.Dataset):
     def __init__(self, draws: bool = False) -> None:
@@ -55,28 +57,45 @@ def followed(loader: Any, probing: bool = False) -> dict[str, Any]:
 
 
 def test_batches_of_workers_that_are_there_when_they_are_asked_for_are_told_from_late_ones() -> None:
-    facts, there = {"asked": 0, "late": 0}, queue.Queue[int]()
+    there = queue.Queue[int]()
     iterator = SimpleNamespace(_task_info={3: (0,)}, _rcvd_idx=3, _data_queue=there)
-    loaders.ask(iterator, facts)
-    assert facts == {"asked": 1, "late": 1}
+    assert loaders.is_late(iterator)
     there.put(1)
-    loaders.ask(iterator, facts)
+    assert not loaders.is_late(iterator)
     there.get()
     iterator._task_info[3] = (0, "a batch that came before its turn")
-    loaders.ask(iterator, facts)
-    assert facts == {"asked": 3, "late": 1}
+    assert not loaders.is_late(iterator)
 
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_an_iterator_of_workers_is_as_that_expects(pinned: bool) -> None:
     loader = DataLoader(Rows(), batch_size=4, num_workers=1, pin_memory=pinned)
-    iterator, facts = iter(loader), {"asked": 0, "late": 0}
+    iterator, late = iter(loader), []
     for _ in iterator:
         time.sleep(0.05)
-        loaders.ask(iterator, facts)
-    assert facts["asked"] == 10 and facts["late"] < 10, "the worker makes two ahead"
+        late.append(loaders.is_late(iterator))
+    assert len(late) == 10 and not all(late), "the worker makes two ahead"
     with pytest.raises(AttributeError):
-        loaders.ask(iter(DataLoader(Rows())), facts)
+        loaders.is_late(iter(DataLoader(Rows())))
+
+
+EPOCH = 12
+"""Batches of `tested.py`."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "epochs"), [("plain", 2), ("ahead", 2), ("before", 2), ("between", 2), ("after", 2), ("infer", 1)]
+)
+def test_batches_count_that_steps_were_made_of(kind: str, epochs: int, runner: Runner) -> None:
+    """Not the first of workers that have just started, nor those that a test with gradients looked at, nor an epoch's
+    end, at which a batch is asked for that there is not."""
+    ran = runner.forked("tested.py", kind)
+    check_clean(ran)
+    assert ran.code == 0
+    found = ran.facts.feeding
+    assert found is not None
+    assert found.asked == epochs * (EPOCH - 1)
+    assert found.late <= found.asked
 
 
 def test_a_loader_is_described_without_asking_its_dataset() -> None:

@@ -51,11 +51,10 @@ def described(loader: Any) -> dict[str, Any]:
     }
 
 
-def ask(iterator: Any, facts: dict[str, Any]) -> None:
-    """A batch is asked for: where workers make it, count whether it is there."""
+def is_late(iterator: Any) -> bool:
+    """A batch that workers make is asked for: whether it is not there yet."""
     task = iterator._task_info.get(iterator._rcvd_idx, ())  # with its data, where it came before its turn
-    facts["asked"] += 1
-    facts["late"] += len(task) < 2 and iterator._data_queue.empty()
+    return len(task) < 2 and bool(iterator._data_queue.empty())
 
 
 def _lengths(loader: Any, sampler: type) -> tuple[int | None, int | None]:

@@ -113,6 +113,7 @@ class Steps(Hot):
     __slots__ = (
         "alone",
         "aside",
+        "asked",
         "begins",
         "by_hand",
         "called_from",
@@ -160,9 +161,8 @@ class Steps(Hot):
         self.updates = Updates(self.optimizers)
         self.forwards = self.backwards = self.optimizer_steps = 0
         self.backwards_since_step = 0
-        self.in_data = self.in_forward = self.in_backward = 0
+        self.in_data = self.in_forward = self.in_backward = self.step_depth = 0
         self.stepping: int | None = None
-        self.step_depth = 0
         self.manual_open = 0
         """Backwards that no step ends with yet."""
         self.alone = 0
@@ -184,6 +184,8 @@ class Steps(Hot):
         """Of batches that came since the last backward, and how many, by loader; evaluated: a module in eval mode has
         seen some; passed: a loader that came to its end with nothing learned from them; learned_at: forwards before."""
         self.learned_at = self.passed = 0
+        self.asked: dict[int, tuple[dict[str, Any], int, int]] = {}
+        """By loader, of batches that no step was made of yet: its facts, how many came, how many were waited for."""
         self.row_root: int | None = None
         self.last_row_root: int | None = None
         self.samples_from = "none"
@@ -227,6 +229,8 @@ class Steps(Hot):
             forwards = self.forwards - self.learned_at
             if self.evaluated or forwards >= max(2, self.rows[loader][1]):  # what is fetched ahead has had no forward
                 self.passed = loader
+        if over:  # a test, or a look at the data, has learned from none of them
+            self.asked.pop(loader, None)
         self.timeline.leave()
         if len(self.timeline.cuts) > MOST_CUTS:
             self.timeline.fold()
@@ -242,6 +246,18 @@ class Steps(Hot):
             self.timeline.segment.evaluation = True
         if self.functional:
             self._functional_gap()
+
+    def batch_came(self, loader: int, facts: dict[str, Any], late: bool) -> None:
+        """One that workers made ahead. late: it was not there when it was asked for."""
+        _, came, waited = self.asked.get(loader, (facts, 0, 0))
+        self.asked[loader] = facts, came + 1, waited + late
+
+    def _made_of_them(self) -> None:
+        """The step is made of the batches that came: they count."""
+        for facts, came, waited in self.asked.values():
+            facts["asked"] += came
+            facts["late"] += waited
+        self.asked.clear()
 
     def transfer_begin(self) -> None:
         if (self.manual_open or self.alone) and self._event():
@@ -309,6 +325,7 @@ class Steps(Hot):
             if not self.loader_rows:
                 segment.samples = rows or 0
                 self.samples_from = "forward" if rows else "none"
+            self._made_of_them()
             self.emit(segment, "inference")
 
     def evaluating(self) -> None:
@@ -467,6 +484,7 @@ class Steps(Hot):
         if not self.replay_ends_step(held):
             return
         if infers and not held.updates:
+            self._made_of_them()
             self.emit(self.timeline.take(), "inference")
         else:
             self.optimizer_steps += len(held.updates)
@@ -488,6 +506,7 @@ class Steps(Hot):
         self.timeline.unwind()
         self.timeline.segment.samples = self.timeline.segment.tokens = 0
         self.rows.clear()
+        self.asked.clear()
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
         self.turns.clear()
 
@@ -572,6 +591,8 @@ class Steps(Hot):
         if self.rows:
             self.timeline.segment.samples += sum(rows for rows, _ in self.rows.values())
             self.rows.clear()
+        if self.asked:
+            self._made_of_them()
         self.evaluated = False
         self.passed, self.learned_at = 0, self.forwards
 

@@ -146,7 +146,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     rows that the second worker of an IterableDataset delivered like the first. starts: times that it started workers
     that end with their epoch; of all but the first, restarting_ms: to start them, and refilling_ms: waited for their
     first batch; loop: file, line and function of the user's code that asked for that. asked: batches that were asked
-    for of workers in steps that were looked at; late: those of them that were not there yet.
+    for of workers, but for the first of those that have just started, in steps that were looked at and made of them;
+    late: those of them that were not there yet.
 
     file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
     """

@@ -17,7 +17,7 @@ from torch import is_grad_enabled
 from torch.utils.data import dataloader as module
 
 from ..guard import hook
-from ..loaders import LOOKED_AT, ask
+from ..loaders import LOOKED_AT, is_late
 from ..probe import leaves
 from ..steps import BY_HAND, INFERENCE
 from ..traces import unseen
@@ -89,7 +89,7 @@ def _patch_next(agent: "Agent") -> None:
             facts["batches"] += 1
         return batch
 
-    module._BaseDataLoaderIter._hotlap_facts = None
+    module._BaseDataLoaderIter._hotlap_facts = module._BaseDataLoaderIter._hotlap_late = None
     module._BaseDataLoaderIter.__next__ = __next__
 
 
@@ -104,9 +104,8 @@ def _begin(agent: "Agent") -> Callable[[Any], None]:
             return
         if making.followed:
             making.begin(probe.active)
-        facts = iterator._hotlap_facts
-        if facts is not None and not iterator._hotlap_starts and hasattr(iterator, "_task_info"):
-            ask(iterator, facts)
+        made_ahead = not iterator._hotlap_starts and hasattr(iterator, "_task_info")
+        iterator._hotlap_late = is_late(iterator) if made_ahead else None
 
     return begin
 
@@ -124,6 +123,8 @@ def _end(agent: "Agent") -> Callable[[Any, Any], None]:
             return
         if facts is not None:
             script.batch(facts, batch)
+            if iterator._hotlap_late is not None and (training or steps.infers):
+                steps.batch_came(id(iterator), facts, iterator._hotlap_late)
         if probe.active and (training or steps.infers):
             probe.batch(batch, training)
 
