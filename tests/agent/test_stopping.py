@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hotlap.diagnose.steps import steady_steps
 from hotlap.records.files import read_facts, read_steps
 from hotlap.records.run import Lever
 
@@ -33,6 +34,16 @@ def test_the_steps_asked_for_are_steady_ones(runner: Runner) -> None:
     assert ran.code == 0
     assert len(ran.steps) == 12
     assert not ran.facts.stopped
+
+
+@pytest.mark.parametrize(("kind", "evaluating"), [("often", {False}), ("always", {True})])
+def test_the_steps_asked_for_are_those_that_are_kept(kind: str, evaluating: set[bool], runner: Runner) -> None:
+    """Of 13 steps of a U-Net that was evaluated in every second one, a reader kept four."""
+    ran = runner.forked("evaluation.py", kind, steps=8)
+    check_clean(ran)
+    assert (ran.code, ran.facts.stopped) == (0, True) and len(ran.steps) < 200
+    steady = steady_steps(ran.steps, ran.facts).steps
+    assert len(steady) >= 8 and {step.evaluation for step in steady} == evaluating
 
 
 @pytest.mark.parametrize(("kind", "ended"), [("stopped", "[False, False]"), ("own", "[True, True]")])

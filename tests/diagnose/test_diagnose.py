@@ -430,6 +430,14 @@ def test_an_evaluation_in_most_steps_is_part_of_the_loop(tmp_path: Path) -> None
     assert (found.evaluations, found.evaluating) == (0, 0.0)
 
 
+@pytest.mark.parametrize("count", [40, 41])
+def test_an_evaluation_in_every_second_step_is_not(tmp_path: Path, count: int) -> None:
+    """Whether one more or one less of them was seen: a trial of the one kind is compared with one of the other."""
+    lines = [step(at, phases(forward=10.0 + 2.0 * (at % 2)), evaluation=at % 2 == 1) for at in range(count)]
+    found = diagnose(folder_of(tmp_path, (lines, FACTS)))
+    assert (found.evaluations, found.steady_steps) == (20, (count - 1) // 2) and found.step_ms == pytest.approx(10.0)
+
+
 def test_a_teacher_in_each_step_is_part_of_the_loop_where_few_steps_are_looked_at(tmp_path: Path) -> None:
     """Of steps that are only timed nobody knows that a forward without gradients runs in them too."""
     thin = msgspec.structs.replace(step(), phases=None)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotlap.records.steady import GIVE_UP, WINDOW, WINDOW_LONG, Steady, steady_start, window_of
+from hotlap.records.steady import GIVE_UP, WINDOW, WINDOW_LONG, Steady, counted, steady_start, window_of
 
 
 def start(walls: list[float], disturbed: Collection[int] = (), in_flight: int = 0) -> Steady | None:
@@ -76,3 +76,32 @@ def test_stalls_at_its_begin_are_warm_up() -> None:
 def test_a_stall_between_steady_steps_stays() -> None:
     """It is a part of the loop as far as anyone knows."""
     assert start([50.0, 10.0, 10.0, 400.0, *[10.0] * 20]) == Steady(1, True)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans())))
+def test_no_step_counts_that_was_disturbed_and_a_calm_one_without_an_evaluation_always_does(
+    steps: list[tuple[bool, bool, bool]],
+) -> None:
+    disturbed, evaluating, looked_at = ([one[at] for one in steps] for at in range(3))
+    found = counted(disturbed, evaluating, looked_at)
+    assert len(found) == len(steps)
+    assert not any(counts and d for counts, d in zip(found, disturbed, strict=True))
+    assert all(counts or d or e for counts, d, e in zip(found, disturbed, evaluating, strict=True))
+    assert counted(disturbed, evaluating) == counted(disturbed, evaluating, [True] * len(steps))
+
+
+def test_steps_with_an_evaluation_count_where_they_are_most() -> None:
+    calm = [False] * 6
+    assert counted(calm[:3], [True, False, False]) == [False, True, True]
+    assert counted(calm, [True, True, True, True, False, False]) == [True] * 6
+    first_two = [True, True, False, False, False, False]
+    assert counted(calm, first_two, looked_at=first_two) == [True] * 6
+
+
+@given(st.integers(2, 40), st.booleans())
+def test_where_an_evaluation_is_in_every_second_step_the_others_count_wherever_they_begin(
+    count: int, first: bool
+) -> None:
+    """Else one trial would be timed with evaluations, and another without."""
+    evaluating = [(at % 2 == 0) is first for at in range(count)]
+    assert counted([False] * count, evaluating) == [not e for e in evaluating]

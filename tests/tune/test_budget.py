@@ -73,6 +73,35 @@ def test_when_a_run_has_enough_steps(step_ms: float, long_s: float | None, made:
     assert len(stopper.walls) == made
 
 
+@pytest.mark.parametrize(
+    ("every", "long_s", "made", "passed"), [(2, 15.0, 8, 16), (2, None, 20, 40), (3, None, 20, 30), (1, 15.0, 13, 13)]
+)
+def test_steps_with_an_evaluation_are_not_among_them_unless_all_have_one(
+    every: int, long_s: float | None, made: int, passed: int
+) -> None:
+    """Their time is: it is of the budget too."""
+    session = Session(folder="", package="", steps=400, seconds=3.0, least_steps=20, long_s=long_s)
+    stopper = Stopper(session, None)  # type: ignore[arg-type]
+    stopper.steady = Steady(0, settled=True)
+    while not stopper._enough():
+        stopper.step_done(1240.0, disturbed=False, evaluating=len(stopper.walls) % every == 0)
+    assert (len(stopper._counted()), len(stopper.walls)) == (made, passed)
+
+
+def test_steps_of_a_model_that_ran_before_it_was_trained_are_not_among_them() -> None:
+    stopper = Stopper(Session(folder="", package="", steps=8), None)  # type: ignore[arg-type]
+    for kind in ["inference"] * 7 + ["train"] * 3:
+        stopper.step_done(10.0, disturbed=False, kind=kind)
+    assert len(stopper.walls) == 3
+
+
+def test_trials_are_shorter_where_evaluations_take_a_part_of_them() -> None:
+    budget = Budget(600.0, lambda: 0.0)
+    asked = {"wall_s": 40.0, "step_s": 2.0, "made": 8, "most": 40, "seconds": 3.0}
+    fits = [budget.least_steps(**asked, each_s=each_s) for each_s in (None, 2.0, 4.0)]  # type: ignore[arg-type]
+    assert fits == [33, 33, 20]
+
+
 @given(st.floats(1.0, 300.0), st.floats(0.01, 20.0), st.integers(8, 400), st.floats(10.0, 4000.0), st.floats(0.5, 10.0))
 def test_steps_of_a_trial_are_few_only_where_they_must_be(
     wall_s: float, step_s: float, made: int, budget_s: float, seconds: float

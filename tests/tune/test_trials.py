@@ -150,6 +150,27 @@ def test_a_trial_of_which_all_left_themselves_out_is_refused(folder: Path) -> No
     assert read_outcome(folder, ENDED, 60.0, spare)[0] == "refused"
 
 
+@pytest.mark.parametrize(
+    ("stopped", "evaluating", "said"),
+    [
+        (True, True, "only 4 steady steps of 9, as 4 held an evaluation, which are left out; hotlap ended the command "
+         "itself; with a larger --budget it runs longer"),
+        (False, True, "only 4 steady steps of 9, as 4 held an evaluation, which are left out; the command ended by "
+         "itself; let it make more steps, or evaluate less often"),
+        (False, False, "only 4 steady steps of 5; the command ended by itself; let it make more steps"),
+    ],
+)  # fmt: skip
+def test_of_too_few_steps_it_is_said_why_who_ended_them_and_what_to_do(
+    folder: Path, stopped: bool, evaluating: bool, said: str
+) -> None:
+    rank(folder, 0, 1200.0, world=1, stopped=stopped)
+    path = folder / "rank-0" / "steps.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()][: 9 if evaluating else 5]
+    lines = [{**line, "evaluation": evaluating and line["step"] % 2 == 0} for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_outcome(folder, ENDED, 60.0)[:2] == ("too few steps", said)
+
+
 class Quiet:
     trial = step = result = staticmethod(lambda *_: None)
 

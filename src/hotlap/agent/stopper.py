@@ -3,12 +3,13 @@
 import os
 import threading
 from collections.abc import Callable
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import torch
 
 from hotlap.records.session import FEWEST_STEPS, PROFILE_FILE, STOP_FILE, Session
-from hotlap.records.steady import Steady, steady_start
+from hotlap.records.steady import Steady, counted, steady_start
 
 from .compiled import end_compile_workers
 from .guard import Stop
@@ -51,7 +52,7 @@ class Agreed:
 
 
 class Stopper:
-    """Counts steady steps; raises Stop in the user's loop when there are enough."""
+    """Counts the steady steps that the diagnosis will rest on; raises Stop in the user's loop when there are enough."""
 
     def __init__(self, session: Session, agent: "Agent") -> None:
         self.session = session
@@ -59,6 +60,8 @@ class Stopper:
         self.wanted = session.steps is not None or session.windows
         self.walls: list[float] = []
         self.disturbed: list[bool] = []
+        self.evaluating: list[bool] = []
+        self.inferring = False
         self.steady: Steady | None = None
         self.stopped = False
         self.raised = 0
@@ -66,16 +69,22 @@ class Stopper:
         self.profile_at = Agreed(session.folder, PROFILE_FILE)
 
     def begin_anew(self) -> None:
-        """Forget the steps so far: they are of a parent process."""
+        """Forget the steps so far: they are of a parent process, or of a model that was run before it is trained."""
         self.walls.clear()
         self.disturbed.clear()
+        self.evaluating.clear()
         self.steady = None
 
-    def step_done(self, wall_ms: float, disturbed: bool) -> None:
-        """Called after each step."""
-        if self.wanted:
-            self.walls.append(wall_ms)
-            self.disturbed.append(disturbed)
+    def step_done(self, wall_ms: float, disturbed: bool, evaluating: bool = False, kind: str = "train") -> None:
+        """Called after each step. evaluating: an evaluation ran inside."""
+        if not self.wanted:
+            return
+        if self.inferring and kind == "train":
+            self.begin_anew()
+        self.inferring = kind != "train"
+        self.walls.append(wall_ms)
+        self.disturbed.append(disturbed)
+        self.evaluating.append(evaluating)
 
     def look(self, index: int, kind: str) -> None:
         """Called after some steps, all of those that are not short; raises Stop at the end."""
@@ -102,26 +111,27 @@ class Stopper:
         """Whether enough undisturbed steps came before the windows."""
         if self.session.steps is not None:
             return self._enough()
-        steady = self._undisturbed()
+        steady = self._counted()
         return len(steady) >= QUIET_STEPS or (len(steady) >= LEAST_QUIET and sum(steady) / 1000 >= QUIET_S)
 
-    def _undisturbed(self) -> list[float]:
-        """Ms of the steady steps in which nothing was probed, profiled or compiled."""
+    def _counted(self) -> list[float]:
+        """Ms of the steady steps that numbers will rest on."""
         if self.steady is None:
             return []
-        start = self.steady.start
-        return [w for w, d in zip(self.walls[start:], self.disturbed[start:], strict=True) if not d]
+        start = self.steady.start  # all that are counted here were looked at: `Thin.allowed`
+        return list(compress(self.walls[start:], counted(self.disturbed[start:], self.evaluating[start:])))
 
     def _enough(self) -> bool:
         if self.steady is None:
             return False
-        steady = self._undisturbed()
+        steady = self._counted()
         if len(steady) >= (self.session.steps or 0):
             return True
         session, took_s = self.session, sum(steady) / 1000
         if session.seconds is None or took_s < session.seconds:
             return False
-        long = session.long_s is not None and took_s >= session.long_s
+        passed_s = sum(self.walls[self.steady.start :]) / 1000  # evaluations take of the budget too
+        long = session.long_s is not None and passed_s >= session.long_s
         return len(steady) >= (min(FEWEST_STEPS, session.least_steps) if long else session.least_steps)
 
     def stop(self, kind: str) -> None:

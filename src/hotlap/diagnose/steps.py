@@ -12,7 +12,7 @@ import numpy as np
 from hotlap.records.diagnosis import Clock, Spread
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
-from hotlap.records.steady import steady_start
+from hotlap.records.steady import counted, steady_start
 
 T = TypeVar("T")
 BLOCKS = 8
@@ -89,25 +89,19 @@ def of_mode(steps: Sequence[Step]) -> tuple[str, list[Step]]:
 
 
 def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
-    """Choose the steady steps: after warm-up, without those that compiled, were probed, or held an evaluation.
-
-    Where most steps hold an evaluation, it is part of the loop and they stay: a teacher's forward, say. Of steps that
-    were only timed it is not known whether a forward without gradients ran inside, so those that were looked at decide.
-    """
+    """Choose the steady steps: after warm-up, without those that compiled, were probed, or held an evaluation, unless
+    most do (`records.steady.counted`)."""
     mode, chosen = of_mode(steps)
     in_flight = facts.in_flight if facts else 0
     walls = [step.wall_ms for step in chosen]
-    start = steady_start(walls, [bool(step.compiles or step.probe) for step in chosen], in_flight)
+    disturbed = [bool(step.compiles or step.probe) for step in chosen]
+    start = steady_start(walls, disturbed, in_flight)
     first = start.start if start else min(len(chosen) - 1, max(1, len(chosen) // 2)) if chosen else 0
     later = chosen[first:]
-    evaluations = [step for step in later if step.evaluation]
-    looked_at = [step for step in later if step.phases is not None] or later
-    if sum(step.evaluation for step in looked_at) > len(looked_at) / 2:
-        evaluations = []
-    without = {step.step for step in evaluations}
-    kept = [s for s in later if not (s.compiles or s.probe or s.step in without)]
-    if not kept:
-        kept, evaluations = later, []
+    looked_at = [step.phases is not None for step in later]
+    counts = counted(disturbed[first:], [step.evaluation for step in later], looked_at)
+    kept = [step for step, counts_too in zip(later, counts, strict=True) if counts_too] or later
+    evaluations = [] if any(step.evaluation for step in kept) else [step for step in later if step.evaluation]
     fed = [loader for loader in facts.loaders if loader.training or mode == "inference"] if facts else []
     period = max((loader.workers for loader in fed), default=1)
     share = sum(step.wall_ms for step in evaluations) / max(sum(step.wall_ms for step in later), 1e-9)

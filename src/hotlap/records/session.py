@@ -31,14 +31,14 @@ class Session:
 
     folder: the run folder. package: the folder of the hotlap package itself. steps: steady steps after which the
     command is ended, None to let it run. seconds: end after this many seconds of steady steps, whichever of the two
-    comes first, but never before `least_steps`, or before FEWEST_STEPS where these took `long_s` seconds. seed: set
-    before the script's own code, None to leave it alone. probe_steps: first steps in which the evidence of parity is
-    taken. nudge: relative size of a change made to the weights before the first step (the twin that shows how far
-    rounding carries). redraw: reseed the random generators after the first batch (the twin that shows how far other
-    random draws carry). profile_steps: steps to record with torch.profiler, 0 for no profile; profile_memory,
-    profile_stacks: with allocations, with Python stacks. capture_steps: steps that the profiler in front of the command
-    is to record, which `capture` names (`nsys`, `ncu`), 0 for none. every_step: look at the phases of every step,
-    however short. fail_in: the hook in which a test wants an error.
+    comes first, but never before `least_steps`, or before FEWEST_STEPS where `long_s` seconds have passed since
+    warm-up. seed: set before the script's own code, None to leave it alone. probe_steps: first steps in which the
+    evidence of parity is taken. nudge: relative size of a change made to the weights before the first step (the twin
+    that shows how far rounding carries). redraw: reseed the random generators after the first batch (the twin that
+    shows how far other random draws carry). profile_steps: steps to record with torch.profiler, 0 for no profile;
+    profile_memory, profile_stacks: with allocations, with Python stacks. capture_steps: steps that the profiler in
+    front of the command is to record, which `capture` names (`nsys`, `ncu`), 0 for none. every_step: look at the phases
+    of every step, however short. fail_in: the hook in which a test wants an error.
     """
 
     folder: str

@@ -1,4 +1,5 @@
-"""Where steady state begins. Standard library only: the agent (online) and the readers use this one rule.
+"""Where steady state begins, and which of the steps since then count. Standard library only: the agent (online) and the
+readers use these rules.
 
 Warm-up is recognised from the steps themselves. Step `s` begins the steady state when none of the next `window` steps
 compiled anything or was probed, and their median time agrees with the median of the `window` steps after them within
@@ -8,6 +9,7 @@ says that it is unsteady.
 """
 
 from collections.abc import Sequence
+from itertools import compress
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -50,6 +52,23 @@ def steady_start(walls: Sequence[float], disturbed: Sequence[bool], in_flight: i
             return Steady(start, False)
         start += 1
     return None
+
+
+def counted(
+    disturbed: Sequence[bool], evaluating: Sequence[bool], looked_at: Sequence[bool] | None = None
+) -> list[bool]:
+    """Of each step from the first steady one on, whether numbers rest on it: not where it compiled or was probed
+    (disturbed), nor where an evaluation ran inside.
+
+    Where most steps hold an evaluation, it is part of the loop and they stay: a teacher's forward, say. One in every
+    second step is not in most: whether these are one more than the others hangs on where the steps begin and end, and
+    what is compared must not. looked_at: of steps that were only timed it is not known whether a forward without
+    gradients ran inside, so those that were looked at decide; None: all were.
+    """
+    deciding = evaluating if looked_at is None else list(compress(evaluating, looked_at)) or evaluating
+    others = len(deciding) - sum(deciding)
+    part_of_loop = sum(deciding) > others + 1
+    return [not d and (part_of_loop or not e) for d, e in zip(disturbed, evaluating, strict=True)]
 
 
 def _after_stalls(walls: Sequence[float], start: int, width: int, most: float) -> int:

@@ -122,13 +122,16 @@ class Budget:
         """Seconds that a trial is planned to take."""
         return MARGIN * max(self.bare_s, self.best_s)
 
-    def least_steps(self, wall_s: float, step_s: float, made: int, most: int, seconds: float) -> int:
+    def least_steps(
+        self, wall_s: float, step_s: float, made: int, most: int, seconds: float, each_s: float | None = None
+    ) -> int:
         """Steady steps of a trial, at most `most`, so that what has to follow the first baseline fits in what is left.
 
         wall_s, step_s, made: of the first baseline, and its steady steps. seconds: of steps that a trial measures
-        anyway, however many that are. Never fewer than FEWEST_STEPS.
+        anyway, however many that are. each_s: what passes for each of them, where there are others between, in which an
+        evaluation runs. Never fewer than FEWEST_STEPS.
         """
-        fits = made + (self.left() / (RUNS_AFTER_FIRST * MARGIN) - wall_s) / max(step_s, 1e-9)
+        fits = made + (self.left() / (RUNS_AFTER_FIRST * MARGIN) - wall_s) / max(each_s or step_s, 1e-9)
         anyway = math.ceil(seconds / max(step_s, 1e-9))
         return most if fits >= most or anyway >= most else max(FEWEST_STEPS, anyway, math.floor(fits))
 

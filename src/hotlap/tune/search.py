@@ -160,9 +160,12 @@ class Search:
     def _set_length(self, first: Trial) -> None:
         """How many steps trials measure, by what the first baseline took."""
         state, step_s = self.state, (first.step_ms or 0.0) / 1000
-        made = state.trials.diagnosis(first).steady_steps
+        seen = state.trials.diagnosis(first)
+        each_s = step_s / (1 - seen.evaluating)
         usual = state.trials.least_steps
-        least = state.budget.least_steps(first.wall_s, step_s, made, usual, state.trials.plan.seconds)
+        least = state.budget.least_steps(
+            first.wall_s, step_s, seen.steady_steps, usual, state.trials.plan.seconds, each_s
+        )
         state.trials.long_s, state.trials.least_steps = None, least
         if least < usual:
             state.say(

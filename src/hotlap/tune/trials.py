@@ -330,7 +330,7 @@ def _measure(folder: Path) -> Reading:
         or all(step.probe for step in steady.steps)
         or not all(math.isfinite(t) for t in times)
     ):
-        return "too few steps", f"only {len(steady.steps)} steady steps of {steady.seen}", {}
+        return "too few steps", _too_few(ranks[0]), {}
     warmup = sum(step.wall_ms for step in ranks[0].steps[: steady.warmup]) / 1000
     facts = [rank.facts for rank in ranks if rank.facts]
     rows = [_rows(rank.steady.steps) for rank in ranks]
@@ -344,6 +344,18 @@ def _measure(folder: Path) -> Reading:
         "output_errors": _output_errors(folder),
     }
     return "measured", "" if steady.settled else "no steady state was reached", measured
+
+
+def _too_few(rank: Rank) -> str:
+    """Why the steps of a trial can't be measured, who ended it, and what to do."""
+    steady = rank.steady
+    held = f", as {steady.evaluations} held an evaluation, which are left out" if steady.evaluations else ""
+    if rank.facts is not None and rank.facts.stopped:
+        ended = "hotlap ended the command itself; with a larger --budget it runs longer"
+    else:
+        rarer = ", or evaluate less often" if held else ""
+        ended = f"the command ended by itself; let it make more steps{rarer}"
+    return f"only {len(steady.steps)} steady steps of {steady.seen}{held}; {ended}"
 
 
 def _output_errors(folder: Path) -> dict[str, OutputError]:
