@@ -12,7 +12,7 @@ import msgspec
 
 from hotlap.levers._base import Applies, Context, Lever, Settings
 from hotlap.records import run as records
-from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.diagnosis import Diagnosis, Place, Spread
 from hotlap.records.run import Environment, Facts, LeftOut, Phases
 from hotlap.records.tune import Trial
 from hotlap.tune.evidence import Evidence
@@ -71,6 +71,8 @@ class Machine:
     step_ms: Callable[[Uses], float]
     folder: Path
     outcome: Callable[[Uses], tuple[str, str]] = lambda uses: ("measured", "")
+    where: Callable[[Uses], Place | None] = lambda uses: None
+    """The line that a crash came from."""
     left_out: Callable[[Uses], dict[str, str]] = lambda uses: {}
     """Levers of a try of several that leave themselves out, and why."""
     were_in: bool = True
@@ -140,6 +142,7 @@ class Machine:
         outside = tuple(LeftOut(lever=one, why=left[one.name], was_in=self.were_in) for one in out)
         trial = Trial(
             id=next(self.ids), purpose=purpose, levers=inside, left_out=outside, folder="", outcome=outcome, why=why,
+            where=self.where(uses) if outcome == "crashed" else None,
             lever=why.partition(" ")[0] if outcome == "refused" else None, session=self.session,
             wall_s=wall_s, step_ms=self.step_ms(uses) if outcome == "measured" else None, warmup_s=1.0,
             peak_memory_bytes=int(self.peak_mib(uses) * 2**20), rows=self.rows(uses), mean_ms=self.mean_ms(uses),

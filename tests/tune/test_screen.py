@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.diagnosis import Diagnosis, Place, Spread
 from hotlap.records.run import Environment, LeftOut, Lever, Phases
 from hotlap.records.tune import Dropped, Fitted, Interval, Kept, OutputError, Parity, Reference, Trial, Tune
 from hotlap.report.tune_screen import tune_headline, tune_screen
@@ -128,6 +128,20 @@ def test_levers_that_trials_were_made_with_come_before_those_that_were_ruled_out
     said = text(dropped=(*ruled_out, refused, slower), trials=(trial,))
     assert said.index("slower") < said.index("refused") < said.index("a00")
     assert "a29" not in said
+
+
+def test_of_a_trial_that_failed_the_line_and_the_output_are_named() -> None:
+    where = Place(file="/w/vae.py", line=54, function="forward")
+    crashed = Trial(id=6, purpose="try", levers=(), folder="trials/006", outcome="crashed", where=where)
+    hung, refused, slow = (
+        Trial(id=at, purpose="try", levers=(), folder=f"trials/00{at}", outcome=outcome)  # type: ignore[arg-type]
+        for at, outcome in ((7, "timeout"), (8, "refused"), (9, "measured"))
+    )
+    ids = {"a": 6, "b": 7, "c": 8, "d": 9, "e": 5}
+    dropped = tuple(Dropped(lever=name, why=f"why {name}", trial=id) for name, id in ids.items())
+    said = text(dropped=dropped, trials=(crashed, hung, refused, slow))
+    assert "why a (at /w/vae.py:54 in forward; see trials/006/output.txt)" in said
+    assert "why b (see trials/007/output.txt)" in said and said.count("output.txt") == 2
 
 
 def runs(purpose: str, *step_ms: float, levers: tuple[Lever, ...] = ()) -> list[Trial]:

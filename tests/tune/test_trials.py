@@ -1,17 +1,21 @@
 """What is read from a trial's folder, and what is told to its processes."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 
+from hotlap.launch.command import PACKAGE
 from hotlap.launch.run import Request
 from hotlap.launch.supervise import Ended
+from hotlap.records.diagnosis import Place
 from hotlap.records.run import Environment, Facts, Lever, Run
 from hotlap.tune import trials as module
-from hotlap.tune.trials import Plan, Special, Trials, error_in, read_outcome
+from hotlap.tune.trials import MOST_BELOW, Plan, Special, Trials, error_in, raised_at, read_outcome
 from hotlap.tune.watch import SLOW_STEPS, Refusal, TooSlow, Watch, spared
 
 MACHINE = Environment(hotlap="0", python="3", os="", cpu="", cores=4, memory_gib=8.0)
@@ -256,9 +260,18 @@ FRAMES = ["Traceback (most recent call last):", '  File "train.py", line 3, in <
 HINT = "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace"
 
 
+TRACED = [
+    "a.b.Traced: RuntimeError when making fake tensor call", "  Explanation: failed to run FX node: call_method",
+    "    view(*(FakeTensor(..., size=(64, 256, 2, 2)), 64, -1), **{}): got ValueError('Cannot view (1, 2) as (2, 3)')",
+]  # fmt: skip
+TRACED_AT_ONCE = "a.b.Traced: failed to run FX node: call_method view(*(FakeTensor(...), -1)): got ValueError('no')"
+
+
 @pytest.mark.parametrize(
     ("tail", "said"),
     [
+        ([*FRAMES, *TRACED], "a.b.Traced: ValueError('Cannot view (1, 2) as (2, 3)')"),
+        ([*FRAMES, TRACED_AT_ONCE], "a.b.Traced: ValueError('no')"),
         ([*FRAMES, "ValueError: no"], "ValueError: no"),
         ([*FRAMES, "KeyboardInterrupt", ""], "KeyboardInterrupt"),
         ([*FRAMES, "a.b.Failed: a raised:", "TypeError: x", "", HINT, ""], "a.b.Failed: a raised: TypeError: x"),
@@ -272,3 +285,40 @@ HINT = "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace"
 )  # fmt: skip
 def test_what_a_commands_output_says_of_its_error(tail: list[str], said: str) -> None:
     assert error_in(tail) == said
+
+
+def frame(file: str, line: int, function: str) -> list[str]:
+    return [f'  File "{file}", line {line}, in {function}', "    x = f(x)", "        ^^^^"]
+
+
+LIBRARY = torch.__file__, "/usr/lib/python3/dist-packages/a.py", logging.__file__, str(PACKAGE / "levers" / "x.py")
+WHOLE = [
+    "Traceback (most recent call last):", *frame("/w/vae.py", 7, "old"), "KeyError: 1", "", "During handling:", "",
+    "Traceback (most recent call last):", *frame("/w/train.py", 94, "train"), *frame("/w/vae.py", 54, "Net.forward"),
+    *[line for file in LIBRARY for line in frame(file, 3, "g")], *frame("<frozen runpy>", 2, "h"),
+    "RuntimeError: no",
+]  # fmt: skip
+AT_VIEW = Place(file="/w/vae.py", line=54, function="Net.forward")
+COMPILED = ["", "from user code:", '   File "/w/loss.py", line 5, in loss', "    x.view(1)"]
+
+
+@pytest.mark.parametrize(
+    ("tail", "where"),
+    [
+        (WHOLE, AT_VIEW),
+        ([f"[rank1]: {line}" for line in WHOLE], AT_VIEW),
+        ([*WHOLE, *COMPILED], Place(file="/w/loss.py", line=5, function="loss")),
+        ([*WHOLE, *["loss 3"] * MOST_BELOW], None),
+        ([*WHOLE[:9], *frame(LIBRARY[0], 3, "g"), "RuntimeError: of no code of the user's"], None),
+        (["Killed"], None),
+        ([], None),
+    ],
+)
+def test_the_line_that_an_error_came_from_is_the_users_innermost(tail: list[str], where: Place | None) -> None:
+    assert raised_at(tail) == where
+
+
+def test_a_crash_tells_its_line(folder: Path) -> None:
+    (folder / "output.txt").write_text("\n".join(["step 3"] * 50 + WHOLE))
+    failed = Ended(1, None)
+    assert read_outcome(folder, failed, 60.0) == ("crashed", "exit code 1: RuntimeError: no", {"where": AT_VIEW})

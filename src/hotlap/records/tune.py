@@ -4,7 +4,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .diagnosis import Diagnosis
+from .diagnosis import Diagnosis, Place
 from .run import Environment, LeftOut, Lever, Versions
 
 Risk = Literal["exact", "numeric", "semantic"]
@@ -93,8 +93,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A short run with some levers. levers: those that were in; left_out: others that were asked for. ratio: what the
     objective measures of the incumbent over this one's (above 1 is better); step_ms, mean_ms: of typical steps
     (`diagnose.steps.step_time`), and of all steady ones; rows: a step has, over all ranks, None unknown;
-    peak_rss_bytes: the largest of a rank's process. lever: the one that could not be put in. session: 0, or how often
-    the tune had been resumed. output_errors: by lever, of those that change outputs; the largest of a rank."""
+    peak_rss_bytes: the largest of a rank's process. where: the innermost line of the user's that its output shows of a
+    crash. lever: the one that could not be put in. session: 0, or how often the tune had been resumed. output_errors:
+    by lever, of those that change outputs; the largest of a rank."""
 
     id: int
     purpose: str
@@ -102,6 +103,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     outcome: Outcome
     why: str = ""
+    where: Place | None = None
     step_ms: float | None = None
     mean_ms: float | None = None
     ratio: float | None = None
@@ -157,12 +159,14 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever that is not in the recipe, and why. ratio: measured, if it was tried; remembered: in an earlier tune."""
+    """A lever that is not in the recipe, and why. ratio: measured, if it was tried; remembered: in an earlier tune.
+    trial: the id of the one that failed with it, None where none did."""
 
     lever: str
     why: str
     ratio: float | None = None
     remembered: bool = False
+    trial: int | None = None
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from ..records.diagnosis import ONE_PACE, Diagnosis
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases, Versions
-from ..records.tune import Kept, OutputError, Parity, Reference, Tune, foretold
+from ..records.tune import Kept, OutputError, Parity, Reference, Trial, Tune, foretold
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, number, plain, ratio
 from .run_screen import bound_text, place_text
 
@@ -329,13 +329,21 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
     if not dropped:
         return
     table = columns("dropped", "measured", "why", right=("measured",), wide=("why",))
+    failed = {trial.id: trial for trial in tune.trials if trial.outcome not in {"measured", "refused"}}
     for lever in sorted(dropped, key=lambda one: (one.ratio is None, one.lever not in tried))[:MOST_DROPPED]:
         measured = "-" if lever.ratio is None else ratio(lever.ratio)
-        table.add_row(plain(lever.lever), Text(measured), plain(lever.why))
+        trial = failed.get(lever.trial) if lever.trial is not None else None
+        table.add_row(plain(lever.lever), Text(measured), plain(f"{lever.why}{_seen_at(trial) if trial else ''}"))
     yield Text()
     yield table
     if len(dropped) > MOST_DROPPED:
         yield plain(f"and {len(dropped) - MOST_DROPPED} more in tune.json", "dim")
+
+
+def _seen_at(trial: Trial) -> str:
+    """Where a trial failed, and where it can be read."""
+    where = f"at {place_text(trial.where, '')}; " if trial.where else ""
+    return f" ({where}see {trial.folder}/output.txt)"
 
 
 def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:

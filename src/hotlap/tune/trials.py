@@ -4,6 +4,7 @@ A trial that was made before (same levers, same purpose) is not made again: `--r
 """
 
 import math
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,11 @@ import msgspec
 
 from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.diagnose.steps import step_time
+from hotlap.launch.command import PACKAGE
 from hotlap.launch.run import Request, output_tail, run_apart
 from hotlap.launch.supervise import Ended
 from hotlap.levers import _compile_cache
-from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import (
     new_folder,
@@ -31,6 +33,7 @@ from hotlap.records.files import (
 )
 from hotlap.records.run import REFUSED, Environment, LeftOut, Lever, Step
 from hotlap.records.tune import LeverLine, Outcome, OutputError, Trial, Tune
+from hotlap.records.whose import users
 
 from .evidence import Evidence, read_evidence
 from .recipe import variables_of
@@ -43,8 +46,17 @@ SEED: Final = 81649
 PROBE_STEPS: Final = 4
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
 EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+WITHIN: Final = re.compile(r"\): got (\w+\(.+\))$", re.MULTILINE)
+"""The error that an op raised as it was traced by the compiler, whose own says nothing."""
+FRAME: Final = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
+STANDARD: Final = f"{Path(os.__file__).parent}{os.sep}"
+HEAD: Final = "Traceback (most recent call last):"
+MOST_LINES: Final = 400
+"""Of output that are looked through for a traceback; those of the compiler are long."""
 RANK: Final = re.compile(r"^\[(rank)?\d+\]:\s?")
 """What torchrun and torch put before the lines of a process."""
+MOST_BELOW: Final = 40
+"""Lines at the end of the output among which the error is that the command ended with."""
 LEAST_STEPS: Final = 20
 """Steady steps of a trial, however long they take, where the budget is large enough; at most `Plan.steps`, and about
 `Plan.seconds` of them."""
@@ -271,7 +283,7 @@ def read_outcome(folder: Path, ended: Ended, timeout_s: float, spare: Spare = NO
 def _came_of(folder: Path, ended: Ended, timeout_s: float, left: Mapping[str, object]) -> Reading:
     refused = _refusal(folder, left)
     stopped = any(rank.facts is not None and rank.facts.stopped for rank in read_ranks(folder))
-    tail = output_tail(folder, 40)
+    tail = output_tail(folder, MOST_BELOW)
     if ended.timed_out and not stopped:
         return "timeout", f"did not end within {timeout_s:.0f} s", {}
     if refused and refused[1]:  # whatever came of the rest, it was not run with that lever
@@ -283,7 +295,8 @@ def _came_of(folder: Path, ended: Ended, timeout_s: float, left: Mapping[str, ob
         if any(word in line for line in tail for word in OUT_OF_MEMORY):
             return "memory", last[:300], {}
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
-        return "crashed", f"{how}: {last[:300]}" if last else how, {}
+        where = raised_at(output_tail(folder, MOST_LINES))
+        return "crashed", f"{how}: {last[:300]}" if last else how, {"where": where} if where else {}
     if refused:
         return "refused", *refused
     try:
@@ -297,16 +310,38 @@ def error_in(tail: Sequence[str]) -> str:
     """What the end of a command's output says of its error: the exception below the last traceback, with the one that
     it names in turn; else the last line. torchrun's own, that a process failed, comes after those of the processes."""
     lines = [RANK.sub("", line) for line in tail]
+    at = _exception(lines)
+    if at is None:
+        return next((line for line in reversed(lines) if line.strip()), "")
+    said = lines[at].strip()
+    within = WITHIN.search("\n".join(lines[at:]))
+    if within:
+        return f"{said.partition(':')[0]}: {within[1]}"
+    below = lines[at + 1].strip() if at + 1 < len(lines) else ""
+    return f"{said} {below}" if said.endswith(":") and below else said
+
+
+def raised_at(tail: Sequence[str]) -> Place | None:
+    """The user's innermost line in the traceback of that exception, and in what the compiler says below it of the code
+    that it compiled; None where there is none."""
+    lines = [RANK.sub("", line) for line in tail]
+    at = _exception(lines)
+    heads = [number for number, line in enumerate(lines[:at]) if line.endswith(HEAD)]
+    if at is None or at < len(lines) - MOST_BELOW or not heads:
+        return None
+    frames = [frame for line in lines[heads[-1] :] if (frame := FRAME.match(line))]
+    own = [frame for frame in frames if users(frame[1], (f"{PACKAGE}{os.sep}",), (STANDARD,), "")]
+    return Place(file=own[-1][1], line=int(own[-1][2]), function=own[-1][3]) if own else None
+
+
+def _exception(lines: Sequence[str]) -> int | None:
+    """Where the last exception below a traceback stands."""
     found = [
         at
         for at, (above, line) in enumerate(zip(["", *lines], lines, strict=False))
         if above.startswith("  ") and EXCEPTION.match(line) and "ChildFailedError" not in line
     ]
-    if not found:
-        return next((line for line in reversed(lines) if line.strip()), "")
-    said = lines[found[-1]].strip()
-    below = lines[found[-1] + 1].strip() if found[-1] + 1 < len(lines) else ""
-    return f"{said} {below}" if said.endswith(":") and below else said
+    return found[-1] if found else None
 
 
 def _refusal(folder: Path, left: Mapping[str, object]) -> tuple[str, dict[str, Any]] | None:
