@@ -72,6 +72,12 @@ def test_excludes_real_levers_and_not_itself(lever: Lever) -> None:
 
 
 @each_lever
+def test_errors_are_texts_that_say_something(lever: Lever) -> None:
+    assert isinstance(lever.errors, tuple), "not a text, whose every letter would be one"
+    assert all(len(text) >= 6 for text in lever.errors)
+
+
+@each_lever
 def test_applies_gives_its_reason(lever: Lever) -> None:
     for name, where in CONTEXTS.items():
         applies = lever.applies(where)

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine import LOSSES, FakeLever, Machine, Tune, Uses, factors, kept, resumed, single, with_noise
 
+from hotlap.levers import all_levers
 from hotlap.records import run as records
+from hotlap.records.diagnosis import Place
 from hotlap.tune.attempt import next_variant
 from hotlap.tune.candidates import Candidate
 from hotlap.tune.evidence import Evidence
@@ -53,17 +55,110 @@ def test_the_one_that_breaks_a_group_is_found(tune: Tune, bad: str) -> None:
     assert len(machine.tries()) <= 7, "halves, not one after another"
 
 
+COMPILER = FakeLever("compile", 0.6, errors=all_levers()["compile"].errors)
+NHWC = FakeLever("nhwc", 0.35, errors=("view size is not",))
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_an_error_that_names_the_compiler_is_its(tune: Tune, named: bool) -> None:
     """It costs one trial; the others are the next set."""
     what = "torch.compile with aot_autograd does not support double backward" if named else "KeyError: 3"
     found, machine = tune(
-        [FakeLever("compile", 0.6), *FIVE], factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
+        [COMPILER, *FIVE], factors(a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
         outcome=lambda uses: ("crashed", what) if "compile" in uses else ("measured", ""),
     )  # fmt: skip
     assert sorted(kept(found)) == list("abcde")
     assert found.dropped["compile"].why == f"crashed: {what}"
     assert (machine.tries()[1] == "a + b + c + d + e") and (len(machine.tries()) == 2) is named
+
+
+def test_an_error_that_a_lever_names_is_its_also_where_the_compiler_tells_it(tune: Tune) -> None:
+    """The VAE of ctallec/world-models: of its 150 s five trials went to find out that channels-last was at fault."""
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        plain = "RuntimeError: view size is not compatible"
+        what = f"torch._dynamo.exc.TorchRuntimeError: {plain}" if "compile" in uses else plain
+        return ("crashed", what) if "nhwc" in uses else ("measured", "")
+
+    found, machine = tune(
+        [COMPILER, NHWC, *FIVE], factors(compile=0.5, a=0.5, b=0.8, c=0.9, d=0.9, e=0.9), outcome=outcome
+    )
+    assert machine.tries() == ["compile + a + b + nhwc + c + d + e", "compile + a + b + c + d + e"]
+    assert sorted(kept(found)) == ["a", "b", "c", "compile", "d", "e"]
+    assert found.dropped["nhwc"].why.startswith("crashed: torch._dynamo") and found.dropped["nhwc"].trial == 2
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_one_that_is_blamed_for_what_comes_without_it_too_is_tried_again(tune: Tune, alone: bool) -> None:
+    found, machine = tune(
+        [NHWC, FakeLever("c", 0.3)] if alone else [NHWC, *FIVE],
+        factors(nhwc=0.7, a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
+        outcome=lambda uses: ("crashed", "view size is not compatible") if "c" in uses else ("measured", ""),
+    )
+    assert sorted(kept(found)) == (["nhwc"] if alone else ["a", "b", "d", "e", "nhwc"])
+    assert found.dropped["c"].why == "crashed: view size is not compatible"
+    assert machine.tries()[-1] == "nhwc"
+
+
+AT_VIEW, AT_LOSS = Place(file="/w/vae.py", line=54, function="forward"), Place(file="/w/train.py", line=9)
+
+
+@pytest.mark.parametrize(("same", "again"), [(True, True), (False, False)])
+def test_the_compilers_words_for_what_the_script_dies_of_by_itself_are_known_by_its_line(
+    tune: Tune, same: bool, again: bool
+) -> None:
+    found, machine = tune(
+        [COMPILER, *FIVE], factors(compile=0.5, a=0.5, b=0.8, c=0.9, d=0.9, e=0.9),
+        outcome=lambda uses: (
+            ("crashed", "_dynamo: odd shapes" if "compile" in uses else "ValueError: odd") if "d" in uses
+            else ("measured", "")
+        ),
+        where=lambda uses: AT_VIEW if same or "compile" in uses else AT_LOSS,
+    )  # fmt: skip
+    assert found.dropped["d"].why == "crashed: ValueError: odd"
+    assert ("compile" in kept(found)) is again and ("compile" in machine.tries()) is again
+    assert again or found.dropped["compile"].why == "crashed: _dynamo: odd shapes"
+
+
+def test_a_crash_that_a_lever_is_blamed_for_stands_where_the_budget_ends_before_the_rest_is_tried(tune: Tune) -> None:
+    """SIREN's signed distance function: the table said that the budget had ended before `compile` was tried."""
+    what = "torch.compile with aot_autograd does not currently support double backward"
+    found, machine = tune(
+        [COMPILER, *FIVE], factors(), budget=45.0,
+        outcome=lambda uses: ("crashed", what) if "compile" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert machine.tries()[0] == "compile + a + b + c + d + e" and "compile" not in found.not_done
+    assert (found.dropped["compile"].why, found.dropped["compile"].trial) == (f"crashed: {what}", 2)
+    assert found.dropped["a"].why == "the budget ended before it was tried to the end", "the crash is explained"
+
+
+def test_that_it_is_not_to_blame_after_all_stands_there_too(tune: Tune) -> None:
+    found, machine = tune(
+        [NHWC, *FIVE], factors(), budget=45.0,
+        outcome=lambda uses: ("crashed", "view size is not compatible") if "c" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert machine.tries() == ["a + b + nhwc + c + d + e", "a + b + c + d + e"]
+    assert found.dropped["nhwc"].why == "the budget ended before it was tried to the end"
+    assert "nhwc" in found.not_done
+
+
+def test_what_a_set_died_of_stands_where_the_budget_ends_before_the_one_at_fault_is_found(tune: Tune) -> None:
+    found, machine = tune(
+        FIVE, factors(), budget=45.0, outcome=lambda uses: ("crashed", "boom") if uses else ("measured", "")
+    )
+    assert machine.tries() == ["a + b + c + d + e", "a + b + c"]
+    untried = "the budget ended before it was tried to the end"
+    assert (found.dropped["a"].why, found.dropped["a"].trial) == (f"{untried}; a + b + c crashed together: boom", 3)
+    assert (found.dropped["e"].why, found.dropped["e"].trial) == (
+        f"{untried}; a + b + c + d + e crashed together: boom", 2,
+    )  # fmt: skip
+
+
+def test_that_some_settings_are_slower_stands_where_no_others_were_tried(tune: Tune) -> None:
+    found, _ = tune([COMPILE, FakeLever("bf16", 0.4)], factors(compile=9.0), budget=35.0)
+    slower = "with compile (mode=reduce-overhead) slower: 9 times the step with CUDA graphs"
+    assert found.dropped["compile"].why.startswith(f"the budget ended before it was tried to the end; {slower}")
+    assert "compile" in found.not_done
 
 
 def test_a_lever_that_could_not_be_put_in_is_known_by_name(tune: Tune) -> None:

@@ -101,6 +101,8 @@ class Lever:
     late: it wins nothing before the second epoch, so levers that win from the first step on are tried before it.
     measures_output: it changes what the model returns, and says by how much (`Seams.measured`).
     helped_by: levers beside which it may win where it won nothing by itself; it is then tried once more with them.
+    errors: texts of errors that it is known to cause. Where several levers crash together with one of these, it is
+    taken out before any other; should the rest crash alike, it is tried again.
     """
 
     name: ClassVar[str]
@@ -114,6 +116,7 @@ class Lever:
     late: ClassVar[bool] = False
     measures_output: ClassVar[bool] = False
     helped_by: ClassVar[tuple[str, ...]] = ()
+    errors: ClassVar[tuple[str, ...]] = ()
 
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""

@@ -17,6 +17,8 @@ class ChannelsLast(_same_random.DrawsOtherwise):
     meaning = "images and convolution weights in NHWC order, which the fast kernels take without transposing"
     risk = "numeric"
     tolerance = 0.005
+    errors = ("view size is not compatible with input tensor's size and stride", "Cannot view a tensor with shape")
+    """Of `view` over an image's dimensions, which NHWC order does not allow; as it runs, and as it is compiled."""
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots

@@ -50,6 +50,8 @@ class Compile(_same_random.DrawsOtherwise):
     meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
     risk = "numeric"
     tolerance = 0.005
+    errors = ("torch.compile", "_dynamo", "inductor", "Inductor", "aot_autograd", "BackendCompilerFailed")
+    """Its parts, which its errors name, such as that of a backward through a compiled one's backward."""
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts

@@ -30,6 +30,7 @@ class CompileBlocks(_same_random.DrawsOtherwise):
     risk = "numeric"
     tolerance = 0.005
     excludes = ("compile", "attention")
+    errors = WHOLE.errors
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots

@@ -140,7 +140,8 @@ def try_uses(
     measured = trial.outcome == "measured" and trial.step_ms is not None
     why = state.other_work(trial) if measured else f"{trial.outcome}: {trial.why}"
     if why is not None:
-        _failed(state, single, title, why)
+        state.acquit(trial)
+        _failed(state, single, title, why, trial=None if measured else trial)
         return None, 0.0
     ratio = incumbent.value / state.value(trial)
     looks = [ratio]
@@ -211,9 +212,16 @@ def _were_others_in(trial: Trial) -> bool:
     return any(one.was_in for one in trial.left_out)
 
 
-def _failed(state: State, single: records.Lever | None, title: str, why: str, ratio: float | None = None) -> None:
+def _failed(
+    state: State,
+    single: records.Lever | None,
+    title: str,
+    why: str,
+    ratio: float | None = None,
+    trial: Trial | None = None,
+) -> None:
     if single is not None:
-        state.refuse(single, why, ratio)
+        state.refuse(single, why, ratio, trial)
     else:
         state.say(f"not all at once  {title}  {why[:160]}")
 

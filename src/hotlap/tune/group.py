@@ -10,7 +10,6 @@ else it is dropped, and the others are the next set. What it says of one set nee
 constants are the compiler's where something is compiled): where those others fail, it is in their first part again.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -24,8 +23,6 @@ from .state import State, use_text
 COMPILERS: Final = ("compile", "compile-blocks")
 GRAPHS: Final = "reduce-overhead"
 """The mode of `compile` that records CUDA graphs, one for each shape of what comes in."""
-OF_COMPILERS: Final = re.compile(r"torch\.compile|_dynamo|[Ii]nductor|aot_autograd|BackendCompilerFailed")
-"""What errors of torch.compile's name, such as that of a backward through a compiled one's backward."""
 MUCH_SLOWER: Final = 0.67
 MANY_RECOMPILES: Final = 6
 """torch.compile gives a function up after 8."""
@@ -51,7 +48,7 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
         if named[0].variants[1:]:
             state.say(f"not so  {use_text(named[0].use)}  {failed.why[:160]}")
         else:
-            state.refuse(named[0].use, f"{failed.outcome}: {failed.why}")
+            state.refuse(named[0].use, f"{failed.outcome}: {failed.why}", trial=failed)
         return try_together(state, _still_usable(state, [one for one in rest if one.variants]))
     back = [one for one in group if one.lever.name in left]
     if left:
@@ -69,9 +66,12 @@ def in_parts(
         return (not ratio and try_together(state, _once_more(state, [], back))) or kept
     blamed, why = blame(state, group, ratio, failed)
     if blamed is not None:
-        state.say(f"blame  {use_text(blamed.use)}  {why}")
+        _blamed(state, blamed, why, ratio, failed)
         kept = try_together(state, _once_more(state, [one for one in group if one is not blamed], back))
-        return _otherwise(state, blamed, why, ratio) or kept
+        return _otherwise(state, blamed, ratio) or kept
+    if failed.outcome != "measured":
+        what = f"{' + '.join(one.lever.name for one in group)} {failed.outcome} together: {failed.why}"
+        state.showed |= {one.lever.name: (what, failed) for one in group}
     first, second = parts(group, slow=ratio > 0)
     usable = _still_usable(state, first)
     alone = [one for one in first if one not in usable]  # such as need what is in the second part
@@ -86,26 +86,38 @@ def _once_more(state: State, group: Sequence[Candidate], back: Sequence[Candidat
     return _still_usable(state, [*group, *back])
 
 
-def _otherwise(state: State, blamed: Candidate, why: str, ratio: float) -> bool:
-    """Try a lever with other settings than those that made a set slower."""
+def _blamed(state: State, one: Candidate, why: str, ratio: float, failed: Trial) -> None:
+    """Note what a set showed of the lever that is to blame: before the rest is tried, as the budget may end in that."""
+    state.say(f"blame  {use_text(one.use)}  {why}")
     if not ratio:
-        state.refuse(blamed.use, why)
+        state.blame(one.lever.name, why, failed)
+    elif len(one.variants) < 2:
+        state.blame(one.lever.name, f"slower: {why}", failed, ratio)
+    else:
+        state.showed[one.lever.name] = f"with {use_text(one.use)} slower: {why}", failed
+
+
+def _otherwise(state: State, blamed: Candidate, ratio: float) -> bool:
+    """Try a lever once more: with other settings than those that made a set slower, or as it is where the rest of a set
+    crashed as all of it had."""
+    state.blamed.pop(blamed.lever.name, None)
+    if blamed.lever.name in state.refused:
         return False
-    if len(blamed.variants) < 2:
-        state.refuse(blamed.use, f"slower: {why}", ratio)
-        return False
-    other = replace(blamed, variants=blamed.variants[1:])
+    other = replace(blamed, variants=blamed.variants[1:]) if ratio else blamed
     return try_together(state, _still_usable(state, [other]))
 
 
 def blame(state: State, group: Sequence[Candidate], ratio: float, failed: Trial) -> tuple[Candidate | None, str]:
-    """The compiler of a set with which steps are much slower, where its own records say that it never comes to rest; or
-    with which a trial did not end; or which the error names: (the lever and why, or None)."""
+    """The lever of a set that crashed with an error that it names; or the compiler of one that did not end, or whose
+    steps are much slower where the compiler's own records say that it never comes to rest: (it and why, or None)."""
     compilers = [one for one in group if one.lever.name in COMPILERS]
     if len(compilers) == 1 and failed.outcome == "timeout":
         return compilers[0], f"not compiled in time: the trial {failed.why}, which a longer --budget makes longer"
-    if len(compilers) == 1 and failed.outcome == "crashed" and OF_COMPILERS.search(failed.why):
-        return compilers[0], f"crashed: {failed.why}"
+    if failed.outcome == "crashed":
+        theirs = [one for one in group if any(text in failed.why for text in one.lever.errors)]
+        # A compiler fails on what others hand it, and tells of that in an error of its own.
+        theirs = [one for one in theirs if one not in compilers] or theirs
+        return (theirs[0], f"crashed: {failed.why}") if len(theirs) == 1 else (None, "")
     if len(compilers) != 1 or not 0 < ratio < MUCH_SLOWER:
         return None, ""
     if compilers[0].variants[0].get("mode") == GRAPHS:

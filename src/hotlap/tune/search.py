@@ -410,7 +410,8 @@ class Search:
             and excluded(state, lever, context) is None
         ]
         for name in open_levers:
-            state.drop(name, "the budget ended before it was tried to the end")
+            told, trial = state.told_of(name)
+            state.drop(name, f"the budget ended before it was tried to the end{told}", trial=trial)
         untried = f"; not tried to the end: {', '.join(open_levers)}" if open_levers else ""
         ended = "the budget ended the search"
         before = state.found.not_done or (f"{ended} before leave-one-out was done" if state.found.kept else ended)

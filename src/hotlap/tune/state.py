@@ -108,6 +108,10 @@ class State:
         """The runs of the bare command with which it began."""
         self.facts: Facts
         self.refused: set[str] = set()
+        self.blamed: dict[str, Trial] = {}
+        """The trial for whose crash a lever is blamed, while the rest of its levers is tried."""
+        self.showed: dict[str, tuple[str, Trial]] = {}
+        """What a trial showed of a lever that is not tried to its end."""
         self.whatif: WhatIf | None = None
         self.remembered = Remembered()
 
@@ -235,17 +239,43 @@ class State:
         chosen = own if active is None else dict(active)
         return Context(incumbent.diagnosis, incumbent.facts, self.trials.plan.environment, chosen, left_ms)
 
-    def drop(self, name: str, why: str, ratio: float | None = None, remembered: bool = False) -> None:
-        """A lever is not in the recipe. A measured reason stands against one that was not measured."""
+    def drop(
+        self, name: str, why: str, ratio: float | None = None, remembered: bool = False, trial: Trial | None = None
+    ) -> None:
+        """A lever is not in the recipe. A measured reason stands against one that was not measured. trial: the one that
+        failed with it."""
         known = self.found.dropped.get(name)
         if known is None or known.ratio is None or ratio is not None:
-            self.found.dropped[name] = Dropped(lever=name, why=why, ratio=ratio, remembered=remembered)
+            failed = trial.id if trial is not None else None
+            self.found.dropped[name] = Dropped(lever=name, why=why, ratio=ratio, remembered=remembered, trial=failed)
 
-    def refuse(self, use: records.Lever, why: str, ratio: float | None = None) -> None:
+    def refuse(self, use: records.Lever, why: str, ratio: float | None = None, trial: Trial | None = None) -> None:
         """A variant that can't be used; the lever is not tried again when the bound moves."""
-        self.drop(use.name, why, ratio)
+        self.drop(use.name, why, ratio, trial=trial)
         self.refused.add(use.name)
         self.say(f"drop  {use_text(use)}  {f'{ratio:.2f}×  ' if ratio else ''}{why[:160]}")
+
+    def blame(self, name: str, why: str, failed: Trial, ratio: float | None = None) -> None:
+        """A set failed by this lever of it, which stands from here on: the budget may end before another trial does."""
+        self.drop(name, why, ratio, trial=failed)
+        self.refused.add(name)
+        self.blamed[name] = failed
+
+    def acquit(self, failed: Trial) -> None:
+        """Levers that are blamed for what came without them too are not to blame."""
+        without = [name for name in self.blamed if name not in {lever.name for lever in failed.levers}]
+        for name in [name for name in without if _crashed_alike(self.blamed[name], failed)]:
+            self.say(f"not so  {name} is not to blame: without it too {failed.why[:160]}")
+            del self.blamed[name], self.found.dropped[name]
+            self.refused.remove(name)
+
+    def told_of(self, name: str) -> tuple[str, Trial | None]:
+        """What was seen of a lever that is not tried to its end, and in which trial; nothing where another one of that
+        trial has turned out to be at fault."""
+        what, trial = self.showed.get(name, ("", None))
+        if trial is None or any(lever.name in self.refused for lever in trial.levers):
+            return "", None
+        return f"; {what}", trial
 
     def leave_out(self, trial: Trial) -> None:
         """Levers that a trial could do without are not tried again."""
@@ -266,6 +296,12 @@ class State:
     def shown(self, trial: Trial) -> str:
         """What the objective measures of a trial, for a line."""
         return value_text(self.value(trial), self.objective)
+
+
+def _crashed_alike(one: Trial, other: Trial) -> bool:
+    """Whether two trials crashed of the same: a compiler tells it in other words, but names the same line."""
+    same = one.why == other.why or (one.where is not None and one.where == other.where)
+    return one.outcome == other.outcome == "crashed" and same
 
 
 def value_text(value: float, objective: Objective) -> str:
