@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from hotlap.agent import host
 from hotlap.agent.host import SURE, WARM_STEPS, Counts, Host
@@ -48,14 +49,14 @@ class Counted:
     """Counters of which each step takes one page fault and 1 ms, each reading 1 ms."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.faults = self.ms = self.readings = 0
+        self.mallocs = self.faults = self.ms = self.readings = 0
         self.host = Host(lambda: self.ms * 1_000_000, lambda: self.readings * 1_000_000)
         monkeypatch.setattr(self.host, "_now", self.now)
 
     def now(self) -> Counts:
         self.readings += 1
         self.ms += 1
-        return Counts(self.faults, 0, 0, 0.0, 0, 0, {})
+        return Counts(self.faults, 0, 0, 0.0, 0, 0, {}, self.mallocs)
 
     def steps(self, count: int, kind: str = "train", faults: int = 1, ms: int = 1, **flags: bool) -> None:
         """Steps that are looked at."""
@@ -67,7 +68,7 @@ class Counted:
             self.host.look(told["evaluated"])
 
     def told(self) -> tuple[Any, Any]:
-        found = self.host.facts()
+        found = self.host.cost.facts()
         return (None, None) if found is None else (found["steps"], found["faults"])
 
 
@@ -90,6 +91,27 @@ def test_a_training_begins_anew_what_forwards_before_it_were_counted(counted: Co
     assert counted.told() == (None, None)
     counted.steps(SURE[0] - 1)
     assert counted.told() == (SURE[0] - WARM_STEPS, 1.0)
+
+
+def test_memory_is_asked_of_the_driver_by_training_steps(counted: Counted) -> None:
+    """Not by evaluations, forwards before the loop, or what comes after it: it was a finding of loops without any."""
+    counted.mallocs = 50
+    counted.steps(30, "inference")
+    counted.steps(SURE[0])
+    assert counted.host.cost.mallocs == 0
+    counted.mallocs += 3
+    counted.steps(1, ms=2 * host.COSTS)
+    counted.mallocs += 9
+    counted.steps(1, ms=2 * host.COSTS, evaluated=True)
+    counted.mallocs += 90
+    assert (counted.host.cost.mallocs, counted.host.cost.steps) == (3, SURE[0] - WARM_STEPS + 1)
+
+
+def test_what_the_allocator_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Host()._now().mallocs == 0, "without a device"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda: {"num_device_alloc": 7})
+    assert Host()._now().mallocs == 7
 
 
 def test_short_steps_are_read_at_rarely(counted: Counted) -> None:
@@ -146,6 +168,6 @@ def test_evaluations_are_counted_where_most_steps_hold_one(evaluations: int, fau
         held = 0 < at <= evaluations
         counted.steps(1, faults=11 if held else 1, ms=2 * host.COSTS, evaluated=held)
     counted.steps(1, ms=2 * host.COSTS)
-    found = counted.host.facts()
+    found = counted.host.cost.facts()
     assert found is not None
     assert found["faults"] == pytest.approx(faults)

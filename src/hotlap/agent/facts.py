@@ -18,7 +18,7 @@ from .blocks import repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
 from .heads import heads
-from .host import WARM_STEPS
+from .host import WARM_STEPS, Cost
 from .imported import imported
 from .lines import Places
 from .loaders import Making, described
@@ -57,7 +57,6 @@ class Script:
         self.losses: list[dict[str, Any]] = []
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
-        self._warm: tuple[int, int] | None = None
 
     # loaders
 
@@ -337,9 +336,9 @@ class Script:
             "optimizer_steps": steps.optimizer_steps,
             "replayed": [PHASES[phase] for phase in sorted(steps.replayed)],
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_cuda else None,
-            "memory": self._memory(agent.recorder.index) if on_cuda else None,
+            "memory": _memory(agent.host.cost) if on_cuda else None,
             "peak_rss_bytes": _peak_rss(),
-            "host": agent.host.facts(),
+            "host": agent.host.cost.facts(),
             "sources": _sources() if self.session.probe_steps and stopped else [],
             "imported": imported() if stopped or agent.done else {},
             "stopped": stopped,
@@ -350,22 +349,19 @@ class Script:
             "compiled": compiled_functions(next(iter(self.roots.values()), None)),
         }
 
-    def _memory(self, step: int) -> dict[str, int]:
-        """Of the current device: counters that the allocator keeps on the host."""
-        stats = torch.cuda.memory_stats()
-        mallocs = stats.get("num_device_alloc", 0)
-        if self._warm is None and step >= WARM_STEPS:
-            self._warm = step, mallocs
-        since, before = self._warm or (step, mallocs)
-        return {
-            "peak_bytes": stats.get("allocated_bytes.all.peak", 0),
-            "peak_reserved_bytes": stats.get("reserved_bytes.all.peak", 0),
-            "total_bytes": torch.cuda.get_device_properties().total_memory,
-            "retries": stats.get("num_alloc_retries", 0),
-            "late_mallocs": mallocs - before,
-            "since": since,
-            "step": step,
-        }
+
+def _memory(cost: Cost) -> dict[str, int]:
+    """Of the current device: counters that the allocator keeps on the host."""
+    stats = torch.cuda.memory_stats()
+    return {
+        "peak_bytes": stats.get("allocated_bytes.all.peak", 0),
+        "peak_reserved_bytes": stats.get("reserved_bytes.all.peak", 0),
+        "total_bytes": torch.cuda.get_device_properties().total_memory,
+        "retries": stats.get("num_alloc_retries", 0),
+        "late_mallocs": cost.mallocs,
+        "since": WARM_STEPS,
+        "step": WARM_STEPS + cost.steps,
+    }
 
 
 def _size(parameter: Any) -> int:

@@ -1,5 +1,5 @@
 """What the loop costs the host beside its own work: page faults, time in the kernel, waits for a core, pauses of
-Python's collector.
+Python's collector, calls of cudaMalloc.
 
 Counted by the kernel and by `gc.callbacks`, so nothing of it is done a step. The counters are read at the ends of some
 steps that were looked at, and what is told is the sum of the differences between such readings: so nothing counts of
@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import torch
 
 try:
     import resource
@@ -57,6 +59,7 @@ class Counts(NamedTuple):
     pauses: int
     collections: int
     waited: dict[int, float]
+    mallocs: int = 0
 
 
 class Cost:
@@ -64,7 +67,7 @@ class Cost:
     that trains; None where it is not known of some."""
 
     def __init__(self) -> None:
-        self.steps = self.faults = self.major = self.involuntary = self.pauses = self.collections = 0
+        self.steps = self.faults = self.major = self.involuntary = self.pauses = self.collections = self.mallocs = 0
         self.system = 0.0
         self.waited: float | None = 0.0
         self.own: float | None = 0.0
@@ -78,6 +81,7 @@ class Cost:
         self.system += now.system - before.system
         self.pauses += now.pauses - before.pauses
         self.collections += now.collections - before.collections
+        self.mallocs += now.mallocs - before.mallocs
         # Of a thread that began since then and has the number of one that ended, what it waited in all is not known.
         since_then = {one: max(0.0, total - before.waited.get(one, 0.0)) for one, total in now.waited.items()}
         self.waited = _sum(self.waited, sum(since_then.values()) if since_then and before.waited else None)
@@ -170,11 +174,12 @@ class Host:
         self._again = apart and not self._again
         self._due_ns = self.clock() + (0 if self._again else COSTS * (self.worked() - worked_ns))
 
-    def facts(self) -> dict[str, Any] | None:
-        """Means a step, of the steps that a diagnosis is about; None before there are any. Where most steps hold an
-        evaluation it is part of the loop, such as a teacher's forward; of thin steps that is not always known."""
+    @property
+    def cost(self) -> Cost:
+        """Of the steps that a diagnosis is about. Where most steps hold an evaluation it is part of the loop, such as a
+        teacher's forward; of thin steps that is not always known."""
         whole = self.evaluations > self.looked_at / 2
-        return (self._plain.join(self._evaluating) if whole else self._plain).facts()
+        return self._plain.join(self._evaluating) if whole else self._plain
 
     def _now(self) -> Counts:
         """What is not told by the system is 0."""
@@ -187,7 +192,15 @@ class Host:
             pauses=self.pauses.ns,
             collections=self.pauses.collections,
             waited=waited(),
+            mallocs=_mallocs(),
         )
+
+
+def _mallocs() -> int:
+    """How often the allocator has asked the driver for memory, which it counts on the host."""
+    if not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.memory_stats_as_nested_dict().get("num_device_alloc", 0))
 
 
 def _sum(some: Any, more: Any) -> Any:

@@ -306,8 +306,8 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """CUDA memory of a process, by torch's caching allocator; bytes. total: of the device.
 
     retries: allocations that failed at first and succeeded after the cache was freed, each of which waits for the
-    device. late_mallocs: calls of cudaMalloc after step `since`, when a loop of fixed shapes makes none; step: the last
-    one counted.
+    device. late_mallocs: calls of cudaMalloc in `step - since` steps of the loop after its first `since`, when one of
+    fixed shapes makes none.
     """
 
     peak_bytes: Count
