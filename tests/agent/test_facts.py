@@ -59,6 +59,13 @@ def test_the_model_is_the_one_that_an_optimizer_updates(runner: Runner) -> None:
     assert ran.facts.model is not None and ran.facts.model.name == "Student"
 
 
+def test_a_part_that_is_also_called_by_itself_is_one(runner: Runner) -> None:
+    """As the encoder of a VAE, whose codes another network looks at: it stood beside the VAE."""
+    ran = runner.forked("parts.py")
+    check_clean(ran)
+    assert {root.name: root.part_of for root in ran.facts.roots} == {"Encoder": "Whole", "Whole": None, "Other": None}
+
+
 NO_FACTS = """
 import hotlap.agent.facts as facts
 

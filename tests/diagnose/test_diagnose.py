@@ -280,6 +280,7 @@ def test_what_computes_is_what_an_optimizer_updates() -> None:
         ((msgspec.structs.replace(large, optimized=1), small), "Teacher and Student", MOST.format("Teacher")),
         ((ROOT, msgspec.structs.replace(small, optimized=None)), "Net and Student", MOST.format("Net")),
         ((ROOT, msgspec.structs.replace(ROOT, parameters=1)), "Net", ""),
+        ((ROOT, msgspec.structs.replace(ROOT, name="Encoder", parameters=1, part_of="Net")), "Net", ""),
         (
             [msgspec.structs.replace(ROOT, name=name, parameters=at) for at, name in enumerate("ABCDE")],
             "E, D, C and 2 more",

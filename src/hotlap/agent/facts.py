@@ -222,6 +222,7 @@ class Script:
             "shapes": 0,
             "empty_blocks": 0.0,
             "optimized": None,
+            "part_of": None,
             "exchange": None,
             **_place(kind, "forward"),
         }
@@ -293,6 +294,14 @@ class Script:
                 now = sum(_size(p) for p in module.parameters() if id(p) in held)
                 self.roots[key]["optimized"] = max(self.roots[key].get("optimized") or 0, now)
 
+    def _look_for_parts(self) -> None:
+        """Which outermost modules lie in another one, which calls them as well, or by themselves."""
+        for reference in list(self._modules.values()):
+            module = reference()
+            for inner in module.modules() if module is not None else ():
+                if inner is not module and id(inner) in self.roots:
+                    self.roots[id(inner)]["part_of"] = self.roots[id(module)]["name"]
+
     # the whole
 
     def facts(self, agent: "Agent", kind: str, stopped: bool) -> dict[str, Any]:
@@ -305,6 +314,7 @@ class Script:
         if threading.get_ident() == agent.thread:
             self.exchange.look()
             self._look_for_the_optimized(parameters_of(steps.optimizers))
+            self._look_for_parts()
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()

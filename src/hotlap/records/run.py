@@ -217,7 +217,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     layers or more with equally many inputs (`agent/siblings.py`). shapes: different shapes of its inputs in the first
     forwards. empty_blocks: where the lever `attention` is in, the largest share of blocks (128 by 128) that a constant
     mask leaves empty: of those within the lower triangle where it lies in that, else of all. exchange: of gradients
-    between ranks, by DistributedDataParallel.
+    between ranks, by DistributedDataParallel. part_of: another one that holds it, whose forward may call it too.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
     """
@@ -251,6 +251,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     shapes: Count = 0
     empty_blocks: float = 0.0
     optimized: Count | None = None
+    part_of: str | None = None
     exchange: ExchangeFacts | None = None
     file: str | None = None
     line: int | None = None

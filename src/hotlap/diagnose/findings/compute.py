@@ -76,12 +76,13 @@ def find(measured: Measured) -> Finding | None:
 
 
 def _models(measured: Measured) -> list[str]:
-    """Classes of what the loop trains, or infers with, the one with most parameters first: how the time is shared out
-    between them is not known."""
+    """Classes of what the loop trains, or infers with, but for parts of others, the one with most parameters first: how
+    the time is shared out between them is not known."""
     facts, root = measured.facts, measured.root
     if facts is None or root is None:
         return []
-    alike = [one for one in facts.roots if (one.training, bool(one.optimized)) == (root.training, bool(root.optimized))]
+    of_root = root.training, bool(root.optimized)
+    alike = [one for one in facts.roots if (one.training, bool(one.optimized)) == of_root and one.part_of is None]
     return list(dict.fromkeys([root.name, *(one.name for one in sorted(alike, key=lambda one: -one.parameters))]))
 
 
