@@ -353,7 +353,7 @@ def test_gradients_that_are_differentiated_again(script: tuple[str, ...], runner
     assert sum(one.graphs for one in ran.facts.compiled) >= 1
 
 
-@pytest.mark.parametrize("how", ["penalty", "products", "maml", "kept", "freed"])
+@pytest.mark.parametrize("how", ["penalty", "products", "maml", "kept", "freed", "before", "nested"])
 def test_gradients_of_parameters_that_are_differentiated_again(how: str, runner: Runner) -> None:
     """TRPO's updates and MAML's second order ended runs, after a tune that had not met them in its steps."""
     levers = (Lever(name="compile", settings={"mode": "default"}),)

@@ -94,11 +94,12 @@ class Twice:
         if self._draws or module is None or _unseen() or any(p._backward_hooks for p in module.parameters()):
             return self._compiled(*args, **kwargs)
         call = Call(module, lambda: self._plain(*args, **kwargs), tensors((args, kwargs)))
+        since = _number()
         output = self._compiled(*args, **kwargs)
         self._draws = call.drew()
         call.inner = _differentiable(output)
         call.wanted = [p for p in module.parameters() if p.requires_grad]
-        if self._draws or not call.inner or not _made_of(call.inner, call.wanted):
+        if self._draws or not call.inner or not _made_of(call.inner, call.wanted, since):
             return output
         outer = iter(_function().apply(call, *call.wanted))
         return each_tensor(output, lambda tensor: next(outer) if tensor.requires_grad else tensor)
@@ -123,9 +124,18 @@ def _differentiable(output: Any) -> list[Any]:
     return [tensor for tensor in found if tensor.requires_grad]
 
 
-def _made_of(tensors: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    """Whether tensors depend on nothing else that needs a gradient. Weights that a functional call put in are no
-    leaves; what these are made of is no affair of the forward's."""
+def _number() -> int:
+    """Of a node of autograd's that is made now, which are numbered in their order."""
+    import torch
+
+    with torch.enable_grad():
+        return int(torch.zeros((), requires_grad=True).view(()).grad_fn._sequence_nr())
+
+
+def _made_of(tensors: Sequence[Any], wanted: Sequence[Any], since: int) -> bool:
+    """Whether tensors depend on nothing else that needs a gradient, such as weights that were made before and may be
+    used again, whose graph is not the forward's to free. since: the number of its first node. Weights that a functional
+    call put in are no leaves; what these are made of is no affair of the forward's."""
     ends = {(p.grad_fn, p.output_nr) for p in wanted if p.grad_fn is not None}
     leaves = {id(p) for p in wanted if p.grad_fn is None}
     seen: set[Any] = set()
@@ -138,7 +148,7 @@ def _made_of(tensors: Sequence[Any], wanted: Sequence[Any]) -> bool:
             return False
         seen.add(node)
         leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in leaves:
+        if id(leaf) not in leaves if leaf is not None else node._sequence_nr() < since:
             return False
         waiting += node.next_functions
     return True

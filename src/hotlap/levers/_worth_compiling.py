@@ -23,6 +23,7 @@ from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from ._asked_gradients import differentiates_again
+from ._training_call import tensors
 
 MANY: Final = 1000
 FEW: Final = 4
@@ -83,9 +84,11 @@ def _penalised(args: Any, kwargs: Any) -> bool:
     """Whether the gradient of an input is likely to be differentiated again."""
     import torch
 
+    if differentiates_again():
+        return any(one.requires_grad and not isinstance(one, torch.nn.Parameter) for one in tensors((args, kwargs)))
     every = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-    given = [one for one in every if one.requires_grad and not isinstance(one, torch.nn.Parameter)]
-    return bool(given) and (differentiates_again() or (any(one.is_leaf for one in given) and _asked_by_a_caller()))
+    leaves = [one for one in every if one.requires_grad and one.is_leaf and not isinstance(one, torch.nn.Parameter)]
+    return bool(leaves) and _asked_by_a_caller()
 
 
 def _asked_by_a_caller() -> bool:

@@ -18,7 +18,10 @@ class Several(nn.Module):
         self.inner, self.norm = net(), nn.BatchNorm1d(4)
         self.drop = nn.Dropout(0.5 if HOW == "draws" else 0.0)
 
-    def forward(self, x):
+    def forward(self, x, more=None):
+        if HOW == "before":
+            x = x * self.scale
+        x = x * more["scale"] if more else x
         made = self.inner(self.drop(self.norm(x)))
         return {"made": made, "sure": made > 0, "again": [made * 2]}
 
@@ -34,8 +37,18 @@ if HOW == "hooks":
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for step, (x, y) in enumerate(batches()):
     optimizer.zero_grad()
+    if HOW == "before":  # made once, and used by two forwards
+        model.scale = next(model.parameters()).square().mean().add(1).sqrt()
+        first = model(x.flip(1))["made"].square().mean()
+    if HOW == "nested":  # in a dict, as MAML++ hands weights over
+        scale = next(model.parameters()).square().mean().add(1).sqrt()
+        of = model(x, {"scale": scale})["made"].square().mean()
+        (slope,) = torch.autograd.grad(of, scale, create_graph=True)
+        said(slope.square()).backward()
     made = model(x)
     loss = (made["made"] - y).square().mean() + 0.1 * made["again"][0].square().mean()
+    if HOW == "before":
+        loss = loss + first
     if step % 4 == 3 and HOW == "penalty":
         loss = loss + 0.01 * norm(loss, list(model.parameters())).square().sum()
     elif step % 4 == 3 and HOW == "products":  # with the Hessian, as TRPO's conjugate gradients
