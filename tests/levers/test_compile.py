@@ -341,24 +341,30 @@ def test_host_code_beside_a_gpu_is_made_without_looking_for_vector_instructions(
 
 
 PENALTIES = [("penalty.py", kind) for kind in ("inside", "inline", "late", "hidden")]
+OF_BLOCKS = ("penalty.py", "inline", "blocks")
 
 
-@pytest.mark.parametrize("script", [*PENALTIES, ("learnt_input.py",)], ids=lambda script: script[-1])
+@pytest.mark.parametrize("script", [*PENALTIES, ("learnt_input.py",), OF_BLOCKS], ids=lambda script: script[-1])
 def test_gradients_that_are_differentiated_again(script: tuple[str, ...], runner: Runner) -> None:
     """Forwards of a penalty run as they were written; all others are compiled, as of an input that is learnt."""
-    levers = (Lever(name="compile", settings={"mode": "default"}),)
+    name = "compile-blocks" if "blocks" in script else "compile"
+    levers = (Lever(name=name, settings=LEVERS[name]),)
     ran, bare = runner.forked(*script, before=NO_KERNELS, levers=levers), runner.bare(*script)
     assert ran.code == bare.code == 0 and not ran.problems, ran.output
     assert ran.losses == pytest.approx(bare.losses, rel=1e-4)
     assert sum(one.graphs for one in ran.facts.compiled) >= 1
 
 
-@pytest.mark.parametrize("how", ["penalty", "products", "maml", "kept", "freed", "before", "nested"])
-def test_gradients_of_parameters_that_are_differentiated_again(how: str, runner: Runner) -> None:
+SECOND = [(how,) for how in ("penalty", "products", "maml", "kept", "freed", "before", "nested")]
+
+
+@pytest.mark.parametrize("how", [*SECOND, ("products", "blocks"), ("maml", "blocks")], ids="-".join)
+def test_gradients_of_parameters_that_are_differentiated_again(how: tuple[str, ...], runner: Runner) -> None:
     """TRPO's updates and MAML's second order ended runs, after a tune that had not met them in its steps."""
-    levers = (Lever(name="compile", settings={"mode": "default"}),)
-    bare = runner.bare("parameter_gradients.py", how)
-    ran = runner.forked("parameter_gradients.py", how, before=NO_KERNELS, levers=levers)
+    name = "compile-blocks" if "blocks" in how else "compile"
+    levers = (Lever(name=name, settings=LEVERS[name]),)
+    bare = runner.bare("parameter_gradients.py", *how)
+    ran = runner.forked("parameter_gradients.py", *how, before=NO_KERNELS, levers=levers)
     assert ran.code == bare.code == 0 and not ran.problems, ran.output
     assert ran.losses == pytest.approx(bare.losses, rel=1e-4)
     said, wanted = ([line.split() for line in one.output.splitlines()] for one in (ran, bare))
@@ -367,8 +373,8 @@ def test_gradients_of_parameters_that_are_differentiated_again(how: str, runner:
         [float(line[1]) for line in wanted if line[0] == "product"], rel=1e-4
     )
     assert sum(one.graphs for one in ran.facts.compiled) >= 1
-    if how == "products":
-        plain = runner.forked("parameter_gradients.py", how).facts
+    if how == ("products",):
+        plain = runner.forked("parameter_gradients.py", *how).facts
         assert ran.facts.forwards == plain.forwards, "none of those that are made again"
         assert ran.facts.backwards <= plain.backwards + 1, "one traces the graph, without kernels where this sees it"
 

@@ -91,7 +91,7 @@ class Twice:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._module()
-        if self._draws or module is None or _unseen() or any(p._backward_hooks for p in module.parameters()):
+        if self._draws or module is None or not _plainly() or any(p._backward_hooks for p in module.parameters()):
             return self._compiled(*args, **kwargs)
         call = Call(module, lambda: self._plain(*args, **kwargs), tensors((args, kwargs)))
         since = _number()
@@ -105,11 +105,15 @@ class Twice:
         return each_tensor(output, lambda tensor: next(outer) if tensor.requires_grad else tensor)
 
 
-def _unseen() -> bool:
-    """Whether what this adds can't be there: while a CUDA graph is captured, and in transforms of `torch.func`."""
+def _plainly() -> bool:
+    """Whether nothing stands around the call that would take it apart, such as an export, or the capture of a graph."""
     import torch
 
-    return _transforms.inside() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    from hotlap.agent.lines import OpMode
+
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return False
+    return _transforms.plainly(OpMode)
 
 
 def _differentiable(output: Any) -> list[Any]:

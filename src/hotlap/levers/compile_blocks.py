@@ -86,20 +86,34 @@ class CompileBlocks(_same_random.DrawsOtherwise):
 
 
 class Now:
-    """Whether blocks run compiled, decided once for all of a model at each of its forwards. worked: one did."""
+    """Whether blocks run compiled, decided once for all of a model at each of its forwards. as_written: not with
+    gradients either, as these are differentiated again. worked: one did."""
 
     def __init__(self) -> None:
         self.compiled = True
+        self.as_written = False
         self.worked = False
 
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
+        import torch
+
+        from ._twice import Twice
         from ._worth_compiling import Worth
 
-        worth = Worth()
+        def as_written(*args: Any, **kwargs: Any) -> Any:
+            before, self.as_written = self.as_written, True
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self.as_written = before
+
+        worth, twice = Worth(), Twice(module, forward, as_written)
 
         def decided(*args: Any, **kwargs: Any) -> Any:
-            self.compiled = worth(args, kwargs)
-            return forward(*args, **kwargs)
+            self.compiled, training = worth(args, kwargs), torch.is_grad_enabled()
+            if training and not self.compiled:
+                return as_written(*args, **kwargs)
+            return (twice if training and differentiates_again() else forward)(*args, **kwargs)
 
         return decided
 
@@ -116,8 +130,6 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
         raise Refused("DataParallel copies the modules, and copies would run the compiled originals")
-    if differentiates_again():
-        raise Refused("the script differentiates its gradients again, which compiled blocks can't be")
     blocks = [block for block in repeated(root) if block._compiled_call_impl is None]
     if not blocks:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")
@@ -136,7 +148,7 @@ def _where_worth(now: Now, compiled: Callable[..., Any], plain: Callable[..., An
         import torch
 
         # With gradients also where a checkpoint computes the block again, after another forward.
-        if not (now.compiled or torch.is_grad_enabled()):
+        if now.as_written or not (now.compiled or torch.is_grad_enabled()):
             return plain(*args, **kwargs)
         output = compiled(*args, **kwargs)
         if not now.worked and not torch.compiler.is_compiling():

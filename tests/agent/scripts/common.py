@@ -26,6 +26,20 @@ def net():
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + torch.tanh(self.linear(x))
+
+
+def stack():
+    """A model of blocks that are repeated."""
+    return nn.Sequential(*[Block() for _ in range(3)], nn.Linear(4, 1))
+
+
 def batches(steps=STEPS):
     """The same batches again and again, without a loader."""
     for step in range(steps):

@@ -1,9 +1,9 @@
-"""Gradients of parameters that are differentiated again, in every fourth step. Argument: how."""
+"""Gradients of parameters that are differentiated again, in every fourth step. Arguments: how; `blocks`."""
 
 import sys
 
 import torch
-from common import X, Y, batches, end, net, said
+from common import X, Y, batches, net, said, stack
 from torch import nn
 from torch.func import functional_call
 
@@ -15,7 +15,7 @@ class Several(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.inner, self.norm = net(), nn.BatchNorm1d(4)
+        self.inner, self.norm = stack() if "blocks" in sys.argv else net(), nn.BatchNorm1d(4)
         self.drop = nn.Dropout(0.5 if HOW == "draws" else 0.0)
 
     def forward(self, x, more=None):

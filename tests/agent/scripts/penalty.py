@@ -1,16 +1,16 @@
 """A critic whose gradient by its inputs is penalised, as in WGAN-GP: penalty.py KIND
 
 inside: in a function of its own; inline: in the loop; late: in a helper that gets what the forward returned, once;
-hidden: of features that another model makes.
+hidden: of features that another model makes. With `blocks` the critic is of blocks that are repeated.
 """
 
 import sys
 
 import torch
-from common import batches, end, net, said
+from common import batches, end, net, said, stack
 
 kind = sys.argv[1]
-model = net()
+model = stack() if "blocks" in sys.argv else net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
 
