@@ -9,7 +9,7 @@ def inside() -> bool:
 
 
 def plainly(but: type | tuple[type, ...] = ()) -> bool:
-    """Whether nothing else of torch's stands around a call that a recorded one, or one that is a function of its own for
+    """Whether nothing else of torch's stands around a call that a recorded one, or one that is a function of its own to
     autograd, would pass by, or that would be in its way: transforms and forward-mode derivatives, tracing, dispatch
     modes (but of this class), hooks on saved tensors, another backward."""
     import torch
