@@ -116,16 +116,17 @@ def test_a_full_disk_makes_it_a_problem(monkeypatch: pytest.MonkeyPatch) -> None
 WORKERS = Lever(name="loader-workers", settings={"workers": 1, "prefetch": 2, "pin_memory": False, "persistent": True})
 
 
-@pytest.mark.parametrize("what", ["nothing", "attribute", "inside", "tensor"])
+@pytest.mark.parametrize("what", ["nothing", "attribute", "inside", "tensor", "start", "within"])
 def test_workers_go_on_as_long_as_the_dataset_is_as_it_was(runner: Runner, tmp_path: Path, what: str) -> None:
     """A recommender draws its negatives anew before each epoch: from the second on it was trained on the first one's,
     with a recipe whose parity held bit for bit, as the steps that are compared were of one epoch."""
     bare = runner.bare("changing_data.py", what, str(tmp_path / "bare"))
     ran = runner.forked("changing_data.py", what, str(tmp_path / "ran"), levers=(WORKERS,))
     assert not ran.problems and ran.output == bare.output
-    assert ("3 given 3" in bare.output) is (what != "nothing")
+    assert ("3 given 3" in bare.output) is (what in {"attribute", "inside", "tensor"})
     workers = (tmp_path / "ran").read_text().splitlines()
     assert all(workers) and len(set(workers)) == (1 if what == "nothing" else 4), "each epoch, or all"
+    assert what != "within" or bare.output.splitlines()[-2:] == ["a sample 4", "rows 8 in pairs 8"]
 
 
 def test_a_recipe_s_levers_that_change_nothing_are_not_said_to_be_in(runner: Runner) -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 from hotlap.levers import _dataset_state
 from hotlap.levers._dataset_state import LARGE, state_of
 
-SIDE = 3 * int(LARGE**0.5) // 2
+SIDE = int(LARGE**0.5) // 2 + 100
 
 
 class Rows:
@@ -24,6 +24,9 @@ class Rows:
         self.array, self.large = numpy.zeros((4, 4)), numpy.zeros((SIDE, SIDE), numpy.float32)
         self.tensor, self.below = torch.zeros(4, 4), Subset(TensorDataset(torch.zeros(8, 2)), range(4))
         self.half, self.strided = torch.zeros(3, dtype=torch.bfloat16), torch.zeros(4, 6).t()
+        self.images = numpy.zeros((2, 5, 5, 3), numpy.float32)
+        self.turned = torch.from_numpy(self.images).permute(0, 3, 1, 2)
+        self.weight, self.drawn = torch.nn.Parameter(torch.zeros(3)), torch.Generator().manual_seed(0)
         held = [0]
         self.held, self.closure = held, lambda row: row + held[0]
         self.kind, self.module = SimpleNamespace, torch
@@ -43,9 +46,13 @@ CHANGES: dict[str, Callable[[Rows], object]] = {
     "a tensor in place": lambda rows: rows.tensor[0, 0].add_(1),
     "a tensor as an array": lambda rows: write((0, 0), 1)(rows.tensor.numpy()),
     "a tensor for another": lambda rows: setattr(rows, "tensor", torch.ones(4, 4)),
-    "in a dataset below": lambda rows: rows.below.dataset.tensors[0][3].zero_(),  # type: ignore[attr-defined]
+    "in a dataset below": lambda rows: rows.below.dataset.tensors[0][3].fill_(1),  # type: ignore[attr-defined]
     "half precision": lambda rows: rows.half.numel() and rows.half.fill_(1),
     "one that lies otherwise": lambda rows: rows.strided.add_(1),
+    "one that lies otherwise, as an array": lambda rows: rows.images.fill(1.0),
+    "a part of a large array": lambda rows: rows.large[3:5].fill(1.0),
+    "a parameter's data": lambda rows: rows.weight.data.fill_(1),
+    "a generator": lambda rows: torch.rand(1, generator=rows.drawn),
     "what a closure holds": lambda rows: write(0, 3)(rows.held),
     "which function": lambda rows: setattr(rows, "closure", lambda row: row),
     "which class": lambda rows: setattr(rows, "kind", dict),
@@ -65,10 +72,16 @@ def test_what_can_not_be_told_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state_of(SimpleNamespace(lock=threading.Lock())) is None
 
     class Broken:
-        def __reduce__(self) -> Any:
-            raise KeyError("as a script's own may")
+        def __init__(self, error: type[Exception]) -> None:
+            self.error = error
 
-    assert state_of(Broken()) is None
+        def __reduce__(self) -> Any:
+            raise self.error("as a script's own may")
+
+    assert all(state_of(Broken(error)) is None for error in (KeyError, AssertionError, EOFError, NotImplementedError))
+    with pytest.raises(Exception, match="own may"):
+        state_of(Broken(Exception))
+    assert state_of(numpy.zeros((2 * SIDE, 2 * SIDE), numpy.float32)[:, ::2]) is None, "it would be copied"
     assert state_of([[n] for n in range(3)]) is not None
     monkeypatch.setattr(_dataset_state, "MOST_BYTES", 1000)
     assert state_of(list(range(100_000))) is None

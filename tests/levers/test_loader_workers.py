@@ -152,6 +152,31 @@ def changed(loader: Any, **settings: Any) -> Any:
     return loader
 
 
+def test_workers_are_made_anew_from_where_the_dataset_raises_on() -> None:
+    """By then hotlap is off, and looks no more."""
+
+    class Own(Exception):
+        pass
+
+    class Broken(TensorDataset):
+        broken = False
+
+        def __reduce__(self) -> Any:
+            if Broken.broken:
+                raise Own
+            return super().__reduce__()
+
+    loader = changed(DataLoader(Broken(torch.zeros(8))))
+    assert loader.persistent_workers
+    iterator = loader._iterator = SimpleNamespace(_rcvd_idx=4, _send_idx=4, _shutdown_workers=lambda: None)
+    changed(loader)
+    assert loader._iterator is iterator and loader.persistent_workers
+    Broken.broken = True
+    with pytest.raises(Own):
+        changed(loader)
+    assert loader._iterator is None and not loader.persistent_workers
+
+
 def test_where_it_changes_nothing_it_says_why() -> None:
     data = TensorDataset(torch.zeros(8))
     own = DataLoader(data, num_workers=2, prefetch_factor=2, persistent_workers=True)

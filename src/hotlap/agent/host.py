@@ -178,7 +178,7 @@ class Host:
     def cost(self) -> Cost:
         """Of the steps that a diagnosis is about. Where most steps hold an evaluation it is part of the loop, such as a
         teacher's forward; of thin steps that is not always known."""
-        whole = self.evaluations > self.looked_at / 2
+        whole = self.evaluations > self.looked_at - self.evaluations + 1  # as `records.steady.counted` has it
         return self._plain.join(self._evaluating) if whole else self._plain
 
     def _now(self) -> Counts:

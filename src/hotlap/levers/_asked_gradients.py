@@ -5,8 +5,14 @@ A compiled backward can't be differentiated again (`_worth_compiling`). And it w
 the default with `create_graph=True`, but for graphs that were so called each time since they were compiled. What comes
 once, when the training is over, counts too; so the files are read, before anything is compiled. Where a graph is kept a
 backward takes new memory for what it would have written over.
+
+Gradients of inputs that are differentiated again (penalties) are told at the forward, whose input needs one. Those of
+parameters (TRPO, MAML's second order, AdaHessian) are told nowhere before their backward, which ends the run, and may
+come late. So they are told by how the call is written: `backward(create_graph=True)`, or a `grad` of something with a
+name of weights.
 """
 
+import ast
 import re
 import sys
 from functools import lru_cache
@@ -14,8 +20,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-KEPT: Final = re.compile(rb"\b(?:retain|create)_graph\s*=\s*(?!False\b|None\b)\w")
-AGAIN: Final = re.compile(rb"\bcreate_graph\s*=\s*(?!False\b|None\b)\w")
+KEPT: Final = re.compile(rb"\b(?:retain|create)_graph\s*=\s*(?!False\b|None\b|=)\S")
+AGAIN: Final = re.compile(rb"\bcreate_graph\s*=\s*(?!False\b|None\b|=)\S")
+OF_WEIGHTS: Final = re.compile(r"(?i)param|weight|theta|\bvars\b|\.values\(\)")
+OF_PARAMETERS: Final = (
+    "the script differentiates gradients of parameters again ({}:{}), which a compiled backward can't be"
+)
 MOST_FILES: Final = 500
 LARGEST: Final = 1 << 20
 """Bytes of a file."""
@@ -33,6 +43,38 @@ def keep_what_is_saved() -> None:
 def differentiates_again() -> bool:
     """Whether the script asks for gradients that it can differentiate again."""
     return _asks_by(AGAIN, len(sys.modules))
+
+
+def differentiates_parameters() -> str:
+    """Why nothing can be compiled: gradients of parameters are asked for that it can differentiate again; else ""."""
+    for file in _files():
+        if _holds(file, AGAIN) and (line := _line_of_parameters(file)):
+            return OF_PARAMETERS.format(Path(file).name, line)
+    return ""
+
+
+def _line_of_parameters(file: str) -> int:
+    """Where a file asks for them, 0 nowhere."""
+    try:
+        tree = ast.parse(Path(file).read_bytes()[:LARGEST])
+    except (OSError, SyntaxError, ValueError):  # what was imported has been changed since, or is longer
+        return 0
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return next((node.lineno for node in calls if _asks_again(node) and _of_parameters(node)), 0)
+
+
+def _asks_again(call: ast.Call) -> bool:
+    given = [word.value for word in call.keywords if word.arg == "create_graph"]
+    return any(not isinstance(value, ast.Constant) or bool(value.value) for value in given)
+
+
+def _of_parameters(call: ast.Call) -> bool:
+    """Whether a backward, or a call of `grad`, is one of parameters."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    inputs = [word.value for word in call.keywords if word.arg == "inputs"] or call.args[1:2]
+    if name == "backward" and not inputs:
+        return True
+    return any(OF_WEIGHTS.search(ast.unparse(one)) is not None for one in inputs)
 
 
 @lru_cache(maxsize=64)

@@ -16,20 +16,22 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-MOST_BYTES: Final = 16 << 20
+MOST_BYTES: Final = 64 << 20
 MOST_S: Final = 0.3
 """More takes longer than it would to start workers anew."""
-LARGE: Final = 1 << 20
+LARGE: Final = 16 << 20
 """Bytes of an array from which on only some of its values are looked at."""
 LOOKED_AT: Final = 4096
 _UNREADABLE: Final = (
-    pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError, LookupError, OSError, ImportError,
+    pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError, LookupError, OSError, ImportError, EOFError,
+    AssertionError, ArithmeticError, BufferError, MemoryError,
 )  # fmt: skip
-"""What pickling objects of a script's own raises: `NotImplementedError`, `RecursionError` among them."""
+"""What pickling objects of a script's own raises; `NotImplementedError` and `RecursionError` are among them."""
 
 
 def state_of(*things: Any) -> bytes | None:
-    """A digest that is the same as long as none of them changes; None where that can't be told in `MOST_S`."""
+    """A digest that is the same as long as none of them changes; None where that can't be told in about `MOST_S`. Raises
+    what a script's own objects raise that is of their own kind."""
     digest = _Digest()
     try:
         _Reader(digest, protocol=5, buffer_callback=digest.buffer).dump(things)
@@ -88,8 +90,11 @@ class _Reader(pickle.Pickler):
             return _is, (f"{id(thing)}",), None, _closure(thing)
         if isinstance(thing, (type, types.ModuleType, types.BuiltinFunctionType)):
             return _is, (f"{id(thing)}",)
-        if any(kind.__name__ == "memmap" for kind in type(thing).__mro__):  # of a file, which workers see as well
+        kinds = {kind.__name__ for kind in type(thing).__mro__}
+        if "memmap" in kinds:  # of a file, which workers see as well
             return _is, (f"{id(thing)}",)
+        if "ndarray" in kinds and thing.nbytes >= LARGE and not thing.flags.forc:
+            raise _TooMuch  # it would be copied
         return NotImplemented
 
 
@@ -106,12 +111,16 @@ def _closure(function: Callable[..., Any]) -> Iterator[Any]:
 
 
 def _tensor(tensor: Any) -> str:
+    """By its values; of a large one by some of those of the memory that it lies in, where that is, and its version."""
     import torch
 
-    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
-    if not plain or tensor.device.type != "cpu" or not tensor.numel() or not tensor.is_contiguous():
-        return repr((id(tensor), tensor._version, tensor.device, tuple(tensor.shape)))
-    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
-    some = flat if tensor.nbytes < LARGE else flat[:: max(1, flat.numel() // LOOKED_AT) | 1]
-    found = (tensor.data_ptr(), tensor._version, str(tensor.dtype), tuple(tensor.shape), bytes(some.numpy()))
-    return repr(found)
+    form = type(tensor).__qualname__, str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.numel():
+        return repr((*form, id(tensor), tensor._version))
+    plain = tensor.detach().as_subclass(torch.Tensor)
+    whole = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
+    lies = plain.storage_offset(), plain.stride(), plain.is_conj(), plain.is_neg()
+    if whole.numel() < LARGE:
+        return repr((*form, lies, hashlib.blake2b(whole.numpy(), digest_size=16).digest()))
+    some = whole[:: max(1, whole.numel() // LOOKED_AT) | 1]
+    return repr((*form, lies, plain.data_ptr(), tensor._version, bytes(some.numpy())))

@@ -22,7 +22,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from . import _anchored, _transforms
+from . import _anchored
 from ._anchored import Token
 from ._call_inputs import Inputs, Unfit, put
 from ._effects import Effects, storage
@@ -144,7 +144,7 @@ class GraphedTraining(GraphedForward):
     def _concerned(self) -> bool:
         import torch
 
-        return torch.is_grad_enabled() and self._token() is None and _transforms.plainly()
+        return torch.is_grad_enabled() and self._token() is None and _plainly()
 
     def _more(self, inputs: Inputs) -> Any:
         requires = attrgetter("requires_grad")
@@ -391,6 +391,23 @@ def missing() -> str:
         forward_ad: ("_current_level",),
     }
     return ", ".join(name for of, names in places.items() for name in names if not hasattr(of, name))
+
+
+def _plainly() -> bool:
+    """Whether nothing else of torch's stands around a call that a replay would pass by, or that would be in its way:
+    transforms and forward-mode derivatives, tracing, dispatch modes, hooks on saved tensors, another backward."""
+    import torch
+    from torch.autograd import forward_ad
+
+    inner = torch._C
+    return (
+        inner._current_graph_task_id() == -1
+        and inner._functorch.peek_interpreter_stack() is None
+        and forward_ad._current_level == -1
+        and inner._get_tracing_state() is None
+        and not inner._len_torch_dispatch_stack()
+        and inner._autograd._top_saved_tensors_default_hooks(True) is None
+    )
 
 
 @cache

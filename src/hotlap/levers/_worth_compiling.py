@@ -13,7 +13,7 @@ that, it compiles once more for the gradients.
 A backward of what is compiled can't be differentiated again ("torch.compile with aot_autograd does not currently
 support double backward"). Penalties on gradients do so: an input needs a gradient, and the script asks for gradients
 with `create_graph`, by the text of its files or in a function that is running. Such forwards run as they were written,
-since a penalty may come once in hundreds of steps. Gradients of parameters alone: see `_twice`.
+since a penalty may come once in hundreds of steps. Gradients of parameters: see `_asked_gradients`.
 """
 
 import sys

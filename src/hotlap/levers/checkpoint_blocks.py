@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import _transforms
 from ._base import Applies, Context, Lever, Settings, integer, unknown
-from ._buffers_kept import BuffersKept
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -138,7 +137,7 @@ def _checkpointed(module: Any, mark: _Mark, block: Callable[..., Any], args: Any
         return checkpoint(block, *args, use_reentrant=False, **kwargs)
     before = None if mark.checked else _state(module)
     output = checkpoint(
-        block, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), BuffersKept(module)), **kwargs
+        block, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _BuffersKept(module)), **kwargs
     )
     if before is not None:
         mark.checked = True
@@ -166,6 +165,24 @@ def _state(module: Any) -> dict[str, Any]:
             elif not isinstance(value, torch.Tensor):
                 state[f"{name}.{key}"] = (id(value), len(value) if isinstance(value, (list, dict, set)) else 0)
     return state
+
+
+class _BuffersKept:
+    """Running statistics go to copies: the forward has counted this batch already. Entered for each backward of it."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def __enter__(self) -> None:
+        self.kept = [(part._buffers, dict(part._buffers)) for part in self.module.modules() if part._buffers]
+        for buffers, values in self.kept:
+            buffers.update({name: None if value is None else value.clone() for name, value in values.items()})
+
+    def __exit__(self, *_: object) -> None:
+        for buffers, values in self.kept:
+            buffers.update(values)
+        self.kept = []
 
 
 LEVER = CheckpointBlocks()

@@ -9,8 +9,9 @@ A backward computes in the dtypes of its forward, whatever autocast the script h
 forward makes of Python's numbers are kept on the device, as with `constant-tensors`, and bags of embeddings are sums of
 rows to the compiler. In half precision, logits of an odd number of classes lie in longer rows, which a loss takes as
 they are, so that the products with their gradient run on tensor cores; whatever else needs them gets a copy. Where the
-script's files name `retain_graph`, what a forward saves is not written over by its backward; where they name
-`create_graph`, gradients can be differentiated again: such a backward is that of the forward as it was written.
+script's files name `retain_graph`, what a forward saves is not written over by its backward. A backward that was
+compiled can't be differentiated again: where they ask for gradients of parameters with `create_graph`, nothing is
+compiled; where for those of inputs, forwards of inputs that need a gradient run as they were written.
 
 The mode `max-autotune-no-cudagraphs` is for recipes that are written by hand; the search does not try it. It compiles
 and times some 20 kernels for each shape of a product or convolution, which takes minutes. What it may win is on top of
@@ -24,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _aligned_heads, _compile_cache, _same_random, graph_training
-from ._asked_gradients import differentiates_again, keep_what_is_saved
+from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
@@ -163,27 +164,23 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     from ._graph import Compiled, scalars_on_host
     from ._graph_turns import Turns
     from ._traceable import traceable
-    from ._twice import Twice
     from ._worth_compiling import Worth
 
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused("torch.compile leaves modules of TorchScript as they are")
+    if why := differentiates_parameters():
+        raise Refused(why)
     scalars_on_host(module)
     keep_what_is_saved()
     compiled = Compiled(traceable(module, forward), mode, _passes(module))
     worth, turns = Worth(), Turns(module)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if mode != "reduce-overhead":
-            return compiled(*args, **kwargs)
-        return turns.call(compiled, compiled.without_graphs, args, kwargs)
-
-    twice = Twice(module, run, forward)
-
     def where_worth(*args: Any, **kwargs: Any) -> Any:
         if not worth(args, kwargs):
             return forward(*args, **kwargs)
-        return (twice if torch.is_grad_enabled() and differentiates_again() else run)(*args, **kwargs)
+        if mode != "reduce-overhead":
+            return compiled(*args, **kwargs)
+        return turns.call(compiled, compiled.without_graphs, args, kwargs)
 
     where_worth.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
     return where_worth

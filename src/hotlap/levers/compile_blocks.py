@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache, _same_random
-from ._asked_gradients import differentiates_again, keep_what_is_saved
+from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
@@ -97,23 +97,14 @@ class Now:
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
         import torch
 
-        from ._twice import Twice
         from ._worth_compiling import Worth
 
-        def as_written(*args: Any, **kwargs: Any) -> Any:
-            before, self.as_written = self.as_written, True
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                self.as_written = before
-
-        worth, twice = Worth(), Twice(module, forward, as_written)
+        worth = Worth()
 
         def decided(*args: Any, **kwargs: Any) -> Any:
-            self.compiled, training = worth(args, kwargs), torch.is_grad_enabled()
-            if training and not self.compiled:
-                return as_written(*args, **kwargs)
-            return (twice if training and differentiates_again() else forward)(*args, **kwargs)
+            self.compiled = worth(args, kwargs)
+            self.as_written = torch.is_grad_enabled() and not self.compiled
+            return forward(*args, **kwargs)
 
         return decided
 
@@ -130,6 +121,8 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
         raise Refused("DataParallel copies the modules, and copies would run the compiled originals")
+    if why := differentiates_parameters():
+        raise Refused(why)
     blocks = [block for block in repeated(root) if block._compiled_call_impl is None]
     if not blocks:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")

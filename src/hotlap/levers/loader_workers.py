@@ -11,6 +11,7 @@ variable, they keep as it was.
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,8 @@ goes by a rule may be wrong."""
 SMALL: Final = 2**20
 """Bytes of a batch that are copied in about the time in which a thread hands it on."""
 MOST_PREFETCH: Final = 64
+NOT_IN_USE: Final = 3
+"""References to an iterator that nobody holds but those who count them."""
 
 
 class LoaderWorkers(Lever):
@@ -147,10 +150,10 @@ class LoaderWorkers(Lever):
             if getattr(loader, "_hotlap_persistent", False):
                 _go_on_or_anew(loader)
             elif settings["persistent"] and not loader.persistent_workers:
+                loader._hotlap_state = _made_of(loader)
                 # DataLoader.__setattr__ forbids this one after construction, for no reason that holds before iteration.
                 object.__setattr__(loader, "persistent_workers", True)
                 loader._hotlap_persistent = True
-                loader._hotlap_state = state_of(loader.dataset, loader.collate_fn)
 
         seams.on_loader(change, inference="inference" in settings)
 
@@ -162,19 +165,35 @@ class LoaderWorkers(Lever):
 
 
 def _go_on_or_anew(loader: Any) -> None:
-    """Before a later epoch: workers go on where they would be made of the same."""
+    """Before a later epoch: workers go on where they would be made of the same. They are made anew in this epoch and
+    all later ones, should the script's own objects raise here."""
     import torch
 
-    before, now = loader._hotlap_state, state_of(loader.dataset, loader.collate_fn)
-    loader._hotlap_state = now
-    if loader._iterator is None:  # no epoch has begun
+    iterator, loader._iterator = loader._iterator, None
+    before, loader._hotlap_state = loader._hotlap_state, None
+    object.__setattr__(loader, "persistent_workers", False)
+    loader._hotlap_state = _made_of(loader)
+    object.__setattr__(loader, "persistent_workers", True)
+    if iterator is None or _in_use(iterator):
         return
-    if now is not None and now == before:
-        # A new epoch of persistent workers draws no base seed, so shuffling and dropout would draw others.
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    else:
-        loader._iterator._shutdown_workers()
-        loader._iterator = None
+    if loader._hotlap_state is None or loader._hotlap_state != before:
+        iterator._shutdown_workers()
+        return
+    # A new epoch of persistent workers draws no base seed, so shuffling and dropout would draw others.
+    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    loader._iterator = iterator
+
+
+def _in_use(iterator: Any) -> bool:
+    """Whether the script is within an epoch of it, which is to go on. Its caller has one reference."""
+    all_came = iterator._rcvd_idx == iterator._send_idx
+    return sys.getrefcount(iterator) > NOT_IN_USE and not all_came
+
+
+def _made_of(loader: Any) -> bytes | None:
+    """What its workers would be made of; None where they are to be made anew: that can't be told, or the script has a
+    function that each of them runs as it begins."""
+    return None if loader.worker_init_fn is not None else state_of(loader.dataset, loader.collate_fn)
 
 
 def _has_it_already(loader: Any, settings: Settings) -> bool:

@@ -68,7 +68,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
     lever: Lever
     why: str
-    was_in: bool = False
+    was_in: bool = True
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

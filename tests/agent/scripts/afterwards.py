@@ -67,7 +67,8 @@ def without_a_third(of):
 
 
 def curvature():
-    found = torch.autograd.grad(functional.cross_entropy(model(x), y), list(model.parameters()), create_graph=True)
+    loss = functional.cross_entropy(model(x), y)
+    found = torch.autograd.grad(loss, list(model.parameters()), None, None, True)  # not as most write it: create_graph
     return torch.autograd.grad(sum((one * one).sum() for one in found), list(model.parameters())[:1])
 
 

@@ -13,6 +13,10 @@ model = net()
 width = next(model.parameters()).shape[1]
 
 
+def print_nothing(_):
+    pass
+
+
 class Drawn(Dataset):
     def __init__(self):
         self.epoch, self.rows, self.table = 0, [[0] for _ in range(8)], torch.zeros(8)
@@ -26,7 +30,8 @@ class Drawn(Dataset):
 
 
 data = Drawn()
-loader = DataLoader(Subset(data, range(8)), batch_size=4, shuffle=True)
+begins = {"worker_init_fn": print_nothing} if WHAT == "start" else {}
+loader = DataLoader(Subset(data, range(8)), batch_size=4, shuffle=True, **begins)
 for epoch in range(4):
     if WHAT != "nothing":
         data.epoch = epoch
@@ -40,3 +45,11 @@ for epoch in range(4):
     print(epoch, "given", max(seen), "next", torch.rand(1).item(), flush=True)
     with open(sys.argv[2], "a") as file:
         print(*(worker.pid for worker in getattr(loader._iterator, "_workers", [])), file=file)
+if WHAT == "within":  # an epoch, of which another one is begun
+    rows = 0
+    for at, (x, _) in enumerate(loader):
+        rows += len(x)
+        if at == 0:
+            data.epoch += 1
+            print("a sample", len(next(iter(loader))[0]))
+    print("rows", rows, "in pairs", sum(len(one[0]) for one, _ in zip(loader, loader)))

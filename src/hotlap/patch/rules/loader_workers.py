@@ -10,7 +10,7 @@ from hotlap.records.patch import Line
 from ..edits import Replacement, expression, keyword, replace
 from ..names import subclasses
 from ..places import Places, Site
-from ..scopes import Scope
+from ..scopes import Scope, dotted
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
 
 POSITIONS = {"num_workers": 5, "pin_memory": 7}
@@ -47,27 +47,55 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
 
 
 def _changing(places: Places, site: Site) -> Line | None:
-    """A line that may change the dataset after the loader is made: a call of its method for its effect alone, or an
-    assignment to an attribute of it. Workers that persist would go on with the dataset as it was."""
+    """A line that may change the dataset after the loader is made: a call for its effect alone that has to do with it
+    or with a part of it, or an assignment or `del` within it. Workers that persist would go on with it as it was."""
     given = _dataset(site)
     made = {at.node for at in places.names.origins(given, site.scope)} if given is not None else set()
 
-    def is_it(node: cst.BaseExpression, scope: Scope) -> bool:
-        if isinstance(node, cst.Attribute) and node.attr.value == "dataset":
-            return True
-        return any(at.node in made for at in places.names.origins(node, scope))
+    def within(node: cst.BaseExpression, scope: Scope) -> bool:
+        while True:
+            if isinstance(node, cst.Attribute) and node.attr.value == "dataset":
+                return True
+            if any(at.node in made for at in places.names.origins(node, scope)):
+                return True
+            if not isinstance(node, (cst.Attribute, cst.Subscript)):
+                return False
+            node = node.value
 
-    for scope, call in places.names.calls:
-        alone = isinstance(scope.source.parent(call), cst.Expr)
-        if alone and isinstance(call.func, cst.Attribute) and is_it(call.func.value, scope):
-            return scope.source.place(call)
     for source in places.project.sources.values():
-        for assign in source.walk.assigns:
-            targets = [target.target for target in assign.targets]
-            scope = places.names.scope(source, assign)
-            if any(isinstance(one, cst.Attribute) and is_it(one.value, scope) for one in targets):
-                return source.place(assign)
+        finder = _Effects()
+        source.tree.visit(finder)
+        for statement, touched_by in finder.found:
+            scope = places.names.scope(source, statement)
+            if any(within(node, scope) for node in touched_by):
+                return source.place(statement)
     return None
+
+
+class _Effects(cst.CSTVisitor):
+    """Statements that change something, and what."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[cst.CSTNode, list[cst.BaseExpression]]] = []
+
+    def visit_Expr(self, node: cst.Expr) -> None:
+        if isinstance(node.value, cst.Call) and dotted(node.value.func) != "print":
+            of = [node.value.func.value] if isinstance(node.value.func, cst.Attribute) else []
+            self.found.append((node, [*of, *(arg.value for arg in node.value.args)]))
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        self._written(node, [target.target for target in node.targets])
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        self._written(node, [node.target])
+
+    def visit_Del(self, node: cst.Del) -> None:
+        self._written(node, [node.target])
+
+    def _written(self, node: cst.CSTNode, targets: list[cst.BaseExpression]) -> None:
+        inner = [one.value for one in targets if isinstance(one, (cst.Attribute, cst.Subscript))]
+        if inner:
+            self.found.append((node, inner))
 
 
 def _dataset(site: Site) -> cst.BaseExpression | None:
