@@ -59,6 +59,13 @@ def test_the_model_is_the_one_that_an_optimizer_updates(runner: Runner) -> None:
     assert ran.facts.model is not None and ran.facts.model.name == "Student"
 
 
+def test_a_convolution_whose_weight_is_made_by_a_hook(runner: Runner) -> None:
+    """Equalised learning rates: the module has no weight between its forwards, for which hotlap switched itself off."""
+    ran = runner.forked("made_weight.py")
+    check_clean(ran)
+    assert [(root.name, root.conv, root.channels_last) for root in ran.facts.roots] == [("Sequential", 1, False)]
+
+
 def test_a_part_that_is_also_called_by_itself_is_one(runner: Runner) -> None:
     """As the encoder of a VAE, whose codes another network looks at: it stood beside the VAE."""
     ran = runner.forked("parts.py")

@@ -392,6 +392,15 @@ def test_what_is_differentiated_again_is_told_by_how_it_is_written(
     assert ("(script.py:3)" in why) is told and bool(why) is told
 
 
+def test_a_forward_that_trains_is_left_as_it_was_written(runner: Runner) -> None:
+    """MAML's outermost module: the compiler traced into its optimizer's steps, for which hotlap then saw none."""
+    bare = runner.bare("step_inside.py")
+    levers = (Lever(name="compile", settings={"mode": "default"}),)
+    ran = runner.forked("step_inside.py", before=NO_KERNELS, levers=levers)
+    assert (ran.code, ran.output) == (0, bare.output) and ran.facts.optimizer_steps == 12
+    assert [one.what for one in ran.problems] == ["Refused: the forward of Meta makes backwards itself"]
+
+
 def test_modules_of_torchscript_are_left(runner: Runner) -> None:
     bare = runner.bare("torchscript_model.py")
     ran = runner.forked("torchscript_model.py", levers=(Lever(name="compile", settings={"mode": "default"}),))

@@ -16,8 +16,16 @@ from hotlap.levers._dataset_state import LARGE, state_of
 SIDE = int(LARGE**0.5) // 2 + 100
 
 
+SCALE = [1.0]
+
+
 class Rows:
     """What datasets hold."""
+
+    scale = 1.0
+
+    def __getitem__(self, at: int) -> Any:
+        return self.scale * SCALE[0]
 
     def __init__(self) -> None:
         self.plain, self.rows = 1, [[0, {"a": {1}}] for _ in range(100)]
@@ -53,6 +61,8 @@ CHANGES: dict[str, Callable[[Rows], object]] = {
     "a part of a large array": lambda rows: rows.large[3:5].fill(1.0),
     "a parameter's data": lambda rows: rows.weight.data.fill_(1),
     "a generator": lambda rows: torch.rand(1, generator=rows.drawn),
+    "an attribute of the class": lambda rows: setattr(Rows, "scale", Rows.scale + 1),
+    "a global variable that a method names": lambda rows: write(0, SCALE[0] + 1)(SCALE),
     "what a closure holds": lambda rows: write(0, 3)(rows.held),
     "which function": lambda rows: setattr(rows, "closure", lambda row: row),
     "which class": lambda rows: setattr(rows, "kind", dict),

@@ -216,6 +216,26 @@ def test_a_dataset_that_changes_ends_the_cache(where: str, disk: Path) -> None:
     assert seams.refused == ["a sample made anew is not the one that was kept"]
 
 
+def test_one_label_of_many_that_changes_ends_the_cache() -> None:
+    """Pseudo labels: two of a thousand changed in an epoch, and an audit makes sixteen samples anew."""
+
+    class Labels(torch.utils.data.Dataset[Any]):
+        def __init__(self) -> None:
+            self.labels = [0] * 256
+
+        def __len__(self) -> int:
+            return len(self.labels)
+
+        def __getitem__(self, at: int) -> Any:
+            return torch.full((2,), float(at)), self.labels[at] + torch.zeros(1)
+
+    seams, source = caching(), loader(Labels(), shuffle=False)
+    seams.epoch(source)
+    source.dataset.labels[200] = 1
+    assert same([seams.epoch(source)], bare(source, 1))
+    assert seams.refused == ["what the dataset holds changes"]
+
+
 def test_an_attribute_that_changes_ends_the_cache() -> None:
     seams, source = caching(), loader(Counted())
     seams.epoch(source)
@@ -322,7 +342,7 @@ def test_a_dataset_that_grows_is_the_scripts_own_again(put_in: Any) -> None:
     seams.epoch(source)
     source.dataset.found.windows = 40
     assert same([seams.epoch(source)], bare(source, 1))
-    assert seams.refused == ["the dataset has grown"]
+    assert seams.refused == ["the dataset has grown" if put_in is fetching else "what the dataset holds changes"]
 
 
 # in a process

@@ -118,6 +118,7 @@ def test_gradients_that_are_differentiated_again_are_not_compiled(lever: str, pa
     asked = SCRIPT.replace("loss.backward()", "loss.backward(create_graph=True)")
     refused = patched(asked, lever).refused[lever]
     assert "`create_graph`" in refused.why and "create_graph=True" in refused.look_at[0].text
+    assert not refused.source, "by hand it would raise as well"
     assert lever in patched(asked.replace("graph=True", "graph=False"), lever).written
 
 

@@ -198,9 +198,7 @@ class Script:
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
             "conv": len(convolutions),
             "conv_input_4d": bool(four),
-            "channels_last": any(
-                m.weight.is_contiguous(memory_format=torch.channels_last) and not m.weight.is_contiguous() for m in four
-            ),
+            "channels_last": any(map(_in_nhwc, four)),
             "dropout": sum(1 for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0),
             "sparse": sparse,
             "softmax": code.softmax,
@@ -358,6 +356,14 @@ class Script:
             "optimizers": list(self.optimizers.values()),
             "compiled": compiled_functions(next(iter(self.roots.values()), None)),
         }
+
+
+def _in_nhwc(convolution: Any) -> bool:
+    """Whether its weight lies so. One that a hook makes before each forward is not there between them."""
+    weight = getattr(convolution, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 4:
+        return False
+    return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
 
 
 def _memory(cost: Cost) -> dict[str, int]:

@@ -3,17 +3,22 @@
 A worker has the dataset as it was when it was started. A script that draws its negative samples anew before each epoch,
 or loads its next buffer, does so in the training process, and workers that persist never see it.
 
-It is the digest of a pickle that nobody reads: what is sent to a worker where processes are spawned. Functions, classes
-and modules count as which they are, with what a function's closure holds; large arrays and tensors as where they lie,
-their version and some of their values, so that a few values that are changed in place in a large array are not seen.
+It is the digest of a pickle that nobody reads: what is sent to a worker where processes are spawned. Functions and
+classes of the script's count as which they are, with plain values that they hold: attributes of a class, a function's
+closure, defaults, and global variables that it names. Large arrays and tensors count as where they lie, their version
+and some of their values, so that a few values that are changed in place in a large array are not seen.
 """
 
+import contextlib
+import dis
+import functools
 import hashlib
 import io
 import pickle
+import sys
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 MOST_BYTES: Final = 64 << 20
@@ -22,16 +27,18 @@ MOST_S: Final = 0.3
 LARGE: Final = 16 << 20
 """Bytes of an array from which on only some of its values are looked at."""
 LOOKED_AT: Final = 4096
+METHODS: Final = ("__getitem__", "__getitems__", "__call__", "__iter__")
+"""Of those whose names begin so, what samples are made by."""
 _UNREADABLE: Final = (
-    pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError, LookupError, OSError, ImportError, EOFError,
-    AssertionError, ArithmeticError, BufferError, MemoryError,
+    pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError, LookupError, OSError, ImportError,
+    EOFError, AssertionError, ArithmeticError, BufferError, MemoryError,
 )  # fmt: skip
 """What pickling objects of a script's own raises; `NotImplementedError` and `RecursionError` are among them."""
 
 
 def state_of(*things: Any) -> bytes | None:
-    """A digest that is the same as long as none of them changes; None where that can't be told in about `MOST_S`. Raises
-    what a script's own objects raise that is of their own kind."""
+    """A digest that is the same as long as none of them changes; None where that can't be told in about `MOST_S`.
+    Raises what a script's own objects raise that is of their own kind."""
     digest = _Digest()
     try:
         _Reader(digest, protocol=5, buffer_callback=digest.buffer).dump(things)
@@ -87,8 +94,10 @@ class _Reader(pickle.Pickler):
         if isinstance(thing, torch.Tensor):
             return _is, (_tensor(thing),)
         if isinstance(thing, types.FunctionType):
-            return _is, (f"{id(thing)}",), None, _closure(thing)
-        if isinstance(thing, (type, types.ModuleType, types.BuiltinFunctionType)):
+            return _is, (f"{id(thing)}",), None, _held_by(thing)
+        if isinstance(thing, type):
+            return _is, (f"{id(thing)}",), None, _attributes_of(thing)
+        if isinstance(thing, (types.ModuleType, types.BuiltinFunctionType)):
             return _is, (f"{id(thing)}",)
         kinds = {kind.__name__ for kind in type(thing).__mro__}
         if "memmap" in kinds:  # of a file, which workers see as well
@@ -102,12 +111,41 @@ def _is(text: str) -> None:
     """What stands in place of things: nothing is ever read back."""
 
 
-def _closure(function: Callable[..., Any]) -> Iterator[Any]:
+def _held_by(function: types.FunctionType) -> Iterator[Any]:
+    """What a function's result may hang on beside its arguments."""
     for cell in function.__closure__ or ():
-        try:
+        with contextlib.suppress(ValueError):  # an empty one
             yield cell.cell_contents
-        except ValueError:  # an empty cell
-            continue
+    yield from function.__defaults__ or ()
+    if not _installed(function.__module__):
+        yield from (value for name in _globals(function.__code__) if _plain(value := function.__globals__.get(name)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _globals(code: types.CodeType) -> list[str]:
+    """Names of global variables, which are not those of attributes."""
+    return sorted({one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"})
+
+
+def _attributes_of(kind: type) -> Iterator[Any]:
+    """Those of a class and its bases, with what its methods hold, where they are the script's."""
+    for base in kind.__mro__:
+        if not _installed(base.__module__):
+            own = [value for name, value in vars(base).items() if not name.startswith("__") or name in METHODS]
+            yield from (value for value in own if _plain(value) or isinstance(value, types.FunctionType))
+
+
+def _plain(value: Any) -> bool:
+    kinds = (int, float, str, bytes, list, tuple, dict, set, type(None))
+    return isinstance(value, kinds) or type(value).__name__ in {"ndarray", "Tensor"}
+
+
+def _installed(module: str | None) -> bool:
+    """Whether a module is of Python's or an installed package, whose classes don't change as a script runs."""
+    from hotlap.agent.lines import Places
+
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return module != "__main__" if file is None else not Places().users(file)
 
 
 def _tensor(tensor: Any) -> str:

@@ -44,6 +44,8 @@ COMPILERS: Final = ("g++", "clang++", "c++")
 NO_COMPILER: Final = "no C++ compiler was found, which torch.compile needs on the CPU"
 LAUNCH_SHARE: Final = 0.9
 COMPUTE_SHARE: Final = 0.6
+TRAINS: Final = "backward"
+"""What a forward calls that holds a training loop, whose steps the compiler would trace into."""
 
 
 class Compile(_same_random.DrawsOtherwise):
@@ -170,6 +172,8 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
         raise Refused("torch.compile leaves modules of TorchScript as they are")
     if why := differentiates_parameters():
         raise Refused(why)
+    if TRAINS in getattr(getattr(type(module).forward, "__code__", None), "co_names", ()):
+        raise Refused(f"the forward of {type(module).__name__} makes backwards itself")
     scalars_on_host(module)
     keep_what_is_saved()
     compiled = Compiled(traceable(module, forward), mode, _passes(module))

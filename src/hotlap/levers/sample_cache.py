@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import _rows, _samples
 from ._base import Applies, Context, Lever, Settings, integer, unknown
+from ._dataset_state import state_of
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -150,7 +151,7 @@ class Cache:
             self.store = store
         elif self._holds(loader.dataset) and self.store is not None and self.store.count:
             self.store.audits += 1
-            why = self.store.why_not() or self._ask(self.store.audit)
+            why = self.store.why_not() or self._ask(self.store.audit) or self.store.changed()
             if why:
                 self.give_up(why)
         if self.store is not None and self._holds(loader.dataset) and loader.num_workers:
@@ -273,7 +274,7 @@ class Store:
         self.form: Any = None
         self.shapes: list[Any] = []
         self.kept: _rows.Memory | _rows.Disk | None = None
-        self.attributes = _samples.fingerprint(dataset)
+        self.attributes, self.state = _samples.fingerprint(dataset), state_of(dataset)
 
     @property
     def full(self) -> bool:
@@ -320,6 +321,12 @@ class Store:
         """Before an epoch: why samples may be kept no longer, as far as it shows without making any."""
         full = self.kept.no_room() if self.kept is not None else None
         return full or _samples.changed_since(self.attributes, self.dataset)
+
+    def changed(self) -> str:
+        """Before an epoch: that anything of what the dataset holds is another, empty where nothing is, or no one can
+        tell. An audit looks at a few samples alone."""
+        changed = self.state is not None and state_of(self.dataset) != self.state
+        return "what the dataset holds changes" if changed else ""
 
     def prove(self) -> str:
         """In a child: why samples may not be kept, empty where they may."""

@@ -70,7 +70,7 @@ def write(
         lever = Lever(name=name, settings=dict(recipe[name]))
         outcome = _apply(project, name, recipe, facts, cuda)
         if isinstance(outcome, CannotWrite):
-            refused.append(_refused(lever, as_before(before, project, outcome.lines), outcome.why))
+            refused.append(_refused(lever, as_before(before, project, outcome.lines), outcome))
             continue
         where = as_before(before, project, outcome.where)
         project = outcome.project
@@ -107,9 +107,9 @@ def _draws_otherwise(places: Places, name: str, settings: Settings) -> bool:
     return bool(calls_named(places, "Dropout", "Dropout2d", *_same_random.DRAWING))
 
 
-def _refused(lever: Lever, lines: Sequence[Line], why: str) -> NotWritten:
-    source = all_levers()[lever.name].source(lever.settings)
-    return NotWritten(lever=lever.name, settings=lever.settings, why=why, look_at=_sorted(lines), source=source)
+def _refused(lever: Lever, lines: Sequence[Line], outcome: CannotWrite) -> NotWritten:
+    source = all_levers()[lever.name].source(lever.settings) if outcome.by_hand else ""
+    return NotWritten(lever=lever.name, settings=lever.settings, why=outcome.why, look_at=_sorted(lines), source=source)
 
 
 def as_before(before: Project, now: Project, lines: Sequence[Line]) -> tuple[Line, ...]:

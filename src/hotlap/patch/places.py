@@ -42,10 +42,11 @@ class Site:
 
 @dataclass(frozen=True)
 class CannotWrite:
-    """Why something can't be found or written safely, and the lines to look at."""
+    """Why something can't be found or written safely, and the lines to look at. by_hand: it may be written by hand."""
 
     why: str
     lines: tuple[Line, ...] = ()
+    by_hand: bool = True
 
 
 @dataclass

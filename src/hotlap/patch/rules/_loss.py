@@ -19,7 +19,7 @@ LEFT = "the lever also compiles a cross-entropy over a million logits or more; t
 DONATED = "donated_buffer"
 AGAIN = (
     "gradients are made that can be differentiated again (`create_graph`), which a compiled backward can't be; under "
-    "the recipe such a backward is that of the forward as it was written"
+    "the recipe such forwards run as they were written"
 )
 KEPT = "`donated_buffer = False`, as the source has a graph kept after its backward, which a compiled one may refuse"
 NOT_KEPT = f"not written: {KEPT}: `torch._functorch.config.donated_buffer = False` before anything is compiled"
@@ -49,7 +49,7 @@ def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
 def differentiated_again(places: Places) -> CannotWrite | None:
     """Why what the source compiles would end its run, where it asks for gradients of gradients."""
     lines = tuple(scope.source.place(call) for scope, call in places.names.calls if _asked(call, "create_graph"))
-    return CannotWrite(AGAIN, lines) if lines else None
+    return CannotWrite(AGAIN, lines, by_hand=False) if lines else None
 
 
 def _asked(call: cst.Call, name: str) -> bool:
