@@ -14,7 +14,7 @@ from hotlap.records.files import write_record
 from hotlap.records.run import Lever
 from hotlap.tune.held import with_levers_held
 
-from .harness import Ran, Runner, check_same
+from .harness import NO_KERNELS, Ran, Runner, check_same
 
 ATTENTION = (Lever(name="attention"), Lever(name="fused-optimizer"))
 
@@ -145,6 +145,19 @@ def test_a_recipe_s_levers_that_change_nothing_are_not_said_to_be_in(runner: Run
         "channels-last": "Sequential has no 2-d convolutions",
         "loader-workers": "no DataLoader feeds the loop",
     }
+
+
+@pytest.mark.parametrize(("script", "held"), [(("penalty.py", "inline"), True), (("slopes_alone.py",), False)])
+def test_a_compiler_that_compiled_nothing_is_not_said_to_be_in(
+    script: tuple[str, ...], held: bool, runner: Runner
+) -> None:
+    """Each forward was of an input whose gradient is differentiated again: the screen said `levers compile`."""
+    levers = (Lever(name="compile", settings={"mode": "default"}),)
+    ran = runner.forked(*script, before=NO_KERNELS, levers=levers)
+    assert ran.folder is not None and not ran.problems and ran.code == 0
+    write_record(ran.folder / "run.json", runner.request(["python"], ran.folder, levers=levers).record())
+    run = with_levers_held(ran.folder, runner.request(["python"], ran.folder, levers=levers).record())
+    assert [one.why for one in run.left_out] == ([] if held else ["no forward was one to compile"])
 
 
 def test_one_with_nothing_to_do_at_first_may_have_it_later() -> None:

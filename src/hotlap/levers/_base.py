@@ -160,6 +160,10 @@ class Lever:
         """Settings under which the same random numbers are drawn as without the lever, where they differ."""
         return None
 
+    def inert(self, facts: "Facts") -> str:
+        """Why it has changed nothing though it took hold, by what was seen of the run; "" where it did or may have."""
+        return ""
+
     def install(self, seams: "Seams", settings: Settings) -> None:
         """In the user's process, at the end of `import torch`."""
 

@@ -33,7 +33,7 @@ from .allocator import EXPANDABLE
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
-    from hotlap.records.run import Environment
+    from hotlap.records.run import Environment, Facts
 
     from ._graph import Pass
 
@@ -103,6 +103,9 @@ class Compile(_same_random.DrawsOtherwise):
     def environment(self, settings: Settings) -> dict[str, str]:
         return _compile_cache.variables()
 
+    def inert(self, facts: "Facts") -> str:
+        return nothing_compiled(facts)
+
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get(_same_random.SETTING):
             _same_random.draw_as_without(self.name)
@@ -121,6 +124,11 @@ class Compile(_same_random.DrawsOtherwise):
         how = {"default": "", "dynamic": "dynamic=True"}.get(mode, f'mode="{mode}"')
         model = f"model.compile({how})"
         return f"{model}\ncross_entropy = torch.compile(F.cross_entropy)  # where it takes many logits"
+
+
+def nothing_compiled(facts: "Facts") -> str:
+    """As where each forward is of an input whose gradient the script differentiates again."""
+    return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
 
 
 def compiler_there() -> bool:

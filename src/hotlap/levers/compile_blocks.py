@@ -13,11 +13,11 @@ from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
 from .compile import LEVER as WHOLE
-from .compile import ORDER
+from .compile import ORDER, nothing_compiled
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
-    from hotlap.records.run import Environment
+    from hotlap.records.run import Environment, Facts
 
 SHAPES: Final = ("automatic", "dynamic")
 OF_WHOLE: Final = 0.9
@@ -63,6 +63,9 @@ class CompileBlocks(_same_random.DrawsOtherwise):
 
     def environment(self, settings: Settings) -> dict[str, str]:
         return _compile_cache.variables()
+
+    def inert(self, facts: "Facts") -> str:
+        return nothing_compiled(facts)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get(_same_random.SETTING):
