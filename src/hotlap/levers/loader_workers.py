@@ -6,8 +6,8 @@ is small, so that to hand it through a thread of its own may cost more than it w
 Where a script has as many workers of its own as there are cores, both are.
 
 Workers live on from epoch to epoch as long as nothing of the dataset has changed in the process that trains: else that
-starts them anew, as they would not see it (`_dataset_state`). What changes within an epoch they see in the next one; what
-functions read that a dataset calls, they keep as it was.
+starts them anew, as they would not see it (`_dataset_state`). What changes within an epoch they see in the next one;
+what functions read that a dataset calls, they keep as it was.
 """
 
 import math
