@@ -18,6 +18,7 @@ import pickle
 import sys
 import time
 import types
+import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -70,7 +71,7 @@ class _Digest(io.RawIOBase):
         """An array's values."""
         raw = buffer.raw()
         if raw.nbytes < LARGE:
-            self.write(raw)
+            self.write(_sum(raw))
             return
         from ctypes import addressof, c_char
 
@@ -81,6 +82,11 @@ class _Digest(io.RawIOBase):
     def value(self) -> bytes:
         """Of all that was written."""
         return self._hash.digest()
+
+
+def _sum(values: Any) -> bytes:
+    """A checksum, at several bytes a nanosecond: a short epoch is not to take longer for it."""
+    return zlib.crc32(values).to_bytes(4, "big")
 
 
 class _Reader(pickle.Pickler):
@@ -159,6 +165,6 @@ def _tensor(tensor: Any) -> str:
     whole = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
     lies = plain.storage_offset(), plain.stride(), plain.is_conj(), plain.is_neg()
     if whole.numel() < LARGE:
-        return repr((*form, lies, hashlib.blake2b(whole.numpy(), digest_size=16).digest()))
+        return repr((*form, lies, _sum(whole.numpy())))
     some = whole[:: max(1, whole.numel() // LOOKED_AT) | 1]
     return repr((*form, lies, plain.data_ptr(), tensor._version, bytes(some.numpy())))
