@@ -372,6 +372,7 @@ def test_gradients_of_parameters_that_are_differentiated_again(name: str, runner
     [
         ("loss.backward(create_graph=True)", True),
         ("loss.backward(inputs=[x], create_graph=True)", False),
+        ("self.scaler.scale(loss).backward(create_graph=create_graph)", False),
         ("grad(kl, policy.parameters(), create_graph=True)", True),
         ("torch.autograd.grad(loss, names_weights.values(), create_graph=second, allow_unused=True)", True),
         ("torch.autograd.grad(outputs=loss, inputs=fast_weights, create_graph=(epoch > 5))", True),

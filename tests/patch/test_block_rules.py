@@ -120,6 +120,7 @@ def test_gradients_that_are_differentiated_again_are_not_compiled(lever: str, pa
     assert "`create_graph`" in refused.why and "create_graph=True" in refused.look_at[0].text
     assert not refused.source, "by hand it would raise as well"
     assert lever in patched(asked.replace("graph=True", "graph=False"), lever).written
+    assert lever in patched(asked.replace("graph=True", "graph=second_order"), lever).written, "as scalers hand it on"
 
 
 @pytest.mark.parametrize("lever", ["compile", "compile-blocks"])

@@ -9,7 +9,7 @@ backward takes new memory for what it would have written over.
 Gradients of inputs that are differentiated again (penalties) are told at the forward, whose input needs one. Those of
 parameters (TRPO, MAML's second order, AdaHessian) are told nowhere before their backward, which ends the run, and may
 come late. So they are told by how the call is written: `backward(create_graph=True)`, or a `grad` of something with a
-name of weights.
+name of weights. Wrappers of scalers hand an argument on to `backward` that is hardly ever true.
 """
 
 import ast
@@ -60,20 +60,18 @@ def _line_of_parameters(file: str) -> int:
     except (OSError, SyntaxError, ValueError):  # what was imported has been changed since, or is longer
         return 0
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return next((node.lineno for node in calls if _asks_again(node) and _of_parameters(node)), 0)
+    return next((node.lineno for node in calls if _again_of_parameters(node)), 0)
 
 
-def _asks_again(call: ast.Call) -> bool:
-    given = [word.value for word in call.keywords if word.arg == "create_graph"]
-    return any(not isinstance(value, ast.Constant) or bool(value.value) for value in given)
-
-
-def _of_parameters(call: ast.Call) -> bool:
-    """Whether a backward, or a call of `grad`, is one of parameters."""
+def _again_of_parameters(call: ast.Call) -> bool:
+    """Whether a backward, or a call of `grad`, makes gradients of parameters that can be differentiated again."""
+    asked = next((word.value for word in call.keywords if word.arg == "create_graph"), None)
+    if asked is None or (isinstance(asked, ast.Constant) and not asked.value):
+        return False
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     inputs = [word.value for word in call.keywords if word.arg == "inputs"] or call.args[1:2]
-    if name == "backward" and not inputs:
-        return True
+    if name == "backward":
+        return isinstance(asked, ast.Constant) and not inputs
     return any(OF_WEIGHTS.search(ast.unparse(one)) is not None for one in inputs)
 
 

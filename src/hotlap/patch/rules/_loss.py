@@ -37,7 +37,8 @@ def with_loss(places: Places, edit: Edit) -> Edit:
 
 
 def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
-    if not any(_asked(call, "retain_graph") for _, call in places.names.calls) or assigned(places, f".{DONATED}"):
+    kept = any(_may_ask(call, name) for _, call in places.names.calls for name in ("retain_graph", "create_graph"))
+    if not kept or assigned(places, f".{DONATED}"):
         return edit
     text = f"torch._functorch.config.{DONATED} = False"
     written = at_the_top(Places(edit.project, places.facts, places.cuda), text, None, "torch._functorch.config")
@@ -48,14 +49,26 @@ def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
 
 def differentiated_again(places: Places) -> CannotWrite | None:
     """Why what the source compiles would end its run, where it asks for gradients of gradients."""
-    lines = tuple(scope.source.place(call) for scope, call in places.names.calls if _asked(call, "create_graph"))
+    lines = tuple(scope.source.place(call) for scope, call in places.names.calls if _asked_again(call))
     return CannotWrite(AGAIN, lines, by_hand=False) if lines else None
 
 
-def _asked(call: cst.Call, name: str) -> bool:
+def _asked_again(call: cst.Call) -> bool:
+    """Whether a call asks for gradients that can be differentiated again: a backward by a plain True, see
+    `_asked_gradients`."""
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward":
+        return any(isinstance(value, cst.Name) and value.value == "True" for value in _given(call, "create_graph"))
+    return _may_ask(call, "create_graph")
+
+
+def _may_ask(call: cst.Call, name: str) -> bool:
     """Whether a call may ask for something of a backward."""
-    given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
+    given = _given(call, name)
     return any(not isinstance(value, cst.Name) or value.value not in {"False", "None"} for value in given)
+
+
+def _given(call: cst.Call, name: str) -> list[cst.BaseExpression]:
+    return [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
 
 
 def _written(places: Places) -> tuple[Project, frozenset[Touched]] | None:
