@@ -136,7 +136,7 @@ def looked_at(counted: host.Host, steps: int) -> dict[str, Any] | None:
     """What is told after so many steps more, of which the last one is looked at."""
     counted.passed(steps, "train", evaluated=False, disturbed=False)
     counted.look(evaluated=False)
-    return counted.facts()
+    return counted.cost.facts()
 
 
 def test_pauses_and_faults_are_counted_from_the_warm_step_on() -> None:

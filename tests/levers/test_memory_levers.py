@@ -13,7 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.agent.blocks import repeated
-from hotlap.agent.facts import Script
+from hotlap.agent.facts import _memory
+from hotlap.agent.host import Cost
 from hotlap.agent.seams import Refused
 from hotlap.levers import _compile_cache, all_levers, optimizer_offload
 from hotlap.levers._base import Context
@@ -22,7 +23,6 @@ from hotlap.levers.activation_offload import offloading
 from hotlap.levers.allocator import ASYNC, EXPANDABLE, ROUNDED, VARIABLES
 from hotlap.levers.compile_blocks import Now, compile_blocks
 from hotlap.records.run import MemoryFacts
-from hotlap.records.session import Session
 
 GIB = 1 << 30
 FULL = MemoryFacts(peak_bytes=70 * GIB, peak_reserved_bytes=79 * GIB, total_bytes=80 * GIB, since=10, step=60)
@@ -148,19 +148,13 @@ def test_a_loader_that_can_not_be_split_stays_whole_in_later_epochs() -> None:
 
 
 def test_what_the_allocator_did_after_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(Session(folder="", package=""))
-    stats = {
-        "num_device_alloc": 20,
-        "num_alloc_retries": 1,
-        "allocated_bytes.all.peak": 5,
-        "reserved_bytes.all.peak": 8,
-    }
+    stats = {"num_alloc_retries": 1, "allocated_bytes.all.peak": 5, "reserved_bytes.all.peak": 8}
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: stats)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(total_memory=10))
-    assert script._memory(3)["late_mallocs"] == 0
-    assert script._memory(10)["late_mallocs"] == 0
-    stats["num_device_alloc"] = 27
-    found = MemoryFacts(**script._memory(40))
+    cost = Cost()
+    assert _memory(cost)["late_mallocs"] == 0
+    cost.steps, cost.mallocs = 30, 7
+    found = MemoryFacts(**_memory(cost))
     assert (found.late_mallocs, found.since, found.step, found.retries) == (7, 10, 40, 1)
     assert (found.peak_bytes, found.peak_reserved_bytes, found.total_bytes) == (5, 8, 10)
 
