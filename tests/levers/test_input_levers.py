@@ -120,6 +120,16 @@ def test_a_tensor_that_is_replaced_ends_the_gathering() -> None:
     assert seams.refused == ["the samples are not views of one tensor"]
 
 
+def test_one_index_of_many_that_is_moved_ends_the_gathering() -> None:
+    """Hard negatives: ten of a thousand entries of a list of indices, and a batch asks for one sample."""
+    places = list(range(36))
+    seams, source = fetching(), loader(Subset(tensors(), places), shuffle=False)
+    seams.epoch(source)
+    places[33] = 39
+    assert same([seams.epoch(source)], bare(source, 1))
+    assert seams.refused == ["a sample lies elsewhere than it did"]
+
+
 def test_a_tensor_that_is_changed_in_place_is_read_anew() -> None:
     seams, source = fetching(), loader(Windows(), shuffle=False)
     seams.epoch(source)

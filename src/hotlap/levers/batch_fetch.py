@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import _samples
 from ._base import Applies, Context, Lever, Settings, inference_only, unknown
 from ._coming import Coming
+from ._dataset_state import state_of
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -118,8 +119,21 @@ class Gathering:
                 self.tables[key] = table if why is None else None
             if why is not None and len(self.tables) == 1:
                 raise Refused(why)
+        elif (known := self._table(loader.dataset)) is not None:
+            self._look_again(known)
         if self._table(loader.dataset) is not None and loader.num_workers:
             _samples.to_main(loader)
+
+    def _look_again(self, table: "Table") -> None:
+        """Where anything of the dataset has changed since its samples were asked for, such as a list of indices in it:
+        ask for all of them again. A batch asks for one."""
+        before, table.state = table.state, state_of(table.dataset)
+        if table.state is None or table.state == before:
+            return
+        said = self.seams.apart(table.compare, ASKING_S + 2.0)
+        if said != "":
+            table.why = said or f"the samples could not be asked for again in {ASKING_S:.0f} s"
+            self.give_up(table.why)
 
     def table_of(self, dataset: Any) -> "Table":
         """An empty table."""
@@ -172,7 +186,7 @@ class Table:
     """Where each sample of a dataset lies in the tensors that it is a view of."""
 
     def __init__(self, dataset: Any, rows: int) -> None:
-        self.dataset, self.rows = dataset, rows
+        self.dataset, self.rows, self.state = dataset, rows, state_of(dataset)
         self.why: str | None = None
         self.compared = 0
         self.pinned = False
@@ -243,6 +257,17 @@ class Table:
             put(number, leaf.storage_offset())
         return None
 
+    def compare(self) -> str:
+        """In a child: why samples no longer lie where they did, empty where all do."""
+        begun = time.monotonic()
+        for index in range(self.rows):
+            why = self._elsewhere(index)
+            if why is not None:
+                return why
+            if index % 1024 == 0 and time.monotonic() - begun > ASKING_S:
+                return f"asking for all {self.rows} samples again takes too long"
+        return ""
+
     def moved(self, indices: Any) -> str | None:
         """Whether the first sample of a batch no longer lies where it did."""
         at = indices[0]
@@ -250,6 +275,9 @@ class Table:
             return "the sampler gives something else than indices"
         if max(indices) >= self.rows:
             return "the dataset has grown"
+        return self._elsewhere(at)
+
+    def _elsewhere(self, at: int) -> str | None:
         lies: list[bool] = []
         sample = self.dataset[at]
         why = self._place(sample, lambda leaf, offset: lies.append(self.cells[leaf * self.rows + at] == offset))
