@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from .asked import Asked
 from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
 from .updates import Updates
 
@@ -184,8 +185,7 @@ class Steps(Hot):
         """Of batches that came since the last backward, and how many, by loader; evaluated: a module in eval mode has
         seen some; passed: a loader that came to its end with nothing learned from them; learned_at: forwards before."""
         self.learned_at = self.passed = 0
-        self.asked: dict[int, tuple[dict[str, Any], int, int]] = {}
-        """By loader, of batches that no step was made of yet: its facts, how many came, how many were waited for."""
+        self.asked = Asked()
         self.row_root: int | None = None
         self.last_row_root: int | None = None
         self.samples_from = "none"
@@ -229,8 +229,8 @@ class Steps(Hot):
             forwards = self.forwards - self.learned_at
             if self.evaluated or forwards >= max(2, self.rows[loader][1]):  # what is fetched ahead has had no forward
                 self.passed = loader
-        if over:  # a test, or a look at the data, has learned from none of them
-            self.asked.pop(loader, None)
+        if over:
+            self.asked.ended(loader)
         self.timeline.leave()
         if len(self.timeline.cuts) > MOST_CUTS:
             self.timeline.fold()
@@ -246,18 +246,6 @@ class Steps(Hot):
             self.timeline.segment.evaluation = True
         if self.functional:
             self._functional_gap()
-
-    def batch_came(self, loader: int, facts: dict[str, Any], late: bool) -> None:
-        """One that workers made ahead. late: it was not there when it was asked for."""
-        _, came, waited = self.asked.get(loader, (facts, 0, 0))
-        self.asked[loader] = facts, came + 1, waited + late
-
-    def _made_of_them(self) -> None:
-        """The step is made of the batches that came: they count."""
-        for facts, came, waited in self.asked.values():
-            facts["asked"] += came
-            facts["late"] += waited
-        self.asked.clear()
 
     def transfer_begin(self) -> None:
         if (self.manual_open or self.alone) and self._event():
@@ -325,7 +313,7 @@ class Steps(Hot):
             if not self.loader_rows:
                 segment.samples = rows or 0
                 self.samples_from = "forward" if rows else "none"
-            self._made_of_them()
+            self.asked.count()
             self.emit(segment, "inference")
 
     def evaluating(self) -> None:
@@ -484,7 +472,7 @@ class Steps(Hot):
         if not self.replay_ends_step(held):
             return
         if infers and not held.updates:
-            self._made_of_them()
+            self.asked.count()
             self.emit(self.timeline.take(), "inference")
         else:
             self.optimizer_steps += len(held.updates)
@@ -506,7 +494,7 @@ class Steps(Hot):
         self.timeline.unwind()
         self.timeline.segment.samples = self.timeline.segment.tokens = 0
         self.rows.clear()
-        self.asked.clear()
+        self.asked.forget()
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
         self.turns.clear()
 
@@ -591,8 +579,8 @@ class Steps(Hot):
         if self.rows:
             self.timeline.segment.samples += sum(rows for rows, _ in self.rows.values())
             self.rows.clear()
-        if self.asked:
-            self._made_of_them()
+        if self.asked.by_loader:
+            self.asked.count()
         self.evaluated = False
         self.passed, self.learned_at = 0, self.forwards
 

@@ -151,7 +151,7 @@ class Thin:
             self._begin_stretch()
             self.steps.thin, self.steps.evaluated = key, False
             self.steps.rows.clear()
-            self.steps.asked.clear()
+            self.steps.asked.forget()
             if key > 0:
                 self.agent.see_modules(False)
         return look

@@ -104,7 +104,8 @@ class Compile(_same_random.DrawsOtherwise):
         return _compile_cache.variables()
 
     def inert(self, facts: "Facts") -> str:
-        return nothing_compiled(facts)
+        """As where each forward is of an input whose gradient the script differentiates again."""
+        return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get(_same_random.SETTING):
@@ -124,11 +125,6 @@ class Compile(_same_random.DrawsOtherwise):
         how = {"default": "", "dynamic": "dynamic=True"}.get(mode, f'mode="{mode}"')
         model = f"model.compile({how})"
         return f"{model}\ncross_entropy = torch.compile(F.cross_entropy)  # where it takes many logits"
-
-
-def nothing_compiled(facts: "Facts") -> str:
-    """As where each forward is of an input whose gradient the script differentiates again."""
-    return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
 
 
 def compiler_there() -> bool:

@@ -13,7 +13,7 @@ from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._losses import compile_losses
 from .compile import LEVER as WHOLE
-from .compile import ORDER, nothing_compiled
+from .compile import ORDER
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -65,7 +65,7 @@ class CompileBlocks(_same_random.DrawsOtherwise):
         return _compile_cache.variables()
 
     def inert(self, facts: "Facts") -> str:
-        return nothing_compiled(facts)
+        return WHOLE.inert(facts)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get(_same_random.SETTING):

@@ -124,7 +124,7 @@ def _end(agent: "Agent") -> Callable[[Any, Any], None]:
         if facts is not None:
             script.batch(facts, batch)
             if iterator._hotlap_late is not None and (training or steps.infers):
-                steps.batch_came(id(iterator), facts, iterator._hotlap_late)
+                steps.asked.came(id(iterator), facts, iterator._hotlap_late)
         if probe.active and (training or steps.infers):
             probe.batch(batch, training)
 

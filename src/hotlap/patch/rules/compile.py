@@ -11,6 +11,7 @@ from ..names import At, subclasses
 from ..places import Places, Site
 from ..project import Project
 from ..scopes import dotted
+from ._asked_gradients import differentiated_again
 from ._base import (
     NO_TORCH,
     CannotWrite,
@@ -25,7 +26,7 @@ from ._base import (
     touched,
     with_torch,
 )
-from ._loss import differentiated_again, with_loss
+from ._loss import with_loss
 from ._model import Spot, in_place, same_model, spots, trained_calls
 
 LAYER = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(?!Module$)[A-Z]\w*$")

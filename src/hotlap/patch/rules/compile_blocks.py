@@ -7,9 +7,10 @@ import libcst as cst
 from ..edits import Replacement, after, fresh, replace
 from ..places import Places
 from ..scopes import dotted
+from ._asked_gradients import differentiated_again
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, lines_of, touched
 from ._blocks import Blocks, block_lists
-from ._loss import differentiated_again, with_loss
+from ._loss import with_loss
 from .compile import compiled_by_source
 
 COPIED = "DataParallel copies the modules, and copies would run the compiled originals"
