@@ -217,6 +217,14 @@ def test_launches_that_nothing_waits_for_may_be_waited_for_in_a_shorter_step() -
     assert lever.share(dataclasses.replace(where, diagnosis=ahead, left_ms=1.0)) == 0.0
 
 
+def test_batches_are_made_beside_what_the_device_computes_and_no_more_of_them() -> None:
+    """Of a step that waited for batches in 92% of it, waiting for the loss was said to win 12 times."""
+    lever, where = all_levers()["fewer-syncs"], context(True)
+    phases = replace(where.diagnosis.phases, data=9.0, h2d=0.0, forward=0.3, backward=0.3, optimizer=0.2, other=0.2)
+    waiting = replace(where.diagnosis, phases=phases, gpu_phases=phases)
+    assert lever.share(dataclasses.replace(where, diagnosis=waiting)) == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize(
     ("name", "now", "left"),
     [

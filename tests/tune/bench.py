@@ -131,9 +131,11 @@ class Bench:
             [twin(redraw=seed + REDRAW), twin(redraw=seed + 2 * REDRAW)],
             pinned,
         )
-        parity = judge(case.rule, base, again, trial, twins)
         same = tuple(_same_random(lever) for lever in case.levers)
-        if parity.ok or not base.draws or parity.level == "refused" or same == case.levers:
+        if not base.draws or same == case.levers:
+            return judge(case.rule, base, again, trial, twins)
+        parity = judge(case.rule, base, again, trial, Twins([], []))
+        if parity.ok or parity.level == "refused":
             return parity
         again_trial = self.evidence(case.script, seed, same, case.steps)
         assert again_trial is not None

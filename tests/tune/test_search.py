@@ -10,11 +10,13 @@ import pytest
 from machine import LOSSES, TRIAL_S, FakeLever, Machine, Tune, Uses, factors, kept, single, uses_of, with_noise
 
 from hotlap.levers._base import Applies, Context, Settings
+from hotlap.records import run as records
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.run import Facts, RootFacts
 from hotlap.records.tune import Trial
 from hotlap.tune.evidence import Evidence
 from hotlap.tune.objective import Objective
+from hotlap.tune.proof import Proof
 from hotlap.tune.search import Search
 from hotlap.tune.state import Asked, by_text, value_text
 from hotlap.tune.statistics import abba
@@ -244,6 +246,66 @@ def test_parity_decides_over_speed(tune: Tune) -> None:
     assert found.dropped["cheat"].why.startswith("parity: ") and found.dropped["cheat"].ratio == pytest.approx(10)
     assert machine.tries() == ["cheat", "honest"]
     assert found.parity is not None and found.parity.ok and found.parity.level == "bitwise"
+
+
+def draws_of_its_own(name: str) -> FakeLever:
+    """A lever with which other random numbers are drawn, but for a setting."""
+    return FakeLever(name, 0.5, risk="numeric", tolerance=0.01, for_parity=lambda settings: {**settings, "same": True})
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_lever_that_draws_otherwise_is_judged_by_a_run_that_does_not_before_any_twin(tune: Tune, alike: bool) -> None:
+    """Four nudged twins of a model with dropout took a third of a tune, and then that run proved it."""
+
+    def evidence(uses: Uses) -> Evidence:
+        other = "a" in uses and not (alike and uses["a"].get("same"))
+        return Evidence(tuple((1.3 * x if other else x,) for (x,) in LOSSES), draws=True)
+
+    found, machine = tune([draws_of_its_own("a")], factors(a=0.5), evidence_of=evidence)
+    purposes = [trial.purpose for trial in machine.done]
+    assert purposes[:4] == ["baseline", "baseline", "try a", "parity"]
+    assert kept(found) == (["a"] if alike else [])
+    assert any("twin" in purpose for purpose in purposes) is not alike
+
+
+def test_twins_that_are_there_are_asked_before_another_run() -> None:
+    def run(purpose: str, levers: Any, special: Any) -> Any:
+        made.append(purpose)
+        return SimpleNamespace(purpose=purpose, outcome="measured")
+
+    def evidence(trial: Any) -> Evidence:
+        return Evidence(tuple(({"nudged twin": 1.05}.get(trial.purpose, 1.1) * x,) for (x,) in LOSSES), draws=True)
+
+    made: list[str] = []
+    trials: Any = SimpleNamespace(evidence=evidence, plan=SimpleNamespace(seed=0))
+    levers = {"rounds": FakeLever("rounds", 0.5, risk="numeric"), "draws": draws_of_its_own("draws")}
+    proof = Proof(trials, levers, run)
+    proof.base = proof.again = Evidence(LOSSES, draws=True)
+    tried: Any = SimpleNamespace(purpose="try")
+    assert proof.judge([records.Lever(name="rounds")], tried).ok and made == ["nudged twin"]
+    assert proof.judge([records.Lever(name="draws")], tried).ok and made == ["nudged twin"]
+
+
+def test_one_whose_own_run_fails_is_judged_by_twins(tune: Tune) -> None:
+    def evidence(uses: Uses) -> Evidence:
+        return Evidence(tuple((1.3 * x if "a" in uses else x,) for (x,) in LOSSES), draws=True)
+
+    found, machine = tune(
+        [draws_of_its_own("a")], factors(a=0.5), evidence_of=evidence,
+        outcome=lambda uses: ("crashed", "x") if uses.get("a", {}).get("same") else ("measured", ""),
+    )  # fmt: skip
+    purposes = [trial.purpose for trial in machine.done]
+    assert purposes.index("parity") < purposes.index("nudged twin") and kept(found) == []
+
+
+def test_why_a_lever_could_not_help_is_forgotten_once_it_can(tune: Tune) -> None:
+    """ "nothing is compiled: it needs compile" was told of one beside a recipe with compile."""
+    levers = [single("first", 0.9), single("then", 0.8, only_when="input")]
+    found, machine = tune(
+        levers, factors(first=0.5, then=0.5), bound=lambda uses: "input" if uses else "compute", budget=60.0
+    )
+    assert machine.tries() == ["first"] and kept(found) == ["first"]
+    assert found.dropped["then"].why == "the budget ended before it was tried to the end"
 
 
 def test_parity_is_judged_in_the_confirmation_too(tune: Tune) -> None:

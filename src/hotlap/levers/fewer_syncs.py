@@ -41,7 +41,9 @@ class FewerSyncs(Lever):
         return Applies(True, "where the script reads its loss, the host may wait for the whole step")
 
     def share(self, context: Context) -> float:
-        return context.share_left("data", "h2d", "other")
+        """Batches are made beside what the device computes, and no more of them than that takes."""
+        beside = min(context.share_of("data", "h2d"), context.model_share)
+        return context.of_left(beside + context.share_of("other"))
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

@@ -47,6 +47,7 @@ def candidates(state: State, tried: set[tuple[str, str]]) -> list[Candidate]:
         if why is not None:
             state.drop(lever.name, why)
             continue
+        state.may_help_now(lever.name)
         found.append(candidate)
     if state.objective.memory:
         return sorted(found, key=lambda one: cheapness(one.lever))

@@ -46,22 +46,25 @@ class Proof:
         changed = [lever.name for lever in levers if self.levers[lever.name].measures_output]
         if changed:
             return by_output_error(trial, changed)
-        evidence = self.trials.evidence(trial)
-        parity = judge(self.rule(levers), self.base, self.again, evidence, self._twin_runs(levers))
-        if parity.ok or not self.base.draws:
-            return parity
         same = [self._for_parity(lever) for lever in levers]
-        if same == list(levers) or parity.level == "refused":
+        if not self.base.draws or same == list(levers):
+            return self._judged(levers, trial, self._twin_runs(levers))
+        # Other random draws are no fault, and twins can't excuse them: one run without them says more than four twins.
+        parity = self._judged(levers, trial, self._known_twins())
+        if parity.ok or parity.level == "refused":
             return parity
         key = repr(same)
         if key not in self._proven:
             own = self.run("parity", same, Special())
             if own.outcome != "measured":
-                return parity
-            proof = judge(self.rule(levers), self.base, self.again, self.trials.evidence(own), self._twin_runs(same))
+                return self._judged(levers, trial, self._twin_runs(levers))
+            proof = self._judged(levers, own, self._twin_runs(same))
             self.trials.amend(own, parity=proof)
             self._proven[key] = msgspec.structs.replace(proof, why=f"{proof.why} ({SAME_RANDOM})")
         return self._proven[key]
+
+    def _judged(self, levers: Sequence[records.Lever], trial: Trial, twins: Twins) -> Parity:
+        return judge(self.rule(levers), self.base, self.again, self.trials.evidence(trial), twins)
 
     def rule(self, levers: Sequence[records.Lever]) -> Rule:
         """How these are judged together: by the weakest of them, within the sum of their tolerances."""
@@ -84,6 +87,12 @@ class Proof:
             pinned=lambda: self._pinned(levers),
         )
 
+    def _known_twins(self) -> Twins:
+        """Those that were made already. None that draw otherwise, by which a trial is judged only where there is no
+        other way."""
+        known = [self._twins.get(_key(name, self.given)) for name in NUDGES]
+        return Twins(nudged=[functools.partial(_same, twin) for twin in known if twin is not None], redrawn=[])
+
     def _pinned(self, levers: Sequence[records.Lever]) -> tuple[Evidence, Evidence] | None:
         """The bare command and the trial again, with the random draws of each sample pinned; each made once."""
         pin = records.Lever(name=_pinned_draws.NAME)
@@ -93,11 +102,19 @@ class Proof:
 
     def _twin(self, purpose: str, special: Special, levers: Sequence[records.Lever] | None = None) -> Evidence | None:
         used = self.given if levers is None else levers
-        key = f"{purpose} {used}"
+        key = _key(purpose, used)
         if key not in self._twins:
             trial = self.run(purpose, used, special)
             self._twins[key] = self.trials.evidence(trial) if trial.outcome == "measured" else None
         return self._twins[key]
+
+
+def _key(purpose: str, levers: Sequence[records.Lever]) -> str:
+    return f"{purpose} {levers}"
+
+
+def _same(twin: Evidence) -> Evidence:
+    return twin
 
 
 def by_output_error(trial: Trial, names: Sequence[str]) -> Parity:

@@ -249,6 +249,13 @@ class State:
             failed = trial.id if trial is not None else None
             self.found.dropped[name] = Dropped(lever=name, why=why, ratio=ratio, remembered=remembered, trial=failed)
 
+    def may_help_now(self, name: str) -> None:
+        """Why a lever could not help an earlier incumbent is no reason any more: should the budget end before it is
+        tried, that is told."""
+        known = self.found.dropped.get(name)
+        if known is not None and known.ratio is None and known.trial is None:
+            del self.found.dropped[name]
+
     def refuse(self, use: records.Lever, why: str, ratio: float | None = None, trial: Trial | None = None) -> None:
         """A variant that can't be used; the lever is not tried again when the bound moves."""
         self.drop(use.name, why, ratio, trial=trial)
