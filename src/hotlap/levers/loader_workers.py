@@ -34,7 +34,8 @@ WAITING_WORKERS: Final = 4
 ROOMY: Final = 8
 """Cores beside a CUDA device from which on a few workers too many cost nothing that counts. Their number then needs no
 search before other levers are tried, which shorten the step and so ask for more of them: it is twice what the step
-needs as it is, at least LEAST_ROOMY, at most a worker for each core."""
+needs as it is, at least LEAST_ROOMY. Where it needs more than a quarter of the cores, workers are tried alone: their
+number is what counts, and what they win is proved bit for bit, with none of the runs that rounding asks for."""
 LEAST_ROOMY: Final = 4
 SHORT: Final = 0.05
 """Share of the step that still waits for batches, from which on a number that was not searched was too small, or what
@@ -103,7 +104,8 @@ class LoaderWorkers(Lever):
         loader = context.training_loader
         if loader is None or _scarce(context, loader):
             return True
-        return not {"batch-fetch", "dataset-on-device", "sample-cache"}.isdisjoint(context.active)
+        made_otherwise = {"batch-fetch", "dataset-on-device", "sample-cache"} & context.active.keys()
+        return 4 * _needed(context) > _cores(context) or bool(made_otherwise)
 
     def short(self, context: Context) -> bool:
         return context.share_of("data") >= SHORT and bool(self.variants(context))
