@@ -1,6 +1,7 @@
 """The search on a machine of our own making (`machine.py`)."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from hotlap.records import run as records
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.run import Facts, RootFacts
 from hotlap.records.tune import Trial
+from hotlap.tune.confirm import REUSED_TWIN
 from hotlap.tune.evidence import Evidence
 from hotlap.tune.objective import Objective
 from hotlap.tune.proof import Proof
@@ -296,6 +298,45 @@ def test_one_whose_own_run_fails_is_judged_by_twins(tune: Tune) -> None:
     )  # fmt: skip
     purposes = [trial.purpose for trial in machine.done]
     assert purposes.index("parity") < purposes.index("nudged twin") and kept(found) == []
+
+
+def rounded_once() -> Callable[[Uses], Evidence]:
+    """Evidence of a script in which one rounding of the weights does half of what the lever `a` does."""
+    bare = iter([1.0, 1.0, 1.05])  # two baselines, then the first twin
+
+    def evidence(uses: Uses) -> Evidence:
+        off = 1.1 if "a" in uses else next(bare, 1.0)
+        return Evidence(tuple((off * x,) for (x,) in LOSSES))
+
+    return evidence
+
+
+def test_a_nudged_twin_is_the_neighbour_of_the_first_b(tune: Tune) -> None:
+    """On an H100 twins left time for one pair of 12.5 times, which proves nothing."""
+    step_ms = with_noise(factors(a=0.1), 0.05)
+    rounds = FakeLever("a", 0.9, risk="numeric", tolerance=0.01)
+    found, machine = tune([rounds], step_ms, evidence_of=rounded_once(), budget=70.0)
+    purposes = [trial.purpose for trial in machine.done]
+    assert purposes == ["baseline", "baseline", "try a", "nudged twin", "confirm", "confirm", "confirm"]
+    assert kept(found) == ["a"] and found.pairs == 2 and found.reused == [REUSED_TWIN]
+    assert found.speedup == pytest.approx(10, rel=0.06)
+
+
+def test_one_that_did_not_run_right_before_is_none(tune: Tune) -> None:
+    levers = [single("a", 0.9, risk="numeric", tolerance=0.01), single("b", 0.5)]
+    found, machine = tune(levers, with_noise(factors(a=0.1), 0.05), evidence_of=rounded_once())
+    confirms = [trial for trial in machine.done if trial.purpose == "confirm"]
+    assert kept(found) == ["a"] and len(confirms) == 2 * found.pairs and REUSED_TWIN not in found.reused
+
+
+def test_memory_of_a_nudged_twin_is_not_that_of_the_bare_command(tune: Tune) -> None:
+    found, machine = tune(
+        [FakeLever("a", 0.9, risk="numeric", tolerance=0.01, saves_memory=True)], factors(),
+        objective=Objective("memory"), peak_mib=lambda uses: 500.0 if uses else 1000.0, evidence_of=rounded_once(),
+    )  # fmt: skip
+    confirms = [trial for trial in machine.done if trial.purpose == "confirm"]
+    assert kept(found) == ["a"] and any(trial.purpose == "nudged twin" for trial in machine.done)
+    assert found.reused != [REUSED_TWIN] and len(confirms) >= 3
 
 
 def test_why_a_lever_could_not_help_is_forgotten_once_it_can(tune: Tune) -> None:

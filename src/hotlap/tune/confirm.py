@@ -2,8 +2,9 @@
 
 Where the machine is still, the second run of the baseline is the first A, so that the whole is A, the search, B B A,
 and so on. It counts only if the A that is made at the end agrees with it; else the machine has drifted, and it is left
-out. Where there seemed to be no time for that, and after one pair only a B fits, it may still be its A. No trial of the
-search is a B: those were chosen for being fast.
+out. Where there seemed to be no time for that, and after one pair only a B fits, it may still be its A. Where the last
+run before was a nudged twin, which is the bare command with its weights rounded once, that is the first A, on any
+machine. No trial of the search is a B: those were chosen for being fast.
 
 A pair is begun only where there is time for both of its runs. Pairs that are slower, by an A of now where there is time
 for it, end it: what won in the search then is tried in parts (`Search.part`). Where the budget ends before pairs that
@@ -23,6 +24,7 @@ from .budget import FEWEST_PAIRS, LONGER, MARGIN, compiles, log_ratio
 from .candidates import LEAST_GAIN
 from .objective import costs, peak_bytes, typical_bytes
 from .pairs import all_gain, earlier_pairs
+from .proof import NUDGES
 from .state import State
 from .statistics import abba, narrow, ratio_interval
 from .trials import Special, names
@@ -37,6 +39,7 @@ AGREES: Final = 0.01
 LOST: Final = (3.0, 0.1)
 """One pair shows a loss where it is beyond this many times the noise, and beyond this (as logarithms)."""
 REUSED: Final = "the first A of the confirmation is the baseline's second run, which agrees with a later one within 1%"
+REUSED_TWIN: Final = "the first A of the confirmation is the nudged twin of the bare command that ran right before it"
 
 
 def confirm(state: State) -> Trial | None:
@@ -77,7 +80,11 @@ class Confirmation:
     def run(self) -> None:
         """Pairs until the interval is narrow or the time is up; then parity."""
         letters = abba(MOST_PAIRS)[2 * self._taken_over() :]
-        if self._may_reuse():
+        if self._twin_just_made():
+            self.before.append(self.state.trials.done[-1])
+            self.state.found.reused.append(REUSED_TWIN)
+            letters = letters[1:]
+        elif self._may_reuse():
             self.before.append(self.state.bases[-1])
             letters = letters[1:]
         against = "the bare command" if not self.state.given else names(self.state.given)
@@ -109,7 +116,7 @@ class Confirmation:
     def _beside_baseline(self) -> bool:
         """Whether its only A is the baseline's second run, since which the machine may have slowed down; it is left
         out then, where there is time for another."""
-        if len(self.before) > 1 or self.before[0].purpose == "confirm":
+        if len(self.before) > 1 or self.before[0] != self.state.bases[-1]:
             return False
         if self.state.budget.left() < self.took_s["A"]:
             return False
@@ -135,6 +142,14 @@ class Confirmation:
                 f"{len(pairs)} of the confirmation's pairs {they_are} of an earlier session on this machine"
             )
         return len(pairs)
+
+    def _twin_just_made(self) -> bool:
+        """Whether a nudged twin is the neighbour of the first B, with a step as long as that of the bare command. Its
+        memory may differ, by what nudging took."""
+        state, done = self.state, self.state.trials.done
+        if self.before or state.objective.memory or not done or done[-1].purpose not in NUDGES:
+            return False
+        return done[-1].outcome == "measured" and done[-1].id not in state.trials.recalled
 
     def _may_reuse(self) -> bool:
         """Whether the baseline's second run can be an A: of this session, on a machine that is still, with time for the
@@ -196,7 +211,7 @@ class Confirmation:
     def _check_reused(self, trial: Trial) -> None:
         """The baseline's run stays if it agrees with the first A made now."""
         first = self.before[0]
-        if first.purpose == "confirm" or len(self.before) != 2:
+        if first != self.state.bases[-1] or len(self.before) != 2:
             return
         if log_ratio(first.step_ms or math.nan, trial.step_ms or math.nan) <= AGREES:
             self.state.found.reused.append(REUSED)
