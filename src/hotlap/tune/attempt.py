@@ -11,7 +11,7 @@ from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.tune import Kept, Parity, Trial, foretold
 
 from .budget import BudgetSpent, log_ratio
-from .candidates import LEAST_GAIN, Candidate, predict
+from .candidates import LEAST_GAIN, Candidate, likely, predict
 from .state import Incumbent, State, use_text, value_text
 
 UNSURE: Final = (1.03, 1.12)
@@ -53,9 +53,8 @@ def attempt(state: State, candidate: Candidate) -> bool:
     search = candidate.lever.searched(state.context(incumbent)) or state.objective.memory
     while (at := next_variant(candidate.variants, measured, search)) is not None:
         try:
-            success, ratio = try_uses(
-                state, incumbent, (_use(candidate, at),), (candidate.predicted,), best.ratio if best else 0.0
-            )
+            to_beat = best.ratio if best else 0.0
+            success, ratio = try_uses(state, incumbent, (_use(candidate, at),), (candidate,), to_beat)
         except BudgetSpent:
             if best is None:
                 raise
@@ -116,27 +115,27 @@ def try_uses(
     state: State,
     incumbent: Incumbent,
     uses: Sequence[records.Lever],
-    predicted: Sequence[float | None],
+    foretold: Sequence[Candidate] = (),
     to_beat: float = 0.0,
     instead_of: Sequence[str] = (),
 ) -> tuple[Success | None, float]:
     """One trial of levers on top of the incumbent: (success, or None; the ratio, 0 where there is none).
 
     A single lever that is no success is noted as dropped; of several the caller has to find out which. instead_of: the
-    incumbent's levers that they replace. predicted: of each use, None unknown. Levers that left themselves out of the
-    trial are noted, and it counts as one of the others.
+    incumbent's levers that they replace. foretold: what is predicted of the uses, where something is. Levers that left
+    themselves out of the trial are noted, and it counts as one of the others.
     """
     levers = [*(use for use in incumbent.levers if use.name not in instead_of), *uses]
     purpose = f"try {' + '.join(use.name for use in uses)}"
-    likely = math.sqrt(max(1.0, math.prod(one or 1.0 for one in predicted)))  # what is known is mostly the most
-    trial = state.trial(purpose, levers, trying=uses, likely=likely)
+    trial = state.trial(purpose, levers, trying=uses, likely=math.prod(likely(one) for one in foretold))
     if trial.left_out:
         state.leave_out(trial)
-        predicted = [one for one, use in zip(predicted, uses, strict=True) if use in trial.levers]
         uses, levers = [use for use in uses if use in trial.levers], list(trial.levers)
+        foretold = [one for one in foretold if one.lever.name in {use.name for use in uses}]
     single = uses[0] if len(uses) == 1 else None
     title = " + ".join(use_text(use) for use in uses)
-    most = math.prod(one or 1.0 for one in predicted)
+    known = [one.predicted for one in foretold if one.predicted]
+    most = math.prod(known)
     measured = trial.outcome == "measured" and trial.step_ms is not None
     why = state.other_work(trial) if measured else f"{trial.outcome}: {trial.why}"
     if why is not None:
@@ -146,7 +145,7 @@ def try_uses(
     ratio = incumbent.value / state.value(trial)
     looks = [ratio]
     longer = ratio >= LEAST_GAIN and _on_the_mean(state, incumbent.trial, trial) < 1 / LEAST_GAIN
-    if longer or unsure(state, ratio) or (any(predicted) and math.log(ratio) > BEYOND * math.log(max(most, 1.001))):
+    if longer or unsure(state, ratio) or (known and math.log(ratio) > BEYOND * math.log(max(most, 1.001))):
         try:
             looks.append(again(state, incumbent, levers, purpose, trial))
             ratio = _agreed(looks)
@@ -167,7 +166,7 @@ def try_uses(
         return None, ratio
     judged = _judged(state, levers, single, title, trial, ratio)
     if judged is None and _were_others_in(trial):  # the fault may be theirs
-        return try_uses(state, incumbent, uses, predicted, to_beat, instead_of)
+        return try_uses(state, incumbent, uses, foretold, to_beat, instead_of)
     if judged is None:
         return None, 0.0
     state.gained(trial)

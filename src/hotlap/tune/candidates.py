@@ -164,11 +164,11 @@ def _compatible(state: State, first: Lever, tried: set[tuple[str, str]]) -> Iter
             return
         active[best.lever.name] = best.variants[0]
         left.remove(best.lever)
-        left_ms /= _likely(best)
+        left_ms /= likely(best)
         yield best
 
 
-def _likely(one: Candidate) -> float:
+def likely(one: Candidate) -> float:
     """The ratio to reckon with: what is known to be the most is taken for half of it, as a logarithm."""
     predicted = max(1.0, one.predicted or 1.0)
     return predicted if one.by == "replay" else math.sqrt(predicted)

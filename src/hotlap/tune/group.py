@@ -36,7 +36,7 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
         return attempt(state, group[0])
     incumbent = state.best
     at = len(state.trials.done)
-    success, ratio = try_uses(state, incumbent, [one.use for one in group], [one.predicted for one in group])
+    success, ratio = try_uses(state, incumbent, [one.use for one in group], group)
     if success is not None:
         keep(state, incumbent, success, group)
         return True

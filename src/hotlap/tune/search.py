@@ -262,7 +262,7 @@ class Search:
     def _take_over(self, known: Remembered, kept: list[Candidate]) -> bool:
         """Try the remembered set; whether it is one still."""
         state = self.state
-        success, _ = try_uses(state, state.best, [one.use for one in kept], [None] * len(kept))
+        success, _ = try_uses(state, state.best, [one.use for one in kept])
         if success is None:
             return False
         keep(state, state.best, success, kept)
@@ -302,7 +302,7 @@ class Search:
         group = [one, *(helper for helper in helpers if helper.variants)]
         if len(group) == 1:
             return
-        success, _ = try_uses(state, incumbent, [each.use for each in group], [None] * len(group))
+        success, _ = try_uses(state, incumbent, [each.use for each in group])
         if success is not None:
             state.refused -= {each.lever.name for each in group}
             keep(state, incumbent, success, group)
@@ -339,7 +339,7 @@ class Search:
         candidate = predict(state, lever, context)
         if not candidate.variants:
             return
-        success, ratio = try_uses(state, incumbent, [candidate.use], [None], instead_of=rivals)
+        success, ratio = try_uses(state, incumbent, [candidate.use], instead_of=rivals)
         if success is None:
             why = f"no better than {rivals[0]}, which it can't be used with"
             if 0 < ratio < LEAST_GAIN:
@@ -365,7 +365,7 @@ class Search:
             if not state.levers[name].short(context):
                 continue
             candidate = predict(state, state.levers[name], context)
-            success, _ = try_uses(state, state.best, [candidate.use], [None], instead_of=[name])
+            success, _ = try_uses(state, state.best, [candidate.use], instead_of=[name])
             state.found.dropped.pop(name, None)  # then it stays in as it was
             if success is not None:
                 self._put_in(candidate, success, [name])
