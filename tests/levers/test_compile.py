@@ -402,6 +402,17 @@ def test_a_forward_that_trains_is_left_as_it_was_written(runner: Runner) -> None
     assert [one.what for one in ran.problems] == ["Refused: the forward of Meta makes backwards itself"]
 
 
+@pytest.mark.parametrize("name", [*LEVERS, "attention", "checkpoint-blocks"])
+def test_hooks_that_come_later_are_called_once_and_those_that_go_no_more(name: str, runner: Runner) -> None:
+    """torch.compile passes over them unless it is told to look."""
+    bare = runner.bare("hooks_later.py")
+    settings = {"every": 1} if name == "checkpoint-blocks" else LEVERS.get(name, {})
+    ran = runner.forked("hooks_later.py", before=NO_KERNELS, levers=(Lever(name=name, settings=settings),))
+    assert (ran.code, ran.problems) == (0, []), ran.output
+    assert ran.losses == pytest.approx(bare.losses, rel=1e-4)
+    assert "seen 3\n" in ran.output and "seen 3\n" in bare.output
+
+
 def test_modules_of_torchscript_are_left(runner: Runner) -> None:
     bare = runner.bare("torchscript_model.py")
     ran = runner.forked("torchscript_model.py", levers=(Lever(name="compile", settings={"mode": "default"}),))

@@ -19,13 +19,29 @@ SIDE = int(LARGE**0.5) // 2 + 100
 SCALE = [1.0]
 
 
+SHIFT, HELPS = [1.0], [1.0]
+args = SimpleNamespace(noise=0.5, deep=SimpleNamespace(level=1))
+
+
+def helper() -> float:
+    return HELPS[0] * args.deep.level
+
+
 class Rows:
     """What datasets hold."""
 
     scale = 1.0
 
     def __getitem__(self, at: int) -> Any:
-        return self.scale * SCALE[0]
+        return self.scale * SCALE[0] * self.shifted * self.plainly() * sum(args.noise for _ in range(1))
+
+    @property
+    def shifted(self) -> float:
+        return SHIFT[0]
+
+    @staticmethod
+    def plainly() -> float:
+        return helper() * _dataset_state.MOST_S
 
     def __init__(self) -> None:
         self.plain, self.rows = 1, [[0, {"a": {1}}] for _ in range(100)]
@@ -63,6 +79,11 @@ CHANGES: dict[str, Callable[[Rows], object]] = {
     "a generator": lambda rows: torch.rand(1, generator=rows.drawn),
     "an attribute of the class": lambda rows: setattr(Rows, "scale", Rows.scale + 1),
     "a global variable that a method names": lambda rows: write(0, SCALE[0] + 1)(SCALE),
+    "one that a property names": lambda rows: write(0, SHIFT[0] + 1)(SHIFT),
+    "one that a function names which a static method calls": lambda rows: write(0, HELPS[0] + 1)(HELPS),
+    "an attribute of one, read in a comprehension": lambda rows: setattr(args, "noise", args.noise + 1),
+    "an attribute of an attribute": lambda rows: setattr(args.deep, "level", args.deep.level + 1),
+    "one of a module": lambda rows: setattr(_dataset_state, "MOST_S", _dataset_state.MOST_S + 1),
     "what a closure holds": lambda rows: write(0, 3)(rows.held),
     "which function": lambda rows: setattr(rows, "closure", lambda row: row),
     "which class": lambda rows: setattr(rows, "kind", dict),
@@ -70,7 +91,8 @@ CHANGES: dict[str, Callable[[Rows], object]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_changes_are_seen(what: str) -> None:
+def test_changes_are_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_dataset_state, "MOST_S", _dataset_state.MOST_S)
     rows = Rows()
     before = state_of(rows, default_collate)
     assert before is not None and state_of(rows, default_collate) == before

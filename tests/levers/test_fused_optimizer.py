@@ -97,6 +97,58 @@ def test_copies_are_ordinary_and_it_is_freed_at_once() -> None:
         gc.enable()
 
 
+@each_kind
+@pytest.mark.parametrize("own", [None, False])
+def test_checkpoints_hold_what_the_script_asked_for(kind: str, own: bool | None) -> None:
+    """A bare run that goes on from one is as it would have been."""
+    layer = nn.Linear(2, 2)
+    build, options = KINDS[kind]
+    bare, optimizer = (build(layer.parameters(), foreach=own, **options) for _ in range(2))
+    for one in (bare, optimizer):
+        layer(torch.ones(1, 2)).sum().backward()
+        one.step()
+    fuse(optimizer)
+    optimizer.step()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    first, second = bare.state_dict()["param_groups"][0], optimizer.state_dict()["param_groups"]
+    assert all((group["fused"], group["foreach"]) == (first["fused"], own) for group in second)
+    assert all(
+        state["step"].device.type == "cpu" for state in optimizer.state_dict()["state"].values() if "step" in state
+    )
+    dampens = kind == "SGD, dampening"
+    assert [bool(group["fused"]) for group in optimizer.param_groups] == [not dampens] * 2, "it goes on as it was"
+
+
+def test_one_that_loads_a_checkpoint_is_fused_again() -> None:
+    """Rolled back to the best state, which the bare command had saved."""
+    layer = nn.Linear(2, 2)
+    bare, optimizer = (torch.optim.AdamW(layer.parameters(), foreach=False) for _ in range(2))
+    fuse(optimizer)
+    optimizer.load_state_dict(bare.state_dict())
+    assert optimizer.param_groups[0]["fused"] and optimizer.state_dict()["param_groups"][0]["foreach"] is False
+
+
+@pytest.mark.parametrize("kind", ["SGD", "SGD, momentum", "Adagrad"])
+def test_sparse_gradients_that_come_late_end_it(kind: str) -> None:
+    def trained(fused: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layer, table = nn.Linear(4, 4), nn.Embedding(6, 4, sparse=True)
+        build, options = KINDS[kind]
+        options = {name: value for name, value in options.items() if name != "weight_decay"}
+        optimizer = build([*layer.parameters(), *table.parameters()], **options)
+        for at in range(6):
+            optimizer.zero_grad()
+            given = table(torch.tensor([1, 3])) if at >= 3 else table.weight.detach()[:2]
+            layer(given).square().mean().backward()
+            if fused and not at:
+                fuse(optimizer)
+            optimizer.step()
+        assert not optimizer.param_groups[0]["fused"]
+        return [p.detach() for p in (*layer.parameters(), *table.parameters())]
+
+    torch.testing.assert_close(trained(True), trained(False), rtol=1e-5, atol=1e-7)
+
+
 def test_what_has_no_fused_form_or_is_fused_is_told() -> None:
     layer = nn.Linear(2, 2)
     assert fuse(torch.optim.LBFGS(layer.parameters())) == "LBFGS has no fused implementation"

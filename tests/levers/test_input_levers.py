@@ -14,7 +14,7 @@ import pytest
 import torch
 from contexts import CPU_ENVIRONMENT, LOADER, context
 from input_levers import Augmented, Counted, Curriculum, DataSeams, Growing, Private, Windows, bare, loader, same
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 from agent.harness import Runner, check_same
 from hotlap.levers import _rows, all_levers, batch_fetch, sample_cache
@@ -135,6 +135,38 @@ def test_a_tensor_that_is_changed_in_place_is_read_anew() -> None:
     seams.epoch(source)
     source.dataset.tokens += 1
     assert same([seams.epoch(source)], bare(source, 1)) and seams.refused == []
+
+
+def doubled(samples: list[Any]) -> Any:
+    x, y = default_collate(samples)
+    return 2 * x, y
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "collated otherwise": {"collate_fn": doubled},
+    "one by one": {"batch_size": None, "shuffle": False},
+    "from the end": {"sampler": range(-8, 8), "shuffle": False},
+    "collated otherwise by workers": {"collate_fn": doubled, "num_workers": 2},
+}
+
+
+@pytest.mark.parametrize("how", OTHERS)
+@pytest.mark.parametrize("put_in", [fetching, caching], ids=["batch-fetch", "sample-cache"])
+def test_other_loaders_over_the_same_dataset_make_their_batches_themselves(put_in: Any, how: str) -> None:
+    """Of a second stage, or of an evaluation, which no lever is asked about."""
+    data, seams = tensors(), put_in()
+    for _ in range(2):
+        seams.epoch(loader(data))
+    other, alike = (loader(data, **OTHERS[how]) for _ in range(2))
+    assert same([seams.epoch(other) for _ in range(2)], bare(alike, 2))
+    assert other.num_workers == alike.num_workers and not seams.refused
+
+
+def test_a_loader_that_collates_otherwise_from_now_on_is_not_gathered() -> None:
+    seams, source = caching(), loader(tensors(), shuffle=False)
+    first = seams.epoch(source)
+    source.collate_fn = doubled
+    assert all(torch.equal(2 * a, b) for (a, _), (b, _) in zip(first, seams.epoch(source), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Where the search for a number of workers begins, and what it may go to."""
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,6 +151,23 @@ def changed(loader: Any, **settings: Any) -> Any:
     LEVER.install(seams, {**own, **settings})  # type: ignore[arg-type]
     found[0](loader)
     return loader
+
+
+@pytest.mark.parametrize("kept", [6, 9], ids=["broken off", "to the end"])
+def test_a_generator_of_the_scripts_own_is_drawn_from_as_without_workers(kept: int) -> None:
+    """Workers are given numbers ahead, at whose end a sampler draws once more."""
+
+    def epochs(loader: Any, look: Any) -> list[Any]:
+        found = []
+        for _ in range(3):
+            look(loader)
+            found.append([batch[0].tolist() for batch in itertools.islice(loader, kept)])
+        return found
+
+    def made() -> Any:
+        return DataLoader(TensorDataset(torch.arange(32)), 4, True, generator=torch.Generator().manual_seed(1))
+
+    assert epochs(made(), changed) == epochs(made(), lambda loader: None)
 
 
 def test_workers_are_made_anew_from_where_the_dataset_raises_on() -> None:

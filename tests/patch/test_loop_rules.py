@@ -169,6 +169,8 @@ def test_whole_batches_of_tensors(
     ("old", "new", "why"),
     [
         ("    model = Net()\n", "    model = Net()\n    print(loader.batch_size)\n", "batch_size is read"),
+        ("    model = Net()\n", "    model = Net()\n    print(loader.drop_last)\n", "drop_last is read"),
+        ("    model = Net()\n", "    model = Net()\n    print(len(loader.batch_sampler))\n", "batch_sampler is read"),
         ("shuffle=True", "shuffle=args.shuffle", "is not written out"),
         ("shuffle=True", "collate_fn=list", "makes its batches itself"),
         ("data = TensorDataset", "data = Images", "not torch's TensorDataset"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from machine import LOSSES, FakeLever, Machine, Tune, Uses, factors, kept, resumed, single, with_noise
 
 from hotlap.levers import all_levers
+from hotlap.levers._base import Applies
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Place
 from hotlap.tune.attempt import next_variant
@@ -53,6 +54,23 @@ def test_the_one_that_breaks_a_group_is_found(tune: Tune, bad: str) -> None:
     assert sorted(kept(found)) == sorted(set("abcde") - {bad})
     assert found.dropped[bad].why == "crashed: boom"
     assert len(machine.tries()) <= 7, "halves, not one after another"
+
+
+class Long(FakeLever):
+    """Helps where a step is long."""
+
+    def applies(self, context: Any) -> Applies:
+        return Applies(context.diagnosis.step_ms > 70, "the step is short")
+
+
+def test_one_that_can_not_help_any_more_once_others_are_in_is_told(tune: Tune) -> None:
+    """It crashed with them, and was neither kept nor dropped."""
+    levers = [FakeLever("a", 0.6), FakeLever("x", 0.5), Long("bulky", 0.3), FakeLever("y", 0.2)]
+    found, _ = tune(
+        levers, factors(a=0.5, x=0.9, bulky=0.9, y=0.9),
+        outcome=lambda uses: ("crashed", "boom") if "bulky" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert sorted(kept(found)) == ["a", "x", "y"] and found.dropped["bulky"].why == "the step is short"
 
 
 COMPILER = FakeLever("compile", 0.6, errors=all_levers()["compile"].errors)

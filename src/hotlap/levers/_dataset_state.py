@@ -5,7 +5,8 @@ or loads its next buffer, does so in the training process, and workers that pers
 
 It is the digest of a pickle that nobody reads: what is sent to a worker where processes are spawned. Functions and
 classes of the script's count as which they are, with plain values that they hold: attributes of a class, a function's
-closure, defaults, and global variables that it names. Large arrays and tensors count as where they lie, their version
+closure, defaults, and global variables that it names, or attributes of those (`args.noise`, `config.LEVEL`), with
+other functions of the script's among them. Large arrays and tensors count as where they lie, their version
 and some of their values, so that a few values that are changed in place in a large array are not seen.
 """
 
@@ -13,6 +14,7 @@ import contextlib
 import dis
 import functools
 import hashlib
+import inspect
 import io
 import pickle
 import sys
@@ -124,13 +126,31 @@ def _held_by(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
     yield from function.__defaults__ or ()
     if not _installed(function.__module__):
-        yield from (value for name in _globals(function.__code__) if _plain(value := function.__globals__.get(name)))
+        for name, *attributes in _globals(function.__code__):
+            value = function.__globals__.get(name)
+            for attribute in attributes:
+                value = inspect.getattr_static(value, attribute, None)
+            if _plain(value) or (isinstance(value, types.FunctionType) and not _installed(value.__module__)):
+                yield value
 
 
 @functools.lru_cache(maxsize=1024)
-def _globals(code: types.CodeType) -> list[str]:
-    """Names of global variables, which are not those of attributes."""
-    return sorted({one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"})
+def _globals(code: types.CodeType) -> list[tuple[str, ...]]:
+    """Names of global variables, each also with those of the attributes that are read of it. Functions within, such as
+    comprehensions, have theirs."""
+    found: set[tuple[str, ...]] = set()
+    path: tuple[str, ...] = ()
+    for one in dis.get_instructions(code):
+        if one.opname == "LOAD_GLOBAL":
+            path = (one.argval,)
+        elif one.opname in {"LOAD_ATTR", "LOAD_METHOD"} and path:
+            path = (*path, one.argval)
+        else:
+            path = ()
+        found |= {path} if path else set()
+    for constant in code.co_consts:
+        found |= set(_globals(constant)) if isinstance(constant, types.CodeType) else set()
+    return sorted(found)
 
 
 def _attributes_of(kind: type) -> Iterator[Any]:
@@ -138,7 +158,14 @@ def _attributes_of(kind: type) -> Iterator[Any]:
     for base in kind.__mro__:
         if not _installed(base.__module__):
             own = [value for name, value in vars(base).items() if not name.startswith("__") or name in METHODS]
-            yield from (value for value in own if _plain(value) or isinstance(value, types.FunctionType))
+            yield from (one for one in map(_function_of, own) if _plain(one) or isinstance(one, types.FunctionType))
+
+
+def _function_of(value: Any) -> Any:
+    """Of what a class holds for its objects."""
+    if isinstance(value, property):
+        return value.fget
+    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
 
 
 def _plain(value: Any) -> bool:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from hotlap.records.run import OptimizerFacts
 
 FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
+FLAGS: Final = "_hotlap_kernel_flags"
 TYPES: Final = {"float32", "float64", "float16", "bfloat16"}
 
 
@@ -36,6 +37,7 @@ def fuse(optimizer: Any) -> str | None:
         return f"the parameters of {kind.__name__} lie on several devices, or are none of floating point"
     if any(p.grad is not None and p.grad.layout != torch.strided for p in parameters):
         return f"{kind.__name__} gets sparse gradients, which the fused kernel does not take"
+    _keep_flags(optimizer)
     for group in (*optimizer.param_groups, optimizer.defaults):  # groups that are added later take the defaults
         group["fused"], group["foreach"] = True, False
     for parameter, state in optimizer.state.items():  # a resumed run has its step counts already
@@ -47,13 +49,57 @@ def fuse(optimizer: Any) -> str | None:
     return None
 
 
+class _Flags:
+    """What the script asked of its optimizer's kernels: that is what it saves, and what others load. A run without the
+    lever would go on fused from its checkpoint, and torch's fused SGD with momentum fails where some parameters had no
+    gradient yet. Registered with an optimizer, whose copies and pickles take it not along."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.read(optimizer)
+        self.defaults = _kernel(optimizer.defaults)
+
+    def read(self, optimizer: Any) -> None:
+        self.groups = [_kernel(group) for group in optimizer.param_groups]
+        self.on_host = not any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+
+    def saved(self, optimizer: Any, saved: dict[str, Any]) -> None:
+        """After `state_dict`, whose groups are of its own."""
+        flags = [*self.groups, *[self.defaults] * len(saved["param_groups"])]
+        for group, own in zip(saved["param_groups"], flags, strict=False):
+            group.update(own)
+        if self.on_host:
+            saved["state"] = {
+                key: {**state, "step": state["step"].cpu()} if hasattr(state.get("step"), "cpu") else state
+                for key, state in saved["state"].items()
+            }
+
+    def loaded(self, optimizer: Any) -> None:
+        """After `load_state_dict`, which brings the flags of what was saved."""
+        self.read(optimizer)
+        fuse(optimizer)
+
+
+def _kernel(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: group[name] for name in ("fused", "foreach") if name in group}
+
+
+def _keep_flags(optimizer: Any) -> None:
+    """Once for each optimizer."""
+    if not hasattr(optimizer, FLAGS):
+        flags = _Flags(optimizer)
+        optimizer.register_state_dict_post_hook(flags.saved)
+        optimizer.register_load_state_dict_post_hook(flags.loaded)
+        setattr(optimizer, FLAGS, True)
+
+
 def _dampens(group: dict[str, Any]) -> bool:
     """Whether a group's first momentum is the whole gradient and later ones are not: it can't begin at zero."""
     return bool(group.get("momentum") and group.get("dampening"))
 
 
 def begin_at_zero(optimizer: Any) -> None:
-    """Let the momentum of a fused SGD begin at zero, in an optimizer that has no `_init_group` of its own yet.
+    """Let the momentum of a fused SGD begin at zero, in an optimizer that has no `_init_group` of its own yet. A group
+    that turns out to have sparse gradients is fused no more.
 
     That is the same number (0 * momentum + gradient), and torch's fused SGD (seen in 2.13) goes wrong without: it
     raises TypeError where a parameter gets its first gradient later than others, and leaves the momentum
@@ -61,7 +107,8 @@ def begin_at_zero(optimizer: Any) -> None:
     """
     import torch
 
-    if type(optimizer) is torch.optim.SGD and "_init_group" not in vars(optimizer):
+    kinds = torch.optim.SGD, torch.optim.Adagrad
+    if type(optimizer) in kinds and "_init_group" not in vars(optimizer):
         # A proxy, so that the optimizer does not hold itself. Copies and pickles of it take neither along.
         optimizer._init_group = types.MethodType(collect, weakref.proxy(optimizer))
 
@@ -71,6 +118,8 @@ def collect(optimizer: Any, group: dict[str, Any], *lists: Any) -> Any:
     import torch
 
     result = optimizer.__class__._init_group(optimizer, group, *lists)
+    if group.get("fused") and (result[0] if isinstance(result, tuple) else result):  # of a layer that was frozen
+        group["fused"] = False
     if optimizer.__class__ is torch.optim.SGD and group.get("fused") and not _dampens(group):
         _, gradients, momentum = lists
         for at, known in enumerate(momentum):

@@ -61,6 +61,18 @@ def why_not(loader: Any) -> str | None:
     return None
 
 
+def standard(iterator: Any) -> bool:
+    """Whether an iterator makes its batches as `why_not` asks of its loader: another one over the same dataset, of a
+    later stage or of an evaluation, may have a collate function of its own, or no batches."""
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+    from torch.utils.data.dataloader import default_collate
+
+    if not iterator._auto_collation or iterator._collate_fn is not default_collate:
+        return False
+    indices = getattr(iterator._index_sampler, "inner", iterator._index_sampler)
+    return type(indices) is BatchSampler and type(indices.sampler) in {RandomSampler, SequentialSampler}
+
+
 def to_main(loader: Any) -> None:
     """Make batches in the training process from here on."""
     if getattr(loader, "_iterator", None) is not None:  # persistent workers, which nobody asks any more

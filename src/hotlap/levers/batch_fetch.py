@@ -121,7 +121,7 @@ class Gathering:
                 raise Refused(why)
         elif (known := self._table(loader.dataset)) is not None:
             self._look_again(known)
-        if self._table(loader.dataset) is not None and loader.num_workers:
+        if self._table(loader.dataset) is not None and loader.num_workers and _samples.why_not(loader) is None:
             _samples.to_main(loader)
 
     def _look_again(self, table: "Table") -> None:
@@ -148,7 +148,7 @@ class Gathering:
         inner = getattr(iterator, "_dataset_fetcher", None)
         if inner is not None and not isinstance(inner, Fetcher):
             table = self._table(iterator._dataset)
-            if table is not None:
+            if table is not None and _samples.standard(iterator):
                 iterator._dataset_fetcher = Fetcher(inner, table, table.take(iterator), self.give_up)
         return next_batch()
 

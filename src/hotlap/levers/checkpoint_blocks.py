@@ -57,9 +57,10 @@ class CheckpointBlocks(Lever):
 class _Mark:
     """In a block that is checkpointed. A pickle or a deep copy of it is None."""
 
-    def __init__(self, refuse: Callable[[str], None], statistics: bool) -> None:
+    def __init__(self, refuse: Callable[[str], None], statistics: bool, parts: list[Any]) -> None:
         self.refuse = refuse
         self.statistics = statistics
+        self.parts = parts
         self.checked = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,7 +83,8 @@ def checkpoint_blocks(root: Any, every: int, refuse: Callable[[str], None]) -> N
         raise Refused(whys[0])
     for block in blocks:
         _wrap(type(block))
-        block.__dict__[MARK] = _Mark(refuse, any(map(_has_statistics, block.modules())))
+        parts = [part for part in block.modules() if part is not block]
+        block.__dict__[MARK] = _Mark(refuse, any(map(_has_statistics, block.modules())), parts)
 
 
 def _has_statistics(module: Any) -> bool:
@@ -94,11 +96,15 @@ def _has_statistics(module: Any) -> bool:
 def _unsound(block: Any) -> str | None:
     """Why a block must not be computed twice, as far as its parts show it."""
     for part in block.modules():
-        if part is not block and (part._forward_hooks or part._forward_pre_hooks):
+        if part is not block and _hooked(part):
             return f"a {type(part).__name__} has forward hooks, which would run again in the backward"
         if "SpectralNorm" in type(part).__name__:
             return f"a {type(block).__name__} has spectral normalisation, which changes with each forward"
     return None
+
+
+def _hooked(part: Any) -> bool:
+    return bool(part._forward_hooks or part._forward_pre_hooks)
 
 
 def _wrap(kind: Any) -> None:
@@ -133,6 +139,8 @@ def _checkpointed(module: Any, mark: _Mark, block: Callable[..., Any], args: Any
     """A block's forward. The first shows whether it changes its own state: then it is left alone from there on."""
     from torch.utils.checkpoint import checkpoint
 
+    if any(map(_hooked, mark.parts)):  # of a script that looks inside, or changes what it finds there, for a while
+        return block(*args, **kwargs)
     if mark.checked and not (mark.statistics and module.training):
         return checkpoint(block, *args, use_reentrant=False, **kwargs)
     before = None if mark.checked else _state(module)

@@ -43,6 +43,8 @@ goes by a rule may be wrong."""
 SMALL: Final = 2**20
 """Bytes of a batch that are copied in about the time in which a thread hands it on."""
 MOST_PREFETCH: Final = 64
+DRAWN: Final = "_hotlap_drawn"
+"""In a loader: the state of its sampler's own generator before the last epoch."""
 NOT_IN_USE: Final = 3
 """References to an iterator that nobody holds but those who count them."""
 
@@ -143,6 +145,7 @@ class LoaderWorkers(Lever):
                 raise NothingToDo("another lever makes the batches in the training process")
             if _has_it_already(loader, settings):
                 raise NothingToDo(f"the loader has {loader.num_workers} workers already, and the other settings too")
+            _draw_in_time(loader)
             loader.num_workers = max(settings["workers"], loader.num_workers)
             loader.check_worker_number_rationality = _nothing  # its warning is for those who guess
             loader.prefetch_factor = settings["prefetch"]
@@ -163,6 +166,31 @@ class LoaderWorkers(Lever):
             f"DataLoader(..., num_workers={settings['workers']}, prefetch_factor={settings['prefetch']}, "
             f"pin_memory={settings['pin_memory']}, persistent_workers={settings['persistent']})"
         )
+
+
+def _draw_in_time(loader: Any) -> None:
+    """Before an epoch. At its end a RandomSampler draws one more permutation. Workers are given numbers ahead, so
+    where a script breaks an epoch off, a generator of its own may have been drawn from that would not have been."""
+    import torch
+
+    before, iterator = loader.__dict__.pop(DRAWN, None), getattr(loader, "_iterator", None)
+    sampler, generator = loader.sampler, getattr(loader.sampler, "generator", None)
+    if type(sampler) is not torch.utils.data.RandomSampler or generator is None:
+        return
+    rows = len(sampler.data_source)
+    if sampler.replacement or sampler.num_samples != rows:
+        return
+    if before is not None and iterator is not None and iterator._num_yielded < len(loader.batch_sampler):
+        again = torch.Generator(generator.device).set_state(before)
+        if loader.generator is generator:
+            torch.empty((), dtype=torch.int64).random_(generator=again)  # the seed of the workers
+        torch.randperm(rows, generator=again)
+        in_time = again.get_state()
+        torch.randperm(rows, generator=again)
+        if torch.equal(generator.get_state(), again.get_state()):
+            generator.set_state(in_time)
+    if not loader.num_workers or before is not None:  # else the script has workers that are ahead as well
+        setattr(loader, DRAWN, generator.get_state())
 
 
 def _go_on_or_anew(loader: Any) -> None:

@@ -155,6 +155,8 @@ class Cache:
             if why:
                 self.give_up(why)
         if self.store is not None and self._holds(loader.dataset) and loader.num_workers:
+            if _samples.why_not(loader) is not None:
+                return
             if self.store.full:
                 _samples.to_main(loader)
             elif not isinstance(loader.batch_sampler, Told):
@@ -173,7 +175,7 @@ class Cache:
     def fetch(self, iterator: Any, next_batch: Callable[[], Any]) -> Any:
         """In place of `next(iterator)`."""
         store = self.store
-        if store is None or not self._holds(iterator._dataset):
+        if store is None or not self._holds(iterator._dataset) or not _samples.standard(iterator):
             return next_batch()
         inner = getattr(iterator, "_dataset_fetcher", None)
         if inner is not None:

@@ -135,9 +135,12 @@ def _still_usable(state: State, group: Sequence[Candidate]) -> list[Candidate]:
     usable: list[Candidate] = []
     active = dict(state.context(state.best).active)
     for one in group:
-        if excluded(state, one.lever, state.context(state.best, active)) is None:
+        why = excluded(state, one.lever, state.context(state.best, active))
+        if why is None:
             usable.append(one)
             active[one.lever.name] = one.variants[0]
+        else:
+            state.drop(one.lever.name, why)
     return usable
 
 

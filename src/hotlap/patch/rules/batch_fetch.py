@@ -14,6 +14,11 @@ ORDER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_wo
          "drop_last")  # fmt: skip
 """DataLoader's positional arguments."""
 GONE = ("batch_size", "shuffle", "sampler", "drop_last")
+OTHERWISE = {
+    "batch_size": "would be None", "batch_sampler": "would be None", "drop_last": "would be False",
+    "sampler": "would give lists",
+}  # fmt: skip
+"""Attributes of the loader, and what a line that reads them would find."""
 ITS_OWN = (
     "the samples are made by a dataset that is not torch's TensorDataset: whether all of a batch can be taken at once "
     "is proved by the lever in each run"
@@ -21,7 +26,8 @@ ITS_OWN = (
 
 
 def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
-    """Refuses other datasets, arguments that are not known, and loaders whose `batch_size` is read."""
+    """Refuses other datasets, arguments that are not known, and loaders of which something is read that would be
+    otherwise."""
     site = places.training_loader()
     if isinstance(site, CannotWrite):
         return site
@@ -63,15 +69,18 @@ def _why_not(places: Places, site: Site, given: Mapping[str, cst.BaseExpression]
         return CannotWrite("the script makes its batches itself", (site.place,))
     if any(name in given and not isinstance(constant(given[name]), bool) for name in ("shuffle", "drop_last")):
         return CannotWrite("whether it shuffles, or drops the last batch, is not written out", (site.place,))
-    reads = [
-        source.place(node)
-        for source in places.project.sources.values()
-        for node in source.walk.uses.get("batch_size", ())
-        if isinstance(parent := source.parent(node), cst.Attribute)
-        and parent.attr is node
-        and _of(places, parent, site)
-    ]
-    return CannotWrite("the loader's batch_size is read here, and would be None", tuple(reads)) if reads else None
+    for name, becomes in OTHERWISE.items():
+        reads = [
+            source.place(node)
+            for source in places.project.sources.values()
+            for node in source.walk.uses.get(name, ())
+            if isinstance(parent := source.parent(node), cst.Attribute)
+            and parent.attr is node
+            and _of(places, parent, site)
+        ]
+        if reads:
+            return CannotWrite(f"the loader's {name} is read here, and {becomes}", tuple(reads))
+    return None
 
 
 def _of(places: Places, node: cst.Attribute, site: Site) -> bool:
