@@ -1,4 +1,9 @@
-"""channels_last memory format for 2-d convolutional models."""
+"""channels_last memory format for 2-d convolutional models.
+
+Weights keep the format for good, as after `model.to(memory_format=torch.channels_last)`: also in models that are saved
+whole, and in what the script does with them after the loop, which trials do not reach: `weight.view(rows, -1)` of a
+convolution raises there, `reshape` does not.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,8 @@
-"""The fused implementation of torch's own optimizers: one kernel for all parameters."""
+"""The fused implementation of torch's own optimizers: one kernel for all parameters.
+
+Checkpoints hold the kernel that the script asked for, so a run that goes on from one without this lever is as it would
+have been; an optimizer that loads one is fused again. Where sparse gradients come later, an ordinary update takes them.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -5,9 +5,9 @@ settled and 5% of the step or more still waits for batches, one of the two is tr
 is small, so that to hand it through a thread of its own may cost more than it wins, else twice as many batches ahead.
 Where a script has as many workers of its own as there are cores, both are.
 
-Workers live on from epoch to epoch as long as nothing of the dataset has changed in the process that trains: else that
-starts them anew, as they would not see it (`_dataset_state`). What changes within an epoch they see in the next one;
-what functions read that a dataset calls, they keep as it was.
+Workers live on from epoch to epoch as long as nothing of the dataset has changed in the process that trains, nor a
+global variable that its methods or functions of the script's that they call read: else that starts them anew, as they
+would not see it (`_dataset_state`). What changes within an epoch they see in the next one.
 """
 
 import math

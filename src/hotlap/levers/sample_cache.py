@@ -2,9 +2,10 @@
 
 Only where that changes nothing, which is proved in forked processes: some samples are made twice and must be equal bit
 for bit, while no random generator (the global ones, and those that the dataset holds) moves and no attribute of the
-dataset changes. Before each later epoch some are made anew and compared with what is kept; if one differs the cache is
-given up. What a batch is made of is copied, so the script may change it. Once every sample is kept, worker processes
-have nothing left to do and end.
+dataset changes. Before each later epoch some are made anew and compared with what is kept; if one differs, or anything
+of what the dataset holds has changed, the cache is given up. What changes within an epoch shows in the next one. What a
+batch is made of is copied, so the script may change it. Once every sample is kept, worker processes have nothing left
+to do and end.
 
 On disk (`where = "disk"`) where they do not fit in memory, in hotlap's cache (`$HOTLAP_CACHE`, else `~/.cache/hotlap`):
 a file without a name, which is gone when the process ends, however it ends. It takes at most half of the space that is

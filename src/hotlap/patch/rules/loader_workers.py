@@ -18,7 +18,8 @@ POSITIONS = {"num_workers": 5, "pin_memory": 7}
 ITERABLE = re.compile(r"IterableDataset$")
 LATER_EPOCHS = (
     "persistent workers draw no new seed at an epoch, so from the second epoch on shuffling and dropout draw other "
-    "random numbers than before (the recipe makes up for that)"
+    "random numbers than before, and global variables that the dataset reads stay as they were (the recipe makes up "
+    "for both)"
 )
 
 
