@@ -67,6 +67,7 @@ def kept_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_rows_are_parts_of_the_whole(use: Use, mode: Callable[[], Any]) -> None:
+    torch.manual_seed(0)  # a row of which nothing is left by a mask is NaN, which equals nothing
     kept = torch.randn(BATCH, ROOM, CLASSES)
     before = kept.clone()
     with mode():

@@ -1,11 +1,11 @@
 """A batch is gathered at once from the tensors that its samples are views of, not sample by sample.
 
 For datasets whose samples are rows or slices of tensors in memory (TensorDataset, `return self.x[i]`, windows of a
-text). Where each sample lies is asked of the dataset itself, every index once, in a forked process: every sample
-must be a view of the same tensors and draw nothing. The first batches are made both ways and compared bit for bit; of
-every later batch one sample is asked of the dataset and must lie where it did, and all of them are before an epoch where
-anything of the dataset has changed; what else is moved within an epoch shows in the next one. With torch's own samplers
-and default_collate. Workers are not needed any more: such batches are made in the training process.
+text). Where each sample lies is asked of the dataset itself, every index once, in a forked process: every sample must
+be a view of the same tensors and draw nothing. The first batches are made both ways and compared bit for bit; of
+every later batch one sample is asked of the dataset and must lie where it did, and all of them are before an epoch
+where anything of the dataset has changed; what else is moved within an epoch shows in the next one. With torch's own
+samplers and default_collate. Workers are not needed any more: such batches are made in the training process.
 """
 
 import math
