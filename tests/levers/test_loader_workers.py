@@ -153,8 +153,10 @@ def changed(loader: Any, **settings: Any) -> Any:
     return loader
 
 
-@pytest.mark.parametrize("kept", [6, 9], ids=["broken off", "to the end"])
-def test_a_generator_of_the_scripts_own_is_drawn_from_as_without_workers(kept: int) -> None:
+@pytest.mark.parametrize(
+    ("kept", "size"), [(6, 4), (9, 4), (30, None)], ids=["broken off", "to the end", "broken off, without batches"]
+)
+def test_a_generator_of_the_scripts_own_is_drawn_from_as_without_workers(kept: int, size: int | None) -> None:
     """Workers are given numbers ahead, at whose end a sampler draws once more."""
 
     def epochs(loader: Any, look: Any) -> list[Any]:
@@ -165,7 +167,7 @@ def test_a_generator_of_the_scripts_own_is_drawn_from_as_without_workers(kept: i
         return found
 
     def made() -> Any:
-        return DataLoader(TensorDataset(torch.arange(32)), 4, True, generator=torch.Generator().manual_seed(1))
+        return DataLoader(TensorDataset(torch.arange(32)), size, True, generator=torch.Generator().manual_seed(1))
 
     assert epochs(made(), changed) == epochs(made(), lambda loader: None)
 

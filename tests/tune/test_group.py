@@ -73,6 +73,28 @@ def test_one_that_can_not_help_any_more_once_others_are_in_is_told(tune: Tune) -
     assert sorted(kept(found)) == ["a", "x", "y"] and found.dropped["bulky"].why == "the step is short"
 
 
+class Needing(FakeLever):
+    """Goes with another one only."""
+
+    def applies(self, context: Any) -> Applies:
+        return Applies("a" in context.active, "it needs a")
+
+
+@pytest.mark.parametrize(("budget", "told"), [
+    (38.0, "it needs a"), (60.0, "the budget ended before it was tried to the end"),
+])  # fmt: skip
+def test_of_one_that_needs_another_it_is_told_what_was_missing(tune: Tune, budget: float, told: str) -> None:
+    """All crash together; with the smaller budget nothing is in when it ends, with the larger one `a` is."""
+    levers = [FakeLever("a", 0.6), FakeLever("b", 0.5), Needing("needing", 0.4), FakeLever("c", 0.3)]
+    found, machine = tune(
+        levers, factors(a=0.1, b=0.9), budget=budget,
+        outcome=lambda uses: ("crashed", "boom") if "c" in uses else ("measured", ""),
+    )  # fmt: skip
+    assert machine.tries()[0] == "a + b + needing + c"
+    assert found.dropped["needing"].why.startswith(told)
+    assert {*found.dropped, *kept(found)} == {"a", "b", "needing", "c"}
+
+
 COMPILER = FakeLever("compile", 0.6, errors=all_levers()["compile"].errors)
 NHWC = FakeLever("nhwc", 0.35, errors=("view size is not",))
 

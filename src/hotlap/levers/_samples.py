@@ -44,15 +44,14 @@ def no_fork(environment: "Environment") -> str | None:
 def why_not(loader: Any) -> str | None:
     """Why a loader in the process can't be taken; None if it can."""
     import torch
-    from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
+    from torch.utils.data import IterableDataset
     from torch.utils.data.dataloader import DataLoader, default_collate
 
     if type(loader).__iter__ is not DataLoader.__iter__ or type(loader)._get_iterator is not DataLoader._get_iterator:
         return "the loader is of a class that iterates in its own way"
     if isinstance(loader.dataset, (IterableDataset, torch.utils.data.MapDataPipe)):
         return "the dataset has no index to know a sample by"
-    inner = getattr(loader.batch_sampler, "inner", loader.batch_sampler)
-    if type(inner) is not BatchSampler or type(loader.sampler) not in {RandomSampler, SequentialSampler}:
+    if not _torchs_own(loader.batch_sampler):
         return "the loader has a sampler or batch sampler other than torch's own"
     if loader.collate_fn is not default_collate:
         return "the loader has a collate function of the script's own"
@@ -64,13 +63,18 @@ def why_not(loader: Any) -> str | None:
 def standard(iterator: Any) -> bool:
     """Whether an iterator makes its batches as `why_not` asks of its loader: another one over the same dataset, of a
     later stage or of an evaluation, may have a collate function of its own, or no batches."""
-    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
     from torch.utils.data.dataloader import default_collate
 
-    if not iterator._auto_collation or iterator._collate_fn is not default_collate:
-        return False
-    indices = getattr(iterator._index_sampler, "inner", iterator._index_sampler)
-    return type(indices) is BatchSampler and type(indices.sampler) in {RandomSampler, SequentialSampler}
+    by_batch = iterator._auto_collation and iterator._collate_fn is default_collate
+    return by_batch and _torchs_own(iterator._index_sampler)
+
+
+def _torchs_own(batches: Any) -> bool:
+    """Whether a batch sampler and the sampler in it are, or a lever's around them: they give lists of indices."""
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+    inner = getattr(batches, "inner", batches)
+    return type(inner) is BatchSampler and type(inner.sampler) in {RandomSampler, SequentialSampler}
 
 
 def to_main(loader: Any) -> None:

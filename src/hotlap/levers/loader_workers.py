@@ -180,7 +180,7 @@ def _draw_in_time(loader: Any) -> None:
     rows = len(sampler.data_source)
     if sampler.replacement or sampler.num_samples != rows:
         return
-    if before is not None and iterator is not None and iterator._num_yielded < len(loader.batch_sampler):
+    if before is not None and iterator is not None and iterator._num_yielded < len(loader):
         again = torch.Generator(generator.device).set_state(before)
         if loader.generator is generator:
             torch.empty((), dtype=torch.int64).random_(generator=again)  # the seed of the workers

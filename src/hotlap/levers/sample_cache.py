@@ -155,9 +155,8 @@ class Cache:
             why = self.store.why_not() or self._ask(self.store.audit) or self.store.changed()
             if why:
                 self.give_up(why)
-        if self.store is not None and self._holds(loader.dataset) and loader.num_workers:
-            if _samples.why_not(loader) is not None:
-                return
+        taken = self._holds(loader.dataset) and _samples.why_not(loader) is None
+        if self.store is not None and taken and loader.num_workers:
             if self.store.full:
                 _samples.to_main(loader)
             elif not isinstance(loader.batch_sampler, Told):

@@ -136,11 +136,12 @@ def _still_usable(state: State, group: Sequence[Candidate]) -> list[Candidate]:
     active = dict(state.context(state.best).active)
     for one in group:
         why = excluded(state, one.lever, state.context(state.best, active))
-        if why is None:
-            usable.append(one)
-            active[one.lever.name] = one.variants[0]
-        else:
+        if why is not None:
             state.drop(one.lever.name, why)
+            continue
+        state.may_help_now(one.lever.name)
+        usable.append(one)
+        active[one.lever.name] = one.variants[0]
     return usable
 
 

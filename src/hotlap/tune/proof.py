@@ -1,7 +1,7 @@
 """Parity of trials: runs the twins that a judgement needs, each once, and remembers what they showed."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -79,7 +79,7 @@ class Proof:
     def _twin_runs(self, levers: Sequence[records.Lever]) -> Twins:
         seed = self.trials.plan.seed
         return Twins(
-            nudged=[functools.partial(self._twin, name, Special(nudge=size)) for name, size in NUDGES.items()],
+            nudged=self._nudged(NUDGES),
             redrawn=[
                 lambda: self._twin("redrawn twin", Special(redraw=seed + 4049)),
                 lambda: self._twin("second redrawn twin", Special(redraw=seed + 8101)),
@@ -90,8 +90,11 @@ class Proof:
     def _known_twins(self) -> Twins:
         """Those that were made already. None that draw otherwise, by which a trial is judged only where there is no
         other way."""
-        known = [self._twins.get(_key(name, self.given)) for name in NUDGES]
-        return Twins(nudged=[functools.partial(_same, twin) for twin in known if twin is not None], redrawn=[])
+        made = [name for name in NUDGES if _key(name, self.given) in self._twins]
+        return Twins(nudged=self._nudged(made), redrawn=[])
+
+    def _nudged(self, wanted: Iterable[str]) -> list[Callable[[], Evidence | None]]:
+        return [functools.partial(self._twin, name, Special(nudge=NUDGES[name])) for name in wanted]
 
     def _pinned(self, levers: Sequence[records.Lever]) -> tuple[Evidence, Evidence] | None:
         """The bare command and the trial again, with the random draws of each sample pinned; each made once."""
@@ -111,10 +114,6 @@ class Proof:
 
 def _key(purpose: str, levers: Sequence[records.Lever]) -> str:
     return f"{purpose} {levers}"
-
-
-def _same(twin: Evidence) -> Evidence:
-    return twin
 
 
 def by_output_error(trial: Trial, names: Sequence[str]) -> Parity:

@@ -401,15 +401,13 @@ class Search:
         """The budget ended the search: what was not tried to its end is said, each lever by name."""
         state = self.state
         context = state.context(state.best)
-        open_levers = [
-            name
-            for name, lever in state.levers.items()
-            if name not in context.active
-            and name not in state.refused
-            and name not in state.found.dropped
-            and excluded(state, lever, context) is None
-        ]
-        for name in open_levers:
+        known = {*context.active, *state.refused, *state.found.dropped}
+        left = {name: excluded(state, lever, context) for name, lever in state.levers.items() if name not in known}
+        open_levers = [name for name, why in left.items() if why is None]
+        for name, why in left.items():
+            if why is not None:  # it was to be tried beside others that are not in
+                state.drop(name, why)
+                continue
             told, trial = state.told_of(name)
             state.drop(name, f"the budget ended before it was tried to the end{told}", trial=trial)
         untried = f"; not tried to the end: {', '.join(open_levers)}" if open_levers else ""
