@@ -46,6 +46,49 @@ def test_the_steps_asked_for_are_those_that_are_kept(kind: str, evaluating: set[
     assert len(steady) >= 8 and {step.evaluation for step in steady} == evaluating
 
 
+MADE_AHEAD = """
+import time
+import torch
+
+WORKERS, MAKING_S = 4, 0.04
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(MAKING_S)
+        return torch.ones(4)
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, x in enumerate(torch.utils.data.DataLoader(Slow(), num_workers=WORKERS, prefetch_factor=4)):
+    if step == 0:
+        time.sleep(0.5)  # so that all are there that can be
+    elif step < 16:
+        time.sleep(0.006)
+    loss = model(x).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("seconds", [None, 0.1])
+def test_a_loop_faster_than_its_workers_is_timed_when_it_has_to_wait_for_them(
+    seconds: float | None, runner: Runner, tmp_path: Path
+) -> None:
+    """16 batches are there when it begins. Then no more come than four workers make, asleep for 40 ms each."""
+    script = tmp_path / "made_ahead.py"
+    script.write_text(MADE_AHEAD)
+    ran = runner.forked(str(script), steps=24, seconds=seconds)
+    check_clean(ran)
+    assert ran.facts.stopped and ran.facts.in_flight == 16
+    steady = steady_steps(ran.steps, ran.facts).steps
+    assert len(steady) >= 8 and any(step.starved for step in ran.steps[: steady[0].step])
+    made = len(steady) - 16 // 4 - 4  # the rest may have been there, or under way, at the first of them
+    assert sum(step.wall_ms for step in steady) >= made * 40 / 4
+
+
 @pytest.mark.parametrize(("kind", "ended"), [("stopped", "[False, False]"), ("own", "[True, True]")])
 def test_workers_that_outlive_an_epoch_end_before_the_process(kind: str, ended: str, runner: Runner) -> None:
     """Older versions of torch wait 5 s at exit for each that nobody told. What the script does alone stays its own."""

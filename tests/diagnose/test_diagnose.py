@@ -247,6 +247,10 @@ def test_finding_input() -> None:
         assert of_workers is not None and instead in of_workers.instead
         assert said in of_workers.why and ("more slowly" in of_workers.why) is (late == 19)
 
+    bursts = all_findings()["input"](Measured(10.0, phases(data=5.0, forward=5.0), None, None, fed, starved=0.93))
+    assert bursts is not None and "more processes" in bursts.instead
+    assert bursts.why.endswith("uses them up: 93% of the wait was for one while hardly any other was there")
+
     assert fires("input", phases(data=5.0, forward=95.0)) is not None
     assert fires("input", phases(data=4.9, forward=95.1)) is None
     evaluating = msgspec.structs.replace(LOADER, training=False)

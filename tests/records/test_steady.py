@@ -5,7 +5,17 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotlap.records.steady import GIVE_UP, WINDOW, WINDOW_LONG, Steady, counted, steady_start, window_of
+from hotlap.records.steady import (
+    GIVE_UP,
+    WINDOW,
+    WINDOW_LONG,
+    Steady,
+    counted,
+    least_tail,
+    own_pace,
+    steady_start,
+    window_of,
+)
 
 
 def start(walls: list[float], disturbed: Collection[int] = (), in_flight: int = 0) -> Steady | None:
@@ -65,6 +75,39 @@ def test_the_agent_while_it_runs_and_the_reader_afterwards_find_the_same(
     online = [found for end in range(len(walls) + 1) if (found := start(walls[:end], disturbed)) is not None]
     assert len(set(online)) <= 1
     assert start(walls, disturbed) == (online[0] if online else None)
+
+
+def burst(workers: int, step: float, making: float) -> list[float]:
+    """A turn of workers that deliver together: one wait, then steps from what is there."""
+    return [making - (workers - 1) * step, *[step] * (workers - 1)]
+
+
+def test_steps_from_batches_that_were_there_are_left_out() -> None:
+    """Seen of 16 workers with four batches each: 42 steps of 7 ms before the first wait, 23 ms a step from then on."""
+    turns = burst(16, 7.0, 340.0) * 5
+    walls = [900.0] + [7.0] * 73 + turns
+    starved = [wall > 100 for wall in walls]
+    found = own_pace(walls, [False] * len(walls), starved, 30, in_flight=64)
+    assert found == 75 and walls[74] == turns[0]
+    for end in (74, 75, 75 + least_tail(64) - 1):
+        assert own_pace(walls[:end], [False] * end, starved, 30, 64) == 30, "too few steps show the workers' pace"
+
+
+def test_a_loop_that_its_workers_keep_up_with_keeps_all_its_steps() -> None:
+    walls = [10.0] * 100
+    for late in ((), (50,), (30, 60), range(30, 100)):
+        assert own_pace(walls, [False] * 100, [at in late for at in range(100)], 30, in_flight=8) == 30
+    walls[80] = 5000.0  # it compiled
+    assert own_pace(walls, [at == 80 for at in range(100)], [at == 50 for at in range(100)], 30, 8) == 30
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1e4), st.booleans(), st.booleans()), max_size=90), st.integers(0, 90))
+def test_the_own_pace_begins_at_the_start_or_after_the_first_starved_step(
+    steps: list[tuple[float, bool, bool]], begins: int
+) -> None:
+    walls, disturbed, starved = [[step[at] for step in steps] for at in range(3)]
+    found = own_pace(walls, disturbed, starved, begins, 4)
+    assert found == begins or (starved[found - 1] and not any(starved[begins : found - 1]) and found < len(walls))
 
 
 def test_stalls_at_its_begin_are_warm_up() -> None:

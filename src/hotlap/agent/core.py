@@ -169,7 +169,9 @@ class Agent:
         self._count(segment, kind)
         index, wall_ms = recorder.index, (segment.end_ns - segment.begun_ns) / 1e6
         if self.stopper.wanted:
-            self.stopper.step_done(wall_ms, bool(segment.compiles or segment.probe), segment.evaluation, kind)
+            disturbed = bool(segment.compiles or segment.probe)
+            there = self.steps.asked.there()
+            self.stopper.step_done(wall_ms, disturbed, segment.evaluation, kind, segment.starved, there)
         self.profile.due = timeline.watch is not None
         timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
         # Ranks must look at the same steps, since they stop together.

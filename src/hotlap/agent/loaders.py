@@ -57,6 +57,23 @@ def is_late(iterator: Any) -> bool:
     return len(task) < 2 and bool(iterator._data_queue.empty())
 
 
+def is_starved(iterator: Any) -> bool:
+    """Of a batch that is late: whether workers have made hardly any other either, a quarter at most of those that they
+    make ahead. One that takes its worker longer is late though the others' are there."""
+    there = batches_there(iterator)
+    return there is not None and there <= iterator._num_workers * iterator._prefetch_factor // 4
+
+
+def batches_there(iterator: Any) -> int | None:
+    """Batches that workers have made and the loop did not take yet; None where the system tells no queue's length."""
+    queues = {id(queue): queue for queue in (iterator._data_queue, iterator._worker_result_queue)}  # one if not pinned
+    before_their_turn = iterator._send_idx - iterator._rcvd_idx - iterator._tasks_outstanding
+    try:
+        return max(0, int(before_their_turn)) + sum(int(queue.qsize()) for queue in queues.values())
+    except NotImplementedError:  # macOS
+        return None
+
+
 def _lengths(loader: Any, sampler: type) -> tuple[int | None, int | None]:
     """Rows and batches an epoch, of torch's own samplers only: asking another runs code of the user's."""
     samplers = torch.utils.data

@@ -163,8 +163,8 @@ class Recorder:
                 rest += f',"gpu_phases":{PHASES_JSON % tuple(gpu_phases)}'
             if backlog is not None:
                 rest += f',"backlog_ms":{backlog:.4f}'
-        if step.evaluation or step.skipped or step.probe or step.compiles:
-            rest += _flags(step.evaluation, step.skipped, step.probe, step.compiles)
+        if step.evaluation or step.skipped or step.probe or step.starved or step.compiles:
+            rest += _flags(step.evaluation, step.skipped, step.probe, step.compiles, step.starved)
         self.written += 1
         if step.thin:
             return THIN % (self.written - 1, ended, (step.end_ns - step.begun_ns) / 1e6, gpu, rest, step.kind)
@@ -247,8 +247,8 @@ class Recorder:
         return (sum(known) if known and len(known) == len(values) else None), values
 
 
-def _flags(evaluation: bool, skipped: bool, probe: bool, compiles: int) -> str:
+def _flags(evaluation: bool, skipped: bool, probe: bool, compiles: int, starved: bool = False) -> str:
     """The rarer facts of a step."""
-    flags = (("evaluation", evaluation), ("skipped", skipped), ("probe", probe))
+    flags = (("evaluation", evaluation), ("skipped", skipped), ("probe", probe), ("starved", starved))
     rest = "".join(f',"{name}":true' for name, on in flags if on)
     return f'{rest},"compiles":{compiles}' if compiles else rest

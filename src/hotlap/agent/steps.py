@@ -313,7 +313,7 @@ class Steps(Hot):
             if not self.loader_rows:
                 segment.samples = rows or 0
                 self.samples_from = "forward" if rows else "none"
-            self.asked.count()
+            segment.starved = self.asked.count()
             self.emit(segment, "inference")
 
     def evaluating(self) -> None:
@@ -472,7 +472,7 @@ class Steps(Hot):
         if not self.replay_ends_step(held):
             return
         if infers and not held.updates:
-            self.asked.count()
+            self.timeline.segment.starved |= self.asked.count()
             self.emit(self.timeline.take(), "inference")
         else:
             self.optimizer_steps += len(held.updates)
@@ -580,7 +580,7 @@ class Steps(Hot):
             self.timeline.segment.samples += sum(rows for rows, _ in self.rows.values())
             self.rows.clear()
         if self.asked.by_loader:
-            self.asked.count()
+            self.timeline.segment.starved |= self.asked.count()
         self.evaluated = False
         self.passed, self.learned_at = 0, self.forwards
 

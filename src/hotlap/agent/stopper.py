@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotlap.records.session import FEWEST_STEPS, PROFILE_FILE, STOP_FILE, Session
-from hotlap.records.steady import Steady, counted, steady_start
+from hotlap.records.steady import AGREE, Steady, counted, least_tail, own_pace, steady_start
 
 from .compiled import end_compile_workers
 from .guard import Stop
@@ -61,8 +61,12 @@ class Stopper:
         self.walls: list[float] = []
         self.disturbed: list[bool] = []
         self.evaluating: list[bool] = []
+        self.starved: list[bool] = []
         self.inferring = False
         self.steady: Steady | None = None
+        self.in_flight = 0
+        self.there: list[int | None] = []
+        """At each step's end, batches of workers that nobody took yet."""
         self.stopped = False
         self.raised = 0
         self.at = Agreed(session.folder, STOP_FILE)
@@ -73,10 +77,21 @@ class Stopper:
         self.walls.clear()
         self.disturbed.clear()
         self.evaluating.clear()
+        self.starved.clear()
+        self.there.clear()
         self.steady = None
 
-    def step_done(self, wall_ms: float, disturbed: bool, evaluating: bool = False, kind: str = "train") -> None:
-        """Called after each step. evaluating: an evaluation ran inside."""
+    def step_done(
+        self,
+        wall_ms: float,
+        disturbed: bool,
+        evaluating: bool = False,
+        kind: str = "train",
+        starved: bool = False,
+        there: int | None = None,
+    ) -> None:
+        """Called after each step. evaluating: an evaluation ran inside. starved: as in `records.run.Step`. there:
+        batches of workers that nobody took yet."""
         if not self.wanted:
             return
         if self.inferring and kind == "train":
@@ -85,13 +100,16 @@ class Stopper:
         self.walls.append(wall_ms)
         self.disturbed.append(disturbed)
         self.evaluating.append(evaluating)
+        self.starved.append(starved)
+        self.there.append(there)
 
     def look(self, index: int, kind: str) -> None:
         """Called after some steps, all of those that are not short; raises Stop at the end."""
         if not self.wanted:
             return
         if self.steady is None:
-            self.steady = steady_start(self.walls, self.disturbed, self.agent.script.in_flight(self.agent.steps.infers))
+            self.in_flight = self.agent.script.in_flight(self.agent.steps.infers)
+            self.steady = steady_start(self.walls, self.disturbed, self.in_flight)
         if self.session.windows and not self._profiled(index):
             return
         if self.session.steps is None:
@@ -118,11 +136,26 @@ class Stopper:
         """Ms of the steady steps that numbers will rest on."""
         if self.steady is None:
             return []
-        start = self.steady.start  # all that are counted here were looked at: `Thin.allowed`
+        start = self._start(self.steady)  # all that are counted here were looked at: `Thin.allowed`
         return list(compress(self.walls[start:], counted(self.disturbed[start:], self.evaluating[start:])))
 
+    def _start(self, steady: Steady) -> int:
+        return own_pace(self.walls, self.disturbed, self.starved, steady.start, self.in_flight)
+
+    def _draining(self, steady: Steady) -> bool:
+        """Whether the loop has taken batches faster than workers made them, and has not used up those that were there:
+        it would then be said to be faster than it can go on. That ends after five steps for each that was there."""
+        there = self.there[steady.start :]
+        if not there or not there[0] or there[-1] is None:
+            return False
+        tail = least_tail(self.in_flight)
+        if any(self.starved[steady.start : len(self.starved) - tail]):
+            return False
+        steps = len(there) - 1
+        return steps > AGREE * (steps - (there[0] - there[-1]))
+
     def _enough(self) -> bool:
-        if self.steady is None:
+        if self.steady is None or self._draining(self.steady):
             return False
         steady = self._counted()
         if len(steady) >= (self.session.steps or 0):
@@ -130,7 +163,7 @@ class Stopper:
         session, took_s = self.session, sum(steady) / 1000
         if session.seconds is None or took_s < session.seconds:
             return False
-        passed_s = sum(self.walls[self.steady.start :]) / 1000  # evaluations take of the budget too
+        passed_s = sum(self.walls[self._start(self.steady) :]) / 1000  # evaluations take of the budget too
         long = session.long_s is not None and passed_s >= session.long_s
         return len(steady) >= (min(FEWEST_STEPS, session.least_steps) if long else session.least_steps)
 

@@ -22,7 +22,8 @@ class Segment:
 
     cuts: the phase that a cut ends, and when, ns. A phase below zero is the complement of that to which the
     time of GAP so far belongs. marks: phase and event of each cut. open_marks: those whose phase is not known yet.
-    full: whether every cut was marked. thin: it was not looked at, or not from its beginning.
+    full: whether every cut was marked. starved: it waited for workers (`records.run.Step`). thin: it was not looked at,
+    or not from its beginning.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class Segment:
         "probe",
         "samples",
         "skipped",
+        "starved",
         "thin",
         "tokens",
     )
@@ -50,7 +52,7 @@ class Segment:
         self.open_marks: list[list[Any]] = []
         self.losses: list[Any] = []
         self.samples = self.tokens = self.compiles = 0
-        self.evaluation = self.skipped = self.probe = self.full = self.thin = False
+        self.evaluation = self.skipped = self.probe = self.full = self.thin = self.starved = False
         self.kind = ""
 
     @property
@@ -87,6 +89,7 @@ class Segment:
         self.skipped |= later.skipped
         self.probe |= later.probe
         self.thin |= later.thin
+        self.starved |= later.starved
         self.compiles += later.compiles
         self.end_ns = later.end_ns
 

@@ -45,6 +45,7 @@ from .steps import (
     step_time,
     throughput,
     token_rate,
+    waiting_share,
 )
 
 LEAST_STEPS = 3
@@ -131,7 +132,8 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall, backlog_ms = fmean(steady.times), median(backlogs) if backlogs else None
-    measured = Measured(wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled)
+    waiting = waiting_share(steady.steps)
+    measured = Measured(wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting)
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
     if late is None:

@@ -12,7 +12,7 @@ import numpy as np
 from hotlap.records.diagnosis import Clock, Spread
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
-from hotlap.records.steady import counted, steady_start
+from hotlap.records.steady import counted, own_pace, steady_start
 
 T = TypeVar("T")
 BLOCKS = 8
@@ -96,7 +96,11 @@ def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
     walls = [step.wall_ms for step in chosen]
     disturbed = [bool(step.compiles or step.probe) for step in chosen]
     start = steady_start(walls, disturbed, in_flight)
-    first = start.start if start else min(len(chosen) - 1, max(1, len(chosen) // 2)) if chosen else 0
+    starved = [step.starved for step in chosen]
+    if start:
+        first = own_pace(walls, disturbed, starved, start.start, in_flight)
+    else:
+        first = min(len(chosen) - 1, max(1, len(chosen) // 2)) if chosen else 0
     later = chosen[first:]
     looked_at = [step.phases is not None for step in later]
     counts = counted(disturbed[first:], [step.evaluation for step in later], looked_at)
@@ -174,6 +178,13 @@ def standing(rows: Sequence[T | None]) -> list[tuple[T, int]]:
     if known and before:
         known[-1] = known[-1][0], known[-1][1] + before
     return known
+
+
+def waiting_share(steps: Sequence[Step]) -> float:
+    """Of the host's time in the data phase, the share in starved steps, as far as both are known."""
+    known = [(step.phases.data or 0.0, step.starved) for step in steps if step.phases is not None]
+    total = sum(data for data, _ in known)
+    return sum(data for data, starved in known if starved) / total if total else 0.0
 
 
 def mean_known(values: Sequence[float | None]) -> float | None:

@@ -108,8 +108,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     loss: the sum over the step's backward calls; losses: each of them where there are several; nonfinite: it is NaN or
     infinite (then loss is null). tokens: where the rows are sequences of them (`agent/tokens.py`). kind: "train" or
     "inference". evaluation: an evaluation ran inside. compiles: frames torch.compile compiled inside. skipped: a
-    GradScaler skipped the update. probe: evidence of parity was taken, so the time is not to be quoted. backlog_ms:
-    device work still queued when the host reached the step's end (CUDA).
+    GradScaler skipped the update. probe: evidence of parity was taken, so the time is not to be quoted. starved: a
+    batch that workers make was not there when it was asked for, and of those they make ahead a quarter at most was.
+    backlog_ms: device work still queued when the host reached the step's end (CUDA).
 
     phases: None in a step that was timed and not looked at (`agent/thin.py`); its loss and samples are not known then.
     """
@@ -130,6 +131,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     compiles: int = 0
     skipped: bool = False
     probe: bool = False
+    starved: bool = False
     backlog_ms: Ms | None = None
 
 

@@ -4,13 +4,14 @@ readers use these rules.
 Warm-up is recognised from the steps themselves. Step `s` begins the steady state when none of the next `window` steps
 compiled anything or was probed, and their median time agrees with the median of the `window` steps after them within
 25% either way. A loader that had batches in flight is given that many steps first, because they were made before
-the loop's own pace was known. If no such step is found within `GIVE_UP` steps the second half is taken and the result
-says that it is unsteady.
+the loop's own pace was known; where workers do not keep up, more of them are used up until one has to be waited for,
+and it is the steps from then on that show the pace (`own_pace`). If no such step is found within `GIVE_UP` steps the
+second half is taken and the result says that it is unsteady.
 """
 
 from collections.abc import Sequence
 from itertools import compress
-from statistics import median
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 WINDOW: Final = 5
@@ -54,6 +55,29 @@ def steady_start(walls: Sequence[float], disturbed: Sequence[bool], in_flight: i
     return None
 
 
+def own_pace(
+    walls: Sequence[float], disturbed: Sequence[bool], starved: Sequence[bool], start: int, in_flight: int
+) -> int:
+    """The first step, from `start` on, whose time owes nothing to batches that workers had made before.
+
+    Batches that are there let a loop run faster than its workers can, until they are used up. That is at the first
+    starved step, if the steps after it, a turn of the workers at least, take longer by more than 25% in the mean
+    (workers deliver in bursts, of which a median shows one part). Else it is `start`: the loop is no faster than they
+    are, or none was starved. starved: as in `records.run.Step`.
+    """
+    first = next((at for at in range(start, len(walls)) if starved[at]), len(walls))
+    if first == start or first + 1 + least_tail(in_flight) > len(walls):
+        return start
+    before, after = _mean(walls, disturbed, start, first), _mean(walls, disturbed, first + 1, len(walls))
+    return first + 1 if after > AGREE * before else start
+
+
+def least_tail(in_flight: int) -> int:
+    """Steps after a starved one that show the pace of the workers: each of them delivers one, at the usual two batches
+    ahead for each."""
+    return max(2 * WINDOW, in_flight // 2)
+
+
 def counted(
     disturbed: Sequence[bool], evaluating: Sequence[bool], looked_at: Sequence[bool] | None = None
 ) -> list[bool]:
@@ -69,6 +93,10 @@ def counted(
     others = len(deciding) - sum(deciding)
     part_of_loop = sum(deciding) > others + 1
     return [not d and (part_of_loop or not e) for d, e in zip(disturbed, evaluating, strict=True)]
+
+
+def _mean(walls: Sequence[float], disturbed: Sequence[bool], start: int, end: int) -> float:
+    return fmean([walls[at] for at in range(start, end) if not disturbed[at]] or [0.0])
 
 
 def _after_stalls(walls: Sequence[float], start: int, width: int, most: float) -> int:

@@ -17,7 +17,7 @@ from torch import is_grad_enabled
 from torch.utils.data import dataloader as module
 
 from ..guard import hook
-from ..loaders import LOOKED_AT, is_late
+from ..loaders import LOOKED_AT, is_late, is_starved
 from ..probe import leaves
 from ..steps import BY_HAND, INFERENCE
 from ..traces import unseen
@@ -105,7 +105,8 @@ def _begin(agent: "Agent") -> Callable[[Any], None]:
         if making.followed:
             making.begin(probe.active)
         made_ahead = not iterator._hotlap_starts and hasattr(iterator, "_task_info")
-        iterator._hotlap_late = is_late(iterator) if made_ahead else None
+        iterator._hotlap_late = late = is_late(iterator) if made_ahead else None
+        iterator._hotlap_starved = bool(late) and is_starved(iterator)
 
     return begin
 
@@ -124,7 +125,7 @@ def _end(agent: "Agent") -> Callable[[Any, Any], None]:
         if facts is not None:
             script.batch(facts, batch)
             if iterator._hotlap_late is not None and (training or steps.infers):
-                steps.asked.came(id(iterator), facts, iterator._hotlap_late)
+                steps.asked.came(iterator, facts, iterator._hotlap_late, iterator._hotlap_starved)
         if probe.active and (training or steps.infers):
             probe.batch(batch, training)
 

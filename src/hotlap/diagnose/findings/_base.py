@@ -49,7 +49,8 @@ class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step.
     levers: the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
     unknown. unseen_ms: of the step, in which phases is not known (`Diagnosis.unseen_ms`); unseen: how far
-    the steps that were looked at are from all, in words, empty where they are not."""
+    the steps that were looked at are from all, in words, empty where they are not. starved: of the time that batches
+    were waited for, what share was in starved steps (`records.run.Step`)."""
 
     step_ms: float
     phases: Phases
@@ -61,6 +62,7 @@ class Measured:
     run_ms: float = 0.0
     unseen_ms: float = 0.0
     unseen: str = ""
+    starved: float = 0.0
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

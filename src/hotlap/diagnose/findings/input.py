@@ -9,6 +9,7 @@ from ._base import Measured, counted
 LEAST = 0.05
 ENOUGH = 8
 """Batches that say whether those of workers are there in time."""
+MOSTLY = 0.5
 
 
 def find(measured: Measured) -> Finding | None:
@@ -27,9 +28,9 @@ def find(measured: Measured) -> Finding | None:
         title=f"waiting for batches of {loader.dataset}",
         where=measured.place_of(loader),
         evidence=f"{evidence}; {counted(loader.workers, 'worker')}",
-        why=_why(loader),
+        why=_why(measured, loader),
         instead="hand over fewer and larger tensors a batch, in pinned memory where the model is on a device"
-        if _handed_over(loader)
+        if _handed_over(measured, loader)
         else f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper",
         levers=(
             "loader-workers",
@@ -40,19 +41,22 @@ def find(measured: Measured) -> Finding | None:
     )
 
 
-def _why(loader: LoaderFacts) -> str:
+def _why(measured: Measured, loader: LoaderFacts) -> str:
     if not loader.workers:
         return "batches are made in the training process, one after another, while the model stands still"
     there = f"{loader.asked - loader.late} of {loader.asked} batches were there when they were asked for"
-    if _handed_over(loader):
+    if _handed_over(measured, loader):
         return f"{there}: what takes the time is to take one over from its worker, not to make it"
     slowly = "the workers make batches more slowly than the model uses them up"
+    if measured.starved >= MOSTLY:
+        return f"{slowly}: {measured.starved:.0%} of the wait was for one while hardly any other was there"
     return f"{slowly}: {there}" if loader.asked >= ENOUGH else f"{slowly}, or to take one over takes as long"
 
 
-def _handed_over(loader: LoaderFacts) -> bool:
-    """Whether most batches had been made when they were asked for."""
-    return loader.asked >= ENOUGH and loader.late < loader.asked / 2
+def _handed_over(measured: Measured, loader: LoaderFacts) -> bool:
+    """Whether most batches had been made when they were asked for. Many workers that deliver together are waited for at
+    one of many, which then takes most of the time."""
+    return loader.asked >= ENOUGH and loader.late < loader.asked / 2 and measured.starved < MOSTLY
 
 
 def _made_once(measured: Measured, loader: LoaderFacts) -> tuple[str, ...]:
