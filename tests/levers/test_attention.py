@@ -284,10 +284,16 @@ class Seams:
     def __init__(self) -> None:
         self.refused: list[str] = []
         self.notes: list[Any] = []
+        self.wraps: list[tuple[int, Any]] = []
         self.agent = SimpleNamespace(append=lambda name, line: self.notes.append(json.loads(line)))
 
     def wrap_forward(self, wrap: Any, order: int) -> None:
-        self.wrap = wrap
+        self.wraps.append((order, wrap))
+
+    def wrap(self, module: Any, forward: Any) -> Any:
+        for _, wrap in sorted(self.wraps, key=lambda one: one[0]):
+            forward = wrap(module, forward)
+        return forward
 
     def refuse(self, lever: str, why: str) -> None:
         self.refused.append(why)

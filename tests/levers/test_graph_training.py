@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from hotlap.levers import _anchored, all_levers, graph_training
 from hotlap.levers._base import Context
 from hotlap.levers._forward_graph import apart
-from hotlap.levers._training_call import waves
+from hotlap.levers._training_call import clone_as_it_lies, copy_as_it_lies, waves
 from hotlap.levers._training_graph import TWICE, GraphedTraining, TrainingBucket
 
 LEVER = all_levers()["graph-training"]
@@ -623,6 +623,60 @@ def test_a_parameter_that_is_turned_where_it_lies_is_another() -> None:
 def test_a_replay_may_differ_as_ordinary_calls_do(spread: float, gap: float, same: bool) -> None:
     exact = torch.linspace(1, 2, 50)
     assert (apart([exact * (1 + gap)], [exact], spread=[exact * (1 + spread)]) == "") is same
+
+
+@pytest.mark.parametrize(("other", "same"), [(0.0005, True), (0.0, False), (5.0, True)])
+def test_a_replay_may_differ_as_another_tensor_of_the_call_does_up_to_a_percent(other: float, same: bool) -> None:
+    """Of sums in another order each time two calls may happen to agree in one tensor, by which it is not to be judged.
+    5: noise around zero, as a key's bias has for a gradient."""
+    exact = torch.linspace(1, 2, 50)
+
+    def why(gap: float) -> str:
+        return apart([exact * (1 + gap), exact], [exact, exact], spread=[exact, exact * (1 + other)])
+
+    assert (why(0.0014) == "") is same and "differs by 1.10%" in why(0.011)
+
+
+class Cut(nn.Module):
+    """Rows with gaps, as the first columns of a wider product have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[..., :60]
+
+
+def test_rows_with_gaps_are_copied_as_they_lie() -> None:
+    pair = Pair(Cut()).trained(4, steps=BEFORE + 3)
+    assert pair.graphed.replays >= 2 and not pair.whys
+    output = pair.graphed(batch(4, 0))
+    assert output.stride() == (64, 1) and output._base is None
+    assert torch.equal(output, pair.twin(batch(4, 0)))
+
+
+@pytest.mark.parametrize(
+    ("lies", "kept"),
+    [
+        (lambda: torch.randn(3, 5, 64)[..., :60], True),
+        (lambda: torch.randn(5, 64)[:, 2:62], True),
+        (lambda: torch.randn(5, 64)[:, :8], False),  # mostly gaps
+        (lambda: torch.randn(5, 64), False),
+        (lambda: torch.randn(64, 5).t(), True),
+        (lambda: torch.randn(1, 8).expand(5, 8), False),
+        (lambda: torch.randn(0, 8), False),
+        (lambda: torch.randn(5, 8).to_sparse(), False),
+    ],
+)  # fmt: skip
+def test_a_copy_that_lies_as_its_tensor(lies: Callable[[], torch.Tensor], kept: bool) -> None:
+    tensor = lies()
+    made = clone_as_it_lies(tensor.detach())
+    assert torch.equal(made.to_dense(), tensor.to_dense())
+    assert not kept or made.stride() == tensor.stride()
+    into = torch.zeros_like(made)
+    copy_as_it_lies(into, made)
+    assert torch.equal(into.to_dense(), tensor.to_dense())
 
 
 class Dict(nn.Module):

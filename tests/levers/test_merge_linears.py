@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agent.harness import NO_KERNELS, Runner, check_clean
 from hotlap.agent.siblings import siblings
-from hotlap.levers import _graph, _linear_groups, _merged_linears
+from hotlap.levers import _graph, _linear_groups, _merged_linears, graph_training
 from hotlap.levers._merged_linears import Made, Report, rewrite
 from hotlap.levers.attention import LEVER as ATTENTION
 from hotlap.levers.compile import _compiled
@@ -521,13 +521,17 @@ class Seams:
         self.refused: list[str] = []
         self.left_out: list[str] = []
         self.notes: list[Any] = []
+        self.wraps: list[tuple[int, Any]] = []
         self.agent = SimpleNamespace(
             append=lambda name, line: self.notes.append(json.loads(line)),
             script=SimpleNamespace(empty_blocks=lambda *_: None),
         )
 
     def wrap_forward(self, wrap: Any, order: int) -> None:
-        self.wrap, self.order = wrap, order
+        self.wraps.append((order, wrap))
+
+    def wrap(self, module: Any, forward: Any) -> Any:
+        return around(module, forward, self.wraps)
 
     def refuse(self, lever: str, why: str) -> None:
         self.refused.append(why)
@@ -536,8 +540,17 @@ class Seams:
         self.left_out.append(why)
 
 
-def put_in(module: Any, *levers: Any, mode: str | None = None) -> tuple[Any, list[Seams]]:
-    """A forward with levers around it, by their order. mode: of what `compile` makes; None: graphs run eagerly."""
+def around(module: Any, forward: Any, wraps: list[tuple[int, Any]]) -> Any:
+    for _, wrap in sorted(wraps, key=lambda one: one[0]):
+        forward = wrap(module, forward)
+    return forward
+
+
+def put_in(
+    module: Any, *levers: Any, mode: str | None = None, others: tuple[tuple[int, Any], ...] = ()
+) -> tuple[Any, list[Seams]]:
+    """A forward with levers around it, by their order. mode: of what `compile` makes; None: graphs run eagerly. others:
+    wrappers of other levers, with their orders."""
     seams = []
     for lever in levers:
         seams.append(Seams())
@@ -550,9 +563,7 @@ def put_in(module: Any, *levers: Any, mode: str | None = None) -> tuple[Any, lis
             return inner(*args)
 
         forward.compiled = inner  # type: ignore[attr-defined]
-    for own in sorted(seams, key=lambda own: own.order):
-        forward = own.wrap(module, forward)
-    return forward, seams
+    return around(module, forward, [*others, *(wrap for own in seams for wrap in own.wraps)]), seams
 
 
 @pytest.mark.parametrize("first", [LEVER, ATTENTION], ids=lambda lever: lever.name)
@@ -578,7 +589,30 @@ def test_beside_compile() -> None:
     x = torch.randn(B, T, C).double()
     torch.testing.assert_close(outcome(forward, module, x), outcome(module, module, x))
     assert seams.notes == [{"groups": 2, "layers": 5, "left": [], "unchecked": []}]
-    assert isinstance(forward.compiled, _graph.Compiled)
+
+
+def replaying(module: Any, forward: Any) -> Any:
+    """As a recording does: what lies within is called once."""
+    outputs: list[Any] = []
+
+    def replay(*args: Any) -> Any:
+        if not outputs:
+            outputs.append(forward(*args))
+        return outputs[0]
+
+    return replay
+
+
+@pytest.mark.parametrize(
+    ("lever", "why"), [(LEVER, "no linear layers that share"), (ATTENTION, "no hand-written attention was found")]
+)
+def test_that_there_is_nothing_is_said_where_forwards_are_replayed(lever: Any, why: str) -> None:
+    """Seen of a tuned GPT: its recipe had merge-linears, which had merged nothing; a trial without graphs was ended."""
+    x = torch.randn(attention_forms.B, attention_forms.T, attention_forms.C)
+    forward, (seams,) = put_in(nn.Linear(x.shape[-1], 4), lever, others=((graph_training.ORDER, replaying),))
+    for _ in range(PATIENCE + 2):
+        forward(x)
+    assert [said for said in (*seams.left_out, *seams.refused) if why in said]
 
 
 def test_where_there_is_nothing_it_says_so_and_steps_aside() -> None:

@@ -273,12 +273,44 @@ def test_a_lever_that_leaves_itself_out_costs_no_trial(tune: Tune) -> None:
     assert all(item.together == ("compile", "tf32") for item in found.kept)
 
 
-def test_no_run_of_the_confirmation_has_it_and_none_may_be_without_a_lever(tune: Tune) -> None:
+def test_no_later_run_has_it(tune: Tune) -> None:
     _, machine = tune(TRIO, factors(compile=0.5, tf32=0.8), left_out=no_attention)
     later = machine.done[machine.tries().index("attention + compile + tf32") + 3 :]
     assert later and all("attention" not in {use.name for use in trial.asked} for trial in later)
-    specials = machine.specials[-3:]
-    assert all(not special.trying and special.slow_ms is None for special in specials)
+    assert all(special.slow_ms is None for special in machine.specials[-3:])
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_lever_that_leaves_itself_out_of_the_confirmation_is_dropped_alone(tune: Tune, first: int) -> None:
+    """A GPT on an H100: a recording was one rounding apart in the last of four runs, and all of 9.0x was dropped."""
+    seen: list[str] = []
+
+    def left_out(uses: Uses) -> dict[str, str]:
+        seen.extend(["graphs"] if "graphs" in uses else [])
+        return {"graphs": "its replay differs"} if len(seen) > first else {}
+
+    levers = [FakeLever("graphs", 0.5), FakeLever("compile", 0.4), FakeLever("tf32", 0.3)]
+    found, machine = tune(levers, factors(graphs=0.9, compile=0.5, tf32=0.8), left_out=left_out, budget=95.0)
+    assert sorted(kept(found)) == ["compile", "tf32"] and found.gain and found.pairs >= 2
+    assert found.speedup == pytest.approx(1 / (0.5 * 0.8)), "no run with it counts"
+    assert found.dropped["graphs"].why == "refused: its replay differs"
+    sides = [len(trial.levers) for trial in machine.done if trial.purpose == "confirm"]
+    assert sides.count(2) >= 2 and sides.count(0) >= 1
+
+
+@pytest.mark.parametrize(("others", "out"), [(1.0, {"idle", "useless"}), (0.7, set())])
+def test_a_lever_that_leaves_itself_out_where_another_is_missing_does_not_end_the_trial(
+    tune: Tune, others: float, out: set[str]
+) -> None:
+    """A GPT on an H100: without CUDA graphs a lever came to say that it had nothing to do, and nothing was learned."""
+
+    def left_out(uses: Uses) -> dict[str, str]:
+        return {"idle": "nothing was merged"} if "idle" in uses and "useless" not in uses else {}
+
+    levers = [FakeLever("compile", 0.5), FakeLever("idle", 0.4), FakeLever("useless", 0.1)]
+    found, _ = tune(levers, factors(compile=0.5, useless=others), left_out=left_out)
+    assert out <= found.dropped.keys() and set(kept(found)) == {"compile", "idle", "useless"} - found.dropped.keys()
+    assert "compile" in kept(found) and ("useless" in kept(found)) is not bool(out)
 
 
 def test_where_only_one_is_left_it_is_judged_as_if_tried_alone(tune: Tune) -> None:
@@ -386,10 +418,10 @@ def test_a_compiler_that_never_comes_to_rest_is_blamed(tune: Tune, recompiles: i
 
 def test_a_try_is_ended_when_its_steps_take_three_times_the_bare_commands(tune: Tune) -> None:
     _, machine = tune(TRIO, factors(compile=0.5))
-    tried = [special for special in machine.specials if special.trying]
+    tried = [special for special in machine.specials if special.slow_ms]
     assert tried[0].trying == ("attention", "compile", "tf32") and tried[0].slow_ms == pytest.approx(300.0)
     _, machine = tune([FakeLever("batch", 0.5, risk="semantic", resizes_step=True)], factors(batch=0.5), semantic=True)
-    assert [special.slow_ms for special in machine.specials if special.trying] == [None], "it is to be longer"
+    assert not any(special.slow_ms for special in machine.specials), "it is to be longer"
 
 
 def test_parity_of_a_group_is_parity_of_all_and_a_cheat_does_not_hide_in_it(tune: Tune) -> None:

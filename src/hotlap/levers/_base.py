@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]
 Risk = Literal["exact", "numeric", "semantic"]
 MOST_LEFT: Final = 0.5
+WATCHES: Final = 95
+"""The order of a wrapper that only counts forwards (`Seams.wrap_forward`): outside of those that replay a forward
+without a call of what lies within, where a lever that finds nothing to do would never come to say so."""
 
 
 class Applies(NamedTuple):

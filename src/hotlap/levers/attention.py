@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _same_random
-from ._base import Applies, Context, Settings
+from ._base import WATCHES, Applies, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -61,6 +61,7 @@ class Attention(_same_random.DrawsOtherwise):
         fused = Fused(seams, bool(settings.get(_same_random.SETTING)))
         PASSES.append(fused.rewrite)
         seams.wrap_forward(fused.wrap, ORDER)
+        seams.wrap_forward(fused.watch, WATCHES)
 
     def source(self, settings: Settings) -> str:
         return (
@@ -101,14 +102,22 @@ class Fused:
                 return plain(*args, **kwargs)
             if not self.guard.holds():
                 self.capture_anew()
+            return forward(*args, **kwargs)
+
+        with_fused_attention.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
+        return with_fused_attention
+
+    def watch(self, _: Any, forward: "Forward") -> "Forward":
+        """Around an outermost forward: say once where there was no attention to fuse."""
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
             output = forward(*args, **kwargs)
             self.forwards += 1
             if self.forwards == PATIENCE and not self.found:
                 self.give_up()
             return output
 
-        with_fused_attention.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
-        return with_fused_attention
+        return watched
 
     def capture_anew(self) -> None:
         """A mask that was taken for constant has changed: from here on masks are passed as they are."""

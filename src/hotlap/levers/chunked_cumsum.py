@@ -9,14 +9,12 @@ integers are equal, those of floats added in another order.
 
 from typing import TYPE_CHECKING, Final
 
-from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._base import WATCHES, Applies, Context, Lever, Settings, no_gpu
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
     from hotlap.records.run import Environment
 
-ORDER: Final = 41
-"""Outside of all that changes the forward: it only looks whether scans were taken."""
 WINS: Final = {"last": (32, 1 << 20), "other": (1024, 1 << 12)}
 """By whether the last dimension is scanned: rows at most, their length at least. On an H100, torch 2.11. Last
 (benchmarks/results/slow-ops-h100.json, `two-level`): 3.1 to 25 times as fast over 4 to 32 rows of 1048576 or more, 1.5
@@ -50,7 +48,7 @@ class ChunkedCumsum(Lever):
         from ._scan import Scans
 
         scans = Scans(WINS, lambda: seams.leave_out(self.name, "no cumsum of few long rows was seen"))
-        seams.wrap_forward(scans.watch, ORDER)
+        seams.wrap_forward(scans.watch, WATCHES)
 
     def source(self, settings: Settings) -> str:
         return (

@@ -11,7 +11,7 @@ is, as `attention` does.
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _compile_cache
-from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._base import WATCHES, Applies, Context, Lever, Settings, no_gpu
 from .attention import LEVER as ATTENTION
 from .attention import PATIENCE
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Environment
 
-ORDER: Final = 22
-"""Around what `attention` makes (21)."""
 LEAST_EMPTY: Final = 0.4
 """With fewer blocks empty, kernels written for a dense mask or for a causal one are as fast."""
 SHARE: Final = 0.6
@@ -82,7 +80,7 @@ class FlexAttention(Lever):
 
             return with_sparse_attention
 
-        seams.wrap_forward(watched, ORDER)
+        seams.wrap_forward(watched, WATCHES)
 
     def source(self, settings: Settings) -> str:
         return (

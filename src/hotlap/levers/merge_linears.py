@@ -16,7 +16,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from ._base import Applies, Context, Lever, Settings
+from ._base import WATCHES, Applies, Context, Lever, Settings
 from .attention import ERRORS, PATIENCE
 from .compile import LEVER as COMPILE
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ._merged_linears import Report
 
-ORDER: Final = 22
-"""Around what `compile` (20) and `attention` (21) make: only to count forwards."""
 LAUNCH_SHARE: Final = 0.15
 """Of forward and backward, at most. Of six linear layers of a transformer's block three are merged, which saves 2 of 6
 products forward and 4 of 12 backward; the attention, norms and the MLP between them are launched as before."""
@@ -64,7 +62,7 @@ class MergeLinears(Lever):
 
         merging = Merging(seams)
         PASSES.append(merging.rewrite)
-        seams.wrap_forward(merging.wrap, ORDER)
+        seams.wrap_forward(merging.watch, WATCHES)
 
     def source(self, settings: Settings) -> str:
         return (
@@ -84,7 +82,7 @@ class Merging:
         self.left: list[str] = []
         self.off = False
 
-    def wrap(self, module: Any, forward: "Forward") -> "Forward":
+    def watch(self, _: Any, forward: "Forward") -> "Forward":
         """Around an outermost forward: give up where none of its graphs had anything to merge."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -93,8 +91,6 @@ class Merging:
                 self.count()
             return output
 
-        if hasattr(forward, "compiled"):
-            watched.compiled = forward.compiled  # type: ignore[attr-defined]  # for levers outside of it
         return watched
 
     def count(self) -> None:

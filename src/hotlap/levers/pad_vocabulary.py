@@ -18,15 +18,13 @@ weights by one rounding makes.
 from typing import TYPE_CHECKING, Final
 
 from ._autocast import HALF
-from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._base import WATCHES, Applies, Context, Lever, Settings, no_gpu
 from ._large_head import large_head
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
     from hotlap.records.run import Environment
 
-ORDER: Final = 40
-"""Outside of all that changes the forward: it only looks whether the heads were padded."""
 ALIGNED: Final = 8
 """Elements of a half precision in the 16 bytes that tensor cores want rows in multiples of:
 https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html"""
@@ -70,7 +68,7 @@ class PadVocabulary(Lever):
 
         padded = PaddedHeads(lambda why: seams.refuse(self.name, why))
         seams.on_root(padded.take)
-        seams.wrap_forward(padded.watch, ORDER)
+        seams.wrap_forward(padded.watch, WATCHES)
 
     def source(self, settings: Settings) -> str:
         return (

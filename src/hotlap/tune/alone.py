@@ -63,7 +63,7 @@ def _together(state: State, open_levers: Sequence[Kept]) -> bool:
         state.say(f"worth  {what}  {worth:.2f}× beside the others, together")
         return False
     for kept in least:
-        _take_out(state, kept, rest, trial, worth, what)
+        _take_out(state, kept, trial, worth, what)
     return True
 
 
@@ -86,7 +86,8 @@ def _hidden(state: State, kept: Kept) -> bool:
 
 def _without(state: State, kept: Kept) -> None:
     rest = [lever for lever in state.best.levers if lever.name != kept.lever]
-    if _needed(state, rest):
+    gone = kept.lever not in {one.lever for one in state.found.kept}  # it left itself out of another's trial
+    if gone or _needed(state, rest):
         return
     measured = _measure(state, rest, kept.lever)
     if measured is None:
@@ -96,14 +97,15 @@ def _without(state: State, kept: Kept) -> None:
     state.note(kept.lever, leave_one_out=worth, **changes)
     _predict_alone(state, kept)
     if worth < LEAST_GAIN and state.objective.allows(trial, state.bases[0]):
-        _take_out(state, kept, rest, trial, worth)
+        _take_out(state, kept, trial, worth)
     else:
         state.say(f"worth  {kept.lever}  {worth:.2f}× beside the others")
 
 
 def _measure(state: State, rest: list[records.Lever], without: str) -> tuple[float, Trial] | None:
     """What the levers that are left out are worth beside the rest, and the trial; None where that was not measured."""
-    trial = state.trial(f"without {without}", rest, brief=True)
+    trial = state.trial(f"without {without}", rest, brief=True, spare=rest)
+    rest = list(trial.levers)
     if trial.outcome != "measured" or trial.step_ms is None or state.other_work(trial):
         return None
     if "compile" not in without:
@@ -136,10 +138,9 @@ def _predict_alone(state: State, kept: Kept) -> None:
         state.note(kept.lever, predicted=replayed, predicted_by="replay")
 
 
-def _take_out(
-    state: State, kept: Kept, rest: list[records.Lever], trial: Trial, worth: float, together: str = ""
-) -> None:
-    """together: the levers that were left out in that trial, where they are several."""
+def _take_out(state: State, kept: Kept, trial: Trial, worth: float, together: str = "") -> None:
+    """together: the levers that were left out in that trial, where they are several. One that left itself out of it
+    goes too."""
     verdict = "no gain" if worth >= 1 / LEAST_GAIN else "more memory" if state.objective.memory else "slower"
     what = "the memory is needed" if state.objective.memory else "the time is needed"
     without = f"without {together}" if together else "without it"
@@ -147,5 +148,6 @@ def _take_out(
     state.drop(kept.lever, why, kept.measured or worth)
     state.say(f"drop  {kept.lever}  {verdict} beside the others ({worth:.2f}×)")
     state.found.kept = [other for other in state.found.kept if other.lever != kept.lever]
-    state.best = state.incumbent(rest, trial, min(state.best.value, state.value(trial)))
+    state.leave_out(trial)
+    state.best = state.incumbent(list(trial.levers), trial, min(state.best.value, state.value(trial)))
     state.found.tuned = state.best.diagnosis

@@ -79,17 +79,15 @@ class Confirmation:
 
     def run(self) -> None:
         """Pairs until the interval is narrow or the time is up; then parity."""
-        letters = abba(MOST_PAIRS)[2 * self._taken_over() :]
+        self._take_over()
         if self._twin_just_made():
             self.before.append(self.state.trials.done[-1])
             self.state.found.reused.append(REUSED_TWIN)
-            letters = letters[1:]
         elif self._may_reuse():
             self.before.append(self.state.bases[-1])
-            letters = letters[1:]
         against = "the bare command" if not self.state.given else names(self.state.given)
         self.state.say(f"confirm  {names(self.levers)} against {against}, in ABBA pairs")
-        for letter in letters:
+        while letter := self._next():
             if self.lost or self._enough() or not (self._fits(letter) or self._takes_baseline(letter)):
                 break
             if not self._made(letter):
@@ -102,6 +100,13 @@ class Confirmation:
             unconfirmed(self.state, f"not confirmed: slower beside the bare command, {ratios}", measured=False)
         else:
             self._parity()
+
+    def _next(self) -> str:
+        """The side to run: ABBAABBA..., or the one that a pair lacks; "" after the most pairs."""
+        a, b = len(self.before), len(self.after)
+        if a == b:
+            return abba(a + 1)[2 * a] if a < MOST_PAIRS else ""
+        return "A" if a < b else "B"
 
     @property
     def lost(self) -> bool:
@@ -127,8 +132,8 @@ class Confirmation:
         """Ms a step of the runs that were made: without the levers, with them."""
         return [self.state.time(one) for one in self.before], [self.state.time(two) for two in self.after]
 
-    def _taken_over(self) -> int:
-        """How many pairs of earlier sessions count."""
+    def _take_over(self) -> None:
+        """Pairs of earlier sessions count."""
         trials, found = self.state.trials, self.state.found
         pairs = earlier_pairs(trials, self.state.given, self.levers)
         for before, after in pairs:
@@ -141,7 +146,6 @@ class Confirmation:
             found.reused.append(
                 f"{len(pairs)} of the confirmation's pairs {they_are} of an earlier session on this machine"
             )
-        return len(pairs)
 
     def _twin_just_made(self) -> bool:
         """Whether a nudged twin is the neighbour of the first B, with a step as long as that of the bare command. Its
@@ -178,7 +182,13 @@ class Confirmation:
         levers: Sequence[records.Lever] = state.given if letter == "A" else self.levers
         usual = max(state.budget.bare_s, state.budget.best_s)
         timeout = max(state.budget.timeout(levers), PATIENCE * usual)
-        trial = state.trials.run("confirm", levers, Special(longer_s=self._longer_s()), timeout)
+        trying = tuple(kept.lever for kept in state.found.kept) if letter == "B" else ()
+        trial = state.trials.run("confirm", levers, Special(longer_s=self._longer_s(), trying=trying), timeout)
+        if trial.left_out:  # what was measured is the others
+            state.leave_out(trial)
+            self.levers = list(trial.levers)
+            self.after.clear()
+            self.before = self.before[-1:]
         if trial.outcome != "measured":
             unconfirmed(state, f"a confirmation run was not measured: {trial.why}")
             return False

@@ -143,10 +143,12 @@ class State:
         brief: bool = False,
         trying: Sequence[records.Lever] = (),
         likely: float = 1.0,
+        spare: Sequence[records.Lever] = (),
     ) -> Trial:
         """Make a trial if it can be afforded. Raises BudgetSpent, also where the budget ended it early.
 
-        trying: the levers that it is about; of several some may leave themselves out. likely: the ratio to reckon with.
+        trying: the levers that it is about; of several some may leave themselves out, as those in spare may. likely:
+        the ratio to reckon with.
         """
         if not self.trials.knows(purpose, levers):
             if self.unproved is not None:
@@ -155,7 +157,7 @@ class State:
         timeout = self.budget.timeout(levers, self.budget.reserve(likely))
         special = Special(
             brief=brief and self.budget.quiet,
-            trying=tuple(lever.name for lever in trying),
+            trying=tuple(lever.name for lever in (*trying, *spare)),
             slow_ms=self._too_slow(levers) if trying else None,
         )
         trial = self.trials.run(purpose, levers, special, timeout)
@@ -285,10 +287,11 @@ class State:
         return f"; {what}", trial
 
     def leave_out(self, trial: Trial) -> None:
-        """Levers that a trial could do without are not tried again."""
+        """Levers that a trial could do without are not tried again, and not kept."""
         for one in trial.left_out:
             self.drop(one.lever.name, f"{'refused' if one.was_in else 'nothing to change'}: {one.why}")
             self.refused.add(one.lever.name)
+            self.found.kept = [kept for kept in self.found.kept if kept.lever != one.lever.name]
             self.say(f"left out  {use_text(one.lever)}  {one.why[:160]}")
 
     def note(self, name: str, **changes: Any) -> None:
