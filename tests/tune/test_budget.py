@@ -127,6 +127,7 @@ def test_a_gain_that_can_not_be_confirmed_in_time_is_found_and_said(tune: Tune, 
     assert machine.now - 1000.0 <= 1.05 * budget, "the budget holds"
     assert "resuming goes on" in found.not_done and "leave-one-out" in found.not_done
     assert found.dropped["workers"].why.startswith("not confirmed yet: ")
+    assert any(line.startswith("open  all: not confirmed yet") for line in machine.said), "it is not dropped for good"
     if found.pairs:
         assert len(found.unproved) == found.pairs == 1 and found.unproved[0] == pytest.approx(6.2, rel=0.1)
         assert f"1 pair was not enough for an interval above 1: {found.unproved[0]:.2f}×" in found.not_done

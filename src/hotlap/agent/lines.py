@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import torch
@@ -49,6 +49,17 @@ Place = tuple[int, int, str]
 """Index into the list of files, line, function."""
 
 
+Call = tuple[CodeType, int]
+"""What is called, and the line that it is at."""
+
+
+def calls(frame: FrameType | None) -> Iterator[Call]:
+    """From this frame on outwards."""
+    while frame is not None:
+        yield frame.f_code, frame.f_lineno
+        frame = frame.f_back
+
+
 class Places:
     """Finds the user's innermost frame, and numbers the files of those that were found."""
 
@@ -61,16 +72,18 @@ class Places:
 
     def innermost(self, frame: FrameType | None, through_backward: bool = False) -> Place | None:
         """The innermost frame of the user's; None where there is none, as in what the backward itself calls."""
-        while frame is not None:
-            code = frame.f_code
+        return self.innermost_of(calls(frame), through_backward)
+
+    def innermost_of(self, frames: Iterable[Call], through_backward: bool = False) -> Place | None:
+        """The same of calls, from the innermost one on."""
+        for code, line in frames:
             at = self._known.get(code.co_filename)
             if at is None:
                 at = self._number(code.co_filename)
             if at >= 0:
-                return at, frame.f_lineno, code.co_qualname
+                return at, line, code.co_qualname
             if code is ENGINE and not through_backward:
                 return None
-            frame = frame.f_back
         return None
 
     def _number(self, name: str) -> int:

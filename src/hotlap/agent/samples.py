@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .lines import Place, Places
+from .lines import Call, Place, Places, calls
 
 INTERVAL_S: Final = 0.002
 SWITCH_S: Final = 0.0002
@@ -75,17 +75,21 @@ class Samples:
             now = time.perf_counter_ns()
             if frame is None:
                 return
-            self._count(frame, now - last)
+            # At once, before the lock is asked for (SWITCH_S): if the thread goes on meanwhile, a frame that torch's
+            # compiler had in use may be gone, without having left what it was called by, and Python follows it.
+            stack = list(calls(frame))
             del frame  # and with it the tensors that it holds
+            self._count(stack, now - last)
             last = now
 
-    def _count(self, frame: Any, ns: int) -> None:
+    def _count(self, stack: list[Call], ns: int) -> None:
         self.looks += 1
-        if os.path.dirname(frame.f_code.co_filename) == AGENT:
+        code = stack[0][0]
+        if os.path.dirname(code.co_filename) == AGENT:
             self.own_ns += ns  # hotlap's own work; what it calls for the script is in folders below, or not Python
             return
-        leaf = frame.f_code.co_qualname
-        place: Place = self.places.innermost(frame, through_backward=True) or (-1, 0, "")
+        leaf = code.co_qualname
+        place: Place = self.places.innermost_of(stack, through_backward=True) or (-1, 0, "")
         key = (self.phase(), *place, "" if leaf == place[2] else leaf)
         if key in self.ns or len(self.ns) < MOST:
             self.ns[key] = self.ns.get(key, 0) + ns

@@ -52,16 +52,16 @@ def confirm(state: State) -> Trial | None:
     return confirmation.after[-1] if confirmation.lost else None
 
 
-def unconfirmed(state: State, why: str, measured: bool = True) -> None:
+def unconfirmed(state: State, why: str, measured: bool = True, ended: bool = True) -> None:
     """Nothing that was not proven goes into a recipe. What the command needs to fit is in again: see `fit.fitted`.
-    measured: whether what the search measured of a lever still stands."""
+    measured: whether what the search measured of a lever still stands. ended: resuming does not go on with it."""
     state.found.gain = False
     for use in state.given:
         state.found.dropped.pop(use.name, None)
     for kept in state.found.kept:
         state.drop(kept.lever, why, kept.measured if measured else None)
     state.found.kept = []
-    state.say(f"drop  all: {why}")
+    state.say(f"{'drop' if ended else 'open'}  all: {why}")
 
 
 class Confirmation:
@@ -284,7 +284,8 @@ class Confirmation:
         why = self._not_proven()
         self.state.found.gain = why is None
         if why is not None:
-            unconfirmed(self.state, self._ended_early() or f"not confirmed: {why}")
+            early = self._ended_early()
+            unconfirmed(self.state, early or f"not confirmed: {why}", ended=early is None)
 
     def _ended_early(self) -> str | None:
         """What to say where every pair that was made shows a gain and the budget ended before they proved it."""
