@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 from hotlap.agent import device
 from hotlap.agent.device import DeviceMarks, LateLosses
 from hotlap.agent.guard import Guard
+from hotlap.agent.loaders import batches_there, is_starved
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.steps import MOST_HELD, PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
+from hotlap.agent.stopper import Stopper
 from hotlap.agent.thin import Thin
 from hotlap.agent.timeline import (
     BACKWARD,
@@ -36,7 +39,7 @@ from hotlap.agent.timeline import (
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Step
 from hotlap.records.session import Session
-from hotlap.records.steady import GIVE_UP, WINDOW, steady_start
+from hotlap.records.steady import GIVE_UP, WINDOW, Steady, steady_start
 
 
 class Clock:
@@ -306,6 +309,69 @@ def test_an_optimizer_inside_another_is_one_step() -> None:
     assert steps.optimizer_end(1)
     steps.optimizer_boundary(1)
     assert emitted == ["train"]
+
+
+# batches of workers
+
+
+class Length:
+    """A queue of which only the length counts; None: a system that does not tell it."""
+
+    def __init__(self, length: int | None) -> None:
+        self.length = length
+
+    def qsize(self) -> int:
+        if self.length is None:
+            raise NotImplementedError
+        return self.length
+
+
+def iterator(taken: int, sent: int, outstanding: int, queues: tuple[int | None, int | None]) -> Any:
+    """Of 4 workers with 2 batches each. queues: the loop's, and that of what is not pinned yet."""
+    own, results = (Length(length) for length in queues)
+    return SimpleNamespace(
+        _num_workers=4, _prefetch_factor=2, _rcvd_idx=taken, _send_idx=sent, _tasks_outstanding=outstanding,
+        _data_queue=own, _worker_result_queue=results,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("taken", "sent", "outstanding", "queues", "there", "starved"),
+    [
+        (20, 28, 8, (0, 0), 0, True),
+        (20, 28, 6, (0, 0), 2, True),  # two came before their turn
+        (20, 28, 5, (0, 0), 3, False),
+        (20, 28, 8, (1, 2), 3, False),
+        (7, 15, 8, (0, 0), 0, False),  # an epoch's first
+        (8, 16, 8, (0, 0), 0, True),
+        (20, 28, 8, (None, None), None, False),
+    ],
+)
+def test_when_workers_starve_a_loop(
+    taken: int, sent: int, outstanding: int, queues: tuple[int | None, int | None], there: int | None, starved: bool
+) -> None:
+    asked = iterator(taken, sent, outstanding, queues)
+    assert batches_there(asked) == there and is_starved(asked) is starved
+
+
+def test_a_queue_that_is_both_is_counted_once() -> None:
+    asked = iterator(20, 28, 8, (3, 0))
+    asked._worker_result_queue = asked._data_queue
+    assert batches_there(asked) == 3
+
+
+@pytest.mark.parametrize(("seconds", "made"), [(None, 65), (0.2, 17)])
+def test_a_run_waits_until_what_was_made_ahead_is_used_up_but_not_for_ever(seconds: float | None, made: int) -> None:
+    """Steps of 50 ms; 48 batches are there, and a new one comes with every fourth step."""
+    stopper = Stopper(Session(folder="", package="", steps=10, seconds=seconds), None)  # type: ignore[arg-type]
+    stopper.steady, stopper.in_flight = Steady(0, settled=True), 48
+    while not stopper._enough():
+        done = len(stopper.walls)
+        stopper.step_done(50.0, disturbed=False, there=max(0, 48 - done * 3 // 4), starved=done >= 64)
+        assert done < 200
+    stopped = len(stopper.walls)
+    assert (stopped > 64) is (seconds is None) and stopped >= made
+    assert stopper._draining(stopper.steady) is (seconds is not None)
 
 
 # steady state

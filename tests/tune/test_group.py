@@ -280,39 +280,6 @@ def test_no_later_run_has_it(tune: Tune) -> None:
     assert all(special.slow_ms is None for special in machine.specials[-3:])
 
 
-@pytest.mark.parametrize("first", [1, 2])
-def test_a_lever_that_leaves_itself_out_of_the_confirmation_is_dropped_alone(tune: Tune, first: int) -> None:
-    """A GPT on an H100: a recording was one rounding apart in the last of four runs, and all of 9.0x was dropped."""
-    seen: list[str] = []
-
-    def left_out(uses: Uses) -> dict[str, str]:
-        seen.extend(["graphs"] if "graphs" in uses else [])
-        return {"graphs": "its replay differs"} if len(seen) > first else {}
-
-    levers = [FakeLever("graphs", 0.5), FakeLever("compile", 0.4), FakeLever("tf32", 0.3)]
-    found, machine = tune(levers, factors(graphs=0.9, compile=0.5, tf32=0.8), left_out=left_out, budget=95.0)
-    assert sorted(kept(found)) == ["compile", "tf32"] and found.gain and found.pairs >= 2
-    assert found.speedup == pytest.approx(1 / (0.5 * 0.8)), "no run with it counts"
-    assert found.dropped["graphs"].why == "refused: its replay differs"
-    sides = [len(trial.levers) for trial in machine.done if trial.purpose == "confirm"]
-    assert sides.count(2) >= 2 and sides.count(0) >= 1
-
-
-@pytest.mark.parametrize(("others", "out"), [(1.0, {"idle", "useless"}), (0.7, set())])
-def test_a_lever_that_leaves_itself_out_where_another_is_missing_does_not_end_the_trial(
-    tune: Tune, others: float, out: set[str]
-) -> None:
-    """A GPT on an H100: without CUDA graphs a lever came to say that it had nothing to do, and nothing was learned."""
-
-    def left_out(uses: Uses) -> dict[str, str]:
-        return {"idle": "nothing was merged"} if "idle" in uses and "useless" not in uses else {}
-
-    levers = [FakeLever("compile", 0.5), FakeLever("idle", 0.4), FakeLever("useless", 0.1)]
-    found, _ = tune(levers, factors(compile=0.5, useless=others), left_out=left_out)
-    assert out <= found.dropped.keys() and set(kept(found)) == {"compile", "idle", "useless"} - found.dropped.keys()
-    assert "compile" in kept(found) and ("useless" in kept(found)) is not bool(out)
-
-
 def test_where_only_one_is_left_it_is_judged_as_if_tried_alone(tune: Tune) -> None:
     pair = [FakeLever("attention", 0.5), FakeLever("compile", 0.4)]
     found, machine = tune(pair, factors(compile=0.99), left_out=no_attention)

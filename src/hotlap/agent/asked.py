@@ -41,7 +41,8 @@ class Asked:
 
     def ended(self, loader: int) -> None:
         """A loader came to its end: a test, or a look at the data, has learned from none of those that are left."""
-        self.by_loader.pop(loader, None)
+        if self.by_loader.pop(loader, None) is not None:
+            self.starved = False
 
     def forget(self) -> None:
         """No step will be made of any."""

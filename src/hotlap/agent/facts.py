@@ -338,6 +338,7 @@ class Script:
             "mode": kind,
             "samples_from": steps.samples_from,
             "in_flight": self.in_flight(steps.infers),
+            "draining": agent.stopper.draining,
             "seeded": self.session.seed is not None and torch.initial_seed() != self.session.seed,
             "forwards": steps.forwards,
             "backwards": steps.backwards,

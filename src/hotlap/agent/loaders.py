@@ -59,9 +59,10 @@ def is_late(iterator: Any) -> bool:
 
 def is_starved(iterator: Any) -> bool:
     """Of a batch that is late: whether workers have made hardly any other either, a quarter at most of those that they
-    make ahead. One that takes its worker longer is late though the others' are there."""
-    there = batches_there(iterator)
-    return there is not None and there <= iterator._num_workers * iterator._prefetch_factor // 4
+    make ahead. One that takes its worker longer is late though the others' are there; an epoch's first ones are late as
+    its workers begin together."""
+    ahead, there = iterator._num_workers * iterator._prefetch_factor, batches_there(iterator)
+    return there is not None and there <= ahead // 4 and iterator._rcvd_idx >= ahead
 
 
 def batches_there(iterator: Any) -> int | None:

@@ -21,6 +21,8 @@ GRACE_S = 20.0
 """Seconds a process may take to end after the stop before it is ended hard."""
 AHEAD = 3
 """Steps between the decision and the stop in distributed runs: ranks are at most one collective apart."""
+MOST_DRAINING = 4.0
+"""Times the seconds of steps that a run is to measure."""
 QUIET_STEPS, QUIET_S, LEAST_QUIET = 20, 10.0, 5
 """Undisturbed steady steps before a profile's windows in a run without `--steps`: so many, or seconds of them, but
 never fewer than the last."""
@@ -62,6 +64,7 @@ class Stopper:
         self.disturbed: list[bool] = []
         self.evaluating: list[bool] = []
         self.starved: list[bool] = []
+        self.any_starved = self.draining = False
         self.inferring = False
         self.steady: Steady | None = None
         self.in_flight = 0
@@ -78,6 +81,7 @@ class Stopper:
         self.disturbed.clear()
         self.evaluating.clear()
         self.starved.clear()
+        self.any_starved = False
         self.there.clear()
         self.steady = None
 
@@ -101,6 +105,7 @@ class Stopper:
         self.disturbed.append(disturbed)
         self.evaluating.append(evaluating)
         self.starved.append(starved)
+        self.any_starved |= starved
         self.there.append(there)
 
     def look(self, index: int, kind: str) -> None:
@@ -140,6 +145,8 @@ class Stopper:
         return list(compress(self.walls[start:], counted(self.disturbed[start:], self.evaluating[start:])))
 
     def _start(self, steady: Steady) -> int:
+        if not self.any_starved:  # what is asked after each step is not to look at all that were
+            return steady.start
         return own_pace(self.walls, self.disturbed, self.starved, steady.start, self.in_flight)
 
     def _draining(self, steady: Steady) -> bool:
@@ -154,8 +161,15 @@ class Stopper:
         steps = len(there) - 1
         return steps > AGREE * (steps - (there[0] - there[-1]))
 
+    def _waits(self, steady: Steady) -> bool:
+        """Whether to wait for the end of that: where a run has seconds, for so many of them at most."""
+        seconds = self.session.seconds
+        if seconds is not None and sum(self.walls[steady.start :]) / 1000 > MOST_DRAINING * seconds:
+            return False
+        return self._draining(steady)
+
     def _enough(self) -> bool:
-        if self.steady is None or self._draining(self.steady):
+        if self.steady is None or self._waits(self.steady):
             return False
         steady = self._counted()
         if len(steady) >= (self.session.steps or 0):
@@ -171,6 +185,7 @@ class Stopper:
         """Write everything, arm the hard end, and raise Stop. The third time the process is ended at once."""
         if not self.stopped:
             self.stopped = True
+            self.draining = self.steady is not None and self._draining(self.steady)
             if torch.cuda.is_available() and torch.cuda.is_initialized():
                 torch.cuda.synchronize()
             self.agent.recorder.drain(wait=True)

@@ -109,7 +109,7 @@ def steady_steps(steps: Sequence[Step], facts: Facts | None) -> SteadySteps:
     fed = [loader for loader in facts.loaders if loader.training or mode == "inference"] if facts else []
     period = max((loader.workers for loader in fed), default=1)
     share = sum(step.wall_ms for step in evaluations) / max(sum(step.wall_ms for step in later), 1e-9)
-    settled = bool(start and start.settled)
+    settled = bool(start and start.settled) and not (facts and facts.draining)
     return SteadySteps(tuple(kept), len(chosen), first, settled, mode, max(1, period), len(evaluations), share)
 
 

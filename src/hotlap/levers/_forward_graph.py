@@ -43,6 +43,10 @@ MOST_SPREAD: Final = 0.01
 """Of a tensor that itself differs less between two ordinary calls. Seen of a GPT's gradients through cuDNN's attention
 in bfloat16: 0.14% and 0.19% in one of some 150, in 3 of 6 recordings."""
 
+NOISE: Final = 0.1
+"""From here on what two calls differ by says nothing of other tensors: gradients that are zero but for rounding, as a
+key's bias has."""
+
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Records what a function issues, without doing it; what it returns does it."""
 
@@ -372,19 +376,22 @@ def _unfit_output(output: Any, effects: Effects, inputs: Inputs) -> str:
 
 def apart(got: Sequence[Any], expected: Sequence[Any], most: float = TOLERANCE, spread: Sequence[Any] = ()) -> str:
     """Why tensors of a replay are not those of an ordinary call, "" if they are, but for rounding (most: relative, of
-    norms). spread: those of another such call, from which they may lie so many times as far as that does, or, up to
-    MOST_SPREAD, as the tensor does that differs most: of a sum in another order, one other says little."""
+    norms). spread: those of another such call. Where a tensor of that is another, it may lie so many times as far, or,
+    up to MOST_SPREAD, as the one that differs most and is not just noise: two sums in other orders may nearly agree."""
     import torch
 
-    apart_too = [relative_error(one, other) for one, other in zip(spread, expected, strict=True)] if spread else [0.0]
-    most = max(most, min(MOST_SPREAD, TIMES_SPREAD * max(apart_too)))
+    pairs = zip(spread, expected, strict=True) if spread else ()
+    apart_too = [0.0 if torch.equal(one, other) else relative_error(one, other) for one, other in pairs]
+    widest = max((error for error in apart_too if error < NOISE), default=0.0)
     for at, (one, other) in enumerate(zip(got, expected, strict=True)):
         if one.shape != other.shape or one.dtype != other.dtype:
             return "its replay returns other shapes"
         if torch.equal(one, other):
             continue
         gap = relative_error(one, other)
-        allowed = max(most, TIMES_SPREAD * apart_too[at]) if spread else most
+        allowed = most
+        if spread and apart_too[at]:
+            allowed = max(most, TIMES_SPREAD * apart_too[at], min(MOST_SPREAD, TIMES_SPREAD * widest))
         if not gap <= allowed:
             return f"its replay differs by {gap:.2%} from an ordinary call"
     return ""

@@ -351,7 +351,8 @@ class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it."""
+    """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. draining: when hotlap ended
+    it, batches that workers had made ahead were being used up faster than others came, so steps may become longer."""
 
     pid: int
     rank: int
@@ -374,6 +375,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["train", "inference", "none"] = "none"
     samples_from: Literal["loader", "forward", "none"] = "none"
     in_flight: int = 0
+    draining: bool = False
     seeded: bool = False
     forwards: int = 0
     backwards: int = 0

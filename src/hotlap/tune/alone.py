@@ -93,6 +93,10 @@ def _without(state: State, kept: Kept) -> None:
     if measured is None:
         return
     worth, trial = measured
+    if trial.left_out and worth >= LEAST_GAIN:
+        others = ", ".join(one.lever.name for one in trial.left_out)
+        state.say(f"open  {kept.lever}  {worth:.2f}× beside the others, with {others}, which left out itself")
+        return
     changes = {"measured": worth} if kept.together else {}
     state.note(kept.lever, leave_one_out=worth, **changes)
     _predict_alone(state, kept)

@@ -76,6 +76,7 @@ class Confirmation:
         """Wall time of a run of each side, the last that was made."""
         self.short = False
         """Whether the budget ended it."""
+        self.reused = len(state.found.reused)
 
     def run(self) -> None:
         """Pairs until the interval is narrow or the time is up; then parity."""
@@ -184,19 +185,30 @@ class Confirmation:
         timeout = max(state.budget.timeout(levers), PATIENCE * usual)
         trying = tuple(kept.lever for kept in state.found.kept) if letter == "B" else ()
         trial = state.trials.run("confirm", levers, Special(longer_s=self._longer_s(), trying=trying), timeout)
-        if trial.left_out:  # what was measured is the others
-            state.leave_out(trial)
-            self.levers = list(trial.levers)
-            self.after.clear()
-            self.before = self.before[-1:]
+        if trial.left_out:
+            self._begin_anew(trial)
         if trial.outcome != "measured":
             unconfirmed(state, f"a confirmation run was not measured: {trial.why}")
             return False
+        if any(one.was_in for one in trial.left_out):  # its first steps, of which parity is judged, are not the others'
+            return True
         (self.before if letter == "A" else self.after).append(trial)
         self.took_s[letter] = trial.wall_s
         if letter == "A":
             self._check_reused(trial)
         return True
+
+    def _begin_anew(self, trial: Trial) -> None:
+        """Levers left themselves out of a run: it is one of the others, and no pair so far is."""
+        state, found = self.state, self.state.found
+        state.leave_out(trial)
+        self.levers = list(trial.levers)
+        self.after.clear()
+        self.before = [one for one in self.before[-1:] if one.id not in state.trials.recalled]
+        found.forget_confirmation()
+        del found.reused[self.reused :]
+        if self.before and self.before[0].purpose in NUDGES:
+            found.reused.append(REUSED_TWIN)
 
     def _longer_s(self) -> float:
         """Seconds that its run measures beyond those of a trial, as long as that leaves time for the least pairs."""

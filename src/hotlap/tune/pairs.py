@@ -69,6 +69,12 @@ def left_unproved(
     return sets[-1] if few else None
 
 
+def done_without(trials: Trials) -> list[Trial]:
+    """Runs of the last session's confirmation that some levers left themselves out of, on this machine."""
+    last = max((trial.session for trial in trials.confirmed), default=None)
+    return [one for one in trials.confirmed if one.session == last and one.left_out and _made_here(trials, one)]
+
+
 def all_gain(before: Sequence[float], after: Sequence[float]) -> bool:
     """Whether there are pairs and each shows a gain."""
     return bool(before) and all(a >= LEAST_GAIN * b for a, b in zip(before, after, strict=True))

@@ -28,7 +28,7 @@ from .confirm import confirm
 from .evidence import gaps
 from .fit import fit, fitted
 from .group import in_parts, try_together
-from .pairs import left_unproved
+from .pairs import done_without, left_unproved
 from .reference import NO_TIME
 from .remember import Remembered
 from .state import Asked, Found, Incumbent, State, by_text, use_text, value_text
@@ -66,6 +66,8 @@ class Search:
         self.baseline()
         self.go_on()
         self.hunt(self.remember)
+        if state.unproved is not None:
+            self.leave_out_again()
         if state.unproved is not None and not same_levers(state.best.levers, state.unproved):  # the way is another now
             state.unproved = None
             self.hunt()
@@ -85,6 +87,14 @@ class Search:
             state.unproved = left_unproved(state.trials, state.given, state.value, state.objective.memory)
         if state.unproved is not None:
             state.say(f"resume  {names(state.unproved)}: goes on with the confirmation")
+
+    def leave_out_again(self) -> None:
+        """What left itself out of the confirmation that this one goes on with."""
+        state = self.state
+        for trial in done_without(state.trials):
+            state.leave_out(trial)
+            gone = {one.lever.name for one in trial.left_out}
+            state.best.levers = [use for use in state.best.levers if use.name not in gone]
 
     def hunt(self, first: Callable[[], object] = lambda: None, tried: Iterable[tuple[str, str]] = ()) -> None:
         """Search and leave-one-out, as far as the budget goes. tried: see `climb`."""
@@ -115,7 +125,7 @@ class Search:
             return
         found.forget_confirmation()
         del found.reused[reused:]
-        self.part([(one.lever, one.settings) for one in kept], lost)
+        self.part([(one.lever, one.settings) for one in kept if one.lever not in state.refused], lost)
         self._note_unsettled()
         if found.kept:
             confirm(state)

@@ -289,6 +289,8 @@ class State:
     def leave_out(self, trial: Trial) -> None:
         """Levers that a trial could do without are not tried again, and not kept."""
         for one in trial.left_out:
+            if one.lever.name in self.refused and one.lever.name in self.found.dropped:
+                continue
             self.drop(one.lever.name, f"{'refused' if one.was_in else 'nothing to change'}: {one.why}")
             self.refused.add(one.lever.name)
             self.found.kept = [kept for kept in self.found.kept if kept.lever != one.lever.name]
