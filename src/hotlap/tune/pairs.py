@@ -21,8 +21,10 @@ Pair = tuple[Trial, Trial]
 
 
 def earlier_pairs(trials: Trials, bare: Sequence[Lever], levers: Sequence[Lever]) -> list[Pair]:
-    """(bare command, recipe) pairs of earlier sessions on this machine, as it is now."""
-    usable = [trial for trial in trials.confirmed if trial.outcome == "measured" and _made_here(trials, trial)]
+    """(bare command, recipe) pairs of earlier sessions on this machine, as it is now. A run whose first steps had a
+    lever that left is in none."""
+    whole = [one for one in trials.confirmed if not any(out.was_in for out in one.left_out)]
+    usable = [trial for trial in whole if trial.outcome == "measured" and _made_here(trials, trial)]
     found: list[Pair] = []
     for _, runs in groupby(usable, key=lambda trial: trial.session):
         found += _paired(list(runs), bare, levers)
