@@ -17,7 +17,7 @@ class Asked:
         self.last: Any = None
         self.starved = False
 
-    def came(self, iterator: Any, facts: dict[str, Any], late: bool, starved: bool = False) -> None:
+    def came(self, iterator: Any, facts: dict[str, Any], late: bool, starved: bool) -> None:
         """One did. late: it was not there; starved: and hardly any other was."""
         loader = id(iterator)
         _, came, waited = self.by_loader.get(loader, (facts, 0, 0))

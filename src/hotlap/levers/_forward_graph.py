@@ -40,9 +40,8 @@ TIMES_SPREAD: Final = 3.0
 """How many times as far as two ordinary calls differ a replay may lie from one of them."""
 
 MOST_SPREAD: Final = 0.01
-"""Of a tensor that itself differs less between two ordinary calls. Seen of a GPT's gradients through cuDNN's attention
-in bfloat16: 0.14% and 0.19% in one of some 150, in 3 of 6 recordings."""
-
+"""Of a tensor that itself differs less between two ordinary calls. A GPT's gradients in bfloat16, through cuDNN's
+attention: 0.14% and 0.19% in two of seven recordings on H100s."""
 NOISE: Final = 0.1
 """From here on what two calls differ by says nothing of other tensors: gradients that are zero but for rounding, as a
 key's bias has."""

@@ -98,11 +98,11 @@ def reach_of(call: Call, used: list[bool], again: Callable[[], bool]) -> list[li
 def copy_as_it_lies(into: Any, of: Any) -> None:
     """`into.copy_(of)`. Where the rows of both have the same gaps (the first columns of a wider product), these are
     copied too, which is one piece of memory: row by row it takes three times as long for 50257 columns of 50304."""
-    both = (_extent(into), _extent(of)) if into.stride() == of.stride() and into.dtype == of.dtype else (None, None)
-    if both[0] is None or both[1] is None:
+    whole, given = _extent(into), _extent(of)
+    if whole is None or given is None or into.stride() != of.stride():
         into.copy_(of)
     else:
-        both[0].copy_(both[1])
+        whole.copy_(given)
 
 
 def clone_as_it_lies(tensor: Any) -> Any:

@@ -60,7 +60,8 @@ def _together(state: State, open_levers: Sequence[Kept]) -> bool:
         return False
     worth, trial = measured
     if worth >= LEAST_GAIN or not state.objective.allows(trial, state.bases[0]):
-        state.say(f"worth  {what}  {worth:.2f}× beside the others, together")
+        too = f" with {_out_too(trial)}" if trial.left_out else ""
+        state.say(f"worth  {what}  {worth:.2f}× beside the others, together{too}")
         return False
     for kept in least:
         _take_out(state, kept, trial, worth, what)
@@ -94,8 +95,7 @@ def _without(state: State, kept: Kept) -> None:
         return
     worth, trial = measured
     if trial.left_out and worth >= LEAST_GAIN:
-        others = ", ".join(one.lever.name for one in trial.left_out)
-        state.say(f"open  {kept.lever}  {worth:.2f}× beside the others, with {others}, which left out itself")
+        state.say(f"open  {kept.lever}  {worth:.2f}× beside the others, together with {_out_too(trial)}")
         return
     changes = {"measured": worth} if kept.together else {}
     state.note(kept.lever, leave_one_out=worth, **changes)
@@ -104,6 +104,11 @@ def _without(state: State, kept: Kept) -> None:
         _take_out(state, kept, trial, worth)
     else:
         state.say(f"worth  {kept.lever}  {worth:.2f}× beside the others")
+
+
+def _out_too(trial: Trial) -> str:
+    """Levers that left themselves out of a trial without others."""
+    return f"{', '.join(one.lever.name for one in trial.left_out)}, not in either"
 
 
 def _measure(state: State, rest: list[records.Lever], without: str) -> tuple[float, Trial] | None:
