@@ -241,10 +241,11 @@ def _unsettled(state: State, single: records.Lever | None, title: str, ratio: fl
 
 
 def _gained_nothing(state: State, name: str, ratio: float, unclear: bool) -> None:
-    """Of several settings that won nothing, the best is what is told of their lever."""
+    """Of several settings that won nothing, the best is what is told of their lever. unclear: two looks disagreed;
+    where they are a gain together, which is not believed, 1 is nothing that was measured."""
     known = state.found.dropped.get(name)
     if known is None or known.why not in {NO_GAIN, SLOWER, MORE_MEMORY} or (known.ratio or 0.0) < ratio:
-        state.drop(name, NO_GAIN if unclear else _no_gain(state, ratio), ratio)
+        state.drop(name, NO_GAIN if unclear else _no_gain(state, ratio), None if unclear and ratio == 1.0 else ratio)
 
 
 def _no_gain(state: State, ratio: float) -> str:
