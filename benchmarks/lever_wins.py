@@ -5,9 +5,9 @@
     python benchmarks/lever_wins.py table benchmarks/results/lever-wins-h100.json
     python benchmarks/lever_wins.py --tiny --only compile --budget 40                    # on a CPU, to see it work
 
-Every case is `hotlap tune --only LEVERS` of an unmodified script in fresh processes: two bare runs, the trial, ABBA
-pairs. `wins` says whether the lever was expected to be kept; what came of it stands beside that, as it is. A lever that
-only works beside another one is tuned with that. Rows of a results file are replaced by later ones of the same case.
+Every case is `hotlap tune --only LEVERS` of an unmodified script. `wins` says whether the lever was expected to be
+kept; what came of it stands beside that, as it is. A lever that only works beside another one is tuned with that. Rows
+of a results file are replaced by later ones of the same case.
 """
 
 import argparse
@@ -83,7 +83,7 @@ CASES = (
     Case("accumulate", LM, options=(*MEMORY, *SEMANTIC)),
     Case("batch-size", (*LM, "--batch", "1"), options=SEMANTIC, budget=100),
 )  # fmt: skip
-KEPT = ("lever", "settings", "predicted", "measured", "leave_one_out")
+KEPT = ("lever", "settings", "predicted", "worth")
 
 
 def tune(case: Case, tiny: bool, budget: float | None, folder: Path) -> dict[str, Any]:
@@ -114,8 +114,8 @@ def tune(case: Case, tiny: bool, budget: float | None, folder: Path) -> dict[str
 def told(document: dict[str, Any], case: Case) -> dict[str, Any]:
     """What of tune.json lasts."""
     names = (
-        "objective", "speedup", "interval", "pairs", "memory_before_bytes", "memory_after_bytes", "parity", "noise",
-        "complete", "unproved",
+        "objective", "speedup", "interval", "starts", "turns", "how", "memory_before_bytes", "memory_after_bytes",
+        "parity", "noise", "complete", "unproved",
     )  # fmt: skip
     found = {name: document[name] for name in names if document.get(name) is not None}
     kept = [{field: lever.get(field) for field in KEPT} for lever in document["kept"]]
@@ -136,7 +136,7 @@ def told(document: dict[str, Any], case: Case) -> dict[str, Any]:
 
 def markdown(document: dict[str, Any]) -> str:
     """The table of docs/benchmarks.md."""
-    lines = ["| lever | script | bare ms | result (95% interval, pairs) | parity |", "|---|---|---|---|---|"]
+    lines = ["| lever | script | bare ms | result (95% interval, starts) | parity |", "|---|---|---|---|---|"]
     for row in document["cases"]:
         lever, _, script = row["case"].partition(" on ")
         if "error" in row:
@@ -153,14 +153,14 @@ def result(row: dict[str, Any]) -> str:
     if not row["kept"]:
         whys = {f"{lever}: {why}" for lever, why in row["dropped"].items()}
         return "dropped: " + "; ".join(sorted(whys))
-    low, high = row["interval"]["low"], row["interval"]["high"]
+    shown = f"{row['interval']['low']:.3g}–{row['interval']['high']:.3g}, {row.get('starts') or row.get('pairs')}"
     settings = {lever["lever"]: lever["settings"] for lever in row["kept"]}
     said = ", ".join(f"{name} {value}" if value else name for name, value in settings.items())
     if row.get("objective") == "memory":
         less = row["memory_before_bytes"] / row["memory_after_bytes"]
-        said = f"less memory, at {row['speedup']:.3g}× the speed ({low:.3g}–{high:.3g}, {row['pairs']}): {said}"
+        said = f"less memory, at {row['speedup']:.3g}× the speed ({shown}): {said}"
         return f"**{less:.3g}×** {said}"
-    return f"**{row['speedup']:.3g}×** ({low:.3g}–{high:.3g}, {row['pairs']}): {said}"
+    return f"**{row['speedup']:.3g}×** ({shown}): {said}"
 
 
 def main() -> None:

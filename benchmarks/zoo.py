@@ -47,8 +47,9 @@ def tuned(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str]
     if not lines or not lines[-1].startswith("{"):
         return {"error": f"exit code {code}: {err[-2000:]}"}
     tune = json.loads(lines[-1])
-    names = ("speedup", "interval", "pairs", "parity", "break_even_steps", "noise", "complete", "fitted", "reused")
-    lever = ("lever", "settings", "predicted", "measured", "leave_one_out")
+    names = ("speedup", "interval", "starts", "turns", "how", "parity", "break_even_steps", "noise", "complete")
+    names += ("proofs", "unproved", "fitted", "reused")
+    lever = ("lever", "settings", "predicted", "worth")
     return {field: tune.get(field) for field in names} | {
         "naive_ms": tune["baseline"]["step_ms"],
         "bound": tune["baseline"]["bound"],

@@ -84,12 +84,11 @@ def ratio(row: Row, slow: str, fast: str) -> Row | None:
     rounds = sorted(a.keys() & b.keys())
     if not rounds:
         return None
-    if len(rounds) == 1:
-        return {"ratio": a[rounds[0]] / b[rounds[0]], "low": None, "high": None, "pairs": 1}
-    from hotlap.tune.statistics import ratio_interval  # not for `check`, which needs no statistics
+    from hotlap.experiment.statistics import of_pairs  # not for `check`, which needs no statistics
 
-    value, interval = ratio_interval([a[r] for r in rounds], [b[r] for r in rounds])
-    return {"ratio": value, "low": interval.low, "high": interval.high, "pairs": len(rounds)}
+    found = of_pairs([math.log(a[r] / b[r]) for r in rounds])
+    low, high = (found.interval.low, found.interval.high) if found.interval else (None, None)
+    return {"ratio": found.ratio, "low": low, "high": high, "pairs": len(rounds)}
 
 
 def compile_kind(row: Row) -> str | None:

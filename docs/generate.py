@@ -32,17 +32,20 @@ HEAD = """\
 
 Written by `python docs/generate.py` from the levers' own texts; do not edit. A lever is one change that may help.
 `hotlap tune` tries those that apply, on top of each other, and keeps those that measurably help and pass
-[parity](parity.md). One that never helps your command costs a trial and no more.
+[parity](parity.md).
 
 Risk: `exact`, the same numbers, bit for bit or within what two runs of the bare command differ; `numeric`, rounding
 changes; `semantic`, training changes (only with `--allow semantic`). Tolerance: how far the losses of a `numeric` lever
 may lie from the bare command's without further proof. In the reasons, … stands for what was seen of the script or the
 machine.
+
+Stage: when in the [search](tune.md#what-it-tries-in-order) it comes. Switched: it can be put in and taken out in a live
+process; others need a start of their own.
 """
 ID = re.compile(r'\bid="([a-z0-9-]+)"')
 REASON = re.compile(r"str \| None|Applies")
 """What a function returns that says why a lever does not apply."""
-ROW = "| [{0}](#{0}) | {1} | {2} | {3} |"
+ROW = "| [{0}](#{0}) | {1} | {2} | {3} | {4} | {5} |"
 
 
 def example(cuda: bool) -> Context:
@@ -146,10 +149,11 @@ def section(lever: Lever) -> Iterator[str]:
 def page() -> str:
     """The whole file."""
     levers = all_levers().values()
-    lines = [HEAD, "| lever | risk | tolerance | what it does |", "|---|---|---|---|"]
+    lines = [HEAD, "| lever | risk | tolerance | stage | switched | what it does |", "|---|---|---|---|---|---|"]
     for lever in levers:
         tolerance = f"{lever.tolerance:.1%}" if lever.tolerance else "-"
-        lines.append(ROW.format(lever.name, lever.risk, tolerance, lever.meaning))
+        switched = "yes" if lever.switchable else "-"
+        lines.append(ROW.format(lever.name, lever.risk, tolerance, lever.stage, switched, lever.meaning))
     lines.append("")
     for lever in levers:
         lines += section(lever)

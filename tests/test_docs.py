@@ -11,6 +11,7 @@ import typer
 
 from hotlap.cli.app import app
 from hotlap.levers import all_levers
+from hotlap.levers._base import Lever
 from hotlap.records import advice, diagnosis, patch, profile, profilers, run, telemetry, tune
 from hotlap.records.errors import EXIT_CODES
 
@@ -34,14 +35,18 @@ FILES: dict[str, tuple[Any, ...]] = {
     "telemetry.jsonl": (telemetry.TelemetrySample, telemetry.GpuSample),
     "diagnosis.json": (diagnosis.Diagnosis, diagnosis.Spread, diagnosis.Finding, diagnosis.Place),
     "tune.json": (
-        tune.Tune, tune.Kept, tune.Dropped, tune.Fitted, tune.Reference, tune.Parity, tune.Interval, tune.Trial,
+        tune.Tune, tune.Kept, tune.Worth, tune.Dropped, tune.Proof, tune.Open, tune.Fitted, tune.Reference, tune.Parity,
+        tune.Interval,
     ),
+    "trials.jsonl": (tune.Trial, run.LeftOut),
+    "turns.jsonl": (tune.Turn,),
     "patch.json": (
         patch.Patch, patch.Written, patch.NotWritten, patch.Rewrite, patch.PatchedFile, patch.Line, patch.Verification,
     ),
-    "recipe.toml": (tune.Recipe, tune.RecipeLever),
+    "recipe.toml": (tune.Recipe, tune.RecipeLever, tune.RecipeEvidence),
     "hotlap advise": (advice.Advice, advice.Suggestion),
 }  # fmt: skip
+PLACE = re.compile(r"^<!-- ([A-Z ]+) -->$", re.MULTILINE)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -129,6 +134,18 @@ def test_trace_document_is_up_to_date() -> None:
     page = runpy.run_path(str(DOCS / "generate.py"))["trace_page"]()
     told = (DOCS / "trace-document.md").read_text(encoding="utf-8")
     assert told == page, "run: python docs/generate.py trace > docs/trace-document.md"
+
+
+def test_placeholders_were_filled() -> None:
+    """Places for output that is pasted by hand, or made by a benchmark: `<!-- SCREEN -->`."""
+    left = {page.name: found for page in PAGES if (found := PLACE.findall(page.read_text(encoding="utf-8")))}
+    assert not left
+
+
+def test_every_field_of_a_lever_is_in_contributing() -> None:
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    fields = [name for name in Lever.__annotations__ if not re.search(rf"`{name}`", told)]
+    assert not fields, f"CONTRIBUTING.md does not say what {fields} of a lever mean"
 
 
 def test_changelog_names_every_lever() -> None:

@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
 from hotlap.records.run import Environment, Gpu, Lever, Phases, Problem, Run
-from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune
+from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune, Worth
 from hotlap.report.console import (
     LONGEST_TEXT,
     CommandLine,
@@ -83,7 +83,8 @@ TUNE = Tune(
     command=COMMAND,
     speedup=2.312,
     interval=Interval(low=2.241, high=2.378),
-    pairs=4,
+    starts=2,
+    turns=16,
     before_ms=215.2,
     after_ms=93.18,
     gain=True,
@@ -94,14 +95,12 @@ TUNE = Tune(
             risk="exact",
             meaning="loads ahead",
             predicted=2.41,
-            measured=2.22,
-            leave_one_out=2.13,
-            parity=PARITY,
+            worth=Worth(ratio=2.13, interval=Interval(low=2.05, high=2.22), by="switching"),
         ),
     ),
     dropped=(
         Dropped(lever="channels-last", why="no convolution was seen"),
-        Dropped(lever="compile", why="parity failed at step 7", ratio=1.43),
+        Dropped(lever="compile", why="parity failed at step 7", ratio=1.43, interval=Interval(low=1.4, high=1.46)),
     ),
     parity=PARITY,
     baseline=BEFORE,
@@ -117,7 +116,13 @@ NO_GAIN = msgspec.structs.replace(
     TUNE, gain=False, speedup=1.004, interval=Interval(low=0.98, high=1.03), kept=(), tuned=None, recipe=None
 )
 UNFINISHED = msgspec.structs.replace(
-    NO_GAIN, speedup=None, interval=None, pairs=0, complete=False, why_incomplete="the budget of 10:00 ran out"
+    NO_GAIN,
+    speedup=None,
+    interval=None,
+    starts=0,
+    turns=0,
+    complete=False,
+    why_incomplete="the budget of 10:00 ran out",
 )
 
 
@@ -328,17 +333,24 @@ def test_own_problems_are_counted_and_the_first_is_shown() -> None:
 
 def test_tune_screen_shows_the_records_numbers() -> None:
     text = tune_text()
-    assert text.startswith("2.31× faster (95% interval 2.24–2.38, 4 ABBA pairs): 215 ms → 93.2 ms a step\n")
+    said = "2.31× faster, proved (95% interval 2.24–2.38; 2 fresh starts of each side, 16 turns each): 215 ms → 93.2 ms"
+    assert joined(text).startswith(f"{said} a step before input-bound")
     assert "before input-bound · after compute-bound" in text
     assert re.search(r"^data +131 ms █+\S* +1\.11 ms ▏", text, re.MULTILINE)
     assert re.search(r"^h2d +4\.21 ms \S+ +-", text, re.MULTILINE)
-    assert re.search(r"^loader-workers workers=8 +exact +2\.41× +2\.22× +2\.13×", text, re.MULTILINE)
-    assert re.search(r"^compile +1\.43× parity failed at step 7", text, re.MULTILINE)
+    assert re.search(
+        r"^loader-workers workers=8 +exact +≤ 2\.41× +2\.13× \(2\.05–2\.22\) +switching", text, re.MULTILINE
+    )
+    assert re.search(r"^compile +1\.43× \(1\.40–1\.46\) parity failed at step 7", text, re.MULTILINE)
     assert re.search(r"^channels-last +- no convolution was seen", text, re.MULTILINE)
     assert text.index("compile ") < text.index("channels-last")
     words = joined(text)
     assert "holds, numeric · 40 steps compared · loss gap 0.00213, 0.0061 allowed" in words
-    assert "tune took 09:41 for 23 trials · seed 1234 set from outside" in words and "after 312 steps" in words
+    assert (
+        "tune took 09:41 for 23 starts of the command" in words
+        and "seed 1234 set from outside" in words
+        and "after 312 steps" in words
+    )
     for part in ("2 × NVIDIA H100 · driver 550.54", "AMD EPYC, 16 cores, 128 GiB", "Python 3.12.1"):
         assert part in words
     assert "git 0123456789 with changes" in words
@@ -365,14 +377,15 @@ def test_device_time_is_shown_only_where_both_sides_have_it() -> None:
 
 def test_no_gain_is_said_first_and_offers_no_recipe() -> None:
     text = tune_text(NO_GAIN)
-    assert text.startswith("no gain: 1.00× (95% interval 0.98–1.03, 4 ABBA pairs); 215 ms a step\n")
+    evidence = "2 fresh starts of each side, 16 turns each"
+    assert joined(text).startswith(f"no gain: 1.00× (95% interval 0.98–1.03; {evidence}); 215 ms a step before")
     assert "faster" not in text and "--recipe" not in text and "kept" not in text
     assert "limit input-bound: The loader works in the training process, at /home/u/proj/train.py:41" in joined(text)
     none = tune_text(msgspec.structs.replace(NO_GAIN, speedup=None, interval=None))
-    assert none.startswith("no gain, no lever was kept; 215 ms a step\n")
+    assert none.startswith("no gain: no lever helped; 215 ms a step\n")
     apart = Parity(ok=False, level="numeric", why="losses part")
     found = msgspec.structs.replace(NO_GAIN, speedup=1.96, interval=Interval(low=1.08, high=3.57), parity=apart)
-    said = "nothing kept: 1.96× (95% interval 1.08–3.57, 4 ABBA pairs) without parity; 215 ms a step"
+    said = f"nothing kept: 1.96× (95% interval 1.08–3.57; {evidence}) without parity; 215 ms a step"
     assert joined(tune_text(found)).startswith(said)
 
 
@@ -502,7 +515,13 @@ def test_narrow_terminals_get_everything(width: int, tune: Tune) -> None:
     for text in (run_text(width=width), tune_text(tune, width)):
         assert max(map(cell_len, text.splitlines())) <= width
     words = joined(tune_text(TUNE, 40))
-    for part in ("2.31× faster", "predicted 2.41×", "measured 2.22×", "leave-one-out 2.13×", "parity failed at step 7"):
+    for part in (
+        "2.31× faster",
+        "predicted ≤ 2.41×",
+        "worth (95%) 2.13× (2.05–2.22)",
+        "measured by switching",
+        "parity failed at step 7",
+    ):
         assert part in words
     assert re.search(r"^data +131 ms +61%", run_text(width=40), re.MULTILINE)
 
@@ -533,7 +552,8 @@ def test_other_encodings_get_ascii(encoding: str) -> None:
     console.print(tune_screen(TUNE, FOLDER))
     file.flush()
     text = file.buffer.getvalue().decode("ascii")
-    assert "2.31x faster (95% interval 2.24-2.38, 4 ABBA pairs): 215 ms > 93.2 ms" in text
+    said = "2.31x faster, proved (95% interval 2.24-2.38; 2 fresh starts of each side, 16 turns each): 215 ms > 93.2 ms"
+    assert said in joined(text)
     assert re.search(r"^data +131 ms +61% #{10,}", text, re.MULTILINE) and "?" not in text
 
 

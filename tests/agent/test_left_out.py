@@ -57,6 +57,7 @@ class Told:
         self.stopper = SimpleNamespace(disturbed=[False] * 3, steady=object())
         agent = SimpleNamespace(
             guard=guard, begun=False, stopper=self.stopper, recorder=SimpleNamespace(index=3),
+            session=SimpleNamespace(turns=""),
             append=lambda name, line: self.lines.append(json.loads(line)),
             timeline=SimpleNamespace(segment=SimpleNamespace(probe=False)),
         )  # fmt: skip

@@ -117,7 +117,7 @@ def test_a_tune_answers_with_what_is_left(
         findings=(finding,),
     )
     tuned = Tune(
-        command=("x",), speedup=None, interval=None, pairs=0, gain=False, kept=(), dropped=(), parity=None,
+        command=("x",), speedup=None, interval=None, gain=False, kept=(), dropped=(), parity=None,
         baseline=baseline, tuned=None, environment=machine(),
     )  # fmt: skip
     write_record(tmp_path / "tune.json", tuned)

@@ -14,7 +14,7 @@ from hotlap.records.errors import RecordError
 from hotlap.records.files import to_json, write_record
 from hotlap.records.run import Environment, Lever, Phases, Run, Step
 from hotlap.records.telemetry import GpuSample, TelemetrySample
-from hotlap.records.tune import Kept, Parity, Trial, Tune
+from hotlap.records.tune import Kept, Trial, Tune
 
 ENVIRONMENT = Environment(hotlap="0.1.0", python="3.12", os="Linux", cpu="c", cores=2, memory_gib=1.0)
 DIAGNOSIS = Diagnosis(
@@ -126,7 +126,7 @@ def test_snippet_reads_nothing_else(name: str, tmp_path: Path) -> None:
 
 def tune_of(*trials: Trial, kept: tuple[Kept, ...] = ()) -> Tune:
     return Tune(
-        command=("python", "t.py"), speedup=None, interval=None, pairs=0, gain=False, kept=kept, dropped=(),
+        command=("python", "t.py"), speedup=None, interval=None, gain=False, kept=kept, dropped=(),
         parity=None, baseline=DIAGNOSIS, tuned=None, trials=trials, environment=ENVIRONMENT,
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_curves_of_a_tune(tmp_path: Path) -> None:
     trials = [
         ("baseline", ()),
         ("baseline", ()),
-        ("try quick", (lever,)),
+        ("prove", (lever,)),
         ("try other", (Lever(name="other"),)),
         ("baseline", ()),
     ]
@@ -144,12 +144,11 @@ def test_curves_of_a_tune(tmp_path: Path) -> None:
         write_steps(tmp_path / f"trials/{number:03}/rank-0", [step(n) for n in range(10)])
     write_steps(tmp_path.parent / f"{tmp_path.name}-outside/rank-0", [step(0)])
     folders = [f"trials/{n:03}" for n in range(4)] + [f"../{tmp_path.name}-outside"]
-    parity = Parity(ok=True, level="bitwise", why="")
     ran = (
         Trial(id=n, purpose=p, levers=used, folder=f, outcome="measured")
         for n, ((p, used), f) in enumerate(zip(trials, folders, strict=True))
     )
-    tune = tune_of(*ran, kept=(Kept(lever="quick", settings={}, risk="exact", meaning="", parity=parity),))
+    tune = tune_of(*ran, kept=(Kept(lever="quick", settings={}, risk="exact", meaning=""),))
     write_record(tmp_path / "tune.json", tune)
     page = gather(tmp_path)
     assert [(curve.name, curve.trial) for curve in page.curves] == [

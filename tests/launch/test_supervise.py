@@ -4,20 +4,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
 
-from hotlap.launch.supervise import interrupted_after, wait_apart
+from hotlap.launch.supervise import Apart, interrupted_after
 
 TRIAL = """
 import subprocess, sys
-from hotlap.launch.supervise import adopt_orphans, wait_apart
+from hotlap.launch.supervise import Apart, adopt_orphans
 
 adopt_orphans()
 ours = subprocess.Popen(["sleep", sys.argv[1] + "1"])
 left = f"setsid bash -c 'setsid sleep {sys.argv[1]} & exec sleep {sys.argv[1]}' & sleep 0.05; exit 3"
-ended = wait_apart(lambda: subprocess.Popen(["bash", "-c", left], start_new_session=True), 60)
+ended = Apart(lambda: subprocess.Popen(["bash", "-c", left], start_new_session=True)).wait(60)
 print(ended.code, ours.poll())
 ours.kill()
 """
@@ -42,7 +43,7 @@ def test_an_interruption_while_it_starts_ends_it() -> None:
         return started[0]
 
     with pytest.raises(KeyboardInterrupt):
-        wait_apart(start, 60)
+        Apart(start).wait(60)
     assert started[0].returncode == -signal.SIGTERM
 
 
@@ -57,3 +58,70 @@ def test_what_fails_to_start_tells_why_and_interruptions_work_after_it() -> None
     with pytest.raises(ValueError, match="planted"), interrupted_after():
         raise ValueError("planted")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+TWO = """
+import subprocess, sys, time
+from hotlap.launch.supervise import Apart, adopt_orphans
+
+adopt_orphans()
+seconds, first_left, ends_first = sys.argv[1:]
+LEAVES = f"setsid bash -c 'sleep {seconds} & sleep 0.05' & sleep 0.2; exec sleep 1000"
+sides = {}
+for name in "ab":
+    text = LEAVES if name == first_left else "exec sleep 1000"
+    begin = ["bash", "-c", text]
+    quiet = subprocess.DEVNULL
+    sides[name] = Apart(lambda begin=begin: subprocess.Popen(begin, start_new_session=True, stdout=quiet, stderr=quiet))
+    time.sleep(0.4)
+sides.pop(ends_first).end()
+(left,) = sides.values()
+print(left.process.poll(), left.over())
+left.end()
+"""
+
+
+@pytest.mark.parametrize("leaves", ["a", "b"])
+@pytest.mark.parametrize("ends_first", ["a", "b"])
+def test_of_two_at_once_one_ends_and_the_other_goes_on_and_nothing_is_left(leaves: str, ends_first: str) -> None:
+    """What one left behind is ended with the last of them, whichever began first."""
+    seconds = str(10**6 + 7 * os.getpid() + 2 * (leaves == "a") + (ends_first == "a"))
+    done = subprocess.run(
+        [sys.executable, "-c", TWO, seconds, leaves, ends_first],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    left = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
+    for process in left:
+        process.kill()
+    assert done.stdout.split() == ["None", "False"], done.stderr
+    assert not left
+
+
+def test_that_one_ends_does_not_lose_how_another_ended() -> None:
+    """A side that crashed was taken for one that came to its end: its exit code was collected as an orphan's."""
+    one = Apart(lambda: subprocess.Popen(["sleep", "1000"], start_new_session=True))
+    other = Apart(lambda: subprocess.Popen(["bash", "-c", "exit 3"], start_new_session=True))
+    limit = time.monotonic() + 10
+    while psutil.Process(other.process.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert one.end().signal == signal.SIGTERM
+    assert other.over() and other.end().code == 3
+
+
+def test_what_stands_still_ends_at_once_too() -> None:
+    """Loader workers of a side that waits for its turn are stopped: SIGTERM comes to them when they go on."""
+    text = "sleep 1000 & kill -STOP $!; wait"
+    one = Apart(lambda: subprocess.Popen(["bash", "-c", text], start_new_session=True))
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        family = psutil.Process(one.process.pid).children()
+        if family and family[0].status() == psutil.STATUS_STOPPED:
+            break
+        time.sleep(0.02)
+    begun = time.monotonic()
+    assert one.end().signal == signal.SIGTERM
+    assert time.monotonic() - begun < 3
+    assert not family[0].is_running() or family[0].status() == psutil.STATUS_ZOMBIE, "it may be init's to collect"

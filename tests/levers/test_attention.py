@@ -287,6 +287,9 @@ class Seams:
         self.wraps: list[tuple[int, Any]] = []
         self.agent = SimpleNamespace(append=lambda name, line: self.notes.append(json.loads(line)))
 
+    def switch(self, on: Any, off: Any) -> None:
+        on()
+
     def wrap_forward(self, wrap: Any, order: int) -> None:
         self.wraps.append((order, wrap))
 

@@ -57,7 +57,7 @@ class Libraries:
 def before_a_forward(library: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the agent calls, in a process whose torch has this switch."""
     asked: list[Any] = []
-    LEVER.install(SimpleNamespace(on_root=asked.append), {})  # type: ignore[arg-type]
+    LEVER.install(SimpleNamespace(on_root=lambda change, undo: asked.append(change)), {})  # type: ignore[arg-type]
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", library, raising=False)
     (prefer,) = asked
     return prefer

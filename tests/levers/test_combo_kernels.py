@@ -14,7 +14,7 @@ from hotlap.levers.compile import ORDER as COMPILES
 def forward_of(parameters: list[Any]) -> Any:
     """What the lever makes of the forward of a model."""
     wraps: list[Any] = []
-    seams: Any = SimpleNamespace(wrap_forward=lambda wrap, order: wraps.append(wrap))
+    seams: Any = SimpleNamespace(wrap_forward=lambda wrap, order: wraps.append(wrap), switch=lambda on, off: on())
     LEVER.install(seams, {})
     return wraps[0](SimpleNamespace(parameters=lambda: parameters), len)
 

@@ -69,8 +69,11 @@ class Seams:
         self.roots: list[Any] = []
         self.forwards: list[tuple[int, Any]] = []
 
-    def on_root(self, change: Any) -> None:
+    def on_root(self, change: Any, undo: Any = None) -> None:
         self.roots.append(change)
+
+    def switch(self, on: Any, off: Any) -> None:
+        on()
 
     def wrap_forward(self, wrap: Any, order: int) -> None:
         self.forwards.append((order, wrap))

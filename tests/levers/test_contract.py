@@ -72,12 +72,6 @@ def test_excludes_real_levers_and_not_itself(lever: Lever) -> None:
 
 
 @each_lever
-def test_errors_are_texts_that_say_something(lever: Lever) -> None:
-    assert isinstance(lever.errors, tuple), "not a text, whose every letter would be one"
-    assert all(len(text) >= 6 for text in lever.errors)
-
-
-@each_lever
 def test_applies_gives_its_reason(lever: Lever) -> None:
     for name, where in CONTEXTS.items():
         applies = lever.applies(where)
@@ -160,19 +154,18 @@ def test_cuda_graphs_are_for_shapes_that_do_not_depend_on_values() -> None:
     still = context(True, bound="launch")
     by_value = context(True, bound="launch", roots=(replace(still.facts.roots[0], shapes_by="nonzero"),))
     lever = all_levers()["compile"]
-    assert lever.variants(with_levers(still, compile={"mode": "default"}))[0] == {"mode": "reduce-overhead"}
+    assert lever.variants(with_levers(still, compile={"mode": "default"}))[1] == {"mode": "reduce-overhead"}
     assert lever.variants(by_value) == [{"mode": "default"}]
 
 
 def test_cuda_graphs_are_left_to_graph_training_where_it_applies() -> None:
     still, lever = context(True, bound="launch"), all_levers()["compile"]
-    assert lever.variants(still) == [{"mode": "default"}] and not lever.short(still)
+    assert lever.variants(still) == [{"mode": "default"}] and not lever.searched(still)
     both = with_levers(still, **{"graph-training": {}, "compile": {"mode": "default"}})
-    assert lever.variants(both) == [{"mode": "default"}] and not lever.short(both)
-    assert lever.short(with_levers(still, compile={"mode": "default"})), "it could not be put in"
-    assert not lever.short(with_levers(still, compile={"mode": "reduce-overhead"}))
+    assert lever.variants(both) == [{"mode": "default"}] and not lever.searched(both)
+    assert lever.searched(with_levers(still, compile={"mode": "default"})), "it could not be put in"
     ranks = context(True, bound="launch", world=2)
-    assert lever.variants(ranks)[0] == {"mode": "reduce-overhead"}, "it keeps out of these"
+    assert lever.variants(ranks)[1] == {"mode": "reduce-overhead"}, "it keeps out of these"
 
 
 def with_levers(found: Context, **active: Settings) -> Context:
@@ -207,14 +200,11 @@ def test_findings_name_real_levers() -> None:
     assert named <= set(all_levers())
 
 
-def test_launches_that_nothing_waits_for_may_be_waited_for_in_a_shorter_step() -> None:
-    """A GAN on an H100 was compute-bound, and 90% launch-bound with a compiler and bfloat16."""
+def test_where_the_host_runs_ahead_no_launch_is_waited_for() -> None:
     lever, where = all_levers()["graph-training"], context(True)
-    assert lever.share(where) == 0.0
-    shares = [lever.share(dataclasses.replace(where, left_ms=left)) for left in (6.0, 4.0, 1.0)]
-    assert shares == pytest.approx([0.0, 0.85 * 0.2, 0.85 * 0.5]), "forward and backward take the host 5 ms"
+    assert lever.share(where) == pytest.approx(0.5 * 0.85 * where.share_of("forward", "backward"))
     ahead = replace(where.diagnosis, clock="device")
-    assert lever.share(dataclasses.replace(where, diagnosis=ahead, left_ms=1.0)) == 0.0
+    assert lever.share(dataclasses.replace(where, diagnosis=ahead)) == 0.0
 
 
 def test_batches_are_made_beside_what_the_device_computes_and_no_more_of_them() -> None:
@@ -223,21 +213,3 @@ def test_batches_are_made_beside_what_the_device_computes_and_no_more_of_them() 
     phases = replace(where.diagnosis.phases, data=9.0, h2d=0.0, forward=0.3, backward=0.3, optimizer=0.2, other=0.2)
     waiting = replace(where.diagnosis, phases=phases, gpu_phases=phases)
     assert lever.share(dataclasses.replace(where, diagnosis=waiting)) == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("name", "now", "left"),
-    [
-        ("fewer-syncs", 0.45, 0.5),  # of 10 ms, and of the 5 that other levers are predicted to leave
-        ("fused-optimizer", 0.035, 0.07),
-        ("graph-optimizer", 0.04, 0.08),
-        ("single-thread-backward", 0.05, 0.1),
-    ],
-)
-def test_what_wins_so_many_ms_wins_more_of_a_shorter_step(name: str, now: float, left: float) -> None:
-    lever, where = all_levers()[name], context(True)
-    assert lever.share(where) == pytest.approx(now)
-    assert lever.share(dataclasses.replace(where, left_ms=5.0)) == pytest.approx(left)
-    assert lever.share(dataclasses.replace(where, left_ms=0.1)) == pytest.approx(
-        0.3 if "back" in name else 0.5, abs=0.2
-    )

@@ -99,6 +99,9 @@ class Seams:
     def refuse(self, lever: str, why: str) -> None:
         self.refused.append((lever, why))
 
+    def switch(self, on: Any, off: Any) -> None:
+        on()
+
     def wrap_forward(self, wrap: Any, order: int) -> None:
         self.wraps.append((order, wrap))
 

@@ -102,8 +102,14 @@ class ForwardSeams:
         self.noted: list[str] = []
         self.agent = SimpleNamespace(append=lambda name, line: self.noted.append(line))
 
-    def on_root(self, change: Callable[[Any], None]) -> None:
+    def on_root(self, change: Callable[[Any], None], undo: Any = None) -> None:
         self.changes.append(change)
+
+    def switch(self, on: Any, off: Any) -> None:
+        on()
+
+    def optimizers(self) -> list[Any]:
+        return []
 
     def wrap_forward(self, wrap: Callable[[Any, Any], Any], order: int) -> None:
         self.wraps.append(wrap)

@@ -527,6 +527,9 @@ class Seams:
             script=SimpleNamespace(empty_blocks=lambda *_: None),
         )
 
+    def switch(self, on: Any, off: Any) -> None:
+        on()
+
     def wrap_forward(self, wrap: Any, order: int) -> None:
         self.wraps.append((order, wrap))
 

@@ -1,6 +1,7 @@
 """The backward in the thread that calls it. On the CPU it is there as it is, so that what is tested is the switch."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def switched() -> Iterator[list[bool]]:
             seen.append(torch._C._is_multithreading_enabled())
             return gradient * 2
 
-    LEVER.install(None, {})  # type: ignore[arg-type]
+    LEVER.install(SimpleNamespace(switch=lambda on, off: on()), {})  # type: ignore[arg-type]
     x = torch.ones(3, requires_grad=True)
     try:
         Node.apply(x).sum().backward()

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ from typer.testing import CliRunner
 
 from agent.harness import Runner
 from hotlap.cli.app import app
+from hotlap.experiment.side import Bench
 from hotlap.records.errors import UsageError
 from hotlap.records.files import read_record
 from hotlap.records.patch import Patch
-from hotlap.records.run import Lever
-from hotlap.records.tune import Trial
-from hotlap.tune.trials import Trials
+from hotlap.records.tune import Outcome, Trial
 
 SCRIPT = """\
 import sys
@@ -101,45 +99,76 @@ def test_folder_and_diff_file(project: Path) -> None:
     assert (project / "train.py").read_text() == SCRIPT
 
 
-def test_verifying_compares_the_recipe_with_the_patched_source(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[str, str, int]] = []
+class Started:
+    """A side that nothing runs."""
 
-    def run(self: Trials, purpose: str, levers: Sequence[Lever], special: object, timeout_s: float) -> Trial:
-        where = "user's" if self.plan.cwd == project else "copy"
-        if where == "copy":
-            assert "fused=True" in (self.plan.cwd / "train.py").read_text()
-            assert self.plan.command[:2] == ("env", "OMP_NUM_THREADS=1")
-        made.append((where, purpose, len(levers)))
+    alive = False
+
+    def __init__(self, number: int, where: str, outcome: Outcome, ready: bool) -> None:
+        self.number, self.where, self.ready = number, where, ready
         ms = 20.0 if where == "copy" else 10.0
-        return Trial(
-            id=0, purpose=purpose, levers=tuple(levers), folder=".", outcome="measured", step_ms=ms + len(made) / 1e4
-        )
+        self.measured = Trial(id=number, purpose=where, levers=(), folder=".", outcome=outcome, step_ms=ms)
 
-    monkeypatch.setattr(Trials, "run", run)
-    monkeypatch.setattr("hotlap.patch.verify._Verification._parity", lambda self, bases: None)
+
+@pytest.fixture
+def started(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """Sides that `verify` starts; those of the patched source take twice as long."""
+    made: list[Started] = []
+
+    def start(self: Bench, purpose: str, levers: Any, special: Any, command: Any = None, cwd: Any = None) -> Started:
+        if cwd is not None:
+            assert "fused=True" in (cwd / "train.py").read_text() and command[:2] == ("env", "OMP_NUM_THREADS=1")
+        outcome: Outcome = "memory" if len(made) == 4 and self.plan.folder.name == "big" else "measured"
+        where = "copy" if cwd else f"user's with {len(levers)}"
+        made.append(Started(len(made), where, outcome, self.plan.folder.name != "short"))
+        return made[-1]
+
+    def turns(bench: Bench, sides: list[Started], seconds: float) -> list[dict[int, float]]:
+        ms = {side.number: 20.0 if side.where == "copy" else 10.0 for side in sides}
+        return [{at: time * (1 + turn / 1e4) for at, time in ms.items()} for turn in range(16)]
+
+    monkeypatch.setattr(Bench, "start", start)
+    monkeypatch.setattr(Bench, "ready", lambda *_: None)
+    monkeypatch.setattr("hotlap.patch.verify.take_turns", turns)
+    monkeypatch.setattr("hotlap.patch.verify._Verification._parity", lambda *_: None)
+    return made
+
+
+def test_verifying_compares_the_recipe_with_the_patched_source(project: Path, started: list[Started]) -> None:
     assert hotlap("r.toml", "--verify", "--out", "v").exit_code == 0
     found = read_record(project / "v/patch.json", Patch).verification
     assert found is not None
-    assert found.ratio == pytest.approx(0.5, rel=1e-3)
-    assert found.same_speed is False
-    assert [where for where, _, _ in made] == ["user's"] * 3 + ["copy"] * 2 + ["user's"] * 2 + ["copy"]  # ABBAAB
-    assert [levers for _, _, levers in made] == [0, 0, 3, 0, 0, 3, 3, 0]
+    assert (found.ratio, found.turns, found.same_speed) == (pytest.approx(0.5), 16, False)
+    assert [side.where for side in started] == ["user's with 0", "user's with 3", "copy"] * 2
     assert isinstance(hotlap("r.toml", "--budget", "5m").exception, UsageError)
     assert isinstance(hotlap("r.toml", "--verify", "--budget", "soon").exception, UsageError)
 
 
+def test_verifying_says_that_memory_does_not_hold_all(project: Path, started: list[Started]) -> None:
+    assert hotlap("r.toml", "--verify", "--out", "big").exit_code == 0
+    found = read_record(project / "big/patch.json", Patch).verification
+    assert found is not None and found.ratio is None
+    assert "the recipe was not measured: it does not fit in memory beside the others" in found.why
+
+
+def test_verifying_compares_whole_runs_of_a_command_that_ends_by_itself(project: Path, started: list[Started]) -> None:
+    assert hotlap("r.toml", "--verify", "--out", "short").exit_code == 0
+    found = read_record(project / "short/patch.json", Patch).verification
+    assert found is not None and (found.ratio, found.turns) == (pytest.approx(0.5), 0)
+
+
 def test_verifying_runs_the_recipe_and_the_patched_source(project: Path) -> None:
-    """With nothing faked: fresh processes of the bare command, of the recipe, and of the patched copy."""
+    """With nothing faked: processes of the bare command, of the recipe, and of the patched copy."""
     loader = "DataLoader(data, batch_size=8, shuffle=True)"
-    (project / "train.py").write_text(SCRIPT.replace(loader, f"(pair for _ in range(200) for pair in {loader})"))
+    (project / "train.py").write_text(SCRIPT.replace(loader, f"(pair for _ in range(50_000) for pair in {loader})"))
     recipe = RECIPE.replace('name = "loader-workers"', 'name = "gc-pauses"').replace(
         "{workers = 1, prefetch = 2, pin_memory = false, persistent = true}", "{threshold = 50000}"
     )
     (project / "r.toml").write_text(recipe.replace("PYTHON", sys.executable))
     assert hotlap("r.toml", "--verify", "--budget", "10s", "--out", "v").exit_code == 0
-    found = read_record(project / "v/patch.json", Patch)
-    assert found.verification is not None and found.verification.parity is not None, found.verification
-    assert found.verification.parity.ok and found.verification.parity.steps >= 20
-    assert found.verification.pairs >= 2 and found.verification.ratio is not None
+    found = read_record(project / "v/patch.json", Patch).verification
+    assert found is not None and found.parity is not None and found.ratio is not None, found
+    assert found.parity.ok and found.parity.steps >= 20
+    assert found.turns >= 6
     made = [json.loads(line) for line in (project / "v/trials.jsonl").read_text().splitlines()]
-    assert {trial["purpose"] for trial in made} >= {"baseline", "recipe", "patched"}
+    assert {trial["purpose"] for trial in made} >= {"bare command", "recipe", "patched"}

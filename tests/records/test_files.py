@@ -66,14 +66,18 @@ from hotlap.records.tune import (
     Interval,
     Kept,
     LeverLine,
+    Open,
     OutputError,
     Parity,
+    Proof,
     Recipe,
     RecipeEvidence,
     RecipeLever,
     Reference,
     Trial,
     Tune,
+    Turn,
+    Worth,
 )
 from hotlap.records.utilisation import Products, Utilisation
 
@@ -112,14 +116,17 @@ TRIAL = Trial(
     id=3, purpose="try", levers=(LEVER,), folder="trials/003", outcome="measured", ratio=1.3, parity=PARITY,
     left_out=(LeftOut(lever=LEVER, why="no hand-written attention was found"),),
 )  # fmt: skip
+WORTH = Worth(ratio=1.2, interval=Interval(low=1.1, high=1.3), beside=("tf32",), by="switching")
+PROOF = Proof(levers=(LEVER,), ratio=1.3, interval=Interval(low=1.2, high=1.4), proved=True, parity=PARITY, at_s=90.0)
 TUNE = Tune(
-    command=("python", "t.py"), speedup=1.3, interval=Interval(low=1.2, high=1.4), pairs=3, gain=True,
-    kept=(Kept(lever="compile", settings={"mode": "default"}, risk="numeric", meaning="m", parity=PARITY),),
+    command=("python", "t.py"), speedup=1.3, interval=Interval(low=1.2, high=1.4), starts=2, turns=16, gain=True,
+    kept=(Kept(lever="compile", settings={"mode": "default"}, risk="numeric", meaning="m", worth=WORTH),),
     dropped=(Dropped(lever="tf32", why="no gain", ratio=0.99),), parity=PARITY, baseline=DIAGNOSIS, tuned=None,
-    trials=(TRIAL,), environment=ENVIRONMENT,
+    proofs=(PROOF,), unproved=Open(levers=(LEVER,), ratio=1.1, why="the budget ended"), trials=(TRIAL,),
+    environment=ENVIRONMENT,
     fitted=(Fitted(lever="checkpoint-blocks", settings={"every": 2}, risk="exact", meaning="m"),),
     reference=Reference(
-        parts=2, levers=(LEVER,), time_ratio=1.3, interval=Interval(low=1.2, high=1.4), pairs=2, before_ms=5.0,
+        parts=2, levers=(LEVER,), time_ratio=1.3, interval=Interval(low=1.2, high=1.4), turns=8, before_ms=5.0,
         after_ms=6.5, memory_before_bytes=2.0**30, memory_after_bytes=2.0**29, parity=PARITY,
     ),
 )  # fmt: skip
@@ -129,7 +136,8 @@ RUN = Run(
     versions=Versions(python="3.11", torch="2.13", cuda="13.0", packages={"numpy": "2.4"}),
 )  # fmt: skip
 PROBLEM = Problem(where="loader", what="boom", trace="Traceback\n  …", lever="compile", time=3.0)
-RECORDS: list[Any] = [RUN, STEP, FACTS, PROBLEM, DIAGNOSIS, LINE, TRIAL, TUNE]
+TURN = Turn(side=3, first=40, last=56, levers=("compile",), step_ms=8.0, rows=32.0)
+RECORDS: list[Any] = [RUN, STEP, FACTS, PROBLEM, DIAGNOSIS, LINE, TRIAL, TURN, TUNE]
 RECIPE = Recipe(
     format=1, hotlap="0.1.0", command=("python", 'a "quoted"\nname'), evidence=RecipeEvidence(speedup=1.3, pairs=3),
     lever=(RecipeLever(name="loader-workers", settings={"workers": 2, "pin_memory": False}, risk="numeric"),),

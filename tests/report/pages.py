@@ -40,7 +40,7 @@ from hotlap.records.trace import (
     WhatIf,
     Window,
 )
-from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune
+from hotlap.records.tune import Dropped, Interval, Kept, Parity, Proof, Trial, Tune, Worth
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>&amp;\u2028\u202e%{x}{{7*7}}<a href='javascript:alert(2)'>\x00"
 """What a script might be called by somebody who wants its reader's browser to run something."""
@@ -338,7 +338,8 @@ TUNE = Tune(
     command=RUN.command,
     speedup=2.3125,
     interval=Interval(low=2.25, high=2.375),
-    pairs=4,
+    starts=2,
+    turns=16,
     before_ms=215.25,
     after_ms=93.125,
     gain=True,
@@ -352,17 +353,20 @@ TUNE = Tune(
             risk="exact",
             meaning="loads ahead",
             predicted=2.4375,
-            measured=2.21875,
-            leave_one_out=2.125,
-            parity=PARITY,
+            worth=Worth(ratio=2.125, interval=Interval(low=2.0, high=2.25), beside=("slowish",), by="switching"),
         ),
-        Kept(lever="slowish", settings={}, risk="numeric", meaning="m", predicted=1.5, measured=0.96875, parity=PARITY),
+        Kept(lever="slowish", settings={}, risk="numeric", meaning="m", predicted=1.5),
     ),
     dropped=(
         Dropped(lever="channels-last", why="no convolution"),
         Dropped(lever="compile", why="parity failed", ratio=1.4375),
     ),
     trials=(Trial(id=0, purpose="baseline", levers=(), folder="trials/000", outcome="measured"),) * 5,
+    proofs=(
+        Proof(levers=(Lever(name="loader-workers"),), ratio=2.25, proved=True, at_s=95.0),
+        Proof(levers=(Lever(name="loader-workers"), Lever(name="compile")), ratio=2.4, proved=False, at_s=200.0),
+        Proof(levers=(Lever(name="loader-workers"), Lever(name="slowish")), ratio=2.3125, proved=True, at_s=300.0),
+    ),
     wall_s=581.0,
     break_even_steps=312,
     environment=ENVIRONMENT,

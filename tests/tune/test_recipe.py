@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from hotlap import __version__
-from hotlap.levers import all_levers
+from hotlap.levers import all_levers, variables_of
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.errors import RecipeError
 from hotlap.records.files import MAX_RECIPE, RECIPE_FORMAT, read_recipe, write_recipe
 from hotlap.records.run import Environment, Gpu, Lever, Phases, Versions
-from hotlap.records.tune import Fitted, Interval, Kept, Parity, Tune
-from hotlap.tune.recipe import _other_version, checked, levers_of, recipe_of, variables_of
+from hotlap.records.tune import Fitted, Interval, Kept, Parity, Tune, Worth
+from hotlap.tune.recipe import _other_version, checked, levers_of, recipe_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "levers"))
 from contexts import context
@@ -25,6 +25,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 CPU = Environment(hotlap="0", python="3.11", os="Linux", cpu="EPYC", cores=4, memory_gib=32.0)
 GPU = msgspec.structs.replace(CPU, cores=64, driver="570", gpus=(Gpu(name="H100", memory_gib=80.0),), git_commit="abc")
 PARITY = Parity(ok=True, level="numeric", why="losses lie within 0.5%\n")
+WORTH = Worth(ratio=1.25, interval=Interval(low=1.2, high=1.3))
 HEAD = f'format = {RECIPE_FORMAT}\nhotlap = "0.1.0"\n'
 
 
@@ -32,12 +33,12 @@ def tuned(**levers: dict[str, Any]) -> Tune:
     """A finished tune that kept these levers."""
     diagnosis = Diagnosis(mode="train", bound="input", step_ms=8.0, spread=Spread(p10=7, p50=8, p90=9), phases=Phases())
     kept = tuple(
-        Kept(lever=name, settings=values, risk=all_levers()[name].risk, meaning="m", measured=1.25, parity=PARITY)
+        Kept(lever=name, settings=values, risk=all_levers()[name].risk, meaning="m", worth=WORTH)
         for name, values in levers.items()
     )
     return Tune(
-        command=("python", 'my "train".py', "--lr=3e-4"), speedup=1.5, interval=Interval(low=1.4, high=1.6), pairs=3,
-        gain=True, kept=kept, dropped=(), parity=PARITY, baseline=diagnosis, tuned=None, environment=GPU,
+        command=("python", 'my "train".py', "--lr=3e-4"), speedup=1.5, interval=Interval(low=1.4, high=1.6),
+        starts=3, turns=9, before_ms=9.0, after_ms=6.0, gain=True, kept=kept, dropped=(), parity=PARITY, baseline=diagnosis, tuned=None, environment=GPU,
         versions=Versions(python="3.12.1", torch="2.13.0", cuda="13.0"),
     )  # fmt: skip
 
@@ -81,7 +82,9 @@ def test_a_recipe_carries_its_evidence(tmp_path: Path) -> None:
     read = read_recipe(tmp_path / "recipe.toml")
     assert (read.format, read.hotlap) == (RECIPE_FORMAT, __version__)
     assert read.command == ("python", 'my "train".py', "--lr=3e-4")
-    assert (read.evidence.speedup, read.evidence.low, read.evidence.high, read.evidence.pairs) == (1.5, 1.4, 1.6, 3)
+    evidence = read.evidence
+    assert (evidence.speedup, evidence.low, evidence.high, evidence.starts, evidence.turns) == (1.5, 1.4, 1.6, 3, 9)
+    assert (evidence.baseline_ms, evidence.tuned_ms) == (9.0, 6.0)
     assert read.evidence.parity == "numeric: losses lie within 0.5%\n"
     machine = {"cpu": "EPYC", "cores": 64, "device": "cpu", "driver": "570", "git_commit": "abc", "git_dirty": False}
     versions = {"python": "3.12.1", "torch": "2.13.0", "cuda": "13.0", "cudnn": "", "nccl": ""}

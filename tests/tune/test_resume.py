@@ -1,128 +1,220 @@
-"""A whole tune and its `--resume`, through the journal and the files, but for processes: runs are written, not made."""
+"""A whole tune on a machine of our own making: what is written and when, how it ends, and how it goes on."""
 
-import functools
-import itertools
-import json
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
-from machine import FakeLever, single
+from machine import FakeLever, Machine, Step, compiler, factors, starter, whole_tunes
 
-from hotlap.launch.run import Request
-from hotlap.launch.supervise import Ended
-from hotlap.records.errors import Interrupted
-from hotlap.records.run import Facts
-from hotlap.records.tune import Trial, Tune
-from hotlap.tune import trials, tune
-from hotlap.tune.search import Search
+from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured
+from hotlap.records.files import read_recipe, read_record
+from hotlap.records.tune import Tune
+from hotlap.tune.tune import TuneRequest, begin
+from hotlap.tune.tune import tune as tune_whole
 
-COMMAND = ("true",)
-RUN_S = 10.0
-
-
-class Runs:
-    """Stands in for processes. gains: of runs with tf32, one after another, the last one ever after; now: the clock."""
-
-    def __init__(self, gains: list[float], refused: str | None = None, interrupt_at: int | None = None) -> None:
-        self.gains, self.bare = itertools.chain(gains, itertools.repeat(gains[-1])), iter([100.0, 104.0])
-        self.refused = refused
-        self.now, self.made, self.interrupt_at = 0.0, 0, interrupt_at
-
-    def run_apart(self, request: Request, timeout_s: float, watch: Any) -> tuple[None, Ended]:
-        if self.made == self.interrupt_at:
-            raise KeyboardInterrupt
-        self.made += 1
-        with_it = "tf32" in [lever.name for lever in request.levers]
-        step_ms = 100.0 / next(self.gains) if with_it else 100.0 if request.levers else next(self.bare, 100.0)
-        self.now += RUN_S
-        (request.folder / "run.json").write_bytes(msgspec.json.encode(request.record()))
-        rank = request.folder / "rank-0"
-        rank.mkdir()
-        facts = Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", mode="train", stopped=True)
-        (rank / "facts.json").write_bytes(msgspec.json.encode(facts))
-        lines = [
-            {"step": k, "time": 0.0, "wall_ms": step_ms, "phases": {"forward": step_ms}, "loss": 2.0 - 0.01 * k}
-            for k in range(30)
-        ]
-        (rank / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        if self.refused in [lever.name for lever in request.levers]:
-            problem = {"where": "lever", "what": "not here", "lever": self.refused}
-            (rank / "problems.jsonl").write_text(json.dumps(problem) + "\n")
-            watch()
-        return None, Ended(0, None)
-
-
-class Quiet:
-    """A listener that hears nothing."""
-
-    trial = step = result = staticmethod(lambda *_: None)
+LEVERS = [starter("s", 0.6), FakeLever("vain", 0.4), compiler()]
+STEP = factors(s=0.5, compile=0.6)
+LISTENER = SimpleNamespace(result=lambda text: None, trial=lambda *_: None, step=lambda *_: None)
+Session = Callable[..., Tune]
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A session of a tune in one folder."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "cache"))
-    levers = {"tf32": FakeLever("tf32", 0.6), "cudnn-benchmark": single("cudnn-benchmark", 0.5)}
-    folder = tmp_path / "t"
+    return tmp_path / "t"
 
-    def made(runs: Runs, budget_s: float, resume: bool = False) -> Tune:
-        clock = SimpleNamespace(monotonic=lambda: runs.now)
-        monkeypatch.setattr(trials, "run_apart", runs.run_apart)
-        monkeypatch.setattr(trials, "time", clock)
-        monkeypatch.setattr(tune, "Search", functools.partial(Search, levers=levers, clock=clock.monotonic))
-        request = tune.TuneRequest(command=COMMAND, cwd=str(tmp_path), budget_s=budget_s)
+
+@pytest.fixture
+def session(folder: Path) -> Session:
+    """A session of the tune in one folder. after_proof: Ctrl-C comes so many calls of the bench after the first one."""
+
+    def made(
+        budget_s: float = 3600.0, step: Step = STEP, levers: list[FakeLever] = LEVERS, after_proof: int = 0, **more: Any
+    ) -> Tune:
+        resume = folder.exists()
+        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder.parent), budget_s=budget_s)
         if not resume:
-            tune.begin(folder, request)
-        return tune.tune(folder, request, Quiet(), resume)  # type: ignore[arg-type]
+            begin(folder, request)
+        machine = Machine(step, folder, **more)
+        sessions.append(machine)
 
+        def said(text: str) -> None:
+            if text.startswith("proved") and after_proof:
+                machine.interrupt_at = machine.calls + after_proof
+
+        machine.listener.result = said
+        with whole_tunes([machine], levers):
+            return tune_whole(folder, request, LISTENER, resume)  # type: ignore[arg-type]
+
+    sessions: list[Machine] = []
+    made.sessions = sessions  # type: ignore[attr-defined]
     return made
 
 
-def journal(folder: Path) -> list[Trial]:
-    lines = (folder / "t" / "trials.jsonl").read_bytes().splitlines()
-    return [msgspec.json.decode(line, type=Trial) for line in lines if line]
+def names(found: Tune) -> list[str]:
+    return [one.lever for one in found.kept]
 
 
-def test_a_confirmation_that_ended_early_goes_on(session: Any, tmp_path: Path) -> None:
-    first = session(Runs([2.67, 1.78, 2.62]), 78.0)
-    assert not first.gain and first.pairs == 2 and first.unproved == pytest.approx((1.78, 2.62))
-    assert not first.complete and "1.78× and 2.62×" in first.why_incomplete and first.recipe is None
-
-    runs = Runs([2.2, 2.3, 2.1, 2.2, 2.3, 2.2])
-    second = session(runs, 60.0, resume=True)
-    assert second.gain and second.pairs == 2 + runs.made // 2 and not second.unproved
-    made = [trial for trial in journal(tmp_path) if trial.session == 1]
-    assert {trial.purpose for trial in made} == {"confirm"} and len(made) == runs.made
-    assert len({trial.id for trial in second.trials}) == len(second.trials) == 3 + 4 + runs.made
-    assert (tmp_path / "t" / "recipe.toml").is_file()
-
-    runs = Runs([2.2])
-    third = session(runs, 400.0, resume=True)
-    assert third.gain and third.complete and third.pairs >= second.pairs, "pairs of both sessions count"
-    assert "cudnn-benchmark" in [lever.name for trial in third.trials for lever in trial.levers], "the search goes on"
+def written(folder: Path) -> tuple[Tune, list[str]]:
+    """What stands on disk: the tune, and the levers of its recipe."""
+    recipe = folder / "recipe.toml"
+    levers = [one.name for one in read_recipe(recipe).lever] if recipe.exists() else []
+    return read_record(folder / "tune.json", Tune), levers
 
 
-def test_a_confirmation_that_was_interrupted_goes_on(session: Any, tmp_path: Path) -> None:
-    first = session(Runs([2.0], interrupt_at=9), 400.0)
-    assert not first.complete and not first.gain
-    made = [bool(trial.levers) for trial in journal(tmp_path) if trial.purpose == "confirm"]
-    assert made == [False, True, True]
-    runs = Runs([2.0, 2.02])
-    second = session(runs, 400.0, resume=True)
-    assert second.gain and second.complete and second.pairs == 1 + runs.made // 2
-    assert "1 of the confirmation's pairs is of an earlier session on this machine" in second.reused
+def test_a_whole_tune_is_written(session: Session, folder: Path) -> None:
+    found = session()
+    again, recipe = written(folder)
+    assert found == again and names(found) == recipe == ["s", "compile"]
+    assert found.gain and found.complete and found.speedup == pytest.approx(1 / 0.3) and found.unproved is None
+    assert [proof.proved for proof in found.proofs] == [True, True] and found.starts == 2 and found.how == "turns"
+    assert found.before_ms and found.after_ms == pytest.approx(found.before_ms * 0.3)
+    assert [one.lever for one in found.dropped] == ["vain"] and found.recipe == str(folder / "recipe.toml")
 
 
-def test_nothing_is_known_before_the_baseline(session: Any) -> None:
+def calls(folder: Path) -> int:
+    machine = Machine(STEP, folder / "counted")
+    with whole_tunes([machine], LEVERS):
+        begin(folder / "t", request := TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder), budget_s=3600.0))
+        tune_whole(folder / "t", request, LISTENER)  # type: ignore[arg-type]
+    return machine.calls
+
+
+def test_whenever_ctrl_c_comes_what_is_proved_is_on_disk(tmp_path: Path, folder: Path, session: Session) -> None:
+    """And what was on disk before it came, as a `kill -9` would have left it, is whole too."""
+    (tmp_path / "c").mkdir()
+    total = calls(tmp_path / "c")
+    proofs = set()
+    for at in range(1, total, 7):
+        if folder.exists():
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            folder.rmdir()
+        seen = []
+        try:
+            found = session(interrupt_at=at)
+        except Interrupted:
+            assert not (folder / "tune.json").exists()
+            continue
+        seen, recipe = written(folder)
+        assert not found.complete and found.why_incomplete == "interrupted" and seen == found
+        assert names(found) == recipe and found.gain is bool(recipe)
+        proofs.add(len(recipe))
+    assert proofs == {0, 1, 2}
+
+
+def test_at_each_proof_all_is_on_disk(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is after the proof and before anything else is done."""
+    stands: list[tuple[Tune, list[str]]] = []
+    before = Machine.turn
+
+    def turn(self: Machine, *given: Any, **more: Any) -> Any:
+        if (folder / "tune.json").exists():
+            now = written(folder)
+            if not stands or stands[-1][1] != now[1]:
+                stands.append(now)
+        return before(self, *given, **more)
+
+    monkeypatch.setattr(Machine, "turn", turn)
+    session()
+    assert [recipe for _, recipe in stands] == [["s"], ["s", "compile"]]
+    for found, recipe in stands:
+        assert names(found) == recipe and found.gain and not found.complete and found.why_incomplete == "not ended yet"
+
+
+def test_nothing_is_known_before_the_bare_command_is_measured(session: Session, folder: Path) -> None:
     with pytest.raises(Interrupted):
-        session(Runs([1.0], interrupt_at=1), 400.0)
+        session(interrupt_at=2)
+    assert not (folder / "tune.json").exists() and session().gain
 
 
-def test_a_trial_ends_as_soon_as_a_lever_was_refused(session: Any, tmp_path: Path) -> None:
-    done = session(Runs([1.0], refused="tf32"), 200.0)
-    refused = [trial for trial in journal(tmp_path) if trial.outcome == "refused"]
-    assert [trial.lever for trial in refused] == ["tf32"] and refused[0].why == "tf32 could not be put in: not here"
-    assert not done.kept and {one.lever: one.why for one in done.dropped}["tf32"].startswith("refused: tf32 could not")
+# going on
+
+
+def test_what_was_measured_and_not_proved_comes_first(session: Session, folder: Path) -> None:
+    for budget in range(30, 60, 2):
+        if folder.exists():
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            folder.rmdir()
+        first = session(float(budget))
+        if first.unproved is not None and not first.gain:
+            break
+    assert first.unproved is not None and [use.name for use in first.unproved.levers] == ["s"], "there is such a budget"
+    assert not first.complete and first.recipe is None
+    second = session()
+    assert names(second) == ["s", "compile"] and second.complete and second.wall_s > first.wall_s
+    purposes = [side.purpose for side in session.sessions[-1].sides]  # type: ignore[attr-defined]
+    assert purposes[:4] == ["baseline", "baseline", "prove", "prove"], "no search before the proof"
+    assert "try s" not in purposes
+
+
+def test_what_was_proved_stands_and_the_search_goes_on(session: Session, folder: Path) -> None:
+    first = session(after_proof=5)
+    assert names(first) == ["s"] and first.gain and not first.complete
+    second = session()
+    assert names(second) == ["s", "compile"] and second.complete and second.speedup == pytest.approx(1 / 0.3)
+    assert "try s" not in [side.purpose for side in session.sessions[-1].sides]  # type: ignore[attr-defined]
+    assert [one.lever for one in second.dropped] == ["vain"]
+
+
+@pytest.mark.parametrize("at", [1, 3, 5, 8, 11, 15, 20, 30, 60])
+def test_ctrl_c_in_the_next_session_loses_nothing_of_the_last(session: Session, folder: Path, at: int) -> None:
+    first = session(after_proof=5)
+    assert names(first) == ["s"] and first.gain
+    try:
+        session(interrupt_at=at)
+    except Interrupted:
+        pass
+    found, recipe = written(folder)
+    assert recipe == names(found) and names(found)[:1] == ["s"] and found.gain
+
+
+@pytest.mark.parametrize("budget", [8.0, 12.0, 20.0, 30.0])
+def test_nor_does_a_budget_that_is_too_small(session: Session, folder: Path, budget: float) -> None:
+    assert names(session(after_proof=5)) == ["s"]
+    try:
+        session(budget)
+    except (NothingMeasured, CommandFailed):
+        pass
+    found, recipe = written(folder)
+    assert recipe == names(found) == ["s"] and found.gain
+
+
+def test_what_failed_is_not_tried_again(session: Session) -> None:
+    levers = [starter("s", 0.6), starter("bad", 0.5), FakeLever("worse", 0.4), compiler()]
+    more = {
+        "levers": levers,
+        "outcome": lambda uses: ("crashed", "exit code 1: no") if "bad" in uses else ("measured", ""),
+        "dies": lambda uses, turns: "signal 11" if "worse" in uses else "",
+    }
+    first = session(after_proof=5, **more)
+    assert "s" in names(first) and {one.lever for one in first.dropped} >= {"bad", "worse"}
+    second = session(**more)
+    assert names(second) == ["s", "compile"]
+    machine = session.sessions[-1]  # type: ignore[attr-defined]
+    assert not [side for side in machine.sides if side.purpose == "try bad"], "a start that crashed"
+    assert not [levers for _, levers in machine.log if "worse" in levers], "one that crashed when it was switched on"
+    why = {one.lever: one.why for one in second.dropped}
+    assert "exit code 1: no" in why["bad"] and "signal 11" in why["worse"]
+
+
+def test_an_earlier_session_that_found_nothing(session: Session) -> None:
+    slow = factors(s=1.1, compile=1.1)
+    first = session(step=slow)
+    assert not first.gain and first.complete and first.recipe is None and first.speedup is None
+    assert not session(step=slow).gain
+
+
+def test_a_tune_json_that_is_broken_is_an_error_and_is_kept(session: Session, folder: Path) -> None:
+    session(after_proof=5)
+    (folder / "tune.json").write_text("{")
+    from hotlap.records.errors import RecordError
+
+    with pytest.raises(RecordError):
+        session()
+    assert (folder / "tune.json").read_text() == "{" and os.path.exists(folder / "recipe.toml")

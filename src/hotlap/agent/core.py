@@ -87,13 +87,14 @@ class Agent:
     def folder(self) -> Folder:
         """The rank's folder, made when it is first needed."""
         if self._folder is None:
-            self.rank, self.world = _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
             self._look_for_ranks()
             self._folder = Folder(self.session.folder, self.rank)
         return self._folder
 
     def _look_for_ranks(self) -> None:
         """Who we are among the ranks; spawned ones know it from the process group, maybe made after the folder."""
+        if self._folder is None:
+            self.rank, self.world = _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
@@ -130,6 +131,9 @@ class Agent:
     def begin(self) -> None:
         """The first event of the loop: time starts here."""
         self.begun = True
+        if self.stopper.turnstile is not None:
+            self._look_for_ranks()
+            self.stopper.turnstile.before_loop()
         self.timeline.begin()
         self.recorder.previous_event = self.marks.mark()
         self.seams.begun()

@@ -2,13 +2,17 @@
 
 A lever's `install(seams, settings)` runs at the end of `import torch` and registers what it wants done where. An error
 in any of it takes that lever out, is recorded with its name, and leaves the script running without it.
+
+Levers that are `switchable` are put in and taken out between two steps of a live process (`Seams.put_in`): they say how
+each change is undone, and forwards are wrapped anew.
 """
 
 import contextlib
+import importlib
 import json
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -28,6 +32,14 @@ class NothingToDo(Exception):
     have it."""
 
 
+class Change(NamedTuple):
+    """What a lever does to each module, optimizer or function that it is given, and what takes it back."""
+
+    lever: str
+    change: Callable[[Any], None]
+    undo: Callable[[Any], None] | None = None
+
+
 class Seams:
     """Registers what levers want done, and does it at the right moment."""
 
@@ -36,11 +48,12 @@ class Seams:
         self.lever = ""
         self._loaders: list[tuple[str, Callable[[Any], None], bool]] = []
         self._batches: list[tuple[str, Callable[[Any, Callable[[], Any]], Any]]] = []
-        self._roots: list[tuple[str, Callable[[Any], None]]] = []
+        self._roots: list[Change] = []
         self._forwards: list[tuple[int, str, WrapForward]] = []
-        self._optimizers: list[tuple[str, Callable[[Any], None]]] = []
-        self._criteria: list[tuple[str, Callable[[Any], None]]] = []
-        self._losses: list[tuple[str, Callable[[Any], None]]] = []
+        self._optimizers: list[Change] = []
+        self._switches: list[tuple[str, Callable[[], None], Callable[[], None]]] = []
+        self._criteria: list[Change] = []
+        self._losses: list[Change] = []
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._whole: list[str] = []
         self._in_use: set[str] = set()
@@ -50,6 +63,15 @@ class Seams:
         """Levers that were left out."""
         self._idle: dict[str, str] = {}
         """Levers that found nothing to do at first, and why."""
+        self._installed: dict[str, dict[str, Any]] = {}
+        self._off: set[str] = set()
+        """Installed levers that are switched off."""
+        self._roots_seen: list[weakref.ref[Any]] = []
+        self._optimizers_seen: list[weakref.ref[Any]] = []
+        self._wrapped: weakref.WeakKeyDictionary[Any, dict[tuple[str, ...], Forward]] = weakref.WeakKeyDictionary()
+        """Forwards by module and by the levers around them: what was compiled of one is found again."""
+        self.rewrap: Callable[[], None] = lambda: None
+        """Of the hooks: wrap all known forwards anew."""
 
     # what a lever may ask for
 
@@ -62,28 +84,38 @@ class Seams:
         """`fetch(iterator, next_batch)` in place of `next(iterator)`; may raise StopIteration."""
         self._batches.append((self.lever, fetch))
 
-    def on_root(self, change: Callable[[Any], None]) -> None:
-        """`change(module)` once for each outermost module, before its first training forward."""
-        self._roots.append((self.lever, change))
+    def switch(self, on: Callable[[], None], off: Callable[[], None]) -> None:
+        """`on()` now and whenever the lever is put in again, `off()` whenever it is taken out."""
+        self._switches.append((self.lever, on, off))
+        on()
+
+    def on_root(self, change: Callable[[Any], None], undo: Callable[[Any], None] | None = None) -> None:
+        """`change(module)` once for each outermost module, before its first training forward. undo: takes it back,
+        which a lever that is switchable has to say."""
+        self._roots.append(Change(self.lever, change, undo))
 
     def wrap_forward(self, wrap: WrapForward, order: int) -> None:
         """`wrap(module, forward) -> forward` around an outermost module; lower orders lie further in."""
         self._forwards.append((order, self.lever, wrap))
         self._forwards.sort(key=lambda item: item[0])
 
-    def on_optimizer(self, change: Callable[[Any], None]) -> None:
-        """`change(optimizer)` once for each optimizer, before its first step."""
-        self._optimizers.append((self.lever, change))
+    def on_optimizer(self, change: Callable[[Any], None], undo: Callable[[Any], None] | None = None) -> None:
+        """`change(optimizer)` once for each optimizer, before its first step. undo: as in `on_root`."""
+        self._optimizers.append(Change(self.lever, change, undo))
+
+    def optimizers(self) -> list[Any]:
+        """Those that have made a step."""
+        return _alive(self._optimizers_seen)
 
     def on_criterion(self, change: Callable[[Any], None]) -> None:
         """`change(module)` once for each module of the user's without parameters that is called with what needs a
         gradient, outside of other modules: most are losses."""
-        self._criteria.append((self.lever, change))
+        self._criteria.append(Change(self.lever, change))
 
     def on_loss(self, change: Callable[[Any], None]) -> None:
         """`change(function)` for each of the user's functions that make a loss, in the backward of which that is
         found."""
-        self._losses.append((self.lever, change))
+        self._losses.append(Change(self.lever, change))
 
     def refuse(self, lever: str, why: str) -> None:
         """Say that a lever that was put in turned out not to belong here; what it still does is the lever's affair."""
@@ -178,26 +210,86 @@ class Seams:
             loader._hotlap_trains = True  # what was changed once has to be looked after each time
         trains = getattr(loader, "_hotlap_trains", False)
         for lever, change, inference in self._loaders:
-            if (trains or inference) and lever not in self._out:
+            if (trains or inference) and self._is_in(lever):
                 self._try(lever, change, loader)
 
     def batch(self, iterator: Any, fetch: Callable[[], Any]) -> Any:
         for lever, wrap in self._batches:
-            if lever in self._out:
+            if not self._is_in(lever):
                 continue
             self._try(lever, self._note, lever)  # the disk may be full
             fetch = _bind(wrap, iterator, fetch)
         return fetch()
 
     def root(self, module: Any, forward: Forward) -> Forward:
+        if self.agent.session.turns:
+            self._roots_seen = [*(one for one in self._roots_seen if one() is not None), weakref.ref(module)]
         self._change(self._roots, module)
-        for _, lever, wrap in self._forwards:
-            if lever not in self._out:
-                forward = self._try(lever, wrap, module, forward) or forward
-        return forward
+        return self.wrapped(module, forward)
+
+    def wrapped(self, module: Any, forward: Forward) -> Forward:
+        """A module's own forward with the levers around it that are in now."""
+        key = tuple(lever for _, lever, _ in self._forwards if self._is_in(lever))
+        known = self._wrapped.setdefault(module, {}) if self.agent.session.turns else {}
+        if key not in known:
+            for _, lever, wrap in self._forwards:
+                if self._is_in(lever):
+                    forward = self._try(lever, wrap, module, forward) or forward
+            if not key or not self.agent.session.turns:
+                return forward
+            known[key] = forward
+        return known[key]
 
     def optimizer(self, optimizer: Any) -> None:
+        if self.agent.session.turns:
+            seen = [one for one in self._optimizers_seen if one() is not None]
+            self._optimizers_seen = [*seen, weakref.ref(optimizer)]
         self._change(self._optimizers, optimizer)
+
+    def put_in(self, levers: dict[str, dict[str, Any]]) -> None:
+        """Between two steps: have just these levers in. settings by name, which can't be others than before."""
+        for name in [name for name in self._installed if name not in levers and name not in self._off]:
+            self._off.add(name)
+            self._switch(name, on=False)
+        for name, settings in levers.items():
+            if name not in self._installed:
+                self.install_by_name(name, settings)
+                self._apply(name)
+            elif self._installed[name] != settings:
+                self.agent.guard.problem(f"lever {name}", Refused("it is in with other settings"), name)
+            elif name in self._off:
+                self._off.discard(name)
+                self._switch(name, on=True)
+        self.rewrap()
+
+    def _switch(self, name: str, on: bool) -> None:
+        """Put a lever that is installed in again, or take it out."""
+        if on:
+            for put_in in [one for lever, one, _ in self._switches if lever == name]:
+                self._try(name, put_in)
+            self._apply(name)
+            return
+        for changes, seen in ((self._optimizers, self._optimizers_seen), (self._roots, self._roots_seen)):
+            for undo in [one.undo for one in changes if one.lever == name and one.undo is not None]:
+                for what in _alive(seen):
+                    self._take_back(name, undo, what)
+        for take_out in [one for lever, _, one in reversed(self._switches) if lever == name]:
+            self._take_back(name, take_out)
+
+    def _take_back(self, name: str, undo: Callable[..., None], *what: Any) -> None:
+        try:
+            undo(*what)
+        except _LEVER_ERRORS as error:
+            self.agent.guard.problem(f"lever {name}", error, name)
+
+    def _apply(self, name: str) -> None:
+        """A lever's changes of what is known already."""
+        for changes, seen in ((self._roots, self._roots_seen), (self._optimizers, self._optimizers_seen)):
+            for what in _alive(seen):
+                self._change([one for one in changes if one.lever == name], what)
+
+    def _is_in(self, lever: str) -> bool:
+        return lever not in self._out and lever not in self._off
 
     def criterion(self, module: Any) -> None:
         """Each call of it, while modules are looked for."""
@@ -210,14 +302,26 @@ class Seams:
     def loss(self, function: Any) -> None:
         self._change(self._losses, function)
 
-    def _change(self, requests: list[tuple[str, Callable[[Any], None]]], what: Any) -> None:
-        for lever, change in requests:
-            if lever not in self._out:
+    def _change(self, requests: "list[Change]", what: Any) -> None:
+        for lever, change, _ in requests:
+            if self._is_in(lever):
                 self._try(lever, change, what)
+
+    def install_by_name(self, name: str, settings: dict[str, Any]) -> None:
+        """Levers are found by name; none is imported unless it is used."""
+        try:
+            # A name with a dot is a module of its own: the planted levers of hotlap's tests. No recipe can hold one.
+            module = importlib.import_module(name if "." in name else f"hotlap.levers.{name.replace('-', '_')}")
+            install = module.LEVER.install
+        except (ImportError, AttributeError) as error:
+            self.agent.guard.problem(f"lever {name}", error, name)
+            return
+        self.install(name, install, settings)
 
     def install(self, name: str, install: Callable[["Seams", dict[str, Any]], None], settings: dict[str, Any]) -> None:
         """Run a lever's in-process half."""
         self.lever = name
+        self._installed[name] = settings
         before = self._registered()
         self._try(name, install, self, settings)
         if self._registered() == before:
@@ -245,6 +349,10 @@ class Seams:
 
 
 _LEVER_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError, OSError)
+
+
+def _alive(references: "list[weakref.ref[Any]]") -> list[Any]:
+    return [what for reference in references if (what := reference()) is not None]
 
 
 def _bind(wrap: Callable[[Any, Callable[[], Any]], Any], iterator: Any, fetch: Callable[[], Any]) -> Callable[[], Any]:

@@ -13,6 +13,7 @@ from hotlap.records.steady import AGREE, Steady, counted, least_tail, own_pace, 
 
 from .compiled import end_compile_workers
 from .guard import Stop
+from .turnstile import Turnstile
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -74,6 +75,7 @@ class Stopper:
         self.raised = 0
         self.at = Agreed(session.folder, STOP_FILE)
         self.profile_at = Agreed(session.folder, PROFILE_FILE)
+        self.turnstile = Turnstile(session.turns, agent) if session.turns else None
 
     def begin_anew(self) -> None:
         """Forget the steps so far: they are of a parent process, or of a model that was run before it is trained."""
@@ -122,7 +124,11 @@ class Stopper:
             return
         at = self.at.step(index, self.agent.rank, self.agent.world, self._enough)
         if at is not None and index >= at:
-            self.stop(kind)
+            self.draining = self.draining or (self.steady is not None and self._draining(self.steady))
+            more = self.turnstile.wait(index, kind) if self.turnstile is not None else None
+            if more is None:
+                self.stop(kind)
+            self.at.at = index + (more or 0)
 
     def _profiled(self, index: int) -> bool:
         """Whether the windows of a profiled run are over. They begin when the times that will be quoted were taken."""
@@ -185,7 +191,6 @@ class Stopper:
         """Write everything, arm the hard end, and raise Stop. The third time the process is ended at once."""
         if not self.stopped:
             self.stopped = True
-            self.draining = self.steady is not None and self._draining(self.steady)
             if torch.cuda.is_available() and torch.cuda.is_initialized():
                 torch.cuda.synchronize()
             self.agent.recorder.drain(wait=True)

@@ -1,6 +1,5 @@
 """How the agent starts: called at the end of `import torch`. Never raises."""
 
-import importlib
 import os
 import sys
 from typing import Any
@@ -43,24 +42,12 @@ def _install(agent: Any) -> None:
         _seed(agent.session.seed)
     clipping.install(agent)
     for use in agent.session.levers:
-        _install_lever(agent, use.name, use.settings)
+        agent.seams.install_by_name(use.name, use.settings)
     for hooks in (loader, forward, backward, optimizer, transfer, graph, torchscript):
         hooks.install(agent)
     agent.profile.install()
     agent.host.install()
     _hide_from_compiler()
-
-
-def _install_lever(agent: Any, name: str, settings: dict[str, Any]) -> None:
-    """Levers are found by name; none is imported unless it is used."""
-    try:
-        # A name with a dot is a module of its own: the planted levers of hotlap's tests. No recipe can hold one.
-        module = importlib.import_module(name if "." in name else f"hotlap.levers.{name.replace('-', '_')}")
-        install = module.LEVER.install
-    except (ImportError, AttributeError) as error:
-        agent.guard.problem(f"lever {name}", error, name)
-        return
-    agent.seams.install(name, install, settings)
 
 
 def _hide_from_compiler() -> None:

@@ -12,6 +12,7 @@ from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.run import Request, run_in_foreground
 from hotlap.launch.supervise import exit_like
+from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import HotlapError, NothingMeasured, RecordError, UsageError
 from hotlap.records.files import rank_folders, read_problems, write_record
@@ -19,7 +20,7 @@ from hotlap.records.run import Environment, Lever, Problem, Run
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
 from hotlap.tune.held import with_levers_held
-from hotlap.tune.recipe import levers_of, variables_of
+from hotlap.tune.recipe import levers_of
 
 from ._beside import Profiler, screens
 from ._common import print_json, run_folder

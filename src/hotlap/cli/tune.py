@@ -7,13 +7,13 @@ import msgspec
 import typer
 from rich.console import Console
 
+from hotlap.experiment.side import STEPS
 from hotlap.records.errors import UsageError
 from hotlap.report.console import stderr_console
 from hotlap.report.progress import Progress
 from hotlap.report.tune_screen import tune_screen
 from hotlap.tune import tune as tuning
 from hotlap.tune.objective import SLOWDOWN, Kind
-from hotlap.tune.trials import STEPS
 from hotlap.tune.tune import TuneRequest
 
 from ._common import free_name, print_json, seconds
@@ -28,7 +28,7 @@ def tune(
         str | None, typer.Option(help="Time it may take: 90s, 10m (default), 1h; with --resume, what it had.")
     ] = None,
     steps: Annotated[
-        int, typer.Option(min=12, help="Steady steps a trial measures at most (20 at least, then 3 s).")
+        int, typer.Option(min=12, help="Steady steps before a side takes turns, at most (8 at least, then 1 s).")
     ] = STEPS,
     only: Annotated[str, typer.Option(help="Try only these levers: a,b.")] = "",
     without: Annotated[str, typer.Option(help="Don't try these levers: a,b.")] = "",
@@ -42,10 +42,11 @@ def tune(
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted tune of this folder.")] = None,
     json: Annotated[bool, typer.Option(help="Print tune.json as the last line of stdout.")] = False,
 ) -> int:
-    """Make a training command faster, with proof: try levers in short runs, keep what measurably helps, write a recipe.
+    """Make a training command faster, with proof: try levers, keep what measurably helps, write a recipe.
 
-    Every trial is a fresh process of your command that is ended after its steps; nothing is edited. The speed-up is
-    measured in ABBA pairs against the bare command, and what is learned is compared step by step.
+    The bare command and the candidate are alive at once and take turns: one makes steps while the other stands still.
+    What is proved is written at once, so Ctrl-C loses nothing. Losses are compared step by step. No file of yours is
+    edited.
 
     Examples:
 

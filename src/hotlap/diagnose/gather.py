@@ -184,12 +184,7 @@ def _of_tune(folder: Path, source: bool) -> Page:
 
 def _curves(folder: Path, tune: Tune) -> Iterable[Curve]:
     """Losses of the bare command, twice where it ran twice, and of what is compared with it."""
-    kept = {lever.lever for lever in tune.kept}
-    shown: dict[str, Trial] = {}
-    for trial in tune.trials:
-        if (name := _curve_name(trial, kept, shown)) and trial.outcome == "measured":
-            shown.setdefault(name, trial)
-    for name, trial in shown.items():
+    for name, trial in _shown(tune).items():
         steps = [step for step in _steps_of(folder, trial) if step.loss is not None or step.nonfinite]
         _, at = thinned([step.wall_ms for step in steps], MOST_LOSSES)
         if steps:
@@ -202,13 +197,19 @@ def _curves(folder: Path, tune: Tune) -> Iterable[Curve]:
             )
 
 
-def _curve_name(trial: Trial, kept: set[str], shown: dict[str, Trial]) -> str:
-    levers = {lever.name for lever in trial.levers if not lever.name.startswith("hotlap.")}
-    if trial.purpose.startswith("pinned"):
-        return trial.purpose
-    if trial.purpose == "baseline":
-        return "bare command again" if "bare command" in shown else "bare command"
-    return "recipe" if kept and levers == kept else ""
+def _shown(tune: Tune) -> dict[str, Trial]:
+    """Trials by the name of their curve. Of the recipe the last proof's last one: levers were never switched in it, nor
+    in those that were started as bare commands for a proof."""
+    levers = {lever.lever for lever in tune.fitted} | {lever.lever for lever in tune.kept}
+    known = [trial for trial in tune.trials if trial.outcome == "measured"]
+    first, again = ([trial for trial in known if trial.purpose == purpose] for purpose in ("baseline", "bare"))
+    shown = dict(zip(("bare command", "bare command again"), [*first[:1], *again, *first[1:]], strict=False))
+    for trial in known:
+        if trial.purpose.startswith("pinned"):
+            shown.setdefault(trial.purpose, trial)
+        elif tune.kept and trial.purpose == "prove" and {lever.name for lever in trial.levers} == levers:
+            shown["recipe"] = trial
+    return shown
 
 
 def _steps_of(folder: Path, trial: Trial) -> Sequence[Step]:

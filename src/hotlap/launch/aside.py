@@ -8,9 +8,10 @@ of 200 processes neither could be told from no watcher at all.
 
 import contextlib
 import os
-import threading
 
 import psutil
+
+from hotlap.agent import process_tree
 
 
 def give_way() -> None:
@@ -24,52 +25,21 @@ def give_way() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that they started.
-
-    From `/proc/PID/task/*/children` (Linux with CONFIG_PROC_CHILDREN), which costs as many reads as the family has
-    threads; psutil reads a file of every process of the machine, which it is left to do elsewhere.
-    """
-    found: list[int] = []
-    left = [pid]
+    """Processes that a process started, and those that they started. psutil reads a file of every process of the
+    machine, so it is asked only where the kernel does not tell."""
     try:
-        while left:
-            children = _children(left.pop())
-            found += children
-            left += children
+        return process_tree.descendants(pid)
     except NotImplementedError:
         with contextlib.suppress(psutil.Error):
             return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    return found
+    return []
 
 
 def children(pid: int) -> list[int]:
     """Processes that a process started, or that came to it when theirs ended."""
     try:
-        return _children(pid)
+        return process_tree.children(pid)
     except NotImplementedError:
         with contextlib.suppress(psutil.Error):
             return [child.pid for child in psutil.Process(pid).children()]
     return []
-
-
-def _children(pid: int) -> list[int]:
-    """Raises NotImplementedError where the kernel does not tell."""
-    found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - read for each process, every half second
-    except OSError:
-        if not os.path.isdir("/proc/self/task"):  # noqa: PTH112
-            raise NotImplementedError from None
-        return []
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123
-                found += map(int, file.read().split())
-        except OSError:
-            if not _tells_children():
-                raise NotImplementedError from None
-    return found
-
-
-def _tells_children() -> bool:
-    return os.path.exists(f"/proc/self/task/{threading.get_native_id()}/children")  # noqa: PTH110

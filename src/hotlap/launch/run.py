@@ -1,7 +1,7 @@
 """One execution of a command under hotlap: a run folder from beginning to end."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ class Request:
     profile_stacks: bool = False
     capture_steps: int = 0
     every_step: bool = True
+    turns: str = ""
     recipe: str | None = None
     perf: str | None = None
     py_spy: str | None = None
@@ -70,6 +71,7 @@ class Request:
             capture=self.nsight.name if self.nsight else "",
             capture_steps=self.capture_steps if self.nsight else 0,
             every_step=self.every_step,
+            turns=self.turns,
         )
 
     def record(self) -> Run:
@@ -125,23 +127,38 @@ def _begun(request: Request, session_file: Path) -> Started:
     return start(request.command, session, session_file, request.variables, cwd=request.cwd)
 
 
-def run_apart(
-    request: Request, timeout_s: float, watch: Callable[[], None] | None = None, least_free_gib: float = 0.5
-) -> tuple[Run, Ended]:
-    """Run the command with its output in `output.txt`, at most `timeout_s`, and leave no process of it behind."""
-    record = request.record()
-    write_record(request.folder / "run.json", record)
-    begun = time.monotonic()
-    with (request.folder / "output.txt").open("wb") as output:
-        session_file = request.folder.resolve() / "session.json"
-        begin = partial(start, request.command, request.session(), session_file, request.variables, output, request.cwd)
-        ended = supervise.wait_apart(begin, timeout_s, watch, least_free_gib)
-    status: Status = "finished" if ended.code == 0 else "failed"
-    if ended.timed_out:
-        status = "timeout"
-    done = _closed(_with_versions(record, request.folder), ended, status, begun)
-    write_record(request.folder / "run.json", done)
-    return done, ended
+class RunApart:
+    """The command with its output in `output.txt`, beside others; see `supervise.Apart`."""
+
+    def __init__(self, request: Request, least_free_gib: float = 0.5) -> None:
+        self.request, self._record, self._begun = request, request.record(), time.monotonic()
+        write_record(request.folder / "run.json", self._record)
+        with (request.folder / "output.txt").open("wb") as output:
+            session_file = request.folder.resolve() / "session.json"
+            begin = partial(
+                start, request.command, request.session(), session_file, request.variables, output, request.cwd
+            )
+            self._apart = supervise.Apart(begin, least_free_gib)
+
+    def over(self) -> bool:
+        """Whether it has ended, or has to be ended."""
+        return self._apart.over()
+
+    def end(self, timed_out: bool = False) -> tuple[Run, Ended]:
+        """End what is left of it; the run is written."""
+        return self._written(self._apart.end(timed_out))
+
+    def wait(self, timeout_s: float) -> tuple[Run, Ended]:
+        """Wait for it at most `timeout_s`, and leave no process of it behind."""
+        return self._written(self._apart.wait(timeout_s))
+
+    def _written(self, ended: Ended) -> tuple[Run, Ended]:
+        status: Status = "finished" if ended.code == 0 else "failed"
+        if ended.timed_out:
+            status = "timeout"
+        done = _closed(_with_versions(self._record, self.request.folder), ended, status, self._begun)
+        write_record(self.request.folder / "run.json", done)
+        return done, ended
 
 
 def _with_versions(record: Run, folder: Path) -> Run:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import psutil
 
@@ -18,6 +18,7 @@ from .signals import Receiver, passing_signals, waited
 
 KILL_AFTER_S: Final = 8.0
 POLL_S: Final = 0.05
+LOOK_S: Final = 0.5
 GENERATIONS: Final = 8
 """Of left-overs: those of one that is ended come to us too."""
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -71,46 +72,63 @@ def interrupted_after() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
-def wait_apart(
-    start: Callable[[], "subprocess.Popen[bytes]"],
-    timeout_s: float,
-    watch: Callable[[], None] | None = None,
-    least_free_gib: float = 0.0,
-) -> Ended:
-    """Start a command in a session of its own, wait for it at most `timeout_s`, and end what is left of it.
+class Apart:
+    """A command in a session of its own, and all that it starts: others may run beside it.
 
-    watch is called about ten times a second (progress). The command is ended early if free memory falls under
-    `least_free_gib`. KeyboardInterrupt passes through after everything was ended.
+    Free memory under `least_free_gib` counts as the end of it (`starved`).
     """
-    deadline = time.monotonic() + timeout_s
-    before = set(children(os.getpid()))
-    timed_out = starved = False
-    family: dict[int, psutil.Process] = {}
-    looked = 0.0
-    process: subprocess.Popen[bytes] | None = None
-    try:
-        with interrupted_after():
-            process = start()
-        while process.poll() is None:
-            now = time.monotonic()
-            if now >= deadline:
-                timed_out = True
-                break
-            if now - looked > 0.5:
-                looked = now
-                _note_family(process.pid, family)
-                if psutil.virtual_memory().available < least_free_gib * 2**30:
-                    starved = True
-                    break
-            if watch is not None:
-                watch()
-            time.sleep(POLL_S)
-    finally:
-        if process is not None:
-            end_family(process, family)
-            _end_orphans(before)
-    ended = _ended(process.returncode)
-    return ended._replace(timed_out=timed_out, out_of_memory=starved)
+
+    _running: ClassVar["set[Apart]"] = set()
+    _before: ClassVar[set[int]] = set()
+    """Our processes before the first of those that run."""
+
+    def __init__(self, start: Callable[[], "subprocess.Popen[bytes]"], least_free_gib: float = 0.0) -> None:
+        self.least_free_gib = least_free_gib
+        self.starved = False
+        self._family: dict[int, psutil.Process] = {}
+        self._looked = 0.0
+        if not self._running:
+            Apart._before = set(children(os.getpid()))
+        try:
+            with interrupted_after():
+                self.process = start()
+                self._running.add(self)
+        except KeyboardInterrupt:
+            self.end()
+            raise
+
+    def over(self) -> bool:
+        """Whether it ended by itself or has to be ended; looks for new processes of it now and then."""
+        if self.process.poll() is not None or self.starved:
+            return True
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            _note_family(self.process.pid, self._family)
+            self.starved = psutil.virtual_memory().available < self.least_free_gib * 2**30
+        return self.starved
+
+    def wait(self, timeout_s: float) -> Ended:
+        """Wait for it at most `timeout_s` and end what is left of it, also where a KeyboardInterrupt passes through."""
+        deadline = time.monotonic() + timeout_s
+        timed_out = False
+        try:
+            while not self.over() and not timed_out:
+                timed_out = time.monotonic() >= deadline
+                time.sleep(POLL_S)
+        finally:
+            ended = self.end(timed_out)
+        return ended
+
+    def end(self, timed_out: bool = False) -> Ended:
+        """End what is left of it."""
+        if self in self._running:
+            end_family(self.process, self._family)
+            self._running.discard(self)
+            if not self._running:  # else it is not known whose an orphan is
+                _end_orphans(self._before)
+        ended = _ended(self.process.returncode)
+        return ended._replace(timed_out=timed_out, out_of_memory=self.starved)
 
 
 def _note_family(pid: int, family: dict[int, psutil.Process]) -> None:
@@ -127,10 +145,12 @@ def end_family(process: "subprocess.Popen[bytes]", family: dict[int, psutil.Proc
     running = process.poll() is None
     if running:
         _signal_group(process.pid, signal.SIGTERM)
+        _signal_group(process.pid, signal.SIGCONT)  # what stands still hears of it when it goes on
     left = [child for child in family.values() if child.is_running()]
     for child in left:
         with contextlib.suppress(psutil.Error):
             child.terminate()
+            child.resume()
     limit = time.monotonic() + (KILL_AFTER_S if running else 2.0)
     while time.monotonic() < limit:
         left = [child for child in left if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
@@ -172,10 +192,11 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _reap() -> None:
-    """Collect adopted orphans that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0] > 0:
-            pass
+    """Collect adopted orphans that have ended; how a command of ours ended is asked by whom it is of."""
+    ours = {apart.process.pid for apart in Apart._running}
+    for pid in set(children(os.getpid())) - ours - Apart._before:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _ended(returncode: int, interrupted: bool = False) -> Ended:

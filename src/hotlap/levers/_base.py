@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 Risk = Literal["exact", "numeric", "semantic"]
-MOST_LEFT: Final = 0.5
+Stage = Literal["first", "compiler", "graphs", "late"]
+STAGES: Final[tuple[Stage, ...]] = ("first", "compiler", "graphs", "late")
 WATCHES: Final = 95
 """The order of a wrapper that only counts forwards (`Seams.wrap_forward`): outside of those that replay a forward
 without a call of what lies within, where a lever that finds nothing to do would never come to say so."""
@@ -33,8 +34,6 @@ class Context:
     facts: "Facts"
     environment: "Environment"
     active: Mapping[str, Settings]
-    left_ms: float | None = None
-    """The step that the levers in `active` are predicted to leave, where no trial had them all."""
 
     @property
     def cuda(self) -> bool:
@@ -62,28 +61,6 @@ class Context:
         total = self.diagnosis.unseen_ms + sum(getattr(times, name) or 0.0 for name in times.__struct_fields__)
         return sum(getattr(times, phase) or 0.0 for phase in phases) / total if total else 0.0
 
-    def share_left(self, *phases: str) -> float:
-        """Share of the step that the levers in `active` are predicted to leave, where they leave these phases as they
-        are: what is little of a long step may be much of a short one."""
-        return self.of_left(self.share_of(*phases))
-
-    def of_left(self, share: float) -> float:
-        """What a share of the step as it is may be of the one that is left, for levers that win so many ms of it
-        whatever the rest takes: MOST_LEFT at most, since it is a prediction, and the others may have won some of that.
-        """
-        longer = 1.0 if self.left_ms is None else self.diagnosis.step_ms / max(self.left_ms, 1e-9)
-        return max(share, min(MOST_LEFT, share * longer))
-
-    def launches_left(self, *phases: str) -> float:
-        """By what share of the step that the levers in `active` are predicted to leave the device would wait for the
-        host, if that takes as long for these phases as it does now: MOST_LEFT at most. 0 where nothing is predicted,
-        and where the host runs ahead: what its phases take may then be waits for room among the launches."""
-        host = self.diagnosis.phases
-        issued_ms = sum(getattr(host, phase) or 0.0 for phase in phases)
-        if self.left_ms is None or self.diagnosis.clock == "device" or not issued_ms:
-            return 0.0
-        return min(MOST_LEFT, max(0.0, 1 - self.left_ms / issued_ms))
-
     @property
     def model_share(self) -> float:
         """Share of the step in forward, backward and optimizer."""
@@ -101,11 +78,13 @@ class Lever:
     peak of device memory, mostly at the cost of time, so it is for `--objective memory` and for commands that run out
     of memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
     number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.
-    late: it wins nothing before the second epoch, so levers that win from the first step on are tried before it.
+    stage: when in the search it comes: `first` what costs no compilation, then compilers on top of what is proved, then
+    CUDA graphs, then what wins nothing before the second epoch (`late`). compiles: it has something compiled. costs_s:
+    seconds that a trial takes with it before steps are at their pace, beyond those of others. switchable: it can be
+    put in and taken out between two steps of a live process (`Seams.switch`, and `undo` of the others): no environment
+    variables, nothing of a loader. memory_order: where memory counts, levers come by it, from those that make a step
+    shorter or little longer to those that cost most time; 100 where the lever is not known to save any.
     measures_output: it changes what the model returns, and says by how much (`Seams.measured`).
-    helped_by: levers beside which it may win where it won nothing by itself; it is then tried once more with them.
-    errors: texts of errors that it is known to cause. Where several levers crash together with one of these, it is
-    taken out before any other; should the rest crash alike, it is tried again.
     """
 
     name: ClassVar[str]
@@ -116,10 +95,12 @@ class Lever:
     excludes: ClassVar[tuple[str, ...]] = ()
     saves_memory: ClassVar[bool] = False
     resizes_step: ClassVar[bool] = False
-    late: ClassVar[bool] = False
+    stage: ClassVar[Stage] = "first"
+    compiles: ClassVar[bool] = False
+    costs_s: ClassVar[float] = 0.0
+    switchable: ClassVar[bool] = False
+    memory_order: ClassVar[int] = 100
     measures_output: ClassVar[bool] = False
-    helped_by: ClassVar[tuple[str, ...]] = ()
-    errors: ClassVar[tuple[str, ...]] = ()
 
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""
@@ -130,22 +111,13 @@ class Lever:
         return [{}]
 
     def searched(self, context: Context) -> bool:
-        """Whether its settings are a number to search here, which takes trials of its own; else later variants are
-        tried only where the first fails."""
-        return False
-
-    def short(self, context: Context) -> bool:
-        """Whether it is in with settings that turn out not to be the best, such as a number that was put in without a
-        search and is too small, so that the first of its variants is worth a try."""
+        """Whether other settings may be better still, such as a number of workers: they are tried once the first that
+        helped is proved. Else later variants are tried only where the first fails."""
         return False
 
     def share(self, context: Context) -> float:
         """The largest share of the step (0 to 1) that it can win here."""
         raise NotImplementedError
-
-    def scenario(self, settings: Settings) -> str | None:
-        """What `trace.replay` removes or makes faster to predict this lever (a name of its CHANGES), None unknown."""
-        return None
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         """What is wrong with settings that come from a recipe; None if nothing is."""

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
 FLAGS: Final = "_hotlap_kernel_flags"
+KERNEL: Final = ("fused", "foreach")
+ATTRIBUTES: Final = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused")
+"""Of optimizers that were made fused; a GradScaler looks at the first."""
 TYPES: Final = {"float32", "float64", "float16", "bfloat16"}
 
 
@@ -49,6 +52,33 @@ def fuse(optimizer: Any) -> str | None:
     return None
 
 
+def unfuse(optimizer: Any) -> None:
+    """Between two steps: an optimizer that was fused here updates as the script asked for, with the state that it has
+    by now."""
+    import torch
+
+    flags: _Flags | None = vars(optimizer).pop(FLAGS, None)
+    if flags is None:
+        return
+    flags.leave()
+    later = len(optimizer.param_groups) - len(flags.groups)  # groups that were added meanwhile
+    asked = (*flags.groups, *[flags.defaults] * later, flags.defaults)
+    for group, own in zip((*optimizer.param_groups, optimizer.defaults), asked, strict=True):
+        for name in KERNEL:
+            group.pop(name, None)
+        group.update(own)
+    if flags.on_host:
+        precise = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32  # as torch makes them
+        for state in optimizer.state.values():
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].to("cpu", precise)
+    for name in ATTRIBUTES:
+        vars(optimizer).pop(name, None)
+    vars(optimizer).update(flags.attributes)
+    if getattr(vars(optimizer).get("_init_group"), "__func__", None) is collect:
+        del optimizer._init_group
+
+
 class _Flags:
     """What the script asked of its optimizer's kernels: that is what it saves, and what others load. A run without the
     lever would go on fused from its checkpoint, and torch's fused SGD with momentum fails where some parameters had no
@@ -57,6 +87,16 @@ class _Flags:
     def __init__(self, optimizer: Any) -> None:
         self.read(optimizer)
         self.defaults = _kernel(optimizer.defaults)
+        self.attributes = {name: vars(optimizer)[name] for name in ATTRIBUTES if name in vars(optimizer)}
+        self._hooks = (
+            optimizer.register_state_dict_post_hook(self.saved),
+            optimizer.register_load_state_dict_post_hook(self.loaded),
+        )
+
+    def leave(self) -> None:
+        """The optimizer saves and loads what it is."""
+        for hook in self._hooks:
+            hook.remove()
 
     def read(self, optimizer: Any) -> None:
         self.groups = [_kernel(group) for group in optimizer.param_groups]
@@ -80,16 +120,13 @@ class _Flags:
 
 
 def _kernel(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: group[name] for name in ("fused", "foreach") if name in group}
+    return {name: group[name] for name in KERNEL if name in group}
 
 
 def _keep_flags(optimizer: Any) -> None:
-    """Once for each optimizer."""
+    """Once for each optimizer, before it is fused."""
     if not hasattr(optimizer, FLAGS):
-        flags = _Flags(optimizer)
-        optimizer.register_state_dict_post_hook(flags.saved)
-        optimizer.register_load_state_dict_post_hook(flags.loaded)
-        setattr(optimizer, FLAGS, True)
+        setattr(optimizer, FLAGS, _Flags(optimizer))
 
 
 def _dampens(group: dict[str, Any]) -> bool:

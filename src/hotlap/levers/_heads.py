@@ -35,6 +35,8 @@ class Heads:
     ) -> None:
         self.refuse, self.rows, self.unsteady = refuse, rows, unsteady
         self.on: list[Head] = []
+        self.taken: weakref.WeakKeyDictionary[Any, list[Head]] = weakref.WeakKeyDictionary()
+        """By model, once its forward was wrapped."""
         self.made: weakref.WeakSet[Product] = weakref.WeakSet()
 
     def wrap(self, root: Any, forward: Forward) -> Forward:
@@ -46,16 +48,30 @@ class Heads:
         ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
         if ranks > 1 or hasattr(root, "module") or any(isinstance(m, torch.nn.DataParallel) for m in root.modules()):
             raise Refused("the model is wrapped or trained by several processes, which look at its output")
-        found = [Head(self, module) for module in heads(root, LEAST_CLASSES) if free(module) and not _hooked(module)]
-        if not found:
-            raise Refused(f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more")
-        if not self.on and not self.rows:
-            register_optimizer_step_pre_hook(self.before_update)
-        self.on += found
+        found = self.taken.get(root)
+        if found is None:
+            fit = (one for one in heads(root, LEAST_CLASSES) if free(one) and not _hooked(one))
+            found = [Head(self, module) for module in fit]
+            if not found:
+                raise Refused(f"no linear layer outside of repeated blocks has {LEAST_CLASSES} outputs or more")
+            if not self.on and not self.rows:
+                register_optimizer_step_pre_hook(self.before_update)
+            self.taken[root] = found
+            self.on += found
         if isinstance(getattr(forward, "compiled", forward), Compiled):
             for head in found:
                 head.end_graphs()
         return forward
+
+    def put_in(self) -> None:
+        """Where the lever was taken out: take hold of the heads that did not leave."""
+        for head in self.on:
+            head.put_in()
+
+    def take_out(self) -> None:
+        """The heads are as they were, until they are put in again. Logits that were made so far stay what they are."""
+        for head in self.on:
+            head.take_out()
 
     def before_update(self, *_: Any) -> None:
         """Logits that the script still holds are those of the weights as they are now: one copy of these for all."""
@@ -83,8 +99,9 @@ class Head:
         self.module: Callable[[], Any] = weakref.ref(module)
         self.made = self.fused = 0
         self.last, self.wrong = "nothing does", ""
+        self.ends_graphs = False
         self.watch = Watch(self.count, self.note, self.compare if every.rows else None, self.come_late)
-        module.__dict__["_compiled_call_impl"] = self
+        self.put_in()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
@@ -97,7 +114,7 @@ class Head:
             return module._call_impl(*args, **kwargs)
         self.made += 1
         if (self.made > (PATIENCE_FOR_ROWS if rows else PATIENCE) and not self.fused) or self.wrong:
-            self.leave(module)
+            self.leave()
             return module(*args)
         logits = (self.of_rows if rows else self.of_loss)(module, args[0])
         self.every.made.add(logits)
@@ -136,14 +153,29 @@ class Head:
 
     def end_graphs(self) -> None:
         """Let torch.compile call this head where it is instead of taking it into its graph."""
+        self.ends_graphs = True
         if (module := self.module()) is not None and "forward" not in module.__dict__:
             module.__dict__["forward"] = NotInGraphs(module)
 
-    def leave(self, module: Any) -> None:
+    def put_in(self) -> None:
+        """The layer's calls come here."""
+        if (module := self.module()) is not None:
+            module.__dict__["_compiled_call_impl"] = self
+        if self.ends_graphs:
+            self.end_graphs()
+
+    def take_out(self) -> None:
         """The layer is as it was."""
-        module._compiled_call_impl = None
+        if (module := self.module()) is None:
+            return
+        if module.__dict__.get("_compiled_call_impl") is self:
+            del module.__dict__["_compiled_call_impl"]
         if isinstance(module.__dict__.get("forward"), NotInGraphs):
             del module.__dict__["forward"]
+
+    def leave(self) -> None:
+        """Its logits go elsewhere: the layer is as it was for good."""
+        self.take_out()
         self.every.off(self)
 
 

@@ -32,15 +32,27 @@ class Scans:
     """What stands in the place of the library's. used: scans that were done in chunks. key: of the dispatcher."""
 
     def __init__(self, wins: Wins, give_up: Callable[[], None], key: str = "CUDA") -> None:
-        import torch
-
-        self.wins, self.give_up = wins, give_up
+        self.wins, self.give_up, self.key = wins, give_up, key
         self.forwards = self.used = 0
         self.off = False
+        self.placed: Any = None
+        self.put_in()
+
+    def put_in(self) -> None:
+        """Take the place of the library's."""
+        import torch
+
+        if self.placed is not None:
+            return
         self.placed = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():  # "Overriding a previously registered kernel", which is what is meant
             warnings.simplefilter("ignore")
-            self.placed.impl("cumsum", self.cumsum, key)
+            self.placed.impl("cumsum", self.cumsum, self.key)
+
+    def take_out(self) -> None:
+        """Leave it to the library again."""
+        self.placed._destroy()
+        self.placed = None
 
     def watch(self, _: Any, forward: "Forward") -> "Forward":
         """Around an outermost forward: say once where no scan is taken."""

@@ -15,6 +15,9 @@ class ActivationBudget(Lever):
     risk = "numeric"
     tolerance = 0.005
     saves_memory = True
+    stage = "compiler"
+    compiles = True
+    memory_order = 60
 
     def applies(self, context: Context) -> Applies:
         ours = [name for name in ("compile", "compile-blocks") if name in context.active]

@@ -22,6 +22,7 @@ class ActivationOffload(Lever):
     risk = "exact"
     saves_memory = True
     excludes = ("compile", "compile-blocks", "activation-budget")
+    memory_order = 80
 
     def applies(self, context: Context) -> Applies:
         roots = [root for root in context.facts.roots if root.training]

@@ -30,6 +30,7 @@ class Allocator(Lever):
     meaning = "torch's allocator of device memory is set so that it fragments less and asks the driver less often"
     risk = "exact"
     saves_memory = True
+    memory_order = 0
 
     def applies(self, context: Context) -> Applies:
         memory = context.facts.memory
@@ -62,7 +63,7 @@ class Allocator(Lever):
             return 0.0
         steps = memory.step - memory.since
         lost_ms = (memory.late_mallocs * MALLOC_MS + memory.retries * RETRY_MS) / steps
-        return context.of_left(min(0.9, lost_ms / max(lost_ms, context.diagnosis.step_ms, 1e-9)))
+        return min(0.9, lost_ms / max(lost_ms, context.diagnosis.step_ms, 1e-9))
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         if settings.get("conf") not in CONFS:

@@ -9,7 +9,6 @@ logged or kept is left as it is.
 
 import json
 import weakref
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +37,9 @@ class Attention(_same_random.DrawsOtherwise):
     meaning = "hand-written attention as one fused kernel that never writes the weights to memory"
     risk = "numeric"
     tolerance = 0.005
+    costs_s = 5.0
+    switchable = True
+    memory_order = 10
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots
@@ -59,7 +61,7 @@ class Attention(_same_random.DrawsOtherwise):
         from ._graph import PASSES
 
         fused = Fused(seams, bool(settings.get(_same_random.SETTING)))
-        PASSES.append(fused.rewrite)
+        seams.switch(lambda: PASSES.append(fused.rewrite), lambda: PASSES.remove(fused.rewrite))
         seams.wrap_forward(fused.wrap, ORDER)
         seams.wrap_forward(fused.watch, WATCHES)
 
@@ -78,7 +80,7 @@ class Fused:
 
         self.seams, self.same_random = seams, same_random
         self.guard = Guard()
-        self.roots: list[Callable[[], Any]] = []
+        self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled: list[Compiled] = []
         self.constant_masks = True
         self.forwards = self.found = 0
@@ -90,11 +92,11 @@ class Fused:
         from ._graph import Compiled
         from ._traceable import traceable
 
-        plain, compiled = forward, getattr(forward, "compiled", forward)
+        plain, compiled, alone = forward, getattr(forward, "compiled", forward), False
         if not isinstance(compiled, Compiled):
             forward = compiled = Compiled(traceable(module, forward), None)
-            self.alone = True
-        self.roots.append(weakref.ref(module))
+            alone = True
+        self.roots.add(module)
         self.compiled.append(compiled)
 
         def with_fused_attention(*args: Any, **kwargs: Any) -> Any:
@@ -102,6 +104,7 @@ class Fused:
                 return plain(*args, **kwargs)
             if not self.guard.holds():
                 self.capture_anew()
+            self.alone = alone
             return forward(*args, **kwargs)
 
         with_fused_attention.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
@@ -132,7 +135,7 @@ class Fused:
 
         if self.off:
             return
-        roots = [root for reference in self.roots if (root := reference()) is not None]
+        roots = list(self.roots)
         try:
             report = rewrite(graph_module, inputs, roots, self.guard, self.constant_masks, self.same_random, self.alone)
             self.note(report, roots)

@@ -20,6 +20,8 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
     risk = "numeric"
     tolerance = 0.02
     excludes = ()
+    switchable = True
+    memory_order = 20
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -41,9 +43,6 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
             # casts are launches too: what TF32 leaves to win, a replay has to show
             return (0.01 if tf32 else 0.1) * context.share_of("forward", "backward")
         return (0.35 if tf32 else 0.75) * context.share_of("forward", "backward")
-
-    def scenario(self, settings: Settings) -> str | None:
-        return "bf16_matmuls"
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch

@@ -30,6 +30,7 @@ class BlasLibrary(Lever):
     meaning = "matrix products by cuBLASLt in place of cuBLAS"
     risk = "numeric"
     tolerance = 0.005
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -54,20 +55,28 @@ class BlasLibrary(Lever):
         return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        done: list[bool] = []
+        looked, before = False, None
 
         def prefer(_: Any) -> None:  # before the first forward: by then the script has said what it prefers
-            if not done:
-                done.append(True)
-                _prefer()
+            nonlocal looked, before
+            if not looked:
+                looked = True
+                before = _prefer()
 
-        seams.on_root(prefer)
+        def as_before(_: Any) -> None:
+            nonlocal looked, before
+            if before is not None:
+                _set(before)
+                looked, before = False, None
+
+        seams.on_root(prefer, as_before)
 
     def source(self, settings: Settings) -> str:
         return f'torch.backends.cuda.preferred_blas_library("{LIBRARY}")  # before the loop'
 
 
-def _prefer() -> None:
+def _prefer() -> Any:
+    """Returns what was preferred before."""
     import torch
 
     from hotlap.agent.seams import Refused
@@ -75,11 +84,19 @@ def _prefer() -> None:
     library = getattr(torch.backends.cuda, "preferred_blas_library", None)
     if library is None:
         raise Refused("this torch has no choice of the library")
-    if library().name != USUAL:
-        raise Refused(f"the script prefers {library().name} itself")
+    before = library()
+    if before.name != USUAL:
+        raise Refused(f"the script prefers {before.name} itself")
+    _set(LIBRARY)
+    return before
+
+
+def _set(library: Any) -> None:
+    import torch
+
     with warnings.catch_warnings():  # that it is an experimental feature
         warnings.simplefilter("ignore")
-        library(LIBRARY)
+        torch.backends.cuda.preferred_blas_library(library)
 
 
 LEVER = BlasLibrary()

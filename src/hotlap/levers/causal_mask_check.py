@@ -29,6 +29,8 @@ class CausalMaskCheck(Lever):
     meaning = "torch's encoder and decoder do not wait in each forward to learn whether their mask is the causal one"
     risk = "numeric"
     tolerance = 0.005
+    costs_s = 3.0
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         if not any(root.mask_checks for root in context.facts.roots):
@@ -57,14 +59,25 @@ class CausalMaskCheck(Lever):
         original = getattr(transformer, NAME)
         masks = Masks(original, seams.unsteady)
         check = replaced(masks, original)
+        fit = False
+
+        def put_in() -> None:
+            if fit:
+                setattr(transformer, NAME, check)
+
+        def take_out() -> None:
+            if fit:
+                setattr(transformer, NAME, original)
 
         def wrap(module: Any, forward: "Forward") -> "Forward":
+            nonlocal fit
             parts = parts_of(module)
             if not parts:
                 raise Refused("the model holds no nn.TransformerEncoder or nn.TransformerDecoder")
             if why := unfit(parts):
                 raise Refused(why)
-            setattr(transformer, NAME, check)
+            fit = True
+            put_in()
             parameters = parts[0].parameters
 
             def with_answers(*args: Any, **kwargs: Any) -> Any:
@@ -77,6 +90,7 @@ class CausalMaskCheck(Lever):
 
             return with_answers
 
+        seams.switch(put_in, take_out)
         seams.wrap_forward(wrap, ORDER)
 
     def source(self, settings: Settings) -> str:

@@ -1,10 +1,12 @@
 """channels_last memory format for 2-d convolutional models.
 
-Weights keep the format for good, as after `model.to(memory_format=torch.channels_last)`: also in models that are saved
-whole, and in what the script does with them after the loop, which trials do not reach: `weight.view(rows, -1)` of a
-convolution raises there, `reshape` does not.
+Weights keep the format until the lever is taken out, as after `model.to(memory_format=torch.channels_last)`: also in
+models that are saved whole, and in what the script does with them after the loop, which trials do not reach:
+`weight.view(rows, -1)` of a convolution raises there, `reshape` does not.
 """
 
+import weakref
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _same_random, _transforms
@@ -22,8 +24,7 @@ class ChannelsLast(_same_random.DrawsOtherwise):
     meaning = "images and convolution weights in NHWC order, which the fast kernels take without transposing"
     risk = "numeric"
     tolerance = 0.005
-    errors = ("view size is not compatible with input tensor's size and stride", "Cannot view a tensor with shape")
-    """Of `view` over an image's dimensions, which NHWC order does not allow; as it runs, and as it is compiled."""
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots
@@ -41,7 +42,8 @@ class ChannelsLast(_same_random.DrawsOtherwise):
     def install(self, seams: "Seams", settings: Settings) -> None:
         if settings.get(_same_random.SETTING):
             _same_random.draw_as_without(self.name)
-        seams.on_root(_weights)
+        laid = Laid(seams.optimizers)
+        seams.on_root(laid.change, laid.undo)
         seams.wrap_forward(_inputs, ORDER)
 
     def source(self, settings: Settings) -> str:
@@ -63,12 +65,68 @@ def _look(module: Any) -> None:
         raise NothingToDo(f"{type(module).__name__} has no 2-d convolutions")
 
 
+class Laid:
+    """Weights whose order in memory was changed. optimizers: those that have made a step."""
+
+    def __init__(self, optimizers: Callable[[], list[Any]]) -> None:
+        self.optimizers = optimizers
+        self.before: weakref.WeakKeyDictionary[Any, list[tuple[Any, tuple[int, ...]]]] = weakref.WeakKeyDictionary()
+        """By model its tensors, with the strides that they had."""
+
+    def change(self, module: Any) -> None:
+        owners = _images(module)
+        before = {name: tensor.stride() for name, tensor in owners.items()}
+        _weights(module)
+        changed = {name: tensor for name, tensor in _images(module).items() if tensor.stride() != before[name]}
+        self.before[module] = [(tensor, before[name]) for name, tensor in changed.items()]
+        self.along(changed.values())
+
+    def undo(self, module: Any) -> None:
+        laid = self.before.pop(module, [])
+        for tensor, strides in laid:
+            _lay(tensor, strides)
+        self.along(tensor for tensor, _ in laid)
+
+    def along(self, tensors: Iterable[Any]) -> None:
+        """Gradients, and what optimizers hold of weights, lie as these do: kernels that take all at once ask for it."""
+        import torch
+
+        states = [optimizer.state for optimizer in self.optimizers()]
+        for tensor in tensors:
+            held = [value for state in states if tensor in state for value in state[tensor].values()]
+            for other in (tensor.grad, *held):
+                alike = isinstance(other, torch.Tensor) and other.layout == tensor.layout
+                if alike and other.shape == tensor.shape:
+                    _lay(other, tensor.stride())
+
+
+def _images(module: Any) -> dict[str, Any]:
+    """Parameters and buffers of four dimensions, by name."""
+    from torch.nn.parameter import is_lazy
+
+    every = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor for name, tensor in every if not is_lazy(tensor) and tensor.dim() == 4}
+
+
+def _lay(tensor: Any, strides: tuple[int, ...]) -> None:
+    """The same tensor, with the same values in another order in memory."""
+    import torch
+
+    if tensor.stride() != strides:
+        with torch.no_grad():
+            laid = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+            tensor.data = laid.copy_(tensor)
+
+
 def _weights(module: Any) -> None:
     import torch
 
     _look(module)
-    module.to(memory_format=torch.channels_last)
-    for conv in module.modules():
+    convolutions = [one for one in module.modules() if isinstance(one, (torch.nn.Conv2d, torch.nn.ConvTranspose2d))]
+    for conv in convolutions or [module]:
+        # Not what merely has four dimensions: the gain of a norm, (1, 64, 1, 1), whose order is ambiguous, got a
+        # gradient of another shape where it was compiled (a diffusion U-Net, torch 2.11, H100).
+        conv.to(memory_format=torch.channels_last)
         if isinstance(conv, torch.nn.ConvTranspose2d) and conv.stride == (1, 1) and conv.padding == (0, 0):
             # A GAN's first: its input is 1x1, which is in either order, so cuDNN gives the gradient in the other one
             # than Inductor expects, and a compiled backward fails (torch 2.11, H200).

@@ -24,6 +24,7 @@ class CheckpointBlocks(Lever):
     meaning = "activations of repeated blocks are computed again in the backward instead of kept"
     risk = "exact"
     saves_memory = True
+    memory_order = 70
 
     def applies(self, context: Context) -> Applies:
         roots = [root for root in context.facts.roots if root.training]

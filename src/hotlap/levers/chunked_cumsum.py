@@ -30,6 +30,8 @@ class ChunkedCumsum(Lever):
     meaning = "torch.cumsum of few long rows or columns in chunks, which the whole device works on"
     risk = "numeric"
     tolerance = 0.001
+    costs_s = 3.0
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         if not context.cuda:
@@ -48,6 +50,7 @@ class ChunkedCumsum(Lever):
         from ._scan import Scans
 
         scans = Scans(WINS, lambda: seams.leave_out(self.name, "no cumsum of few long rows was seen"))
+        seams.switch(scans.put_in, scans.take_out)
         seams.wrap_forward(scans.watch, WATCHES)
 
     def source(self, settings: Settings) -> str:

@@ -30,6 +30,10 @@ class ComboKernels(Lever):
     meaning = "small independent kernels of the compiled model are launched as one"
     risk = "numeric"
     tolerance = 0.005
+    stage = "compiler"
+    compiles = True
+    costs_s = 20.0
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots
@@ -53,20 +57,46 @@ class ComboKernels(Lever):
     def install(self, seams: "Seams", settings: Settings) -> None:
         from hotlap.agent.seams import Refused
 
+        from ._graph import PASSES
+
+        fit, before = False, False
+
+        def put_in() -> None:
+            nonlocal before
+            if fit:
+                from torch._inductor import config
+
+                before, config.combo_kernels = config.combo_kernels, True
+                PASSES.append(apart)
+
+        def take_out() -> None:
+            if fit:
+                from torch._inductor import config
+
+                config.combo_kernels = before
+                PASSES.remove(apart)
+
         def wrap(module: Any, forward: "Forward") -> "Forward":
-            if any(not parameter.is_cuda for parameter in module.parameters()):
+            nonlocal fit
+            if fit or any(not parameter.is_cuda for parameter in module.parameters()):
                 return forward
             from torch._inductor import config
 
             if not hasattr(config, "combo_kernels"):
                 raise Refused("this torch's compiler has no combo_kernels")
-            config.combo_kernels = True
+            fit = True
+            put_in()
             return forward
 
+        seams.switch(put_in, take_out)
         seams.wrap_forward(wrap, ORDER)
 
     def source(self, settings: Settings) -> str:
         return 'model = torch.compile(model, options={"combo_kernels": True})'
+
+
+def apart(graph_module: Any, inputs: list[Any]) -> None:
+    """A pass that changes nothing: graphs with passes are none that were compiled without the lever."""
 
 
 LEVER = ComboKernels()

@@ -13,6 +13,8 @@ script's files name `retain_graph`, what a forward saves is not written over by 
 compiled can't be differentiated again: where they ask for gradients of parameters with `create_graph`, nothing is
 compiled; where for those of inputs, forwards of inputs that need a gradient run as they were written.
 
+Taken out, nothing of it runs; what it has set of the compiler's own ways stays, and concerns only what is compiled.
+
 The mode `max-autotune-no-cudagraphs` is for recipes that are written by hand; the search does not try it. It compiles
 and times some 20 kernels for each shape of a product or convolution, which takes minutes. What it may win is on top of
 what `default` wins, so it would be one more trial once that is in; in the usual ten minutes the budget can end it, and
@@ -28,7 +30,8 @@ from . import _aligned_heads, _compile_cache, _same_random, graph_training
 from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
-from ._losses import compile_losses
+from ._held import hold_attribute
+from ._losses import switched_losses
 from .allocator import EXPANDABLE
 
 if TYPE_CHECKING:
@@ -53,8 +56,11 @@ class Compile(_same_random.DrawsOtherwise):
     meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
     risk = "numeric"
     tolerance = 0.005
-    errors = ("torch.compile", "_dynamo", "inductor", "Inductor", "aot_autograd", "BackendCompilerFailed")
-    """Its parts, which its errors name, such as that of a backward through a compiled one's backward."""
+    stage = "compiler"
+    compiles = True
+    costs_s = 60.0
+    switchable = True
+    memory_order = 30
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -74,14 +80,13 @@ class Compile(_same_random.DrawsOtherwise):
         by_value = any(root.shapes_by for root in context.facts.roots)  # each new shape would need a CUDA graph
         expandable = EXPANDABLE in context.active.get("allocator", {}).values()  # with CUDA graphs it has hung
         graphed = _graphed(context)
-        if context.cuda and context.diagnosis.bound == "launch" and not (expandable or by_value or graphed):
-            return [{"mode": "reduce-overhead"}, {"mode": "default"}]
+        if context.cuda and not (expandable or by_value or graphed):
+            return [{"mode": "default"}, {"mode": "reduce-overhead"}]
         return [{"mode": "default"}]
 
-    def short(self, context: Context) -> bool:
-        """Where graph-training was to record what this makes, and could not."""
-        now = context.active.get(self.name, {}).get("mode")
-        return now == "default" and self.variants(context)[0]["mode"] == "reduce-overhead"
+    def searched(self, context: Context) -> bool:
+        """Whether CUDA graphs, which can't be switched on in a live process, are worth a try once it is in."""
+        return len(self.variants(context)) > 1 and not context.varied
 
     def share(self, context: Context) -> float:
         if context.diagnosis.bound == "launch":
@@ -93,9 +98,6 @@ class Compile(_same_random.DrawsOtherwise):
         if wrong is None and settings.get("mode") not in MODES:
             return f"mode must be one of {', '.join(MODES)}, not {settings.get('mode')!r}"
         return wrong
-
-    def scenario(self, settings: Settings) -> str | None:
-        return "no_launch_cost" if settings.get("mode") == "reduce-overhead" else None
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_compiler(environment)
@@ -114,9 +116,10 @@ class Compile(_same_random.DrawsOtherwise):
         if mode == "dynamic":  # what torch.compile(dynamic=True) does
             import torch._dynamo.config
 
-            torch._dynamo.config.assume_static_by_default, mode = False, "default"
+            hold_attribute(seams, torch._dynamo.config, "assume_static_by_default", False)
+            mode = "default"
         backward_by_dtypes()
-        compile_losses()
+        seams.switch(*switched_losses())
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
         seams.wrap_forward(_aligned_heads.Rows().wrap, _aligned_heads.ORDER)
 

@@ -3,7 +3,7 @@
 Which forwards without gradients run compiled, and in which dtypes a backward computes: see compile.
 """
 
-import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,7 @@ from . import _compile_cache, _same_random
 from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
-from ._losses import compile_losses
+from ._losses import switched_losses
 from .compile import LEVER as WHOLE
 from .compile import ORDER
 
@@ -30,7 +30,11 @@ class CompileBlocks(_same_random.DrawsOtherwise):
     risk = "numeric"
     tolerance = 0.005
     excludes = ("compile", "attention")
-    errors = WHOLE.errors
+    stage = "compiler"
+    compiles = True
+    costs_s = 30.0
+    switchable = True
+    memory_order = 40
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots
@@ -71,16 +75,19 @@ class CompileBlocks(_same_random.DrawsOtherwise):
         if settings.get(_same_random.SETTING):
             _same_random.draw_as_without(self.name)
         dynamic = True if settings["shapes"] == "dynamic" else None
-        with_losses = functools.cache(compile_losses)  # once, and not where the lever refuses
-
         now = Now()
+        with_losses, without_losses = switched_losses()
 
         def change(root: Any) -> None:
             compile_blocks(root, dynamic, now)
             backward_by_dtypes()
-            with_losses()
+            with_losses()  # not where the lever refuses
 
-        seams.on_root(change)
+        def undo(root: Any) -> None:
+            now.leave(root)
+            without_losses()
+
+        seams.on_root(change, undo)
         seams.wrap_forward(now.wrap, ORDER)
 
     def source(self, settings: Settings) -> str:
@@ -96,6 +103,15 @@ class Now:
         self.compiled = True
         self.as_written = False
         self.worked = False
+        self.blocks: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that are called by what was compiled."""
+
+    def leave(self, root: Any) -> None:
+        """The blocks of a model run as they were written. What was compiled is kept with their code, and found there
+        when they are compiled again."""
+        for block in self.blocks & weakref.WeakSet(root.modules()):
+            self.blocks.discard(block)
+            block.__dict__.pop("_compiled_call_impl", None)
 
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
         import torch
@@ -136,6 +152,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
         compiled = torch.compile(traceable(block, block._call_impl, shared=True), dynamic=dynamic)
         block._compiled_call_impl = _where_worth(now, compiled, block._call_impl)
+        now.blocks.add(block)
 
 
 def _where_worth(now: Now, compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,6 +39,8 @@ class CompileLoss(Lever):
     meaning = "torch.compile of the script's own functions and modules that make the loss of the model's output"
     risk = "numeric"
     tolerance = 0.005
+    stage = "compiler"
+    compiles = True
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -54,7 +56,7 @@ class CompileLoss(Lever):
         return Applies(True, f"{most.function} makes the loss with {most.operations} operations, one by one")
 
     def share(self, context: Context) -> float:
-        return SHARE * context.share_left("forward", "backward", "other")
+        return SHARE * context.share_of("forward", "backward", "other")
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_compiler(environment)
@@ -65,6 +67,7 @@ class CompileLoss(Lever):
     def install(self, seams: "Seams", settings: Settings) -> None:
         backward_by_dtypes()
         losses = Losses(seams)
+        seams.switch(lambda: losses.switched(True), lambda: losses.switched(False))
         seams.on_loss(losses.function)
         seams.on_criterion(losses.module)
 
@@ -78,6 +81,12 @@ class Losses:
     def __init__(self, seams: "Seams") -> None:
         self.seams = seams
         self.changed = self.stay = 0
+        self.inside = True
+        """Else what was changed is called as it was written, though by way of what stands there."""
+
+    def switched(self, inside: bool) -> None:
+        """Put in again, or taken out: each calls what was compiled of it, or itself."""
+        self.inside = inside
 
     def function(self, function: Any) -> None:
         """One of the script's own. It stays the object that it is, with other code."""
@@ -98,7 +107,7 @@ class Losses:
             self._stays(why, worked)
 
         self.changed += 1
-        function.__code__ = trampoline(code, LossFunction(own, own, stays))
+        function.__code__ = trampoline(code, LossFunction(own, own, stays, lambda: self.inside))
 
     def module(self, module: Any) -> None:
         """One of the script's own. What it is called by is replaced in the instance, where `module.compile()` puts it,
@@ -111,8 +120,11 @@ class Losses:
         if plain and self.changed < MOST_CHANGED and operations(forward_of(module)) >= LEAST_OPERATIONS:
             self.changed += 1
             keep_what_is_saved()
-            suits = partial(_hookless, module)
+            suits = partial(self._suits, module)
             module.__dict__[IMPL] = LossFunction(module.forward, module._call_impl, self._stays, suits)
+
+    def _suits(self, module: Any) -> bool:
+        return self.inside and _hookless(module)
 
     def _stays(self, why: str, worked: bool) -> None:
         """One less of them. worked: it was compiled so far."""

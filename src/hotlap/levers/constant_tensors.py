@@ -29,6 +29,8 @@ SHARE: Final = 0.15
 class ConstantTensors(Lever):
     name = "constant-tensors"
     meaning = "small tensors that the forward makes of Python's numbers at each call are kept on the device"
+    costs_s = 3.0
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, integer, unknown
+from ._held import hold
 from .loader_workers import workers_in_use
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class CpuThreads(Lever):
     meaning = "number of threads that share one operation on the CPU"
     risk = "numeric"
     tolerance = 0.005
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         if context.facts.world > 1:
@@ -90,7 +92,7 @@ class CpuThreads(Lever):
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch
 
-        torch.set_num_threads(settings["threads"])
+        hold(seams, torch.get_num_threads, torch.set_num_threads, settings["threads"])
 
     def source(self, settings: Settings) -> str:
         return f"torch.set_num_threads({settings['threads']})  # and OMP_NUM_THREADS={settings['threads']}"

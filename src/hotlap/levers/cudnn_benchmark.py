@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._held import hold_attribute
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -14,6 +15,8 @@ class CudnnBenchmark(Lever):
     meaning = "cuDNN times its convolution algorithms once per shape and keeps the fastest"
     risk = "numeric"
     tolerance = 0.005
+    costs_s = 5.0
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -36,7 +39,7 @@ class CudnnBenchmark(Lever):
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch
 
-        torch.backends.cudnn.benchmark = True
+        hold_attribute(seams, torch.backends.cudnn, "benchmark", True)
 
     def source(self, settings: Settings) -> str:
         return "torch.backends.cudnn.benchmark = True  # before the loop"

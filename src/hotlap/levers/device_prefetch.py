@@ -56,9 +56,6 @@ class DevicePrefetch(Lever):
             return f'leaves must be "all" or a list of positions, not {chosen!r}'
         return unknown(settings, ("leaves", "inference")) or inference_only(settings)
 
-    def scenario(self, settings: Settings) -> str | None:
-        return "free_input"
-
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)
 

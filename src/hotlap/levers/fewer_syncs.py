@@ -43,7 +43,7 @@ class FewerSyncs(Lever):
     def share(self, context: Context) -> float:
         """Batches are made beside what the device computes, and no more of them than that takes."""
         beside = min(context.share_of("data", "h2d"), context.model_share)
-        return context.of_left(beside + context.share_of("other"))
+        return beside + context.share_of("other")
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

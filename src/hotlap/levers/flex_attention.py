@@ -30,6 +30,10 @@ class FlexAttention(Lever):
     meaning = "fused attention by a constant mask with many empty blocks skips these (FlexAttention)"
     risk = "numeric"
     tolerance = 0.005
+    stage = "compiler"
+    compiles = True
+    costs_s = 20.0
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -58,7 +62,7 @@ class FlexAttention(Lever):
         from ._attention_flex import REQUESTS, Request
 
         request = Request()
-        REQUESTS.append(request)
+        seams.switch(lambda: REQUESTS.append(request), lambda: REQUESTS.remove(request))
 
         def watched(_: Any, forward: "Forward") -> "Forward":
             from ._graph import PASSES

@@ -4,10 +4,11 @@ Checkpoints hold the kernel that the script asked for, so a run that goes on fro
 have been; an optimizer that loads one is fused again. Where sparse gradients come later, an ordinary update takes them.
 """
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from ._base import Applies, Context, Lever, Settings
-from ._fused import FUSED, fuse, unfit
+from ._fused import FUSED, fuse, unfit, unfuse
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -19,6 +20,7 @@ class FusedOptimizer(Lever):
     meaning = "the optimizer updates all parameters in one kernel"
     risk = "numeric"
     tolerance = 0.005
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         optimizers = context.facts.optimizers
@@ -31,13 +33,21 @@ class FusedOptimizer(Lever):
         return Applies(True, f"{names} runs unfused")
 
     def share(self, context: Context) -> float:
-        return 0.7 * context.share_left("optimizer")
-
-    def scenario(self, settings: Settings) -> str | None:
-        return "fused_optimizer"
+        return 0.7 * context.share_of("optimizer")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        seams.on_optimizer(_fused)
+        own: weakref.WeakSet[Any] = weakref.WeakSet()  # others may be fused by levers that stay
+
+        def change(optimizer: Any) -> None:
+            _fused(optimizer)
+            own.add(optimizer)
+
+        def undo(optimizer: Any) -> None:
+            if optimizer in own:
+                own.discard(optimizer)
+                unfuse(optimizer)
+
+        seams.on_optimizer(change, undo)
 
     def source(self, settings: Settings) -> str:
         return (

@@ -22,6 +22,7 @@ class GcPauses(Lever):
     name = "gc-pauses"
     meaning = "Python's cyclic collector passes over what existed before the loop and runs less often"
     risk = "exact"
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         from hotlap.records.durations import ms
@@ -43,24 +44,33 @@ class GcPauses(Lever):
         host = context.facts.host
         if host is None:
             return 0.0
-        return context.of_left(min(0.95, host.gc_ms / max(1e-3, context.diagnosis.step_ms)))
+        return min(0.95, host.gc_ms / max(1e-3, context.diagnosis.step_ms))
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         return unknown(settings, ("threshold",)) or integer(settings, "threshold", 700, 10_000_000)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        frozen: list[bool] = []
+        import gc
+
+        before: list[tuple[int, ...]] = []
+        own = False
 
         def freeze(_: Any) -> None:
-            import gc
-
-            if not frozen:
-                frozen.append(True)
+            nonlocal own
+            if not before:
+                before.append(gc.get_threshold())
+                own = not gc.get_freeze_count()
                 gc.collect()  # or garbage that exists now would never be freed
                 gc.freeze()
                 gc.set_threshold(settings["threshold"], *gc.get_threshold()[1:])
 
-        seams.on_optimizer(freeze)
+        def thaw(_: Any) -> None:
+            if before:
+                gc.set_threshold(*before.pop())
+                if own:  # what the script has frozen itself can't be told apart
+                    gc.unfreeze()
+
+        seams.on_optimizer(freeze, thaw)
 
     def source(self, settings: Settings) -> str:
         return (

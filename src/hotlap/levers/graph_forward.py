@@ -35,6 +35,8 @@ class GraphForward(Lever):
     risk = "numeric"
     tolerance = TOLERANCE
     excludes = ("compile",)
+    stage = "graphs"
+    costs_s = 5.0
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -55,9 +57,6 @@ class GraphForward(Lever):
 
     def share(self, context: Context) -> float:
         return 0.0 if context.diagnosis.clock == "device" else SHARE * context.share_of("forward")
-
-    def scenario(self, settings: Settings) -> str | None:
-        return "no_launch_cost"
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

@@ -25,6 +25,8 @@ class GraphOptimizer(Lever):
     risk = "numeric"
     tolerance = 0.005
     excludes = ("optimizer-offload",)
+    stage = "graphs"
+    costs_s = 5.0
 
     def applies(self, context: Context) -> Applies:
         optimizers = context.facts.optimizers
@@ -47,7 +49,7 @@ class GraphOptimizer(Lever):
             return 0.0
         phases = context.diagnosis.phases  # the host's own clock: it is the host that gets faster
         total = sum(getattr(phases, name) or 0.0 for name in phases.__struct_fields__)
-        return context.of_left((1 - REMAINS) * (phases.optimizer or 0.0) / total) if total else 0.0
+        return (1 - REMAINS) * (phases.optimizer or 0.0) / total if total else 0.0
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

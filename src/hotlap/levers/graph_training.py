@@ -32,12 +32,18 @@ SHARE: Final = 0.85
 """Of forward and backward: looking whether all is as it was, copies of inputs and outputs, and the loss remain."""
 
 
+MAY_WAIT: Final = 0.5
+"""Where the host does not run ahead of the device, and it is not known which of them waits."""
+
+
 class GraphTraining(Lever):
     name = "graph-training"
     meaning = "forward and backward of the model are replayed as CUDA graphs, two for each shape of its inputs"
     risk = "numeric"
     tolerance = TOLERANCE
     excludes = ("activation-offload", "checkpoint-blocks", "graph-forward")
+    stage = "graphs"
+    costs_s = 5.0
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -71,13 +77,8 @@ class GraphTraining(Lever):
     def share(self, context: Context) -> float:
         if context.diagnosis.clock == "device":
             return 0.0
-        if context.diagnosis.bound == "launch":
-            return SHARE * context.share_of("forward", "backward")
-        # Of the step as it is the replay of the trace knows better whether any launch is waited for.
-        return SHARE * context.launches_left("forward", "backward")
-
-    def scenario(self, settings: Settings) -> str | None:
-        return "no_launch_cost"
+        waits = 1.0 if context.diagnosis.bound == "launch" else MAY_WAIT
+        return waits * SHARE * context.share_of("forward", "backward")
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)

@@ -64,7 +64,7 @@ class HostAllocator(Lever):
             return 0.0
         hidden = context.cuda and context.diagnosis.bound != "launch"
         waits = context.share_of("data", "h2d", "other") if hidden else 1.0
-        return context.of_left(min(0.9, waits, host.system_ms / max(1e-3, context.diagnosis.step_ms)))
+        return min(0.9, waits, host.system_ms / max(1e-3, context.diagnosis.step_ms))
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         chosen = settings.get("allocator")

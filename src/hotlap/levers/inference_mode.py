@@ -28,6 +28,7 @@ class InferenceMode(Lever):
     name = "inference-mode"
     meaning = "forwards without gradients in torch.inference_mode, which costs the host less for each op"
     risk = "exact"
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         why = not_inference(context)

@@ -45,6 +45,8 @@ class KvCache(Lever):
         "flex-attention", "graph-forward", "grouped-experts", "logits-to-keep", "pad-vocabulary", "quantize-linear",
         "sdpa-backend",
     )  # fmt: skip
+    stage = "compiler"
+    compiles = True
 
     def applies(self, context: Context) -> Applies:
         if why := not_inference(context):

@@ -30,6 +30,9 @@ class LinearCrossEntropy(Lever):
     risk = "numeric"
     tolerance = 0.005
     saves_memory = True
+    costs_s = 5.0
+    switchable = True
+    memory_order = 50
 
     def applies(self, context: Context) -> Applies:
         facts, classes = context.facts, large_head(context)
@@ -52,7 +55,9 @@ class LinearCrossEntropy(Lever):
     def install(self, seams: "Seams", settings: Settings) -> None:
         from ._heads import Heads
 
-        seams.wrap_forward(Heads(lambda why: seams.refuse(self.name, why)).wrap, ORDER)
+        found = Heads(lambda why: seams.refuse(self.name, why))
+        seams.switch(found.put_in, found.take_out)
+        seams.wrap_forward(found.wrap, ORDER)
 
     def source(self, settings: Settings) -> str:
         return (

@@ -54,7 +54,6 @@ class LoaderWorkers(Lever):
     meaning = "batches are made by worker processes while the model computes"
     risk = "exact"
     redraws = True
-    helped_by = ("cpu-threads",)  # on a CPU they and the threads of the model else wait for a core in turn
 
     def applies(self, context: Context) -> Applies:
         loader = context.training_loader
@@ -109,9 +108,6 @@ class LoaderWorkers(Lever):
         made_otherwise = {"batch-fetch", "dataset-on-device", "sample-cache"} & context.active.keys()
         return 4 * _needed(context) > _cores(context) or bool(made_otherwise)
 
-    def short(self, context: Context) -> bool:
-        return context.share_of("data") >= SHORT and bool(self.variants(context))
-
     def share(self, context: Context) -> float:
         return context.share_of("data") + 0.5 * context.share_of("h2d")
 
@@ -124,9 +120,6 @@ class LoaderWorkers(Lever):
             or integer(settings, "prefetch", 1, MOST_PREFETCH)
             or (f"{flags[0]} must be true or false" if flags else None)
         )
-
-    def scenario(self, settings: Settings) -> str | None:
-        return "free_input"
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         if settings["workers"] > WAITING_WORKERS * environment.usable_cores:

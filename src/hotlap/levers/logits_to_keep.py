@@ -29,6 +29,8 @@ class LogitsToKeep(Lever):
     risk = "numeric"
     tolerance = 0.01
     excludes = ("graph-forward", "pad-vocabulary")
+    costs_s = 3.0
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         if why := not_inference(context):
@@ -48,6 +50,7 @@ class LogitsToKeep(Lever):
         from ._heads import Heads
 
         heads = Heads(lambda why: seams.refuse(self.name, why), rows=True, unsteady=seams.unsteady)
+        seams.switch(heads.put_in, heads.take_out)
         seams.wrap_forward(heads.wrap, ORDER)
 
     def source(self, settings: Settings) -> str:

@@ -39,6 +39,10 @@ class MergeLinears(Lever):
     risk = "numeric"
     tolerance = 0.005
     excludes = ("compile-blocks",)
+    stage = "compiler"
+    compiles = True
+    costs_s = 3.0
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         roots = context.facts.roots
@@ -61,7 +65,7 @@ class MergeLinears(Lever):
         from ._graph import PASSES
 
         merging = Merging(seams)
-        PASSES.append(merging.rewrite)
+        seams.switch(lambda: PASSES.append(merging.rewrite), lambda: PASSES.remove(merging.rewrite))
         seams.wrap_forward(merging.watch, WATCHES)
 
     def source(self, settings: Settings) -> str:

@@ -21,6 +21,7 @@ class OptimizerOffload(Lever):
     meaning = "the optimizer's state is kept in pinned host memory between its steps"
     risk = "exact"
     saves_memory = True
+    memory_order = 90
 
     def applies(self, context: Context) -> Applies:
         optimizers = context.facts.optimizers

@@ -37,8 +37,8 @@ class QuantizeLinear(Lever):
     name = "quantize-linear"
     meaning = "weights of large linear layers in int8 or float8 (torchao); outputs change, by an error that is measured"
     risk = "semantic"
+    stage = "late"
     measures_output = True
-    helped_by = ("compile", "compile-blocks")  # rounding and scales are kernels of their own where nothing is compiled
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts

@@ -45,7 +45,7 @@ class SampleCache(Lever):
     meaning = "samples are kept in memory or on disk as they are first made; later epochs take them from there"
     risk = "exact"
     excludes = ("batch-fetch", "dataset-on-device")
-    late = True
+    stage = "late"
 
     def applies(self, context: Context) -> Applies:
         loader = _samples.structural(context)

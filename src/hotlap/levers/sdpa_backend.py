@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, no_gpu, unknown
+from ._held import hold
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -40,6 +41,7 @@ class SdpaBackend(Lever):
     meaning = "attention by another of torch's kernels: not by cuDNN's, which plans anew for each length"
     risk = "numeric"
     tolerance = 0.005
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -82,7 +84,8 @@ class SdpaBackend(Lever):
         import torch
 
         for name in left_out(settings):
-            getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
+            switches = torch.backends.cuda
+            hold(seams, getattr(switches, f"{name}_sdp_enabled"), getattr(switches, f"enable_{name}_sdp"), False)
 
     def source(self, settings: Settings) -> str:
         return "\n".join(lines(settings)) + "  # before the loop"

@@ -21,6 +21,7 @@ HANDING_OVER_MS: Final = 0.5
 class SingleThreadBackward(Lever):
     name = "single-thread-backward"
     meaning = "the backward runs in the thread that calls it, which else hands it over and waits"
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -45,7 +46,7 @@ class SingleThreadBackward(Lever):
             return 0.0
         backwards = facts.backwards / max(1, facts.optimizer_steps)
         most = HANDING_OVER_MS * max(1.0, backwards) / context.diagnosis.step_ms
-        return context.of_left(min(context.share_of("backward"), most))
+        return min(context.share_of("backward"), most)
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)
@@ -57,9 +58,15 @@ class SingleThreadBackward(Lever):
         run = torch.autograd._engine_run_backward
         enabled, enable = torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled
 
+        inside = False
+
+        def switched(to: bool) -> None:
+            nonlocal inside
+            inside = to
+
         @functools.wraps(run)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or not enabled():
+            if is_dynamo_compiling() or not (inside and enabled()):
                 return run(*args, **kwargs)
             enable(False)
             try:
@@ -67,7 +74,9 @@ class SingleThreadBackward(Lever):
             finally:
                 enable(True)
 
+        # It stays there when the lever is taken out, since others may have wrapped it meanwhile.
         torch.autograd._engine_run_backward = backward
+        seams.switch(lambda: switched(True), lambda: switched(False))
 
     def source(self, settings: Settings) -> str:
         return "with torch.autograd.set_multithreading_enabled(False):\n    loss.backward()"

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._held import hold
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -14,6 +15,7 @@ class Tf32(Lever):
     meaning = "float32 matrix products on the tensor cores, rounded to TF32"
     risk = "numeric"
     tolerance = 0.005
+    switchable = True
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -32,16 +34,13 @@ class Tf32(Lever):
             return 0.05
         return (0.01 if "bf16-autocast" in context.active else 0.6) * context.share_of("forward", "backward")
 
-    def scenario(self, settings: Settings) -> str | None:
-        return "tf32_matmuls"
-
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch
 
-        torch.set_float32_matmul_precision("high")
+        hold(seams, torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")
 
     def source(self, settings: Settings) -> str:
         return 'torch.set_float32_matmul_precision("high")  # before the loop'

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from hotlap.levers import _same_random, all_levers
+from hotlap.levers import _same_random, all_levers, variables_of
 from hotlap.records.errors import RecordError, UsageError
 from hotlap.records.files import read_bytes, read_facts, read_recipe, read_tune, write_atomic
 from hotlap.records.patch import Line, NotWritten, Patch, PatchedFile, Written
 from hotlap.records.run import Facts, Lever
 from hotlap.records.tune import Recipe
-from hotlap.tune.recipe import checked, variables_of
+from hotlap.tune.recipe import checked
 
 from .check import check
 from .diff import changed, diff

@@ -71,8 +71,10 @@ class PatchedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """The patched source measured. ratio: step time under the recipe over the patched source's, from fresh ABBA pairs
-    (above 1: the patched source is faster). recipe_ms, patched_ms: geometric means of the pairs.
+    """The patched source measured. ratio: step time under the recipe over the patched source's (above 1: the patched
+    source is faster), with its 95% interval; of two fresh starts of each. turns: that each had, all alive at once; 0
+    where the command ended by itself before, and whole runs were compared. recipe_ms, patched_ms: ms a step, their
+    ratio is the ratio.
 
     parity: of the patched source against the bare command. same_speed: the interval stays above 0.95; null
     where it is too wide to tell. why: what went wrong where ratio or parity is missing. folder: records of the runs.
@@ -80,7 +82,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
     ratio: float | None = None
     interval: Interval | None = None
-    pairs: int = 0
+    turns: int = 0
     recipe_ms: float | None = None
     patched_ms: float | None = None
     same_speed: bool | None = None

@@ -38,7 +38,8 @@ class Session:
     shows how far other random draws carry). profile_steps: steps to record with torch.profiler, 0 for no profile;
     profile_memory, profile_stacks: with allocations, with Python stacks. capture_steps: steps that the profiler in
     front of the command is to record, which `capture` names (`nsys`, `ncu`), 0 for none. every_step: look at the phases
-    of every step, however short. fail_in: the hook in which a test wants an error.
+    of every step, however short. turns: path of the socket at which turns are given once the steps are made
+    (`agent.turnstile`); "" to end then. fail_in: the hook in which a test wants an error.
     """
 
     folder: str
@@ -58,6 +59,7 @@ class Session:
     capture: str = ""
     capture_steps: int = 0
     every_step: bool = True
+    turns: str = ""
     fail_in: str | None = None
 
     @property

@@ -8,7 +8,7 @@ from .diagnosis import Diagnosis, Place
 from .run import Environment, LeftOut, Lever, Versions
 
 Risk = Literal["exact", "numeric", "semantic"]
-Outcome = Literal["measured", "crashed", "timeout", "memory", "too few steps", "refused"]
+Outcome = Literal["measured", "crashed", "timeout", "memory", "too few steps", "too slow", "refused"]
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +94,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     objective measures of the incumbent over this one's (above 1 is better); step_ms, mean_ms: of typical steps
     (`diagnose.steps.step_time`), and of all steady ones; rows: a step has, over all ranks, None unknown;
     peak_rss_bytes: the largest of a rank's process. where: the innermost line of the user's that its output shows of a
-    crash. lever: the one that could not be put in. session: 0, or how often the tune had been resumed. output_errors:
-    by lever, of those that change outputs; the largest of a rank."""
+    crash. lever: the one that could not be put in. ended: why it ended before it was told to, "" where it did not.
+    output_errors: by lever, of those that change outputs; the largest of a rank."""
 
     id: int
     purpose: str
@@ -114,7 +114,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     peak_rss_bytes: int | None = None
     rows: float | None = None
     lever: str | None = None
-    session: int = 0
+    ended: str = ""
     output_errors: dict[str, OutputError] = {}
     left_out: tuple[LeftOut, ...] = ()
 
@@ -124,22 +124,45 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.levers, *(one.lever for one in self.left_out))
 
 
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of `turns.jsonl`: a side made some steps while all others stood still. side: the id of its trial. first,
+    last: its steps before and after. levers: those that were in. step_ms: mean of those that count, None where none
+    do; rows: a step has, over all ranks, None unknown. wall_ms: from the word to go until it stood still again."""
+
+    side: int
+    first: int
+    last: int
+    levers: tuple[str, ...] = ()
+    step_ms: float | None = None
+    rows: float | None = None
+    wall_ms: float = 0.0
+
+
 CAP: Final = 20.0
 """Of what a lever's share of the step lets it win: of nearly all of the step, any ratio would be."""
 
 
-def foretold(ratio: float | None, by: str | None) -> float | None:
+def foretold(ratio: float | None) -> float | None:
     """A predicted ratio; None where none is known, or only that it is beyond the cap."""
-    return None if ratio is None or (by == "share" and ratio > 0.999 * CAP) else ratio
+    return None if ratio is None or ratio > 0.999 * CAP else ratio
+
+
+class Worth(msgspec.Struct, frozen=True, kw_only=True):
+    """What one lever is worth: step time without it over with it, beside the others. interval: 95%. beside: the levers
+    that were in with it. by: how it was measured: switched on and off in one live process ("switching"), or two live
+    processes that took turns ("turns"). remembered: in an earlier tune."""
+
+    ratio: float
+    interval: Interval | None = None
+    beside: tuple[str, ...] = ()
+    by: Literal["switching", "turns"] = "turns"
+    remembered: bool = False
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever in the recipe. predicted, measured: ratios when it was added; leave_one_out: without it over with it.
-
-    predicted_by: "replay" of the baseline's trace, or "share": the most it could win by the diagnosis. together: the
-    levers of the trial that added it, where it was not added alone; measured is then its leave-one-out ratio, None
-    where the budget did not reach it. remembered: leave_one_out is that of an earlier tune. late: it wins nothing
-    before the second epoch, and steps were timed from there on.
+    """A lever in the recipe. predicted: the most it could win by its share of the step, as a ratio; None unknown.
+    worth: measured; None where the tune ended before. late: it wins nothing before the second epoch, and steps were
+    timed from there on.
     """
 
     lever: str
@@ -147,24 +170,20 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     risk: Risk
     meaning: str
     predicted: float | None = None
-    predicted_by: Literal["replay", "share"] | None = None
-    measured: float | None = None
-    together: tuple[str, ...] = ()
-    remembered: bool = False
-    leave_one_out: float | None = None
+    worth: Worth | None = None
     late: bool = False
-    parity: Parity
     source: str = ""
     output_error: OutputError | None = None
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever that is not in the recipe, and why. ratio: measured, if it was tried; remembered: in an earlier tune.
-    trial: the id of the one that failed with it, None where none did."""
+    """A lever that is not in the recipe, and why. ratio: measured, if it was tried, with its interval; remembered: in
+    an earlier tune. trial: the id of the one that failed with it, None where none did."""
 
     lever: str
     why: str
     ratio: float | None = None
+    interval: Interval | None = None
     remembered: bool = False
     trial: int | None = None
 
@@ -181,18 +200,18 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """What levers that made a command fit do to it where it fits without them: both with batches of one part of as many
-    samples (parts 2: half), in ABBA pairs of fresh processes.
+    samples (parts 2: half), alive at once and taking turns.
 
-    time_ratio: how many times as long a sample takes with the levers (above 1 they cost time), with its interval;
-    before_ms, after_ms: geometric means of a step of such a batch, without and with them; memory_before_bytes,
-    memory_after_bytes: median peaks.
+    time_ratio: how many times as long a sample takes with the levers (above 1 they cost time), with its interval over
+    the turns; before_ms, after_ms: a step of such a batch, without and with them; memory_before_bytes,
+    memory_after_bytes: peaks.
     """
 
     parts: int
     levers: tuple[Lever, ...]
     time_ratio: float
-    interval: Interval
-    pairs: int
+    interval: Interval | None
+    turns: int
     before_ms: float
     after_ms: float
     memory_before_bytes: float | None = None
@@ -200,27 +219,64 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     parity: Parity
 
 
-class Tune(msgspec.Struct, frozen=True, kw_only=True):
-    """`tune.json`. speedup: step time of the baseline over the recipe's, from ABBA pairs; None if nothing came to them.
+How = Literal["turns", "one after another"]
 
-    before_ms, after_ms: geometric mean step times of the pairs, so that their ratio is the speed-up. break_even_steps:
-    after how many steps the recipe's longer first start (compiling) has paid for itself.
 
-    objective: what was made smaller. memory_before_bytes, memory_after_bytes: medians over the pairs. price: dollars an
-    hour; cost_before, cost_after: dollars for a million rows (or steps, by cost_unit). fitted: the command alone runs
-    out of memory; these levers are in every run, and the baseline is the command with them. reference: what these do to
-    a smaller batch; no_reference: why that is not known. reused: what of an earlier tune of the same command, code and
-    machine, or of the baseline, was not measured anew. versions: of its runs. compile_cache: at the start, if a lever
-    that compiles was tried; warm only says that something had been compiled on this machine before. baseline, tuned:
-    diagnoses of one run each; where there are pairs, of those nearest before_ms and after_ms.
-    unproved: what each pair showed, where the budget ended before they proved it; resuming goes on with more of them.
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison of the bare command with a set of levers, both started afresh.
+
+    ratio, interval: step time before over after, 95%. starts: fresh processes with the levers; bare_starts: without.
+    turns: rounds in which each had one. how: whether both were alive at once. before_ms, after_ms: ms a step, their
+    ratio is the ratio. proved: by the rule in docs/tune.md, with parity. at_s: seconds since the tune began.
     """
 
-    version: int = 1
+    levers: tuple[Lever, ...]
+    ratio: float
+    interval: Interval | None = None
+    proved: bool
+    why: str = ""
+    starts: int = 0
+    bare_starts: int = 0
+    turns: int = 0
+    how: How = "turns"
+    before_ms: float | None = None
+    after_ms: float | None = None
+    parity: Parity | None = None
+    at_s: float = 0.0
+
+
+class Open(msgspec.Struct, frozen=True, kw_only=True):
+    """Levers of which a gain was measured and is not proved. ratio: over the levers in `over`; where there are
+    none, over the bare command."""
+
+    levers: tuple[Lever, ...]
+    over: tuple[str, ...] = ()
+    ratio: float
+    interval: Interval | None = None
+    why: str = ""
+
+
+class Tune(msgspec.Struct, frozen=True, kw_only=True):
+    """`tune.json`. speedup, interval, starts, turns, how, before_ms, after_ms, parity: of the last proof, whose levers
+    are kept; where nothing is proved, of the last one that was tried, None if none was. proofs: all of them, in order.
+    unproved: what was measured and is not proved yet; resuming goes on with it. break_even_steps: after how many steps
+    the recipe's longer first start (compiling) has paid for itself.
+
+    objective: what was made smaller. memory_before_bytes, memory_after_bytes: medians over the processes. price:
+    dollars an hour; cost_before, cost_after: dollars for a million rows (or steps, by cost_unit). fitted: the command
+    alone runs out of memory; these levers are in every run, and the baseline is the command with them. reference: what
+    these do to a smaller batch; no_reference: why that is not known. reused: what of an earlier tune of the same
+    command, code and machine was not measured anew. versions: of its runs. baseline, tuned: diagnoses of one run each.
+    noise: how far two runs of the bare command that took turns differ, as a logarithm.
+    """
+
+    version: int = 2
     command: tuple[str, ...]
     speedup: float | None
     interval: Interval | None
-    pairs: int
+    starts: int = 0
+    turns: int = 0
+    how: How = "turns"
     before_ms: float | None = None
     after_ms: float | None = None
     gain: bool
@@ -229,6 +285,8 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     parity: Parity | None
     baseline: Diagnosis
     tuned: Diagnosis | None
+    proofs: tuple[Proof, ...] = ()
+    unproved: Open | None = None
     noise: float | None = None
     seed: int | None = None
     break_even_steps: int | None = None
@@ -250,26 +308,30 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     reference: Reference | None = None
     no_reference: str = ""
     reused: tuple[str, ...] = ()
-    compile_cache: Literal["cold", "warm"] | None = None
-    unproved: tuple[float, ...] = ()
 
 
 class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `[[lever]]` of a recipe. output_error: relative, where it changes what the model returns."""
+    """A `[[lever]]` of a recipe. measured, low, high: step time without it over with it, beside the others, and the 95%
+    interval. output_error: relative, where it changes what the model returns."""
 
     name: str
     settings: dict[str, Any] = {}
     risk: Risk = "exact"
     measured: float | None = None
+    low: float | None = None
+    high: float | None = None
     output_error: float | None = None
 
 
 class RecipeEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[evidence]`: what was measured when the recipe was made."""
+    """`[evidence]`: what was measured when the recipe was made. starts: fresh processes of each side; turns: that each
+    had; pairs: of processes one after another, in recipes of earlier versions."""
 
     speedup: float | None = None
     low: float | None = None
     high: float | None = None
+    starts: int = 0
+    turns: int = 0
     pairs: int = 0
     parity: str = ""
     baseline_ms: float | None = None

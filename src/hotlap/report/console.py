@@ -24,7 +24,7 @@ LONGEST_TEXT: Final = 1000
 LEAST_WIDE: Final = 16
 """Columns for a cell that may wrap, below which it is no longer read with ease."""
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
-ASCII: Final = str.maketrans("█▉▊▋▌▍▎▏×·–—→…µ", "#####   x|-->.u")
+ASCII: Final = str.maketrans("█▉▊▋▌▍▎▏×·–—→…µ≤", "#####   x|-->.u<")
 REPLACED: Final = "\ufffd"
 
 

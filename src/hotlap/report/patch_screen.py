@@ -11,6 +11,7 @@ from rich.text import Text
 from ..records.durations import ms
 from ..records.patch import Line, NotWritten, Patch, Rewrite, Verification, Written
 from .console import CommandLine, Screen, columns, labelled, number, percent, plain, ratio
+from .tune_screen import interval_text
 
 
 def patch_screen(patch: Patch, diff: Path | None) -> RenderableType:
@@ -96,8 +97,9 @@ def _verification(found: Verification | None) -> Iterator[RenderableType]:
     yield table
     said = {True: "as fast as the recipe", False: "slower than the recipe", None: "the runs differ too much to tell"}
     same = said[found.same_speed]
-    interval = f"95% interval {found.interval.low:.2f}–{found.interval.high:.2f}, {number(found.pairs, 'ABBA pair')}"
-    yield plain(f"{same}: {ratio(found.ratio)} ({interval})", "bold green" if found.same_speed else "bold yellow")
+    turns = f"{number(found.turns, 'turn')} each" if found.turns else "one after another"
+    rests_on = f"{interval_text(found.interval)}; 2 fresh starts of each, {turns}"
+    yield plain(f"{same}: {ratio(found.ratio)} ({rests_on})", "bold green" if found.same_speed else "bold yellow")
     if found.parity is not None:
         state = "parity holds" if found.parity.ok else "parity FAILS"
         yield plain(f"{state}, {found.parity.level}: {found.parity.why}", "" if found.parity.ok else "bold red")

@@ -1,5 +1,6 @@
 """Live progress of a tune: a status line on a terminal, one plain line per trial elsewhere."""
 
+import re
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -12,6 +13,7 @@ from rich.text import Text
 from ..records.durations import ms
 from .console import Screen, clean, minutes, plain
 
+PROVED: Final = re.compile(r"proved .*?([\d.]+×)")
 FRAMES: Final = "|/-\\"
 FRAMES_PER_S: Final = 1.0
 """Drawing takes some milliseconds of a core from the command that is timed."""
@@ -26,7 +28,7 @@ class Progress:
     def __init__(self, console: Console, budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._budget_s, self._clock = console, budget_s, clock
         self._began = clock()
-        self._doing = self._steps = ""
+        self._doing = self._steps = self._best = ""
         self._live: Live | None = None
 
     def __enter__(self) -> "Progress":
@@ -42,7 +44,7 @@ class Progress:
         spent = self._clock() - self._began
         frame = FRAMES[int(spent * FRAMES_PER_S) % len(FRAMES)]
         left = minutes(self._budget_s - spent)
-        parts = [f"{frame} {minutes(spent)}, {left} left", self._doing, self._steps]
+        parts = [f"{frame} {minutes(spent)}, {left} left", self._best, self._doing, self._steps]
         return Screen(Text("  ".join(part for part in parts if part), "cyan", no_wrap=True, overflow="ellipsis"))
 
     def start(self, title: str) -> None:
@@ -66,8 +68,10 @@ class Progress:
         self._steps = steps if step_ms is None else f"{steps}, {ms(step_ms)}"
 
     def result(self, text: str) -> None:
-        """A trial's result, as a line that stays."""
+        """A result, as a line that stays. What is proved is shown in the status line too."""
         self._steps = ""
+        if proof := PROVED.match(text):
+            self._best = f"best: {proof[1]} proved"
         self._say(plain(text.rstrip()))
 
     def close(self) -> None:

@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, geometric_mean
+from statistics import fmean
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +17,7 @@ from ..records.diagnosis import ONE_PACE, Diagnosis
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases, Versions
-from ..records.tune import Kept, OutputError, Parity, Reference, Trial, Tune, foretold
+from ..records.tune import Interval, Kept, Open, OutputError, Parity, Proof, Reference, Trial, Tune, foretold
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, number, plain, ratio
 from .run_screen import bound_text, place_text
 
@@ -26,11 +26,10 @@ RESIZED: Final = 1.2
 """Rows of a step over those before, from which a lever changed how many it holds: episodes are not all as long."""
 NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
-DRIFT: Final = 0.05
-"""As a logarithm, the least difference between the bare command at first and in the pairs that is worth a word."""
-WIDE_ENOUGH: Final = 64
+WIDE_ENOUGH: Final = 72
 """Columns that the table of kept levers needs."""
-RATIOS: Final = ("predicted", "measured", "leave-one-out")
+COLUMNS: Final = ("risk", "predicted", "worth (95%)", "measured by")
+OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
 
 def tune_screen(tune: Tune, folder: Path) -> RenderableType:
@@ -38,11 +37,12 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
     return Screen(
         plain(tune_headline(tune), "bold green" if _usable(tune) else "bold yellow"),
         Parts(_bounds(tune), "dim"),
+        *_proofs(tune),
         *_warnings(tune),
         Text(),
         before_and_after(tune.baseline, tune.tuned),
         *_fitted(tune),
-        *_kept(tune.kept),
+        *_kept(tune),
         *_dropped(tune),
         Text(),
         labelled(_notes(tune)),
@@ -51,8 +51,8 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
 
 
 def tune_headline(tune: Tune) -> str:
-    """The gain, or that there is none, in one sentence."""
-    step = f"{ms(_bare_ms(tune))} a step"
+    """What is proved; else what was measured and is not proved yet; else that there is no gain."""
+    step = f"{ms(tune.before_ms or tune.baseline.step_ms)} a step"
     if tune.fitted and not tune.gain:
         return f"fits in memory now, where the command alone does not: {step}; beyond that {_without_gain(tune)}"
     if not tune.gain:
@@ -61,27 +61,32 @@ def tune_headline(tune: Tune) -> str:
     return f"fits in memory now, where the command alone does not, and {said}" if tune.fitted else said
 
 
-def _bare_ms(tune: Tune) -> float:
-    """What the ratios of the trials are of: the mean of the runs of the bare command before them."""
-    runs = [trial.step_ms for trial in tune.trials if trial.purpose == "baseline" and trial.step_ms]
-    return fmean(runs) if runs else tune.baseline.step_ms
-
-
 def _faster(tune: Tune) -> str:
     """The speed-up."""
     steps = (tune.before_ms or tune.baseline.step_ms, tune.after_ms)
     after = " → ".join(ms(step) for step in steps if step)
     since = ", from the second epoch on" if any(kept.late for kept in tune.kept) else ""
     of = f"for the rows of a step, of which steps hold {held} times as many now" if (held := _held(tune)) else "a step"
-    return f"{ratio(tune.speedup)} faster ({_interval(tune)}): {after} {of}{since}"
+    return f"{ratio(tune.speedup)} faster, proved ({_evidence(tune)}): {after} {of}{since}"
 
 
 def _held(tune: Tune) -> str:
     """How many times as many rows a step holds as before; empty where it is as many."""
-    runs = [trial for trial in tune.trials if trial.purpose in {"baseline", "confirm"} and trial.rows]
-    bare, tuned = ([one.rows for one in runs if one.rows and bool(one.levers) is with_it] for with_it in (False, True))
+    bare = [one.rows for one in tune.trials if one.rows and one.purpose in {"baseline", "bare"}]
+    recipe = recipe_levers(tune)
+    tuned = [one.rows for one in tune.trials if one.rows and one.purpose == "prove" and lever_names(one) == recipe]
     times = fmean(tuned) / fmean(bare) if bare and tuned else 1.0
     return f"{times:.3g}" if not 1 / RESIZED < times < RESIZED else ""
+
+
+def recipe_levers(tune: Tune) -> set[str]:
+    """Names of the levers in the recipe."""
+    return {one.lever for one in tune.fitted} | {one.lever for one in tune.kept}
+
+
+def lever_names(one: Trial | Proof | Open) -> set[str]:
+    """Names of its levers."""
+    return {lever.name for lever in one.levers}
 
 
 def _less_memory(tune: Tune) -> str:
@@ -90,7 +95,7 @@ def _less_memory(tune: Tune) -> str:
     peaks = f"{size(before)} → {size(after)} at the peak" if before and after else "peak unknown"
     less = f"{ratio(before / after)} less memory" if before and after else "less memory"
     takes = ratio(1 / tune.speedup if tune.speedup else None)
-    return f"{less}: {peaks}; a step takes {takes} of the time (speed-up: {_interval(tune)})"
+    return f"{less}, proved: {peaks}; a step takes {takes} of the time (speed-up: {_evidence(tune)})"
 
 
 def _cheaper(tune: Tune) -> str:
@@ -98,7 +103,7 @@ def _cheaper(tune: Tune) -> str:
     before, after = tune.cost_before, tune.cost_after
     dollars = f"${before:.4g} → ${after:.4g}" if before is not None and after is not None else "cost unknown"
     price = f"at ${tune.price:g} an hour" if tune.price else ""
-    return f"{ratio(tune.speedup)} cheaper ({_interval(tune)}): {dollars} a million {tune.cost_unit} {price}"
+    return f"{ratio(tune.speedup)} cheaper, proved ({_evidence(tune)}): {dollars} a million {tune.cost_unit} {price}"
 
 
 def _usable(tune: Tune) -> bool:
@@ -108,17 +113,26 @@ def _usable(tune: Tune) -> bool:
 
 
 def _without_gain(tune: Tune) -> str:
-    """Why there is no gain to report."""
-    if tune.unproved:
-        shown = " and ".join(ratio(one) for one in tune.unproved)
-        pairs = number(tune.pairs, "ABBA pair")
-        return f"no gain proved yet: {shown} in {pairs}, too few for an interval above 1"
+    """What was measured and is not proved yet; where nothing was, that there is no gain."""
+    if tune.unproved is not None:
+        return f"measured, not yet proved: {_unproved(tune, tune.unproved)}"
     if tune.speedup is not None:
-        shown = f"{ratio(tune.speedup)} ({_interval(tune)})"
+        shown = f"{ratio(tune.speedup)} ({_evidence(tune)})"
         return f"no gain: {shown}" if tune.parity is None or tune.parity.ok else f"nothing kept: {shown} without parity"
-    if not tune.complete:
-        return "no gain yet: nothing is confirmed" if tune.kept else "no gain yet: no lever was kept"
-    return "no gain: the levers that were kept were not compared" if tune.kept else "no gain, no lever was kept"
+    return "no gain: no lever helped" if tune.complete else "no gain yet: no lever was kept"
+
+
+def _unproved(tune: Tune, found: Open) -> str:
+    """What a gain was measured of, over the bare command or over what is proved."""
+    compared = any((one.levers, one.ratio) == (found.levers, found.ratio) for one in tune.proofs)
+    over_bare = compared or not tune.gain
+    new = [lever.name for lever in found.levers if over_bare or lever.name not in recipe_levers(tune)]
+    what = f"{ratio(found.ratio)} {OBJECTIVES[tune.objective]}"
+    if tune.objective == "memory":
+        what = f"less memory, at {ratio(found.ratio)} the speed"
+    over = " over the bare command" if over_bare and tune.gain else ""
+    interval = f" ({interval_text(found.interval)})" if found.interval else ""
+    return f"{what}{over}{interval} with {' + '.join(new)}"
 
 
 def _not_finished(tune: Tune) -> str:
@@ -126,12 +140,23 @@ def _not_finished(tune: Tune) -> str:
     return f"not finished, {tune.why_incomplete or 'the reason is unknown'}"
 
 
-def _interval(measured: Tune | Reference) -> str:
-    """What a ratio rests on."""
-    pairs = number(measured.pairs, "ABBA pair")
-    if measured.interval is None:
-        return f"no interval, {pairs}"
-    return f"95% interval {measured.interval.low:.2f}–{measured.interval.high:.2f}, {pairs}"
+def _evidence(tune: Tune) -> str:
+    """What the ratio rests on."""
+    starts = f"{number(tune.starts, 'fresh start')} of each side, " if tune.starts else ""
+    turns = f"{number(tune.turns, 'turn')} each" if tune.how == "turns" else tune.how
+    return f"{interval_text(tune.interval)}; {starts}{turns}"
+
+
+def interval_text(interval: Interval | None) -> str:
+    """`95% interval 1.21–1.34`."""
+    return f"95% interval {interval.low:.2f}–{interval.high:.2f}" if interval else "no interval"
+
+
+def ratio_text(value: float | None, interval: Interval | None) -> str:
+    """`1.27× (1.21–1.34)`, "-" where it is unknown."""
+    if value is None:
+        return "-"
+    return f"{ratio(value)} ({interval.low:.2f}–{interval.high:.2f})" if interval else ratio(value)
 
 
 def _bounds(tune: Tune) -> Iterator[str]:
@@ -141,9 +166,29 @@ def _bounds(tune: Tune) -> Iterator[str]:
     yield tune.baseline.device_name or tune.baseline.device
 
 
+def proved(tune: Tune) -> list[Proof]:
+    """The proofs that became the recipe, in order."""
+    found: list[Proof] = []
+    for one in tune.proofs:
+        if one.proved and (tune.objective == "memory" or not found or one.ratio >= found[-1].ratio):
+            found.append(one)
+    return found
+
+
+def _proofs(tune: Tune) -> Iterator[RenderableType]:
+    """What was proved when."""
+    if found := proved(tune):
+        yield plain("proved " + ", ".join(f"{ratio(one.ratio)} after {minutes(one.at_s)}" for one in found), "dim")
+
+
 def _warnings(tune: Tune) -> Iterator[RenderableType]:
-    """That parity failed, that the training is wrong anyway, that the tune did not finish, that one of the two sides
-    never became steady, or has no one pace."""
+    """What is not proved, and what makes the numbers or the training doubtful."""
+    if tune.unproved is not None and tune.gain:
+        yield plain(f"measured on top, not proved yet: {_unproved(tune, tune.unproved)}", "yellow")
+    if tune.unproved is not None and tune.unproved.why:
+        yield plain(tune.unproved.why, "yellow")
+    if tune.how == "one after another" and tune.proofs:
+        yield plain("processes one after another: both could not be alive at once", "yellow")
     if tune.parity is not None and not tune.parity.ok:
         yield plain("parity failed: do not train with these levers", "bold red")
     for finding in tune.baseline.findings:
@@ -156,8 +201,6 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
     if tune.noise is not None and tune.noise > NOISY:
         apart = math.expm1(tune.noise)
         yield plain(f"a noisy machine: two runs of the bare command differ by {apart:.0%} in step time", "yellow")
-    if drift := _drift(tune):
-        yield plain(drift, "yellow")
     sides = (("before", tune.baseline), ("after", tune.tuned))
     if names := [name for name, side in sides if side and not side.settled]:
         yield plain(f"unsettled {' and '.join(names)}: no steady state was recognised in that run", "yellow")
@@ -165,22 +208,6 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
         for text in side.unknown if side else ():
             if text.startswith(ONE_PACE):
                 yield plain(f"{name}: no {text}", "yellow")
-
-
-def _drift(tune: Tune) -> str:
-    """That the machine was another when the bare command was first measured than in the pairs; "" where it was not."""
-    bare = [trial for trial in tune.trials if trial.step_ms and not trial.asked]
-    first, pairs = (
-        [trial.step_ms for trial in bare if trial.purpose == purpose and trial.step_ms]
-        for purpose in ("baseline", "confirm")
-    )
-    if not first or not pairs:
-        return ""
-    one, two = geometric_mean(first), geometric_mean(pairs)
-    noise = max(DRIFT, *(math.log(max(runs) / min(runs)) for runs in (first, pairs)))
-    if abs(math.log(one / two)) <= noise:
-        return ""
-    return f"the machine drifted: the bare command took {ms(one)} a step at first, {ms(two)} in the pairs, which count"
 
 
 def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
@@ -247,36 +274,44 @@ def beside_what(tune: Tune) -> str:
 
 def reference_parts(told: Reference) -> Iterator[tuple[str, list[str]]]:
     """What levers cost a command that needs them to fit: parts by label."""
-    none = "no difference shown: " if told.interval.low <= 1 <= told.interval.high else ""
-    takes = f"{none}a sample takes {ratio(told.time_ratio)} of the time ({_interval(told)})"
+    interval = told.interval
+    none = "no difference shown: " if interval is None or interval.low <= 1 <= interval.high else ""
+    rests_on = f"{interval_text(interval)}, {number(told.turns, 'turn')} each"
+    takes = f"{none}a sample takes {ratio(told.time_ratio)} of the time ({rests_on})"
     yield "time", [takes, f"{ms(told.before_ms)} → {ms(told.after_ms)} a step"]
     if told.memory_before_bytes and told.memory_after_bytes:
         yield "peak", [f"{size(told.memory_before_bytes)} → {size(told.memory_after_bytes)}"]
     yield "parity", [*parity_parts(told.parity), told.parity.why]
 
 
-def _kept(kept: tuple[Kept, ...]) -> Iterator[RenderableType]:
+def _kept(tune: Tune) -> Iterator[RenderableType]:
     """The levers in the recipe; ratios of step times, above 1 is faster."""
+    kept = tune.kept
     if not kept:
         return
     yield Text()
     yield ByWidth(WIDE_ENOUGH, _kept_table(kept), _kept_list(kept))
-    for line in _not_alone(kept):
-        yield plain(line, "dim")
+    yield from (plain(line, "dim") for line in worth_notes(tune))
     for lever in kept:
         if lever.output_error is not None:
             yield plain(f"{lever.lever} {output_error_text(lever.output_error)}", "bold yellow")
 
 
-def _not_alone(kept: tuple[Kept, ...]) -> Iterator[str]:
-    """Why levers have no leave-one-out ratio: the last one in was measured just so; others were not measured."""
-    last = kept[-1]
-    without = [lever.lever for lever in kept if lever.leave_one_out is None]
-    if last.leave_one_out is None and last.measured is not None and not last.together:
-        beside = "alone" if len(kept) == 1 else "beside all others"
-        yield f"leave-one-out -: {without.pop()} came in last and was measured {beside}, which is the same"
-    if without:
-        yield f"leave-one-out -: not measured of {', '.join(without)}"
+def worth_notes(tune: Tune) -> Iterator[str]:
+    """What the column says, and of which levers it says nothing, or something else."""
+    unknown = [lever.lever for lever in tune.kept if lever.worth is None]
+    if len(tune.kept) == 1:
+        if unknown:
+            yield "worth -: the only lever, so the gain is all its own"
+        return
+    yield "worth: step time without the lever over with it, beside the others"
+    if unknown:
+        why = "was not measured" if tune.complete else "not measured, the budget ended before"
+        yield f"worth -: {', '.join(unknown)} {why}"
+    for lever in tune.kept:
+        others = recipe_levers(tune) - {lever.lever}
+        if lever.worth is not None and {*lever.worth.beside} != others:
+            yield f"{lever.lever} was measured beside {', '.join(lever.worth.beside) or 'no other lever'} only"
 
 
 def output_error_text(error: OutputError) -> str:
@@ -285,21 +320,22 @@ def output_error_text(error: OutputError) -> str:
     return f"changes outputs by {error.relative:.2%} ({seen})"
 
 
-def _kept_table(kept: tuple[Kept, ...]) -> Table:
+def _kept_table(kept: Sequence[Kept]) -> Table:
     """A row a lever."""
-    table = columns("kept", "risk", *RATIOS, right=RATIOS, wide=("kept",))
+    table = columns("kept", *COLUMNS, right=COLUMNS[1:3], wide=("kept",))
     for lever in kept:
-        table.add_row(_lever_name(lever), Text(lever.risk), *map(Text, _ratios(lever)))
+        table.add_row(_lever_name(lever), *map(Text, _cells_of(lever)))
     return table
 
 
-def _kept_list(kept: tuple[Kept, ...]) -> Table:
+def _kept_list(kept: Sequence[Kept]) -> Table:
     """Two lines or more a lever, for a narrow terminal."""
     table = columns("kept", wide=("kept",))
     for lever in kept:
         table.add_row(_lever_name(lever))
-        numbers = (f"{name} {value}" for name, value in zip(RATIOS, _ratios(lever), strict=True))
-        table.add_row(Padding(Parts([lever.risk, *numbers]), (0, 0, 0, 2)))
+        risk, *cells = _cells_of(lever)
+        told = (f"{name} {cell}" for name, cell in zip(COLUMNS[1:], cells, strict=True) if cell)
+        table.add_row(Padding(Parts([risk, *told]), (0, 0, 0, 2)))
     return table
 
 
@@ -308,14 +344,22 @@ def _lever_name(lever: Kept) -> Text:
     return plain(lever.lever, "green").append_text(plain(settings_text(lever.settings), "dim"))
 
 
-def _ratios(lever: Kept) -> list[str]:
-    """What was predicted, what was measured, and what the recipe loses without the lever."""
-    predicted = foretold(lever.predicted, lever.predicted_by)
-    most = "≤ " if lever.predicted_by == "share" else ""
-    return [
-        "-" if predicted is None else f"{most}{ratio(predicted)}",
-        *("-" if value is None else ratio(value) for value in (lever.measured, lever.leave_one_out)),
-    ]
+def _cells_of(lever: Kept) -> tuple[str, str, str, str]:
+    """Risk, the most that was predicted, and what was measured, by which way."""
+    predicted, worth = foretold(lever.predicted), lever.worth
+    return (
+        lever.risk,
+        "-" if predicted is None else f"≤ {ratio(predicted)}",
+        ratio_text(worth.ratio, worth.interval) if worth else "-",
+        measured_by(lever),
+    )
+
+
+def measured_by(lever: Kept) -> str:
+    """How its worth was measured."""
+    if lever.worth is None:
+        return ""
+    return "an earlier tune" if lever.worth.remembered else lever.worth.by
 
 
 def settings_text(settings: dict[str, Any]) -> str:
@@ -331,9 +375,9 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
     table = columns("dropped", "measured", "why", right=("measured",), wide=("why",))
     failed = {trial.id: trial for trial in tune.trials if trial.outcome not in {"measured", "refused"}}
     for lever in sorted(dropped, key=lambda one: (one.ratio is None, one.lever not in tried))[:MOST_DROPPED]:
-        measured = "-" if lever.ratio is None else ratio(lever.ratio)
         trial = failed.get(lever.trial) if lever.trial is not None else None
-        table.add_row(plain(lever.lever), Text(measured), plain(f"{lever.why}{_seen_at(trial) if trial else ''}"))
+        measured = Text(ratio_text(lever.ratio, lever.interval))
+        table.add_row(plain(lever.lever), measured, plain(f"{lever.why}{_seen_at(trial) if trial else ''}"))
     yield Text()
     yield table
     if len(dropped) > MOST_DROPPED:
@@ -353,7 +397,7 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
         yield "parity", Group(Parts(parity_parts(tune.parity), style), plain(tune.parity.why, style))
     if tune.reused:
         yield "reused", Group(*(plain(line) for line in tune.reused))
-    if tune.complete and not tune.gain and tune.baseline.findings:
+    if tune.complete and not tune.gain and not tune.unproved and tune.baseline.findings:
         yield "limit", plain(_limit(tune))
     yield "cost", Parts(_cost_parts(tune))
     yield "machine", Parts(environment_parts(tune.environment, tune.versions))
@@ -361,9 +405,7 @@ def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
 
 def _cost_parts(tune: Tune) -> Iterator[str]:
     """What the tune took, and when the recipe's longer start (compiling) has paid for itself."""
-    yield f"tune took {minutes(tune.wall_s)} for {number(len(tune.trials), 'trial')}"
-    if tune.compile_cache:
-        yield f"compile cache {'cold' if tune.compile_cache == 'cold' else 'not empty'} at the start"
+    yield f"tune took {minutes(tune.wall_s)} for {number(len(tune.trials), 'start')} of the command"
     if tune.seed is not None:
         yield f"seed {tune.seed} set from outside"
     if tune.break_even_steps is not None:

@@ -4,9 +4,12 @@ What they cost, and whether learning is unchanged, is measured where the bare co
 is measured against the command with them.
 """
 
+from hotlap.experiment.outcome import same_levers
+from hotlap.experiment.side import Side
 from hotlap.levers._base import Context, Lever
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed, RecordError
 from hotlap.records.files import rank_folders, read_facts, read_record
 from hotlap.records.run import Facts, Phases
@@ -16,30 +19,30 @@ from .candidates import clashing
 from .objective import cheapness, saves_memory
 from .reference import NO_TIME, SHARE, SmallerRuns
 from .state import State, use_text
-from .trials import is_trial
 
 UNKNOWN_STEP = Diagnosis(
     mode="train", bound="memory", step_ms=0.0, spread=Spread(p10=0.0, p50=0.0, p90=0.0), phases=Phases()
 )
 
 
-def fit(state: State, failed: Trial) -> Trial:
-    """Make the command run, and return its first trial that does. Raises CommandFailed where nothing makes it run."""
+def fit(state: State, alone: Side) -> Side:
+    """Make the command run, and return its first side that does. Raises CommandFailed where nothing makes it run."""
+    failed = alone.measured
     facts = facts_of(state, failed)
     state.say(f"memory  the command alone runs out of memory: {failed.why[:160]}")
     if facts is None:
         raise _hopeless(state, failed, [])
-    context = Context(UNKNOWN_STEP, facts, state.trials.plan.environment, {})
+    context = Context(UNKNOWN_STEP, facts, state.bench.plan.environment, {})
     smaller = SmallerRuns(state, context)
     unproved = ""
     while True:
         try:
-            uses, trial = _fitting(state, failed, context, smaller)
+            uses, _ = _fitting(state, failed, context, smaller)
         except CommandFailed as error:
             raise CommandFailed(f"{error}{unproved}") from error
         if smaller.hold(uses):
-            state.proof.given = tuple(uses)
-            return trial
+            state.judge.given = tuple(uses)
+            return state.started("baseline", uses)
         why = f", which was not proved to leave learning unchanged: {smaller.why}" if smaller.why else ""
         unproved = f". It fits with {', '.join(map(use_text, uses))}{why}"
 
@@ -72,7 +75,7 @@ def _hopeless(state: State, failed: Trial, uses: list[records.Lever]) -> Command
     with_them = ", ".join(use_text(use) for use in uses)
     tried = f", also with {with_them}" if uses else ", and no lever that saves memory can be used"
     refused = "".join(f"; {one.lever} is not used: {one.why}" for one in state.found.dropped.values())
-    output = state.trials.plan.folder / failed.folder / "output.txt"
+    output = state.bench.plan.folder / failed.folder / "output.txt"
     return CommandFailed(
         f"the command itself fails, without any lever: {failed.why}. It runs out of memory{tried}{refused} "
         f"(see {output})"
@@ -81,7 +84,7 @@ def _hopeless(state: State, failed: Trial, uses: list[records.Lever]) -> Command
 
 def facts_of(state: State, failed: Trial) -> Facts | None:
     """What was seen of the script before it died, None where nothing was."""
-    folder = state.trials.plan.folder / failed.folder
+    folder = state.bench.plan.folder / failed.folder
     for rank in rank_folders(folder):
         if (facts := read_facts(rank)) is not None:
             return facts
@@ -110,7 +113,7 @@ def _cheapest_first(state: State) -> list[Lever]:
 
 def _tried(state: State, uses: list[records.Lever]) -> Trial:
     """A trial of them, made once."""
-    known = next((trial for trial in state.trials.done if is_trial(trial, "fit", uses)), None)
+    known = next((one for one in state.bench.done if one.purpose == "fit" and same_levers(one.levers, uses)), None)
     if known is not None:
         return known
     if _late(state):
@@ -119,19 +122,19 @@ def _tried(state: State, uses: list[records.Lever]) -> Trial:
             f"and {NO_TIME}; a larger --budget may find more"
         )
     trial = state.run("fit", uses)
-    outcome = state.shown(trial) if trial.outcome == "measured" else trial.outcome
+    outcome = ms(trial.step_ms or 0.0) if trial.outcome == "measured" else trial.outcome
     state.say(f"fit  {' + '.join(use_text(use) for use in uses)}  {outcome}")
     return trial
 
 
 def _late(state: State) -> bool:
     """Whether its share of the budget is used up."""
-    return state.budget.left() < SHARE * state.budget.seconds
+    return state.budget.left < SHARE * state.budget.seconds
 
 
 def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> tuple[list[records.Lever], Trial]:
     """Takes out again what is not needed beside the last one, which made it fit, from the dearest."""
-    state.budget.baseline_took(trial.wall_s, trial.warmup_s)
+    state.budget.baseline_took(trial.wall_s, trial.warmup_s or 0.0, trial.step_ms or 0.0)
     for use in list(reversed(uses))[1:]:
         if _late(state):
             break
@@ -145,7 +148,8 @@ def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> tuple
 
 def fitted(state: State) -> list[Fitted]:
     """Those of the levers that made it fit which are still in: all, where no others are kept that do without one."""
-    return [_fitted(state, use) for use in state.given if use in state.best.levers or not state.found.kept]
+    proved = state.found.proved.levers if state.found.proved else state.given
+    return [_fitted(state, use) for use in state.given if use in proved]
 
 
 def _fitted(state: State, use: records.Lever) -> Fitted:

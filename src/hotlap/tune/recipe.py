@@ -31,7 +31,9 @@ def recipe_of(tune: Tune) -> Recipe:
                     name=kept.lever,
                     settings=kept.settings,
                     risk=kept.risk,
-                    measured=kept.measured,
+                    measured=kept.worth.ratio if kept.worth else None,
+                    low=kept.worth.interval.low if kept.worth and kept.worth.interval else None,
+                    high=kept.worth.interval.high if kept.worth and kept.worth.interval else None,
                     output_error=kept.output_error.relative if kept.output_error else None,
                 )
                 for kept in tune.kept
@@ -41,7 +43,8 @@ def recipe_of(tune: Tune) -> Recipe:
             speedup=tune.speedup,
             low=interval.low if interval else None,
             high=interval.high if interval else None,
-            pairs=tune.pairs,
+            starts=tune.starts,
+            turns=tune.turns,
             parity=f"{tune.parity.level}: {tune.parity.why}" if tune.parity else "",
             baseline_ms=tune.before_ms,
             tuned_ms=tune.after_ms,
@@ -132,13 +135,3 @@ def _wrong(name: str, settings: Mapping[str, object], active: Iterable[str]) -> 
     if clash:
         return f"can't be used with {clash[0]}"
     return lever.check(settings)
-
-
-def variables_of(levers: Iterable[Lever]) -> dict[str, str]:
-    """The environment variables that levers need before the command starts."""
-    variables: dict[str, str] = {}
-    for lever in levers:
-        known = all_levers().get(lever.name)  # parity's own and planted ones are no levers of the user's
-        if known is not None:
-            variables.update(known.environment(lever.settings))
-    return variables

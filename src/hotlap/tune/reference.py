@@ -1,27 +1,30 @@
 """A command that does not fit, where it does: with a smaller batch, beside the same with the levers that made it fit.
 
-Both in fresh processes, in ABBA order: what the levers cost a sample in time, both peaks, and parity as of any trial.
+Both alive at once and taking turns: what the levers cost a sample in time, both peaks, and parity as of any side.
 Where the batch can't be made smaller from outside, `numeric` levers are not used to fit, since nothing would show that
 learning is unchanged, and `exact` ones by their risk alone.
 """
 
+import math
 from collections.abc import Sequence
-from statistics import geometric_mean
+from statistics import fmean
 from typing import Final
 
+from hotlap.experiment.judge import Judge
+from hotlap.experiment.outcome import names
+from hotlap.experiment.side import Side, Special
+from hotlap.experiment.statistics import Ratio, within_process
+from hotlap.experiment.turns import take_turns
 from hotlap.levers._base import Context
 from hotlap.levers._batches import standard
 from hotlap.levers._smaller_batch import LEVER, NAME
 from hotlap.records import run as records
+from hotlap.records.durations import ms
 from hotlap.records.tune import Parity, Reference, Trial
 
-from .budget import FEWEST_PAIRS, BudgetSpent
-from .confirm import MOST_PAIRS
+from .budget import BudgetSpent
 from .objective import typical_bytes
-from .proof import Proof
-from .state import State
-from .statistics import abba, narrow, ratio_interval
-from .trials import Special, names
+from .state import State, interval_text
 
 PARTS: Final = (2, 4, 8)
 SHARE: Final = 0.5
@@ -41,9 +44,7 @@ class SmallerRuns:
         self.why = standard(context.training_loader) or ""
         """Why there are none; empty where there are, or may be."""
         self.parts = 0
-        self.unpaired: list[Trial] = []
-        """The run that found the part, until it is one of a pair."""
-        self.proof = Proof(state.trials, {**state.levers, NAME: LEVER}, self._run)
+        self.judge = Judge(state.bench, {**state.levers, NAME: LEVER}, self._run)
 
     def hold(self, uses: Sequence[records.Lever]) -> bool:
         """Measure levers with which the command fits, and note what came of it. Whether they may be used: those that
@@ -75,25 +76,30 @@ class SmallerRuns:
         if not uses:
             raise NoReference("with these levers a step holds other samples")
         self._find()
-        before, self.unpaired = self.unpaired, []
-        after: list[Trial] = []
-        told: Reference | None = None
-        try:
-            for letter in abba(MOST_PAIRS)[len(before) :]:
-                trial = self._run("reference", (*self.proof.given, *(uses if letter == "B" else ())))
-                if trial.outcome != "measured":
-                    raise NoReference(f"with 1/{self.parts} of the batch a run {_ended(trial)}")
-                (before if letter == "A" else after).append(trial)
-                if len(before) == len(after) >= FEWEST_PAIRS:
-                    told = self._compare(uses, before, after)
-                if told is not None and (not told.parity.ok or narrow(told.time_ratio, told.interval)):
-                    break
-        except BudgetSpent:
-            if told is None:
-                raise
-        if told is None:  # pairs that sessions have ended in the middle of
-            raise BudgetSpent
-        return told
+        self._afford()
+        state = self.state
+        before, again, after = (state.start("reference", (*self.judge.given, *more)) for more in ((), (), tuple(uses)))
+        sides = [before, again, after]
+        state.bench.ready(*sides)
+        rounds: list[dict[int, float]] = []
+        if all(side.ready for side in sides):
+            rounds = take_turns(state.bench, [before, after], seconds=state.budget.turns_s(2))
+        else:
+            self._one_after_another(sides, uses)
+        for side in sides:
+            if side.measured.outcome != "measured":
+                raise NoReference(f"with 1/{self.parts} of the batch a run {_ended(side.measured)}")
+            state.bench.end(side)
+        return self._compare(uses, before, again, after, rounds)
+
+    def _one_after_another(self, sides: list[Side], uses: Sequence[records.Lever]) -> None:
+        """Memory does not hold them beside each other."""
+        state = self.state
+        state.bench.end_all()
+        for at, more in enumerate(((), (), tuple(uses))):
+            sides[at] = state.start("reference", (*self.judge.given, *more))
+            state.bench.ready(sides[at])
+            state.bench.end(sides[at])
 
     def _find(self) -> None:
         """The largest part of the batch that fits. Raises NoReference, BudgetSpent."""
@@ -103,45 +109,43 @@ class SmallerRuns:
             smaller = records.Lever(name=NAME, settings={"parts": parts, **self.settings})
             trial = self._run("reference", (smaller,))
             measured = trial.outcome == "measured"
-            came_of_it = self.state.shown(trial) if measured else trial.outcome
+            came_of_it = ms(trial.step_ms or 0.0) if measured else trial.outcome
             self.state.say(f"reference  the command alone with 1/{parts} of the batch  {came_of_it}")
             if measured:
-                self.state.budget.baseline_took(trial.wall_s, trial.warmup_s)
-                self.parts, self.unpaired, self.proof.given, self.why = parts, [trial], (smaller,), ""
+                self.state.budget.baseline_took(trial.wall_s, trial.warmup_s or 0.0, trial.step_ms or 0.0)
+                self.parts, self.judge.given, self.why = parts, (smaller,), ""
                 return
             self.why = f"the command alone with 1/{parts} of the batch {_ended(trial)}"
             if trial.outcome != "memory":
                 break
         raise NoReference(self.why)
 
-    def _compare(self, uses: Sequence[records.Lever], before: list[Trial], after: list[Trial]) -> Reference | None:
-        """What the pairs show, None where too few are of one session. Raises BudgetSpent."""
-        pairs = [(one, two) for one, two in zip(before, after, strict=True) if one.session == two.session]
-        if len(pairs) < FEWEST_PAIRS:
-            return None
-        a, b = [self.state.time(one) for one, _ in pairs], [self.state.time(two) for _, two in pairs]
-        time_ratio, interval = ratio_interval(b, a)
-        self.proof.base, self.proof.again = map(self.state.trials.evidence, before[:2])
-        judged: list[Parity] = []
-        for trial in after:
-            judged.append(self._judge(uses, trial))
-            if not judged[-1].ok:
-                break
+    def _compare(
+        self, uses: Sequence[records.Lever], before: Side, again: Side, after: Side, rounds: list[dict[int, float]]
+    ) -> Reference:
+        """What turns, or else single runs, show."""
+        state = self.state
+        if rounds:
+            ratio = within_process([math.log(turn[after.number] / turn[before.number]) for turn in rounds])
+        else:
+            ratio = Ratio((after.measured.step_ms or math.nan) / (before.measured.step_ms or math.nan), None)
+        self.judge.base, self.judge.again = (state.bench.evidence(side.measured) for side in (before, again))
+        before_ms = fmean(turn[before.number] for turn in rounds) if rounds else before.measured.step_ms or math.nan
         return Reference(
             parts=self.parts,
             levers=tuple(uses),
-            time_ratio=time_ratio,
-            interval=interval,
-            pairs=len(pairs),
-            before_ms=geometric_mean(a),
-            after_ms=geometric_mean(b),
-            memory_before_bytes=typical_bytes(before),
-            memory_after_bytes=typical_bytes(after),
-            parity=judged[-1],
+            time_ratio=ratio.ratio,
+            interval=ratio.interval,
+            turns=len(rounds),
+            before_ms=before_ms,
+            after_ms=before_ms * ratio.ratio,
+            memory_before_bytes=typical_bytes([before.measured]),
+            memory_after_bytes=typical_bytes([after.measured]),
+            parity=self._judge(uses, after.measured),
         )
 
     def _judge(self, uses: Sequence[records.Lever], trial: Trial) -> Parity:
-        return self.proof.judge((*self.proof.given, *uses), trial)
+        return self.judge.judge((*self.judge.given, *uses), trial)
 
     def _at_fault(self, told: Reference) -> list[tuple[records.Lever, Parity]]:
         """Levers that fail parity by themselves; where none of several does, the last of them, with theirs together."""
@@ -149,22 +153,20 @@ class SmallerRuns:
         if len(told.levers) == 1:
             return last
         try:
-            alone = [(use, self._judge([use], self._run("reference", (*self.proof.given, use)))) for use in told.levers]
+            alone = [(use, self._judge([use], self._run("reference", (*self.judge.given, use)))) for use in told.levers]
         except BudgetSpent:
             return last
         return [(use, parity) for use, parity in alone if not parity.ok] or last
 
     def _run(self, purpose: str, levers: Sequence[records.Lever], special: Special | None = None) -> Trial:
         """Make a run. Raises BudgetSpent where the share of the budget does not last for it."""
-        budget, trials = self.state.budget, self.state.trials
-        beside_s = SHARE * budget.seconds
-        if budget.left() < beside_s + budget.trial_s and not trials.knows(purpose, levers):
+        self._afford()
+        return self.state.run(purpose, levers, special)
+
+    def _afford(self) -> None:
+        budget = self.state.budget
+        if budget.left < SHARE * budget.seconds + budget.best_start_s:
             raise BudgetSpent
-        timeout_s = budget.timeout(levers, beside_s)
-        trial = trials.run(purpose, levers, special or Special(), timeout_s)
-        if trial.outcome == "timeout" and timeout_s < budget.patience(levers):
-            raise BudgetSpent
-        return trial
 
 
 def _ended(trial: Trial) -> str:
@@ -178,9 +180,9 @@ def _ended(trial: Trial) -> str:
 
 def _told(told: Reference) -> str:
     """A line of what was measured."""
-    low, high = told.interval.low, told.interval.high
-    none = "no difference shown, " if low <= 1 <= high else ""
+    shown = interval_text(told.interval)
+    none = "no difference shown, " if told.interval and told.interval.low <= 1 <= told.interval.high else ""
     return (
         f"{names(told.levers)} beside the command alone, with 1/{told.parts} of the batch: "
-        f"{none}{told.time_ratio:.2f}× of the time ({low:.2f}–{high:.2f})  {told.parity.level}"
+        f"{none}{told.time_ratio:.2f}× of the time{shown}  {told.parity.level}"
     )

@@ -23,7 +23,7 @@ from hotlap.records import run as records
 from hotlap.records.errors import RecordError
 from hotlap.records.files import read_bytes, write_atomic
 from hotlap.records.run import Environment, Facts
-from hotlap.records.tune import Dropped, Kept, Trial
+from hotlap.records.tune import Dropped, Kept, Trial, Tune
 
 MOST_FILES: Final = 200
 MOST_BYTES: Final = 256 << 10
@@ -50,7 +50,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = False
     kept: tuple[records.Lever, ...] = ()
     alone: dict[str, float] = {}
-    """Leave-one-out ratios of the kept levers."""
+    """What the kept levers are worth beside the others."""
     failed: tuple[Failed, ...] = ()
 
     @property
@@ -156,9 +156,17 @@ def learned(
         when=time.time(),
         complete=complete,
         kept=tuple(records.Lever(name=one.lever, settings=one.settings) for one in kept),
-        alone={one.lever: one.leave_one_out for one in kept if one.leave_one_out is not None},
+        alone={one.lever: one.worth.ratio for one in kept if one.worth is not None},
         failed=(*older, *(Failed(lever=one.lever, why=one.why[:MOST_WHY], ratio=one.ratio) for one in bad)),
     )
+
+
+def of_earlier(tune: Tune) -> Remembered:
+    """What an earlier session of the same tune found: its set comes first, what it measured and could not prove before
+    what it proved, and what failed is not tried again."""
+    known = learned(Remembered(), tune.kept, tune.dropped, tune.trials, tune.complete, tune.noise or 0.0)
+    kept = tune.unproved.levers if tune.unproved is not None else known.kept
+    return msgspec.structs.replace(known, kept=tuple(kept))
 
 
 def _hopeless(one: Dropped, trials: Sequence[Trial], slower: float) -> bool:
@@ -167,7 +175,7 @@ def _hopeless(one: Dropped, trials: Sequence[Trial], slower: float) -> bool:
         return False
     if one.ratio is not None and one.ratio < slower:
         return True
-    wrong = ("crashed", "timeout", "memory", "refused", "too few steps", "parity")
+    wrong = ("crashed", "timeout", "memory", "refused", "too few steps", "parity", "exit code", "signal")
     return one.why.startswith(wrong) and any(one.lever in {x.name for x in trial.asked} for trial in trials)
 
 

@@ -1,59 +1,71 @@
-"""The search: which levers next, keep or drop, until nothing is left that could win.
+"""The search: the bare command, then stage by stage what is cheap first, and a proof after each stage.
 
-By what each can still win, by the replay of the baseline's trace where that knows, and several in one trial where they
-go together; after every kept lever the bound is read again from the trial that kept it, so that a lever whose bound has
-come up is tried even if it could not win before. Then leave-one-out, so that no passenger stays, and confirmation in
-ABBA pairs of fresh processes.
+First what costs no compilation, then compilers on top of what is proved, then CUDA graphs, then what wins nothing
+before the second epoch. Within a stage, levers that can be switched are screened in one live process (`screening.py`),
+others get a start of their own (`starts.py`). Whatever a stage wins is proved (`prove.py`) before the next begins. At
+the end each kept lever is measured beside all the others (`worth.py`).
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
+from hotlap.experiment.evidence import gaps
+from hotlap.experiment.outcome import names, same_levers
+from hotlap.experiment.side import Bench, Side, Special
+from hotlap.experiment.statistics import center
+from hotlap.experiment.turns import take_turns
 from hotlap.levers import all_levers
-from hotlap.levers._base import Lever, Settings
+from hotlap.levers._base import STAGES, Lever, Stage
 from hotlap.records import run as records
 from hotlap.records.errors import CommandFailed, NothingMeasured
-from hotlap.records.tune import Trial
+from hotlap.records.files import read_facts
+from hotlap.records.tune import Tune, Worth
 
-from .alone import leave_one_out
-from .attempt import UNSETTLED, Success, attempt, keep, noise_within, try_uses
-from .budget import LONG, QUIET, BudgetSpent, log_ratio
-from .candidates import LEAST_GAIN, LEAST_SHARE, Candidate, candidates, clashing, excluded, predict, together
-from .confirm import confirm
-from .evidence import gaps
+from .budget import BudgetSpent
+from .candidates import Candidate, candidate_of, candidates, clashing, excluded, together
 from .fit import fit, fitted
-from .group import in_parts, try_together
-from .pairs import done_without, left_unproved
-from .reference import NO_TIME
+from .prove import narrow_down, prove
 from .remember import Remembered
-from .state import Asked, Found, Incumbent, State, by_text, use_text, value_text
-from .trials import Special, Trials, names, same_levers
+from .screening import screen, switch_in_place, switchable
+from .starts import try_start
+from .state import Asked, Best, Found, State, by_text, value_text
+from .worth import each_for_itself
 
-PROFILE_SHARE: Final = 0.08
-PROFILED_S: Final = 8.0
-PROFILED_AS_STEPS: Final = 25
+FIRST_S: Final = 2.0
+FIRST_STEPS: Final = 16
+"""Steady steps of the bare command's first run, which is diagnosed."""
+MOST: Final = 0.3
+"""Of the step: what an input lever promises so much of hides what all others are worth, and comes before them."""
+PROMISED: Final = 1.3
+"""What levers for arithmetic promise by their share of a step that is taken for arithmetic."""
+AGAIN: Final = 1.15
+"""What a lever has to promise for a second look."""
+WORTH_A_PROOF: Final = 1.1
+"""A gain that is smaller waits for what the next stage adds to it: a proof takes as long as a stage."""
 MOST_EXCHANGES: Final = 2
+ROUNDS: Final = 4
 
 
 class Search:
-    """One tune of one command. recall: what is known of earlier tunes, asked once the baseline is measured."""
+    """One tune of one command. recall: what is known of earlier tunes, asked once the bare command is measured.
+    earlier: what an earlier session of this tune found: what it proved stands."""
 
     def __init__(
         self,
-        trials: Trials,
+        bench: Bench,
         budget_s: float,
         asked: Asked | None = None,
         levers: Mapping[str, Lever] | None = None,
         clock: Callable[[], float] = time.monotonic,
         recall: Callable[[records.Facts], Remembered] = lambda facts: Remembered(),
+        earlier: Tune | None = None,
     ) -> None:
-        self.state = State(trials, asked or Asked(), levers or all_levers(), budget_s, clock)
-        self.recall = recall
+        self.state = State(bench, asked or Asked(), levers or all_levers(), budget_s, clock)
+        self.recall, self.earlier = recall, earlier
 
     @property
     def found(self) -> Found:
@@ -61,379 +73,329 @@ class Search:
         return self.state.found
 
     def run(self) -> Found:
-        """Baseline, search, leave-one-out, confirmation. KeyboardInterrupt leaves `found` as far as it got."""
+        """The whole search. KeyboardInterrupt leaves `found` as far as it got."""
         state = self.state
-        self.baseline()
-        self.go_on()
-        self.hunt(self.remember)
-        if state.unproved is not None:
-            self.leave_out_again()
-        if state.unproved is not None and not same_levers(state.best.levers, state.unproved):  # the way is another now
-            state.unproved = None
-            self.hunt()
-        self.look_again()
-        self._note_unsettled()
-        if state.found.kept:
-            self.prove()
+        self.bare()
+        try:
+            self.take_over()
+            self.remember()
+            stages = list(STAGES)
+            while stages:
+                stage = stages.pop(0)
+                self.stage(stage)
+                if stage == "first" and self.waits_for_launches():
+                    stages.sort(key=lambda one: one != "graphs")
+                if state.open_ratio >= WORTH_A_PROOF:
+                    prove(state)
+            prove(state)
+            self._one_by_one(None)
+            prove(state)
+            self.exchange()
+            prove(state)
+            self.refine()
+            while each_for_itself(state):
+                prove(state)
+            self.let_go()
+            narrow_down(state)
+        except BudgetSpent:
+            self._spent()
         state.found.fitted = fitted(state)
-        if state.found.no_reference == NO_TIME:
-            self._note("no time was left to measure what the levers cost that make it fit")
         return state.found
 
-    def go_on(self) -> None:
-        """What the last session could not confirm in its time comes first: its trials lead there, and no others."""
+    def _spent(self) -> None:
+        """The budget ended the search: what was measured is proved if there is time, and what was not tried is said."""
         state = self.state
-        if not state.trials.proved:
-            state.unproved = left_unproved(state.trials, state.given, state.value, state.objective.memory)
-        if state.unproved is not None:
-            state.say(f"resume  {names(state.unproved)}: goes on with the confirmation")
-
-    def leave_out_again(self) -> None:
-        """What left itself out of the confirmation that this one goes on with."""
-        state = self.state
-        for trial in done_without(state.trials):
-            state.leave_out(trial)
-            gone = {one.lever.name for one in trial.left_out}
-            state.best.levers = [use for use in state.best.levers if use.name not in gone]
-
-    def hunt(self, first: Callable[[], object] = lambda: None, tried: Iterable[tuple[str, str]] = ()) -> None:
-        """Search and leave-one-out, as far as the budget goes. tried: see `climb`."""
-        state = self.state
-        state.found.not_done = ""
-        try:
-            first()
-            self.climb(set(tried))
-            self.exchange()
-            self.adjust()
-            leave_one_out(state)
-            self.let_go()
-        except BudgetSpent:
-            self._note_unfinished()
-
-    def prove(self) -> None:
-        """Confirmation; what turns out to be slower is tried in parts, once, and what comes of that confirmed."""
-        state, found = self.state, self.state.found
-        kept, reused = list(found.kept), len(found.reused)
-        lost = confirm(state)
-        if lost is None:
-            return
-        state.budget.gain = False
-        try:
-            state.budget.afford_second_look(state.budget.trial_s)
-        except BudgetSpent:
-            self._note("no time was left to try in parts what was slower when it was confirmed")
-            return
-        found.forget_confirmation()
-        del found.reused[reused:]
-        self.part([(one.lever, one.settings) for one in kept if one.lever not in state.refused], lost)
-        self._note_unsettled()
-        if found.kept:
-            confirm(state)
-
-    def part(self, kept: Sequence[tuple[str, Settings]], lost: Trial) -> None:
-        """Begin anew from the bare command with parts of a set that was faster when it was tried and slower when it was
-        confirmed."""
-        state = self.state
-        mean = fmean(state.value(base) for base in state.bases)
-        base = state.bases[-1]
-        state.best = Incumbent(list(state.given), base, state.trials.diagnosis(base), state.facts, mean)
-        context = state.context(state.best)
-        group = [predict(state, state.levers[name], context, [settings]) for name, settings in kept]
-        state.say("again  what was slower is tried in parts")
-        tried = [(one.lever.name, state.best.diagnosis.bound) for one in group]
-        self.hunt(lambda: in_parts(state, group, mean / state.value(lost), lost), tried)
+        prove(state)
+        context = state.context()
+        known = {*context.active, *state.refused, *state.found.dropped}
+        left = {name: excluded(state, lever, context) for name, lever in state.levers.items() if name not in known}
+        for name, why in left.items():
+            state.drop(name, why or "the budget ended before it was tried")
+        untried = [name for name, why in left.items() if why is None]
+        also = f"; not tried: {', '.join(untried)}" if untried else ""
+        state.found.not_done.append(f"the budget ended the search{also}")
+        state.say(f"budget  {state.found.not_done[-1]}")
 
     # the bare command
 
-    def baseline(self) -> None:
-        """Two runs of the bare command. Raises CommandFailed, NothingMeasured."""
+    def bare(self) -> None:
+        """Two processes of the bare command. Raises CommandFailed, NothingMeasured."""
         state = self.state
-        state.trials.long_s = LONG * state.budget.seconds
-        first = state.trials.run("baseline", (), Special(), state.budget.left() / 2)
-        if first.outcome == "memory":
+        special = Special(seconds=FIRST_S, least_steps=FIRST_STEPS)
+        first, second = (state.bench.start("baseline", (), special, state.budget.left / 2) for _ in range(2))
+        state.reference = first
+        state.bench.ready(first, second)
+        if first.measured.outcome != "measured":
+            state.bench.end(second)
+        if first.measured.outcome == "memory" and second.measured.outcome == "measured":
+            first, second = second, first  # it is the other one that had no room
+        if first.measured.outcome == "memory":
             first = fit(state, first)
-        if first.outcome == "crashed":
-            output = state.trials.plan.folder / first.folder / "output.txt"
-            raise CommandFailed(f"the command itself fails, without any lever: {first.why} (see {output})")
-        if first.outcome != "measured":
-            raise NothingMeasured(f"{first.why} (see {state.trials.plan.folder / first.folder / 'output.txt'})")
-        state.budget.baseline_took(first.wall_s, first.warmup_s)
-        state.facts = state.read_facts(first)
-        self._set_length(first)
-        second = self._second(first)
-        if second.wall_s < first.wall_s:
-            state.budget.baseline_took(second.wall_s, second.warmup_s)
-        state.bases = [first, second]
-        state.proof.base, state.proof.again = state.trials.evidence(first), state.trials.evidence(second)
-        self._measured(first, second)
+            second = state.started("baseline", state.given)
+        state.reference = first
+        self._first(first)
+        if second.measured.outcome != "measured":
+            beside = second.measured
+            state.bench.end_all()
+            second = state.started("baseline", state.given)
+            state.apart = f"two at once do not run: {beside.outcome}: {beside.why}"
+        self._second(first, second)
 
-    def _set_length(self, first: Trial) -> None:
-        """How many steps trials measure, by what the first baseline took."""
-        state, step_s = self.state, (first.step_ms or 0.0) / 1000
-        seen = state.trials.diagnosis(first)
-        each_s = step_s / (1 - seen.evaluating)
-        usual = state.trials.least_steps
-        least = state.budget.least_steps(
-            first.wall_s, step_s, seen.steady_steps, usual, state.trials.plan.seconds, each_s
-        )
-        state.trials.long_s, state.trials.least_steps = None, least
-        if least < usual:
-            state.say(
-                f"steps  a trial takes {first.wall_s:.0f} s of the {state.budget.seconds:.0f} s: "
-                f"the next ones measure {least} steady steps, not {usual}"
-            )
-
-    def _second(self, first: Trial) -> Trial:
-        """The bare command again; where a trace of it helps and is cheap, profiled after the steps that are timed."""
-        state = self.state
-        trial = state.run("baseline", state.given, Special(profiled=self._worth_profiling(first)))
-        if trial.outcome != "measured" and self._worth_profiling(first):
-            trial = state.run("baseline", state.given)
-        if trial.outcome == "timeout" and state.budget.left() <= 0:
-            raise NothingMeasured(
-                "the budget ended in the second run of the bare command; "
-                f"the first one took {first.wall_s:.0f} s: give a larger --budget"
-            )
+    def _first(self, first: Side) -> None:
+        """What is made of it."""
+        state, trial = self.state, first.measured
+        output = state.bench.plan.folder / trial.folder / "output.txt"
+        if trial.outcome == "crashed":
+            raise CommandFailed(f"the command itself fails, without any lever: {trial.why} (see {output})")
         if trial.outcome != "measured":
-            output = state.trials.plan.folder / trial.folder / "output.txt"
+            raise NothingMeasured(f"{trial.why} (see {output})")
+        state.budget.baseline_took(trial.wall_s, (trial.warmup_s or 0.0) + FIRST_S, trial.step_ms or 0.0)
+        facts = read_facts(state.bench.rank(trial).folder)
+        if facts is None:
+            raise NothingMeasured(f"{trial.folder}: it was not told what the script is made of")
+        state.facts = facts
+        diagnosis = state.bench.diagnosis(trial)
+        state.best = Best(list(state.given), diagnosis, facts)
+        state.found.baseline, state.found.seeded = diagnosis, facts.seeded
+        state.bare = [first]
+        if not first.alive:
+            state.apart = f"the command ends by itself after {state.bench.rank(trial).steady.seen} steps"
+
+    def _second(self, first: Side, second: Side) -> None:
+        """How far two runs differ. The second is the process in which levers are switched first."""
+        state, trial = self.state, second.measured
+        if trial.outcome != "measured":
+            output = state.bench.plan.folder / trial.folder / "output.txt"
             raise CommandFailed(f"the command does not run twice alike: {trial.why} (see {output})")
-        return trial
-
-    def _worth_profiling(self, first: Trial) -> bool:
-        """Only device work is replayed. A profile costs some seconds and about so many steps."""
-        cost_s = PROFILED_S + PROFILED_AS_STEPS * (first.step_ms or 0.0) / 1000
-        return self.state.facts.device == "cuda" and cost_s < PROFILE_SHARE * self.state.budget.seconds
-
-    def _measured(self, first: Trial, second: Trial) -> None:
-        state = self.state
-        diagnosis = state.trials.diagnosis(second)
-        values = [state.value(trial) for trial in (first, second)]
-        state.best = Incumbent(list(state.given), second, diagnosis, state.facts, fmean(values))
-        state.found.baseline = diagnosis
-        state.found.seeded = state.facts.seeded
-        state.found.noise = log_ratio(first.step_ms or 1.0, second.step_ms or 1.0)
-        differ = log_ratio(*values) if state.objective.memory else state.found.noise
-        within = 0.0 if state.objective.memory else max(map(noise_within, map(state.trials.diagnosis, state.bases)))
-        # Two runs on a restless machine may agree by chance. How restless is not known: steps may differ by nature.
-        state.budget.noise = max(differ, min(within, 2 * QUIET))
-        own = gaps(state.proof.base, state.proof.again)
-        what = "memory" if state.objective.memory else "time"
+        state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in (first, second))
+        rounds = []
+        if first.ready and second.ready:
+            rounds = take_turns(state.bench, [first, second], ROUNDS, state.budget.turns_s(2, ROUNDS))
+        if len(rounds) >= ROUNDS:
+            differ = center([math.log(turn[first.number] / turn[second.number]) for turn in rounds])
+        else:
+            differ = math.log((first.measured.step_ms or 1.0) / (second.measured.step_ms or 1.0))
+            if not state.apart:
+                ended = first.measured.ended or second.measured.ended or "a turn takes too long"
+                state.apart = f"two at once have no turns: {ended}"
+        state.found.noise = abs(differ)
+        state.side = second if second.ready and not state.apart else None
+        own = gaps(state.judge.base, state.judge.again)
+        how = "taking turns" if not state.apart else "one after the other"
         state.say(
-            f"baseline  {value_text(fmean(values), state.objective)}  {diagnosis.bound}-bound; "
-            f"two runs differ {by_text(math.expm1(differ), 1)} in {what}, {by_text(own.loss, 2)} in loss"
+            f"baseline  {value_text(self._value(first), state.objective)}  {state.best.diagnosis.bound}-bound; "
+            f"two runs {how} differ {by_text(math.expm1(abs(differ)), 1)} in time, {by_text(own.loss, 2)} in loss"
         )
-        recalled = second.id in state.trials.recalled  # then it may be profiled, whatever the budget is now
-        if self._worth_profiling(first) or (recalled and state.facts.device == "cuda"):
-            self._read_trace(second)
+        if state.apart:
+            state.say(f"one after another  {state.apart}: sides can't be alive at once")
 
-    def _read_trace(self, trial: Trial) -> None:
-        from .whatif import read_whatif  # polars and the trace engine: not for commands without a device
+    def _value(self, side: Side) -> float:
+        from .objective import peak_bytes
 
-        state = self.state
-        waits_ms = state.best.diagnosis.phases.data  # of the same trial
-        state.whatif = read_whatif(Path(state.trials.plan.folder / trial.folder), trial.step_ms, waits_ms)
-        known = "orders the levers it knows of" if state.whatif else "can't be made; shares of the step stand for it"
-        state.say(f"what-if  the replay of {trial.folder} {known}")
+        return float(peak_bytes(side.measured)) if self.state.objective.memory else side.step_ms
 
     # earlier tunes
 
+    def take_over(self) -> None:
+        """What the last session proved."""
+        state, tune = self.state, self.earlier
+        proved = [proof for proof in tune.proofs if proof.proved] if tune is not None and tune.gain else []
+        if tune is None or not proved or any(use.name not in state.levers for use in proved[-1].levers):
+            return
+        found = state.found
+        found.proofs, found.proved, found.tuned = list(tune.proofs), proved[-1], tune.tuned
+        found.worth = {kept.lever: kept.worth for kept in tune.kept if kept.worth is not None}
+        found.memory, found.break_even = (tune.memory_before_bytes, tune.memory_after_bytes), tune.break_even_steps
+        state.keep(proved[-1].levers)
+
     def remember(self) -> None:
-        """What an earlier tune of the same code on the same machine kept is tried first and at once."""
+        """What an earlier tune of the same code on the same machine kept is proved first; what failed is not tried."""
         state = self.state
-        known = state.remembered = self.recall(state.facts)
+        known = self.recall(state.facts)
         for failed in known.failed:
             if failed.lever in state.levers:
                 state.refused.add(failed.lever)
-                state.drop(failed.lever, f"as in the tune of {known.date}: {failed.why}", failed.ratio, remembered=True)
+                worth = Worth(ratio=failed.ratio, remembered=True) if failed.ratio else None
+                state.drop(failed.lever, f"as in the tune of {known.date}: {failed.why}", worth, remembered=True)
         if known.failed:
             lost = ", ".join(failed.lever for failed in known.failed)
             state.found.reused.append(f"not tried again, since they failed in the tune of {known.date}: {lost}")
         kept = self._still_apply(known)
-        if kept and not self._take_over(known, kept):
-            state.say("remembered  what an earlier tune kept is not borne out now; searching anew")
-            state.refused -= {failed.lever for failed in known.failed}
-            state.found.dropped = {n: one for n, one in state.found.dropped.items() if not one.remembered}
-            state.found.reused.clear()
+        if kept and not same_levers(kept, state.best.levers):
+            state.say(f"remembered  {names(kept)}, as in the tune of {known.date}: proved first")
+            state.keep([*state.given, *kept])
+            if prove(state):
+                for use in kept:
+                    if use.name in known.alone:
+                        state.found.worth[use.name] = Worth(ratio=known.alone[use.name], remembered=True)
+                state.found.reused.append(f"the set of the tune of {known.date} was proved first ({names(kept)})")
+            else:
+                state.refused -= {failed.lever for failed in known.failed}
+                state.found.dropped = {n: one for n, one in state.found.dropped.items() if not one.remembered}
+                state.found.reused.clear()
         for line in state.found.reused:
             state.say(f"remembered  {line}")
 
-    def _still_apply(self, known: Remembered) -> list[Candidate]:
-        state, chosen = self.state, []
-        active = dict(state.context(state.best).active)
-        for use in known.kept:
-            context = state.context(state.best, active)
+    def _still_apply(self, known: Remembered) -> list[records.Lever]:
+        state = self.state
+        active = {use.name: use.settings for use in state.given}
+        chosen: list[records.Lever] = []
+        for use in [use for use in known.kept if use not in state.given]:
             lever = state.levers.get(use.name)
-            if lever is None or use.name in active or excluded(state, lever, context) is not None:
+            if lever is None or excluded(state, lever, state.context(active)) is not None:
                 return []
-            chosen.append(predict(state, lever, context, [use.settings]))
+            chosen.append(use)
             active[use.name] = use.settings
         return chosen
 
-    def _take_over(self, known: Remembered, kept: list[Candidate]) -> bool:
-        """Try the remembered set; whether it is one still."""
+    # stages
+
+    def stage(self, stage: Stage) -> None:
+        """Try the levers of a stage, again where what was kept has moved the bound."""
         state = self.state
-        success, _ = try_uses(state, state.best, [one.use for one in kept])
-        if success is None:
+        if state.objective.memory:
+            if stage == STAGES[0]:
+                self._one_by_one(None)
+            return
+        while True:
+            kept = self._most(stage)
+            live = self._can_switch(stage)
+            if live:
+                kept = self._screened(stage) or kept
+            least = AGAIN if stage == "first" else 1.0
+            kept = self._one_by_one(stage, live, least) or kept
+            if not kept:
+                return
+            if stage in {"compiler", "graphs"}:
+                self._once_more()
+
+    def _can_switch(self, stage: Stage) -> bool:
+        state = self.state
+        return not state.apart and stage in {"first", "compiler"} and switchable(state, state.best.levers)
+
+    def _most(self, stage: Stage) -> bool:
+        """Levers with a start of their own that promise so much that others could not be seen before."""
+        kept = False
+        while True:
+            ordered = [one for one in candidates(self.state, stage) if not one.lever.switchable]
+            if not ordered or ordered[0].predicted < 1 / (1 - MOST):
+                return kept
+            kept = try_start(self.state, ordered[0]) or kept
+
+    def _screened(self, stage: Stage) -> bool:
+        """Levers that can be switched: all at once those that cost nothing to switch; then the others one after
+        another, the cheapest first: blocks are compiled before the whole."""
+        state = self.state
+        cheap = [one for one in together(state, stage) if not one.lever.costs_s]
+        kept = bool(cheap) and screen(state, cheap)
+        while dear := [one for one in candidates(state, stage) if one.lever.switchable and one.lever.costs_s]:
+            kept = screen(state, [min(dear, key=lambda one: one.lever.costs_s)]) or kept
+        for candidate in sorted(self._rivals(stage), key=lambda one: one.lever.costs_s):
+            if candidate.lever.switchable:
+                kept = self._in_place(candidate) or kept
+        return kept
+
+    def _once_more(self) -> None:
+        """What won nothing before something was compiled or recorded may do so now: casts were kernels of their own,
+        and a step that waited for the host is no more one. All at once, where they can be switched."""
+        state = self.state
+        dropped = [one for one in state.found.dropped.values() if one.ratio is not None and not one.remembered]
+        levers = [state.levers[one.lever] for one in dropped if one.lever not in state.refused]
+        group = [
+            one
+            for lever in levers
+            if lever.switchable and lever.stage == "first" and excluded(state, lever, state.context()) is None
+            if (one := candidate_of(state, lever, state.context())) is not None and one.predicted >= AGAIN
+        ]
+        group.sort(key=lambda one: -one.predicted)
+        if group and not state.apart and switchable(state, state.best.levers):
+            screen(state, group, at_once=True)
+        elif group:
+            try_start(state, group[0])
+
+    def _one_by_one(self, stage: Stage | None, switched: bool = False, least: float = 1.0) -> bool:
+        """Levers with a start of their own; least: what they have to promise."""
+        kept = False
+        while True:
+            ordered = [one for one in candidates(self.state, stage) if not (switched and one.lever.switchable)]
+            if not ordered or ordered[0].predicted < least:
+                return kept
+            kept = try_start(self.state, ordered[0]) or kept
+
+    def waits_for_launches(self) -> bool:
+        """Whether the device waits for the host, by experiment: what makes its arithmetic faster won nothing. The bound
+        is said to be that then."""
+        state = self.state
+        diagnosis = state.best.diagnosis
+        if state.facts.device != "cuda" or diagnosis.bound != "compute" or diagnosis.clock == "device":
             return False
-        keep(state, state.best, success, kept)
-        alone = {name: ratio for name, ratio in known.alone.items() if ratio >= LEAST_GAIN}
-        for use in success.uses:
-            if use.name in alone:
-                state.note(use.name, leave_one_out=alone[use.name], remembered=True)
-        state.found.reused.insert(
-            0,
-            f"the set that the tune of {known.date} kept was tried first ({names(success.uses)}); "
-            "what its levers are worth alone is of that tune",
-        )
+        promised = [name for name, ratio in state.found.predicted.items() if ratio >= PROMISED]
+        vain = [name for name in promised if (one := state.found.dropped.get(name)) is not None and one.ratio]
+        if len(vain) < 2 or len(vain) < len(promised):
+            return False
+        state.best.diagnosis = msgspec.structs.replace(diagnosis, bound="launch")
+        state.say(f"bound  the device waits for launches: {', '.join(vain)} win nothing; CUDA graphs come next")
         return True
 
-    # levers
-
-    def climb(self, tried: set[tuple[str, str]]) -> None:
-        """Try levers until none is left that could win; `best` moves as they are kept. tried: names of levers, each
-        with the bound at which it is not to be tried again."""
+    def _rivals(self, stage: Stage) -> list[Candidate]:
+        """Levers of a stage that one in use keeps out."""
         state = self.state
-        while ordered := candidates(state, tried):
-            group = together(state, ordered, tried)
-            tried |= {(one.lever.name, state.best.diagnosis.bound) for one in group}
-            if not try_together(state, group) and len(group) == 1:
-                self._with_help(group[0])
+        found = []
+        for lever in state.levers.values():
+            clash = clashing(state.levers, lever, state.context().active)
+            known = lever.name in state.refused or (lever.name, state.best.diagnosis.bound) in state.tried
+            if lever.stage != stage or not clash or known or lever.name in state.context().active:
+                continue
+            active = {name: use for name, use in state.context().active.items() if name not in clash}
+            if {use.name for use in state.given} & {*clash} or excluded(
+                state, lever, state.context(active)
+            ) is not None:
+                continue
+            one = candidate_of(state, lever, state.context(active))
+            if one is not None:
+                found.append(one)
+        return found
 
-    def _with_help(self, one: Candidate) -> None:
-        """A lever that ran and won nothing, once more beside those that may help it."""
-        state, incumbent = self.state, self.state.best
-        dropped = state.found.dropped.get(one.lever.name)
-        if dropped is None or dropped.ratio is None:
-            return
-        context = state.context(incumbent, {**state.context(incumbent).active, one.lever.name: one.variants[0]})
-        helping = [state.levers[name] for name in one.lever.helped_by if name in state.levers]
-        free = [lever for lever in helping if lever.name not in context.active and lever.name not in state.refused]
-        helpers = [predict(state, lever, context) for lever in free if excluded(state, lever, context) is None]
-        group = [one, *(helper for helper in helpers if helper.variants)]
-        if len(group) == 1:
-            return
-        success, _ = try_uses(state, incumbent, [each.use for each in group])
-        if success is not None:
-            state.refused -= {each.lever.name for each in group}
-            keep(state, incumbent, success, group)
+    def _in_place(self, candidate: Candidate) -> bool:
+        """Try a lever in the place of those that keep it out."""
+        state = self.state
+        clash = clashing(state.levers, candidate.lever, state.context().active)
+        live = candidate.lever.switchable and self._can_switch(candidate.lever.stage)
+        if not (switch_in_place if live else try_start)(state, candidate, clash):
+            return False
+        for name in clash:
+            state.drop(name, f"{candidate.lever.name}, which it can't be used with, is faster")
+        return True
 
     def exchange(self) -> None:
-        """Levers that one in use excludes get a chance in its place, if they promise as much: the two that do most."""
-        state = self.state
-        shut_out = [lever for lever in state.levers.values() if self._rivals(lever)]
-        for lever in sorted(shut_out, key=lambda lever: -lever.share(state.context(state.best)))[:MOST_EXCHANGES]:
-            self._in_place(lever, self._rivals(lever))
+        """Levers that one in use keeps out get a chance in its place, those first that promise most."""
+        rivals = sorted((one for stage in STAGES for one in self._rivals(stage)), key=lambda one: -one.predicted)
+        for candidate in rivals[:MOST_EXCHANGES]:
+            self._in_place(candidate)
 
-    def _rivals(self, lever: Lever) -> list[str]:
-        """The kept levers that alone keep this one out, and that promise no more than it does; none where that is next
-        to nothing."""
+    def refine(self) -> None:
+        """Numbers that were put in without a search, such as how many workers: their neighbours are tried."""
         state = self.state
-        active = state.context(state.best).active
-        fixed = {use.name for use in state.given}
-        clash = clashing(state.levers, lever, active)
-        if lever.name in active or lever.name in state.refused or not clash or fixed & set(clash):
-            return []
-        context = state.context(state.best, {name: use for name, use in active.items() if name not in clash})
-        if excluded(state, lever, context) is not None:
-            return []
-        promised = max(state.levers[name].share(context) for name in clash)
-        least = 0.0 if state.objective.memory else LEAST_SHARE
-        return clash if lever.share(context) >= max(promised, least) else []
-
-    def _in_place(self, lever: Lever, rivals: list[str]) -> None:
-        state, incumbent = self.state, self.state.best
-        if not rivals:
-            return
-        rest = [use for use in incumbent.levers if use.name not in rivals]
-        context = state.context(incumbent, {use.name: use.settings for use in rest})
-        candidate = predict(state, lever, context)
-        if not candidate.variants:
-            return
-        success, ratio = try_uses(state, incumbent, [candidate.use], instead_of=rivals)
-        if success is None:
-            why = f"no better than {rivals[0]}, which it can't be used with"
-            if 0 < ratio < LEAST_GAIN:
-                state.found.dropped.pop(lever.name, None)
-                state.drop(lever.name, why, ratio)
-            return
-        for name in rivals:
-            state.drop(name, f"{lever.name}, which it can't be used with, is {success.ratio:.2f}× faster still")
-        self._put_in(candidate, success, rivals)
-
-    def _put_in(self, candidate: Candidate, success: Success, instead_of: list[str]) -> None:
-        state = self.state
-        state.found.kept = [kept for kept in state.found.kept if kept.lever not in instead_of]
-        keep(state, state.best, success, (candidate,))
-        state.note(candidate.lever.name, measured=None, together=(candidate.lever.name,))
-
-    def adjust(self) -> None:
-        """Settings that were put in without a search, and turn out not to be the best, are tried anew."""
-        state = self.state
-        fixed = {use.name for use in state.given}
-        for name in [use.name for use in state.best.levers if use.name not in fixed]:
-            context = state.context(state.best)
-            if not state.levers[name].short(context):
+        for use in list(state.best.levers):
+            lever, context = state.levers[use.name], state.context()
+            if use in state.given or not lever.searched(context):
                 continue
-            candidate = predict(state, state.levers[name], context)
-            success, _ = try_uses(state, state.best, [candidate.use], instead_of=[name])
-            state.found.dropped.pop(name, None)  # then it stays in as it was
-            if success is not None:
-                self._put_in(candidate, success, [name])
+            candidate = candidate_of(state, lever, context)
+            if candidate is not None and try_start(state, candidate, instead_of=[use.name], now=use):
+                prove(state)
+            state.refused.discard(use.name)
+            state.found.dropped.pop(use.name, None)  # it is in as it was
 
     def let_go(self) -> None:
         """Levers that made the command fit, where others that were kept since save enough memory to do without."""
         state = self.state
-        for use in [use for use in state.given if use in state.best.levers and state.found.kept]:
+        proved: Sequence[records.Lever] = state.found.proved.levers if state.found.proved else ()
+        for use in [use for use in state.given if use in proved and len(proved) > len(state.given)]:
             rest = [other for other in state.best.levers if other != use]
-            try:
-                trial = state.trial(f"without {use.name}", rest)
-            except BudgetSpent:
-                state.found.not_done = f"the budget ended before the command was tried without {use.name}"
-                raise
-            if trial.outcome == "measured" and state.value(trial) < state.best.value * LEAST_GAIN:
-                state.say(f"drop  {use_text(use)}  the command fits without it now, {state.shown(trial)}")
-                state.drop(use.name, "the command fits without it, with the levers that were kept")
-                state.best = state.incumbent(rest, trial, state.value(trial))
-                state.found.tuned = state.best.diagnosis
-
-    def look_again(self) -> None:
-        """Where nothing was kept: at what may be noise, with time that would not have done for a confirmation too."""
-        state, found = self.state, self.state.found
-        open_levers = [one for one in found.dropped.values() if one.why == UNSETTLED and one.lever in state.levers]
-        if found.kept or state.unproved is not None or not open_levers:
-            return
-        lever = state.levers[max(open_levers, key=lambda one: one.ratio or 0.0).lever]
-        state.budget.nothing_else = True
-        with suppress(BudgetSpent):
-            attempt(state, predict(state, lever, state.context(state.best)))
-
-    def _note_unfinished(self) -> None:
-        """The budget ended the search: what was not tried to its end is said, each lever by name."""
-        state = self.state
-        context = state.context(state.best)
-        known = {*context.active, *state.refused, *state.found.dropped}
-        left = {name: excluded(state, lever, context) for name, lever in state.levers.items() if name not in known}
-        open_levers = [name for name, why in left.items() if why is None]
-        for name, why in left.items():
-            if why is not None:  # it was to be tried beside others that are not in
-                state.drop(name, why)
-                continue
-            told, trial = state.told_of(name)
-            state.drop(name, f"the budget ended before it was tried to the end{told}", trial=trial)
-        untried = f"; not tried to the end: {', '.join(open_levers)}" if open_levers else ""
-        ended = "the budget ended the search"
-        before = state.found.not_done or (f"{ended} before leave-one-out was done" if state.found.kept else ended)
-        state.found.not_done = f"{before}{untried}"
-        state.say(f"budget  {state.found.not_done}")
-
-    def _note_unsettled(self) -> None:
-        """A gain that noise may have made was not tried to its end either."""
-        names = [one.lever for one in self.state.found.dropped.values() if one.why == UNSETTLED]
-        if names:
-            self._note(f"no time was left for a second look at {', '.join(names)}")
-
-    def _note(self, what: str) -> None:
-        """Something was not done."""
-        found = self.state.found
-        found.not_done = "; ".join(filter(None, (found.not_done, what)))
-        self.state.say(f"budget  {what}")
+            state.budget.afford(2 * state.budget.best_start_s)
+            trial = state.run(f"without {use.name}", rest)
+            if trial.outcome == "measured":
+                state.say(f"fits  without {use.name} too, with the levers that were kept")
+                state.keep(rest)
+                if prove(state):
+                    state.drop(use.name, "the command fits without it, with the levers that were kept")

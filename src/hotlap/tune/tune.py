@@ -7,23 +7,23 @@ from pathlib import Path
 
 import msgspec
 
+from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench, Plan
+from hotlap.experiment.watch import Listener
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.packages import versions_of
 from hotlap.launch.supervise import adopt_orphans
-from hotlap.levers import _compile_cache, all_levers
+from hotlap.levers import all_levers
 from hotlap.records.errors import HotlapError, Interrupted, RecordError, UsageError
 from hotlap.records.files import RECIPE, new_folder, rank_folders, read_record, write_recipe, write_record
 from hotlap.records.run import Facts
 from hotlap.records.tune import Tune
 
-from .fit import fitted
 from .objective import KINDS, SLOWDOWN, Kind, Objective
 from .recipe import recipe_of
-from .remember import Remembered, key_of, learned, recall, store
+from .remember import Remembered, key_of, learned, of_earlier, recall, store
 from .search import Search
-from .state import Asked, Found
-from .trials import SECONDS, SEED, STEPS, Listener, Plan, Trials
+from .state import Asked
 
 MOST_SLOWDOWN = 10.0
 
@@ -95,65 +95,81 @@ def read_request(folder: Path) -> TuneRequest:
 def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = False) -> Tune:
     """Tune the command; the folder was made by `begin`.
 
-    Writes `tune.json`, and `recipe.toml` where levers were kept. On Ctrl-C what is known is written and returned with
-    `complete` false. Raises CommandFailed, NothingMeasured, RecordError; Interrupted where nothing is known yet.
+    Whatever is proved is written at once (`tune.json`, `recipe.toml`), so it stands however the tune ends. On Ctrl-C
+    what is known is returned with `complete` false. Raises CommandFailed, NothingMeasured, RecordError; Interrupted
+    where nothing is known yet.
     """
     adopt_orphans()
     begun = time.monotonic()
     cwd = Path(request.cwd)
     plan = Plan(request.command, folder, environment(cwd), request.steps, request.seconds, request.seed, cwd)
-    trials = Trials(plan, listener)
-    cache_was_warm = _compile_cache.warm()
-    if resume:
-        trials.resume()
     cache = Cache(request, plan)
-    search = Search(trials, request.budget_s, _asked(request), recall=cache.recall)
-    why = ""
-    try:
-        found = search.run()
-    except KeyboardInterrupt:
-        found, why = search.found, "interrupted; the speed-up is not confirmed"
-        found.fitted = fitted(search.state) if found.baseline else []
-    if found.baseline is None:
-        raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
-    earlier_s = sum(trial.wall_s for trial in trials.done if trial.id in trials.recalled)
-    result = _record(request, plan, trials, found, why, earlier_s + time.monotonic() - begun)
-    if any("compile" in lever.name for trial in result.trials for lever in trial.levers):
-        result = msgspec.structs.replace(result, compile_cache="warm" if cache_was_warm else "cold")
+    earlier = _earlier(folder) if resume else None
+    earlier_s = earlier.wall_s if earlier else 0.0
+    with Bench(plan, listener) as bench:
+        search = Search(
+            bench, request.budget_s, _asked(request), recall=lambda facts: cache.recall(facts, earlier), earlier=earlier
+        )
+
+        def write(why: str = "not ended yet") -> Tune:
+            result = _record(request, bench, search, why, earlier_s + time.monotonic() - begun)
+            if result.recipe:
+                write_recipe(folder / RECIPE, recipe_of(result))
+            write_record(folder / "tune.json", result)
+            return result
+
+        search.state.on_proof = write
+        why = ""
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            why = "interrupted"
+        if search.found.baseline is None:
+            raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
+        result = write(why)
     cache.store(result)
-    if result.recipe:
-        write_recipe(folder / RECIPE, recipe_of(result))
-    write_record(folder / "tune.json", result)
     return result
 
 
-def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why: str, wall_s: float) -> Tune:
+def _earlier(folder: Path) -> Tune | None:
+    """What an earlier session of this tune wrote. Raises RecordError."""
+    return read_record(folder / "tune.json", Tune) if (folder / "tune.json").is_file() else None
+
+
+def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s: float) -> Tune:
+    found, state = search.found, search.state
     if found.baseline is None:
         raise HotlapError("a tune without a baseline has no result")
     before, after = found.memory
+    proof = found.proved or (found.proofs[-1] if found.proofs else None)
+    why = "; ".join(filter(None, (why, *found.not_done)))
     return Tune(
         command=request.command,
-        speedup=found.speedup,
-        interval=found.interval,
-        pairs=found.pairs,
-        before_ms=found.before_ms,
-        after_ms=found.after_ms,
-        gain=found.gain and bool(found.kept),
-        kept=tuple(found.kept),
+        speedup=proof.ratio if proof else None,
+        interval=proof.interval if proof else None,
+        starts=proof.starts if proof else 0,
+        turns=proof.turns if proof else 0,
+        how=proof.how if proof else "turns",
+        before_ms=proof.before_ms if proof else None,
+        after_ms=proof.after_ms if proof else None,
+        gain=found.proved is not None,
+        kept=tuple(state.kept()),
         dropped=tuple(found.dropped.values()),
-        parity=found.parity,
+        parity=proof.parity if proof else None,
         baseline=found.baseline,
-        tuned=found.tuned if found.kept else None,
+        tuned=found.tuned if found.proved else None,
+        proofs=tuple(found.proofs),
+        unproved=found.unproved,
         noise=found.noise,
         seed=None if found.seeded else request.seed,
-        break_even_steps=found.break_even if found.kept else None,
-        trials=tuple(trials.done),
+        break_even_steps=found.break_even if found.proved else None,
+        trials=tuple(bench.done),
         wall_s=wall_s,
-        complete=not (why or found.not_done),
-        why_incomplete=why or found.not_done,
-        environment=plan.environment,
-        versions=versions_of(_ranks(trials)),
-        recipe=str(plan.folder / RECIPE) if found.kept or found.fitted else None,
+        complete=not why,
+        why_incomplete=why,
+        environment=bench.plan.environment,
+        versions=versions_of(_ranks(bench)),
+        recipe=str(bench.plan.folder / RECIPE) if found.proved or found.fitted else None,
         objective=request.objective,
         memory_before_bytes=before,
         memory_after_bytes=after,
@@ -162,14 +178,13 @@ def _record(request: TuneRequest, plan: Plan, trials: Trials, found: Found, why:
         reference=found.reference,
         no_reference=found.no_reference,
         reused=tuple(found.reused),
-        unproved=tuple(found.unproved),
         **found.costs,
     )
 
 
-def _ranks(trials: Trials) -> Iterator[Path]:
+def _ranks(bench: Bench) -> Iterator[Path]:
     """Folders of ranks of the tune's runs, in which one can read what they were made with."""
-    return (rank for trial in trials.done for rank in rank_folders(trials.plan.folder / trial.folder))
+    return (rank for trial in bench.done for rank in rank_folders(bench.plan.folder / trial.folder))
 
 
 def _asked(request: TuneRequest) -> Asked:
@@ -185,12 +200,15 @@ class Cache:
         self.key: str | None = None
         self.known = Remembered()
 
-    def recall(self, facts: Facts) -> Remembered:
-        """What is remembered, nothing with `--fresh`."""
+    def recall(self, facts: Facts, earlier: Tune | None = None) -> Remembered:
+        """What is remembered, nothing with `--fresh`. earlier: what an earlier session of this tune found, which counts
+        more: what it proved, or measured and could not prove, comes first."""
         request = self.request
         options = (request.objective, f"{request.slowdown:g}", *request.allow)
         self.key = key_of(request.command, Path(request.cwd), facts, self.plan.environment, options)
-        if not request.fresh:
+        if earlier is not None:
+            self.known = of_earlier(earlier)
+        elif not request.fresh:
             self.known = recall(self.key, all_levers(), self.plan.environment)
         return self.known
 

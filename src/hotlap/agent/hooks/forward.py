@@ -52,6 +52,7 @@ def install(agent: "Agent") -> None:
     finder.look()
     agent.step_ended, agent.look_again = finder.step_ended, finder.look_again
     agent.modules_known, agent.see_modules = finder.ready, finder.see
+    agent.seams.rewrap = finder.rewrap
     _patch_eval(agent, finder)
 
 
@@ -194,6 +195,14 @@ class Finder:
             for root in self.hidden:
                 root.show()
             self.hidden = []
+
+    def rewrap(self) -> None:
+        """Other levers are in: wrap the forwards of the modules that are known anew."""
+        for root in self.roots:
+            module = root.module()
+            if module is not None and root.levers_in:
+                root.forward = self.agent.seams.wrapped(module, root.before)
+                root.own = not root.compiled and root.forward is root.before
 
     def _evaluation(self, module: Any) -> None:
         """A call after `eval`. The module is not wrapped: it may be a part of one that trains, and is then called in

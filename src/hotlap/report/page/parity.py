@@ -13,7 +13,6 @@ def data(page: Page) -> dict[str, Any] | None:
         return None
     return {
         "parity": page.tune.parity,
-        "levers": [(one.lever, one.risk, one.parity) for one in page.tune.kept],
         "curves": [one.name for one in page.curves],
         "chart": {"curves": page.curves} if page.curves else None,
     }

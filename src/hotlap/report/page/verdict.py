@@ -10,7 +10,7 @@ from ...records.trace import RankTrace
 from ...records.tune import Tune
 from .. import console
 from ..run_screen import bound_text, ending_text
-from ..tune_screen import tune_headline
+from ..tune_screen import interval_text, tune_headline
 from .text import base, objective, shown_rank, where
 
 TITLE: Final = "Verdict"
@@ -97,10 +97,9 @@ def _of_trace(page: Page, rank: RankTrace, findings: tuple[Finding, ...]) -> dic
 
 
 def _of_tune(tune: Tune) -> dict[str, Any]:
-    interval = f"95% {tune.interval.low:.2f}–{tune.interval.high:.2f}" if tune.interval else "no interval"
     numbers: list[Number] = []
     if tune.speedup is not None:
-        numbers.append(("as fast", console.ratio(tune.speedup), tune.speedup, interval))
+        numbers.append(("as fast", console.ratio(tune.speedup), tune.speedup, interval_text(tune.interval)))
     before, after, shown = objective(tune)
     if before is not None and after is not None:
         numbers.append(("before", shown(before), before, bound_text(tune.baseline)))
@@ -116,4 +115,5 @@ def _of_tune(tune: Tune) -> dict[str, Any]:
     ]
     text, tone = tune_headline(tune), "warn" if failed else "good" if tune.gain or tune.fitted else "plain"
     badge = "" if failed else "gain proved" if tune.gain else "fits in memory" if tune.fitted else ""
+    badge = badge or ("not yet proved" if tune.unproved and not failed else "")
     return _shape(f"{text[:1].upper()}{text[1:].strip()}.", badge, numbers, warnings, tone)

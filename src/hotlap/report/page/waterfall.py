@@ -1,4 +1,4 @@
-"""From the bare command to the recipe, lever by lever; predicted beside measured; what was dropped and why."""
+"""From the bare command to the recipe, proof by proof; what each lever is worth; what was dropped and why."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -7,12 +7,19 @@ from msgspec import structs
 
 from ...records.page import Page
 from ...records.tune import Tune, foretold
-from ..tune_screen import beside_what, reference_parts, settings_text
+from ..tune_screen import (
+    beside_what,
+    lever_names,
+    measured_by,
+    proved,
+    ratio_text,
+    reference_parts,
+    settings_text,
+    worth_notes,
+)
 from .text import objective
 
 TITLE: Final = "From the bare command to the recipe"
-LEAST: Final = 0.005
-"""Of the step: a smaller difference gets no bar."""
 
 
 def data(page: Page) -> dict[str, Any] | None:
@@ -20,38 +27,40 @@ def data(page: Page) -> dict[str, Any] | None:
     tune = page.tune
     if tune is None:
         return None
-    kept = [structs.replace(one, predicted=foretold(one.predicted, one.predicted_by)) for one in tune.kept]
-    ratios = [ratio for one in kept for ratio in (one.predicted, one.measured) if ratio]
+    kept = [structs.replace(one, predicted=foretold(one.predicted)) for one in tune.kept]
+    ratios = [ratio for one in kept for ratio in (one.predicted, one.worth and one.worth.ratio) if ratio]
     return {
         "bars": _bars(tune) if tune.kept else [],
-        "kept": [{"lever": one, "settings": settings_text(one.settings).strip()} for one in kept],
+        "kept": [
+            {"lever": one, "settings": settings_text(one.settings).strip(), "by": measured_by(one)} for one in kept
+        ],
+        "notes": list(worth_notes(tune)) if kept else [],
         "most": max(ratios, default=1.0),
         "fitted": tune.fitted,
         "beside": beside_what(tune),
         "reference": list(reference_parts(tune.reference)) if tune.reference else [],
-        "dropped": sorted(tune.dropped, key=lambda one: one.ratio is None),
+        "dropped": [
+            {"lever": one, "shown": ratio_text(one.ratio, one.interval)}
+            for one in sorted(tune.dropped, key=lambda one: one.ratio is None)
+        ],
         "trials": len(tune.trials),
         "tune": tune,
     }
 
 
 def _bars(tune: Tune) -> list[dict[str, Any]]:
-    """Ms a step, or what else was made smaller: of the bare command; then each lever as its own trial measured it, one
-    after another; the difference between that and the fresh runs of all of them together; the recipe."""
+    """Ms a step, or what else was made smaller: of the bare command, what each proof took off it, of the recipe."""
     before, after, shown = objective(tune)
-    if before is None and tune.objective == "time":
-        before = tune.baseline.step_ms
-    if not before:
+    if not before or after is None:
         return []
     bars, now = [_bar("bare command", "whole", 0.0, before)], before
-    for one in tune.kept:
-        if one.measured:
-            bars.append(_bar(one.lever, "change", now, now / one.measured))
-            now /= one.measured
-    if after is not None:
-        if abs(after - now) > LEAST * before:
-            bars.append(_bar("measured together", "rest", now, after))
-        bars.append(_bar("recipe", "whole", 0.0, after))
+    names = {one.lever for one in tune.fitted}
+    for proof in proved(tune) if tune.objective != "memory" else ():
+        new, gone = sorted(lever_names(proof) - names), sorted(names - lever_names(proof))
+        name = " + ".join(new) + (f" without {', '.join(gone)}" if gone else "")
+        bars.append(_bar(name.strip(), "change", now, before / proof.ratio))
+        now, names = before / proof.ratio, lever_names(proof)
+    bars.append(_bar("recipe", "whole", 0.0, after))
     widest = max(one["high"] for one in bars)
     return [_drawn(one, widest, shown) for one in bars]
 

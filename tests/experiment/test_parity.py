@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotlap.agent.probe import nudge
-from hotlap.tune import parity as module
-from hotlap.tune.evidence import Evidence, ProbeLine, gaps, read_evidence, samples
-from hotlap.tune.parity import Rule, Twins, judge
-from hotlap.tune.proof import NUDGE, NUDGES
+from hotlap.experiment import parity as module
+from hotlap.experiment.evidence import Evidence, ProbeLine, gaps, read_evidence, samples
+from hotlap.experiment.judge import NUDGE, NUDGES
+from hotlap.experiment.parity import Rule, Twins, judge
 
 EXACT = Rule(numeric=False, tolerance=0.0, redraws=False)
 NUMERIC = Rule(numeric=True, tolerance=0.02, redraws=False)

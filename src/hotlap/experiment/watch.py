@@ -6,23 +6,32 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from hotlap.levers import variables_of
 from hotlap.records.errors import AgentError
 from hotlap.records.files import rank_folders, read_lines, read_problems, read_words
 from hotlap.records.run import Lever, Step
 from hotlap.records.tune import LeverLine
 
-from .recipe import variables_of
-
-if TYPE_CHECKING:
-    from .trials import Listener
-
 SLOW_STEPS: Final = 5
 """In a row, none of which compiled anything or was probed, and each too slow for the trial to be worth going on."""
 LOOK_S: Final = 0.3
+
+
+class Listener(Protocol):
+    """Who is told of progress (a screen, or nobody)."""
+
+    def trial(self, purpose: str, levers: str) -> None:
+        """A side starts."""
+
+    def step(self, done: int, of: int | None, step_ms: float | None) -> None:
+        """A side has made this many steps."""
+
+    def result(self, text: str) -> None:
+        """Something is known."""
 
 
 class Refusal(Exception):
@@ -77,14 +86,14 @@ def _said(rank: Path, spare: Spare) -> dict[str, Out]:
 
 
 class Watch:
-    """Looks at a trial while it runs: counts steps, and ends it where going on would say nothing new.
+    """Looks at a side while it starts: counts steps, and ends it where going on would say nothing new.
 
     spare: see `spared`. slow_ms: a step that takes longer is too slow. Raises AgentError where the agent can't start,
     Refusal, TooSlow.
     """
 
-    def __init__(self, folder: Path, listener: "Listener", most: int, spare: Spare, slow_ms: float | None) -> None:
-        self.rank, self.listener, self.most = folder / "rank-0", listener, most
+    def __init__(self, folder: Path, listener: Listener, spare: Spare, slow_ms: float | None) -> None:
+        self.rank, self.listener = folder / "rank-0", listener
         self.failure = folder / "session.json.error"
         self.spare, self.slow_ms = spare, slow_ms
         self.next = 0.0
@@ -100,26 +109,28 @@ class Watch:
         self.next = time.monotonic() + LOOK_S
         if (self.rank / "problems.jsonl").exists() and self._refused():
             raise Refusal
-        if (self.rank / "steps.jsonl").exists():
-            self._count(self.rank / "steps.jsonl")
+        self.count()
 
     def _refused(self) -> bool:
         named = {problem.lever for problem in read_problems(self.rank) if problem.lever}
         return bool(named and named - _said(self.rank, self.spare).keys())
 
-    def _count(self, path: Path) -> None:
+    def count(self) -> None:
+        """Tell of the steps since the last look."""
+        path = self.rank / "steps.jsonl"
+        if not path.exists():
+            return
         with path.open("rb") as file:
             file.seek(self.at)
             new = file.read(1 << 20)
         self.at += len(new)
         *lines, self.part = (self.part + new).split(b"\n")
         self.steps += len(lines)
-        self.listener.step(self.steps, self.most, None)
+        self.listener.step(self.steps, None, None)
         if self.slow_ms is not None:
             for line in lines:
-                with suppress(
-                    msgspec.DecodeError, UnicodeDecodeError
-                ):  # what a trial writes is checked when it is read
+                # What a side writes is checked when it is read.
+                with suppress(msgspec.DecodeError, UnicodeDecodeError):
                     self._pace(msgspec.json.decode(line, type=Step), self.slow_ms)
 
     def _pace(self, step: Step, slow_ms: float) -> None:

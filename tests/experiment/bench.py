@@ -17,17 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hotlap.experiment.evidence import Evidence, read_evidence
+from hotlap.experiment.judge import NUDGES
+from hotlap.experiment.parity import Rule, Twins, judge
+from hotlap.experiment.side import PROBE_STEPS
 from hotlap.launch.environment import environment
-from hotlap.launch.run import Request, run_apart
-from hotlap.levers import _pinned_draws, all_levers
+from hotlap.launch.run import Request, RunApart
+from hotlap.levers import _pinned_draws, all_levers, variables_of
 from hotlap.records.files import read_problems
 from hotlap.records.run import Lever
 from hotlap.records.tune import Parity
-from hotlap.tune.evidence import Evidence, read_evidence
-from hotlap.tune.parity import Rule, Twins, judge
-from hotlap.tune.proof import NUDGES
-from hotlap.tune.recipe import variables_of
-from hotlap.tune.trials import PROBE_STEPS
 
 if TYPE_CHECKING:
     from agent.harness import Runner
@@ -177,7 +176,7 @@ class Bench:
         elif self.runner is not None and not variables_of(own):
             run_by(self.runner, request)
         else:
-            run_apart(request, TIMEOUT_S)
+            RunApart(request).wait(TIMEOUT_S)
 
 
 def run_by(runner: "Runner", request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Parity of trials: runs the twins that a judgement needs, each once, and remembers what they showed."""
+"""Parity of sides: runs the twins that a judgement needs, each once, and remembers what they showed."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +12,9 @@ from hotlap.records import run as records
 from hotlap.records.tune import Parity, Trial
 
 from .evidence import Evidence
+from .outcome import names
 from .parity import MOST_TOLERANCE, Rule, Twins, judge
-from .trials import Special, Trials, names
+from .side import Bench, Special
 
 NUDGE: Final = 2.0**-9
 """Half a unit in the last place of bfloat16 (8 significant bits), relative."""
@@ -29,11 +30,12 @@ RESIZED: Final = "not compared: a step holds other samples, as was asked for, so
 Run = Callable[[str, Sequence[records.Lever], Special], Trial]
 
 
-class Proof:
-    """Judges trials against the baseline. run: makes a trial. given: levers that are in the baseline too."""
+class Judge:
+    """Judges sides against the baseline. run: makes a run that is ended when it is ready. given: levers that are in the
+    baseline too."""
 
-    def __init__(self, trials: Trials, levers: Mapping[str, Lever], run: Run) -> None:
-        self.trials, self.levers, self.run = trials, levers, run
+    def __init__(self, bench: Bench, levers: Mapping[str, Lever], run: Run) -> None:
+        self.bench, self.levers, self.run = bench, levers, run
         self.base = self.again = Evidence(())
         self.given: tuple[records.Lever, ...] = ()
         self._twins: dict[str, Evidence | None] = {}
@@ -59,12 +61,12 @@ class Proof:
             if own.outcome != "measured":
                 return self._judged(levers, trial, self._twin_runs(levers))
             proof = self._judged(levers, own, self._twin_runs(same))
-            self.trials.amend(own, parity=proof)
+            self.bench.amend(own, parity=proof)
             self._proven[key] = msgspec.structs.replace(proof, why=f"{proof.why} ({SAME_RANDOM})")
         return self._proven[key]
 
     def _judged(self, levers: Sequence[records.Lever], trial: Trial, twins: Twins) -> Parity:
-        return judge(self.rule(levers), self.base, self.again, self.trials.evidence(trial), twins)
+        return judge(self.rule(levers), self.base, self.again, self.bench.evidence(trial), twins)
 
     def rule(self, levers: Sequence[records.Lever]) -> Rule:
         """How these are judged together: by the weakest of them, within the sum of their tolerances."""
@@ -77,7 +79,7 @@ class Proof:
         return lever if settings is None else records.Lever(name=lever.name, settings=settings)
 
     def _twin_runs(self, levers: Sequence[records.Lever]) -> Twins:
-        seed = self.trials.plan.seed
+        seed = self.bench.plan.seed
         return Twins(
             nudged=self._nudged(NUDGES),
             redrawn=[
@@ -108,7 +110,7 @@ class Proof:
         key = _key(purpose, used)
         if key not in self._twins:
             trial = self.run(purpose, used, special)
-            self._twins[key] = self.trials.evidence(trial) if trial.outcome == "measured" else None
+            self._twins[key] = self.bench.evidence(trial) if trial.outcome == "measured" else None
         return self._twins[key]
 
 

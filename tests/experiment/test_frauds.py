@@ -11,8 +11,8 @@ import pytest
 from bench import Bench, Case
 
 from agent.harness import Runner
-from hotlap.tune.parity import Twins, judge
-from hotlap.tune.proof import NUDGE
+from hotlap.experiment.judge import NUDGE
+from hotlap.experiment.parity import Twins, judge
 
 CAUGHT = {
     "skips every other step (SGD)": "backward calls a step",

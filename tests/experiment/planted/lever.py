@@ -233,6 +233,15 @@ def _other_draws(seams: Any, settings: dict[str, Any]) -> None:
     seams.on_loader(change)
 
 
+def _raises(seams: Any, settings: dict[str, Any]) -> None:
+    """As soon as it is given a model."""
+
+    def change(module: Any) -> None:
+        raise ValueError("not this one")
+
+    seams.on_root(change, lambda module: None)
+
+
 def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -255,5 +264,6 @@ KINDS = {
     "rounding": _rounding,
     "nothing": _nothing,
     "other-draws": _other_draws,
+    "raises": _raises,
 }
 LEVER = Planted()

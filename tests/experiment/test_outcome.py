@@ -1,46 +1,26 @@
-"""What is read from a trial's folder, and what is told to its processes."""
+"""What is read from a run's folder, and what is said of a crash."""
 
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 import torch
+from run_folders import NO, begun, leaves, rank
 
+from hotlap.experiment.outcome import MOST_BELOW, crash, error_in, raised_at, read_outcome
+from hotlap.experiment.watch import left_out, spared
 from hotlap.launch.command import PACKAGE
-from hotlap.launch.run import Request
 from hotlap.launch.supervise import Ended
 from hotlap.records.diagnosis import Place
-from hotlap.records.run import Environment, Facts, Lever, Run
-from hotlap.tune import trials as module
-from hotlap.tune.trials import MOST_BELOW, Plan, Special, Trials, error_in, raised_at, read_outcome
-from hotlap.tune.watch import SLOW_STEPS, Refusal, TooSlow, Watch, spared
+from hotlap.records.run import Lever
 
-MACHINE = Environment(hotlap="0", python="3", os="", cpu="", cores=4, memory_gib=8.0)
 ENDED = Ended(0, None)
-
-
-def rank(
-    folder: Path, number: int, wall_ms: float, rows: int | None = 4, world: int = 2, stopped: bool = True, **facts: Any
-) -> None:
-    path = folder / f"rank-{number}"
-    path.mkdir(parents=True)
-    known = Facts(pid=number, rank=number, world=world, argv=(), python="3", torch="2", mode="train", **facts)
-    (path / "facts.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(known, stopped=stopped)))
-    lines = [
-        {"step": k, "time": 0.0, "wall_ms": wall_ms, "phases": {"forward": wall_ms}, "loss": 1.0, "samples": rows}
-        for k in range(30)
-    ]
-    (path / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    run = Run(command=("x",), cwd="/", environment=MACHINE)
-    (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
-    return tmp_path
+    return begun(tmp_path)
 
 
 def test_the_step_of_several_ranks_is_the_slowest_and_its_rows_are_all(folder: Path) -> None:
@@ -68,15 +48,6 @@ def test_a_lever_that_one_rank_could_not_put_in_is_refused(folder: Path) -> None
 
 ATTENTION, TF32, COMPILE = (Lever(name=name) for name in ("attention", "tf32", "compile"))
 THREADS = Lever(name="cpu-threads", settings={"threads": 2})
-NO = "no hand-written attention was found"
-
-
-def leaves(folder: Path, number: int, lever: str, step: int = 7) -> None:
-    path = folder / f"rank-{number}"
-    with (path / "levers.jsonl").open("a") as file:
-        file.write(json.dumps({"lever": lever, "left_out": NO, "step": step}) + "\n")
-    with (path / "problems.jsonl").open("a") as file:
-        file.write(json.dumps({"where": f"lever {lever}", "what": f"Refused: {NO}", "lever": lever}) + "\n")
 
 
 def test_a_trial_is_one_of_the_levers_that_are_left(folder: Path) -> None:
@@ -88,7 +59,7 @@ def test_a_trial_is_one_of_the_levers_that_are_left(folder: Path) -> None:
     leaves(folder, 0, "attention", step=12)
     spare = spared((ATTENTION, TF32), ("attention", "tf32"))
     outcome, _, found = read_outcome(folder, ENDED, 60.0, spare)
-    assert (outcome, found["left_out"]) == ("measured", {"attention": (NO, True)})
+    assert outcome == "measured" and left_out(folder, spare) == {"attention": (NO, True)}
     assert found["step_ms"] == pytest.approx(10.0)
 
 
@@ -104,10 +75,10 @@ def test_a_lever_that_found_nothing_to_change_was_never_in(folder: Path) -> None
         rank(folder, number, 10.0)
         says_nothing(folder, number, {"nothing": fused_already})
     spare = spared((fused, TF32), ("fused-optimizer", "tf32"))
-    outcome, _, found = read_outcome(folder, ENDED, 60.0, spare)
-    assert (outcome, found["left_out"]) == ("measured", {"fused-optimizer": (fused_already, False)})
+    assert read_outcome(folder, ENDED, 60.0, spare)[0] == "measured"
+    assert left_out(folder, spare) == {"fused-optimizer": (fused_already, False)}
     says_nothing(folder, 1, {"nothing": fused_already}, {})
-    assert "left_out" not in read_outcome(folder, ENDED, 60.0, spare)[2], "of the second optimizer it took hold"
+    assert left_out(folder, spare) == {}, "of the second optimizer it took hold"
 
 
 def test_too_few_steps_since_are_too_few(folder: Path) -> None:
@@ -135,7 +106,7 @@ def test_all_ranks_have_to_be_without_it(folder: Path) -> None:
         ((ATTENTION, TF32), ("tf32", "compile"), "attention"),
         ((THREADS, TF32), ("cpu-threads", "tf32"), "cpu-threads"),
     ],
-    ids=["alone", "confirmation", "the incumbent's", "sets a variable"],
+    ids=["alone", "twin", "the incumbent's", "sets a variable"],
 )
 def test_a_trial_that_can_not_stand_for_the_rest_is_refused(
     folder: Path, levers: tuple[Lever, ...], trying: tuple[str, ...], out: str
@@ -175,44 +146,6 @@ def test_of_too_few_steps_it_is_said_why_who_ended_them_and_what_to_do(
     assert read_outcome(folder, ENDED, 60.0)[:2] == ("too few steps", said)
 
 
-class Quiet:
-    trial = step = result = staticmethod(lambda *_: None)
-
-
-def watch(folder: Path, slow_ms: float | None = None, levers: tuple[Lever, ...] = (ATTENTION, TF32)) -> Watch:
-    return Watch(folder, Quiet(), 400, spared(levers, tuple(lever.name for lever in levers)), slow_ms)
-
-
-def test_a_trial_goes_on_without_one_and_ends_where_another_fails(folder: Path) -> None:
-    rank(folder, 0, 10.0, world=1)
-    leaves(folder, 0, "attention")
-    watch(folder)()
-    with pytest.raises(Refusal):
-        watch(folder, levers=(ATTENTION,))()
-    (folder / "rank-0" / "problems.jsonl").write_text(json.dumps({"where": "x", "what": "no", "lever": "tf32"}) + "\n")
-    with pytest.raises(Refusal):
-        watch(folder)()
-
-
-def test_steps_that_are_too_slow_one_after_another_end_a_trial(folder: Path) -> None:
-    rank(folder, 0, 40.0, world=1)
-    watch(folder)()
-    watch(folder, 41.0)()
-    with pytest.raises(TooSlow) as slow:
-        watch(folder, 30.0)()
-    assert slow.value.step_ms == pytest.approx(40.0)
-
-
-@pytest.mark.parametrize("what", [{"compiles": 1}, {"probe": True}, {"wall_ms": 20.0}])
-def test_steps_between_which_something_was_compiled_are_not(folder: Path, what: dict[str, Any]) -> None:
-    rank(folder, 0, 40.0, world=1)
-    path = folder / "rank-0" / "steps.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines = [{**line, **what} if line["step"] % SLOW_STEPS == 0 else line for line in lines]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 30, "ti')
-    watch(folder, 30.0)()
-
-
 @pytest.mark.parametrize(("lever", "outcome"), [("tf32", "refused"), (None, "crashed")])
 def test_of_a_trial_that_crashes_the_lever_that_was_not_put_in_is_known(
     folder: Path, lever: str | None, outcome: str
@@ -221,32 +154,6 @@ def test_of_a_trial_that_crashes_the_lever_that_was_not_put_in_is_known(
     problem = {"where": "x", "what": "no", "lever": lever}
     (folder / "rank-0" / "problems.jsonl").write_text(json.dumps(problem) + "\n")
     assert read_outcome(folder, Ended(1, None), 60.0)[0] == outcome
-
-
-@pytest.mark.parametrize(
-    ("special", "least", "seconds", "profiled"),
-    [(None, 20, 3.0, 0), (Special(brief=True), 10, 1.0, 0), (Special(profiled=True), 20, 3.0, 3)],
-)
-def test_brief_and_profiled_trials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, special: Special | None, least: int, seconds: float, profiled: int
-) -> None:
-    asked: list[Request] = []
-
-    def run_apart(request: Request, *_: Any) -> tuple[None, Ended]:
-        asked.append(request)
-        (request.folder / "run.json").write_bytes(msgspec.json.encode(request.record()))
-        rank(request.folder, 0, 10.0, world=1)
-        return None, ENDED
-
-    monkeypatch.setattr(module, "run_apart", run_apart)
-    plan = Plan(("x",), tmp_path, MACHINE, steps=400, seconds=3.0, seed=1, cwd=tmp_path)
-    trials = Trials(plan, Quiet(), long_s=7.5)
-    made = trials.run("baseline", (), special)
-    assert made.outcome == "measured" and asked[0].long_s == 7.5
-    assert (asked[0].least_steps, asked[0].seconds, asked[0].profile_steps) == (least, seconds, profiled)
-    trials.least_steps = 8
-    trials.run("baseline", (), special)
-    assert asked[1].least_steps == 8
 
 
 def test_a_crash_without_a_word_has_no_empty_reason(folder: Path) -> None:
@@ -322,3 +229,28 @@ def test_a_crash_tells_its_line(folder: Path) -> None:
     (folder / "output.txt").write_text("\n".join(["step 3"] * 50 + WHOLE))
     failed = Ended(1, None)
     assert read_outcome(folder, failed, 60.0) == ("crashed", "exit code 1: RuntimeError: no", {"where": AT_VIEW})
+
+
+@pytest.mark.parametrize(
+    ("ended", "output", "said"),
+    [
+        (Ended(0, None), "Killed", None),
+        (Ended(None, 9, out_of_memory=True), "", ("memory", "the machine ran out of host memory", {})),
+        (Ended(1, None), "\n".join([*FRAMES, "torch.OutOfMemoryError: CUDA out of memory."]),
+         ("memory", "torch.OutOfMemoryError: CUDA out of memory.", {})),
+        (Ended(3, None), "", ("crashed", "exit code 3", {})),
+    ],
+)  # fmt: skip
+def test_why_a_command_ended_that_was_not_told_to(
+    folder: Path, ended: Ended, output: str, said: tuple[str, str, dict[str, object]] | None
+) -> None:
+    (folder / "output.txt").write_text(output)
+    assert crash(folder, ended) == said
+
+
+def test_a_side_that_stands_still_is_measured_and_one_that_took_too_long_is_not(folder: Path) -> None:
+    rank(folder, 0, 10.0, world=1)
+    outcome, _, found = read_outcome(folder, None, 60.0)
+    assert (outcome, found["step_ms"]) == ("measured", pytest.approx(10.0))
+    late = Ended(None, 15, timed_out=True)
+    assert read_outcome(folder, late, 60.0) == ("timeout", "made too few steps within 60 s", {})

@@ -1,0 +1,200 @@
+"""Public training scripts that nobody here wrote: as written, by flags, by an expert's options, and by hotlap.
+
+    python benchmarks/field.py list
+    python benchmarks/field.py check --only nanogpt,gin [--kinds bare,flags,expert] [--cpu]
+    python benchmarks/field.py run --only nanogpt,gin --budget 300s --out benchmarks/results/field-h100.json
+    python benchmarks/field.py merge benchmarks/results/field-h100.json part.json
+
+The repositories lie in `.field`, which git does not track; a copy of each runs in $FIELD_WORK (/tmp/field) beside its
+data. Step times are hotlap's (`hotlap run --steps N`), for all kinds alike. `run` measures bare, flags and expert,
+tunes the bare command without memory of earlier tunes, then measures the recipe and the expert once more, one after the
+other: `share` is the recipe's pace over the expert's there. Results of the same script and budget are replaced.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from field_scripts import Script, scripts
+from zoo_runs import caches, hotlap, machine, read, run, write
+
+Row = dict[str, Any]
+KINDS = "bare,flags,expert,hotlap"
+OTHER_BATCH = 1.5
+"""Rows a step that differ by this factor: samples a second are compared, not steps."""
+
+
+def last_document(text: str) -> Row | None:
+    """The JSON on the last line of hotlap's output, if there is one."""
+    lines = text.strip().splitlines()
+    return json.loads(lines[-1]) if lines and lines[-1].startswith("{") else None
+
+
+def measured(script: Script, options: list[str], command: list[str], limit_s: float, env: dict[str, str]) -> Row:
+    """One run of a command under hotlap: its step time and throughput, or an error."""
+    begun = time.monotonic()
+    try:
+        inside = script.prepare()
+    except (ImportError, OSError, ValueError, subprocess.SubprocessError) as error:
+        return {"wall_s": round(time.monotonic() - begun, 1), "error": f"its data: {error!r}"}
+    words = ["env", "-C", str(inside), *hotlap("run", "--json", *options), *command]
+    code, out, err = run(words, limit_s, script.environment(env))
+    found = (last_document(out) or {}).get("diagnosis") or {}
+    row: Row = {"wall_s": round(time.monotonic() - begun, 1)}
+    if not found.get("step_ms"):
+        return row | {"error": f"exit code {code}: {(err.strip() or out)[-1500:]}"}
+    names = ("step_ms", "throughput", "throughput_unit", "bound", "steady_steps")
+    return row | {name: found.get(name) for name in names}
+
+
+def pace(row: Row | None, over: Row | None) -> float | None:
+    """How many times as fast as the other a run is."""
+    if not row or not over or "error" in row or "error" in over:
+        return None
+    rows = [each["step_ms"] * (each["throughput"] or 0) for each in (row, over)]
+    if all(rows) and row["throughput_unit"] == over["throughput_unit"] and max(rows) > OTHER_BATCH * min(rows):
+        return float(row["throughput"] / over["throughput"])
+    return float(over["step_ms"] / row["step_ms"])
+
+
+def tuned(script: Script, budget: str, folder: Path, limit_s: float, env: dict[str, str]) -> Row:
+    """Tune the bare command: what was proved, what was kept, what it cost."""
+    begun = time.monotonic()
+    options = ("tune", "--json", "--fresh", "--budget", budget, "--out", str(folder))
+    words = ["env", "-C", str(script.prepare()), *hotlap(*options), *script.argv("bare")]
+    code, out, err = run(words, limit_s, script.environment(env))
+    wall = {"wall_s": round(time.monotonic() - begun, 1)}
+    tune = last_document(out)
+    if not tune:
+        return wall | {"error": f"exit code {code}: {err.strip()[-1500:]}"}
+    names = ("speedup", "interval", "starts", "turns", "how", "parity", "noise", "complete", "unproved")
+    lever = ("lever", "settings", "predicted", "worth")
+    return (
+        wall
+        | {name: tune.get(name) for name in names}
+        | {
+            "baseline_ms": (tune.get("baseline") or {}).get("step_ms"),
+            "kept": [{field: kept.get(field) for field in lever} for kept in tune.get("kept", ())],
+            "dropped": {each["lever"]: each["why"] for each in tune.get("dropped", ())},
+            "trials": [[trial["purpose"], trial["outcome"], trial["wall_s"]] for trial in tune.get("trials", ())],
+        }
+    )
+
+
+def commit() -> str | None:
+    """The commit that is measured; where no git is (on a lent machine), what FIELD_COMMIT says."""
+    code, out, _ = run(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], 10, dict(os.environ))
+    return out.strip()[:9] if code == 0 else os.environ.get("FIELD_COMMIT")
+
+
+def measure(script: Script, args: argparse.Namespace, until: float) -> None:
+    """One row; it is saved after each of its runs."""
+    folder = Path(tempfile.mkdtemp(prefix=f"field-{script.name}-"))
+    env = caches(folder, warm=False)
+    steps = ["--steps", str(args.steps or script.steps)]
+    row: Row = {"script": script.name, "budget": args.budget, "repo": script.repo, "kind": script.kind, **machine()}
+    row |= {"commit": commit(), "command": " ".join(["python", *script.argv("bare")[1:]]), "runs": {}}
+
+    def add(name: str, options: list[str], command: list[str]) -> None:
+        limit = max(10.0, min(args.run_timeout, until - time.monotonic()))
+        row["runs"][name] = measured(script, [*steps, *options], command, limit, env)
+        runs = row["runs"]
+        row["as_written_ms"] = runs.get("bare", {}).get("step_ms")
+        for kind in ("flags", "expert", "hotlap"):
+            row[kind] = pace(runs.get(kind), runs.get("bare"))
+        row["share"] = pace(runs.get("hotlap"), runs.get("expert_beside"))
+        save(args.out, row)
+        told = runs[name].get("error") or f"{runs[name]['step_ms']:.2f} ms"
+        print(f"{script.name} {name}: {told[-300:]}  ({runs[name]['wall_s']} s)", file=sys.stderr, flush=True)
+
+    kinds = args.kinds.split(",")
+    for kind in (each for each in ("bare", "flags", "expert") if each in kinds):
+        add(kind, [], script.argv(kind))
+    if "hotlap" not in kinds or "error" in row["runs"].get("bare", ()):
+        return
+    row["tune"] = tuned(script, args.budget, folder / "tune", max(10.0, until - time.monotonic()), env)
+    save(args.out, row)
+    told = {name: row["tune"].get(name) for name in ("speedup", "interval", "starts", "wall_s", "error")}
+    print(f"{script.name} tune: {told}", file=sys.stderr, flush=True)
+    recipe = folder / "tune" / "recipe.toml"
+    if recipe.exists():
+        add("hotlap", ["--recipe", str(recipe)], script.argv("bare"))
+        if "expert" in kinds:
+            add("expert_beside", [], script.argv("expert"))
+
+
+def check(args: argparse.Namespace) -> int:
+    """Start commands for five steps: the number of those that were not measured."""
+    wrong = 0
+    for script in scripts(args.only):
+        if args.cpu and script.cpu is None:
+            print(f"needs a GPU: {script.name}", flush=True)
+            continue
+        for kind in args.kinds.split(","):
+            command = script.argv(kind, (script.cpu or "") if args.cpu else "")
+            row = measured(script, ["--steps", "5"], command, args.run_timeout, dict(os.environ))
+            wrong += "error" in row
+            told = row.get("error") or f"{row['step_ms']:.2f} ms, {row['bound']}-bound"
+            print(
+                f"{'FAILED' if 'error' in row else 'ok'}: {script.name} {kind}, {row['wall_s']} s: {told}", flush=True
+            )
+    return wrong
+
+
+def merged(into: Row, *others: Row) -> Row:
+    """Rows of the same script and budget are replaced by later ones."""
+    documents = (into, *others)
+    rows = {(row["script"], row["budget"]): row for document in documents for row in document.get("rows", ())}
+    return {"version": 1, "rows": [rows[key] for key in sorted(rows)]}
+
+
+def save(path: Path, row: Row) -> None:
+    write(path, merged(read(path), {"rows": [row]}))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(dest="mode", required=True)
+    modes.add_parser("list", help="the scripts")
+    checks = modes.add_parser("check", help="whether the commands start")
+    checks.add_argument("--cpu", action="store_true", help="make them small, and leave out those that need a GPU")
+    runs = modes.add_parser("run", help="measure")
+    runs.add_argument("--budget", default="300s", help="of tune")
+    runs.add_argument("--steps", type=int, help="of every measured run; without it what suits the script")
+    runs.add_argument("--deadline", type=float, default=7200, help="seconds for all; nothing goes on after them")
+    runs.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "field-h100.json")
+    for mode, kinds, limit in ((checks, "bare", 90), (runs, KINDS, 240)):
+        mode.add_argument("--only", help="names with commas between; all without it")
+        mode.add_argument("--kinds", default=kinds)
+        mode.add_argument("--run-timeout", type=float, default=limit, help="seconds that one run may take")
+    merge = modes.add_parser("merge", help="put the rows of other files into the first")
+    merge.add_argument("into", type=Path)
+    merge.add_argument("parts", type=Path, nargs="+")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse()
+    if args.mode == "list":
+        for script in scripts():
+            print(f"{script.name:18} {script.repo:48} {script.kind:26} {'cpu' if script.cpu is not None else 'gpu'}")
+    elif args.mode == "check":
+        return check(args)
+    elif args.mode == "merge":
+        write(args.into, merged(read(args.into), *map(read, args.parts)))
+    else:
+        until = time.monotonic() + args.deadline
+        for script in scripts(args.only):
+            if time.monotonic() < until:
+                measure(script, args, until)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,410 @@
+"""A side: a command that runs with some levers, and from its warm-up on makes steps only when it is its turn.
+
+A `Bench` starts sides, several at once, lets them warm up one after another, gives turns, and ends them. A side that is
+ready has been measured as any short run is (`outcome.py`), and its folder can be read; while it waits it stands still,
+its loader workers too.
+"""
+
+import math
+import random
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
+from hotlap.launch.gate import Gate
+from hotlap.launch.run import Request, RunApart
+from hotlap.launch.supervise import Ended
+from hotlap.levers import _compile_cache, variables_of
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.errors import RecordError
+from hotlap.records.files import new_folder, rank_folders
+from hotlap.records.run import Environment, LeftOut, Lever, Step
+from hotlap.records.tune import Trial, Turn
+
+from .evidence import Evidence, read_evidence
+from .outcome import crash, read_outcome, refusal_in
+from .watch import SLOW_STEPS, Listener, Refusal, TooSlow, Watch, left_out, spared
+
+STEPS: Final = 2000
+SECONDS: Final = 1.0
+LEAST_STEPS: Final = 8
+"""Steady steps of a side before it is ready: at least so many, then for so many seconds, at most STEPS."""
+SEED: Final = 81649
+PROBE_STEPS: Final = 4
+TRIALS, TURNS = JOURNALS = "trials.jsonl", "turns.jsonl"
+END_S: Final = 6.0
+"""A side that is told to end has so long before it is ended hard; all that is known of it is on disk."""
+TURN_S: Final = 0.5
+"""Steps of a turn that count: as many as take this long. One more is made first."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How sides are run. steps, seconds: of steady steps before a side is ready, at most."""
+
+    command: tuple[str, ...]
+    folder: Path
+    environment: Environment
+    steps: int
+    seconds: float
+    seed: int
+    cwd: Path
+
+
+@dataclass(frozen=True)
+class Special:
+    """What sets a side apart beside its levers. nudge, redraw: see `records.session.Session`. trying: the levers that
+    it is about, of which some may leave themselves out. slow_ms: it is ended when SLOW_STEPS take longer than this.
+    seconds, least_steps: of steady steps before it is ready, where not as the plan says."""
+
+    nudge: float = 0.0
+    redraw: int | None = None
+    seconds: float | None = None
+    least_steps: int = LEAST_STEPS
+    trying: tuple[str, ...] = ()
+    slow_ms: float | None = None
+
+
+@dataclass(eq=False)
+class Side:
+    """One. trial: what is known of it, None while it starts. alive: it can have a turn."""
+
+    number: int
+    purpose: str
+    asked: tuple[Lever, ...]
+    folder: Path
+    special: Special
+    timeout_s: float
+    run: RunApart
+    gate: Gate
+    watch: Watch
+    begun: float
+    trial: Trial | None = None
+    alive: bool = True
+    warming: bool = False
+    """It may make its first steps."""
+    waited: float = 0.0
+    """Seconds that it stood where its loop begins."""
+    read: dict[str, int] = field(default_factory=dict)
+    """Bytes of each rank's steps that were read."""
+    in_now: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Levers that are in now, with settings."""
+    step_ms: float = 1.0
+    """Of its last turn."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it waits for a turn."""
+        return self.alive and self.trial is not None and self.gate.arrived
+
+    @property
+    def measured(self) -> Trial:
+        """Its record."""
+        assert self.trial is not None
+        return self.trial
+
+
+class Bench:
+    """All sides of an experiment. Leaving the block ends them all."""
+
+    def __init__(self, plan: Plan, listener: Listener) -> None:
+        self.plan, self.listener = plan, listener
+        self.done: list[Trial] = []
+        self._diagnoses: dict[int, Diagnosis] = {}
+        self.sides: list[Side] = []
+        self.shuffle = random.Random(plan.seed)
+        self._sockets = Path(tempfile.mkdtemp(prefix="hotlap-"))
+        for name in JOURNALS:  # an earlier session may have been killed in the middle of a line
+            if (plan.folder / name).exists():
+                self._append(name, b"\n")
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for side in [side for side in self.sides if side.alive]:
+            self.end(side, patient=False)
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    # sides
+
+    def start(
+        self,
+        purpose: str,
+        levers: Sequence[Lever] = (),
+        special: Special | None = None,
+        timeout_s: float = 600.0,
+        command: tuple[str, ...] | None = None,
+        cwd: Path | None = None,
+    ) -> Side:
+        """Start a side; it is not waited for. command, cwd: by default the plan's."""
+        special, plan = special or Special(), self.plan
+        number = len(list(plan.folder.glob("trials/*")))
+        folder = new_folder(plan.folder / "trials" / f"{number:03d}")
+        gate = Gate(self._sockets / f"{number:03d}")
+        request = Request(
+            command=command or plan.command,
+            folder=folder,
+            environment=plan.environment,
+            steps=plan.steps,
+            seconds=special.seconds or plan.seconds,
+            least_steps=min(plan.steps, special.least_steps),
+            levers=tuple(levers),
+            variables={
+                "PYTHONHASHSEED": "0",
+                "PET_MASTER_PORT": str(_free_port()),  # of torchrun: two of them at once need two
+                **_compile_cache.variables(),  # what is compiled in a live process is found by the next one that starts
+                **variables_of(levers),
+            },
+            seed=plan.seed,
+            probe_steps=PROBE_STEPS,
+            nudge=special.nudge,
+            redraw=special.redraw,
+            turns=str(gate.path),
+            cwd=cwd or plan.cwd,
+        )
+        self.listener.trial(purpose, _names(levers))
+        spare = spared(levers, special.trying)
+        watch = Watch(folder, self.listener, spare, special.slow_ms)
+        side = Side(
+            number=number, purpose=purpose, asked=tuple(levers), folder=folder, special=special, timeout_s=timeout_s,
+            run=RunApart(request), gate=gate, watch=watch, begun=time.monotonic(),
+            in_now={lever.name: dict(lever.settings) for lever in levers},
+        )  # fmt: skip
+        self.sides.append(side)
+        return side
+
+    def ready(self, *sides: Side) -> None:
+        """Wait until each of them is ready or has failed: its trial says which."""
+        while waiting := [side for side in sides if side.trial is None and not side.gate.at_start]:
+            for side in waiting:
+                self._look(side, 0.05 / len(waiting))
+        for side in sides:
+            side.waited = time.monotonic() - side.begun if side.trial is None else 0.0
+        for side in sides:
+            if side.trial is None:
+                side.warming, side.waited = True, time.monotonic() - side.begun - side.waited
+            while side.trial is None:
+                self._look(side, 0.05)
+
+    def _look(self, side: Side, seconds: float) -> None:
+        """Whether a side that starts is ready by now, or has failed."""
+        side.gate.wait(seconds)
+        if side.warming:
+            side.gate.begin()
+        try:
+            if side.gate.arrived:
+                side.watch.count()
+                self._became(side, read_outcome(side.folder, None, side.timeout_s, side.watch.spare))
+            elif side.run.over():
+                self._failed(side, timed_out=False)
+            elif time.monotonic() - side.begun - side.waited > side.timeout_s:
+                self._failed(side, timed_out=True)
+            else:
+                side.watch()
+        except Refusal:
+            self._stop(side)
+            self._became(side, ("refused", *(refusal_in(side.folder) or ("", {}))))
+        except TooSlow as slow:
+            self._stop(side)
+            self._became(side, ("too slow", f"ended after {SLOW_STEPS} slow steps", {"step_ms": slow.step_ms}))
+
+    def _failed(self, side: Side, timed_out: bool) -> None:
+        ended = self._stop(side, timed_out)
+        self._became(side, read_outcome(side.folder, ended, side.timeout_s, side.watch.spare))
+
+    def _became(self, side: Side, reading: tuple[str, str, dict[str, object]]) -> None:
+        """What came of its start is known; it is written down."""
+        outcome, why, known = reading
+        left = left_out(side.folder, side.watch.spare)
+        if outcome != "measured" and side.alive:
+            self._stop(side)
+        trial = Trial(
+            id=side.number,
+            purpose=side.purpose,
+            levers=tuple(lever for lever in side.asked if lever.name not in left),
+            left_out=tuple(
+                LeftOut(lever=lever, why=left[lever.name].why, was_in=left[lever.name].was_in)
+                for lever in side.asked
+                if lever.name in left
+            ),
+            folder=str(side.folder.relative_to(self.plan.folder)),
+            outcome=outcome,  # type: ignore[arg-type]
+            why=why,
+            wall_s=time.monotonic() - side.begun - side.waited,
+        )
+        side.trial = msgspec.structs.replace(trial, **known)
+        self.done.append(side.trial)
+        self._write(TRIALS, side.trial)
+        if outcome == "measured" and side.trial.mean_ms is not None:
+            self._diagnoses[side.number] = diagnose(side.folder)  # before it takes turns, which are no steady stretch
+            side.step_ms = side.trial.step_ms or side.step_ms
+        self.new_steps(side)
+
+    def _stop(self, side: Side, timed_out: bool = False) -> Ended:
+        """End its processes."""
+        side.alive = False
+        side.gate.close()
+        _, ended = side.run.end(timed_out)
+        if timed_out or ended.code is None:
+            _compile_cache.mend()
+        return ended
+
+    def end(self, side: Side, patient: bool = True) -> None:
+        """End a side; patient: with time to end by itself."""
+        if not side.alive:
+            return
+        if patient and side.ready:
+            side.gate.tell({"end": True})
+            limit = time.monotonic() + END_S
+            while not side.run.over() and time.monotonic() < limit:
+                side.gate.wait(0.05)
+        self._stop(side)
+
+    def once(
+        self, purpose: str, levers: Sequence[Lever], special: Special | None = None, timeout_s: float = 600.0
+    ) -> Trial:
+        """A run that is ended when it is ready."""
+        side = self.start(purpose, levers, special, timeout_s)
+        self.ready(side)
+        self.end(side)
+        return side.measured
+
+    def end_all(self, keep: Sequence[Side] = ()) -> None:
+        """End all but these."""
+        for side in [side for side in self.sides if side.alive and side not in keep]:
+            self.end(side)
+
+    # turns
+
+    def turn(
+        self, side: Side, steps: int | None = None, levers: Mapping[str, Mapping[str, object]] | None = None,
+        timeout_s: float | None = None,
+    ) -> Turn | None:  # fmt: skip
+        """Let a side make its steps; None where it ended meanwhile. The first of them is not counted. levers: those
+        that are to be in from here on. timeout_s: it is ended where they take longer."""
+        count = steps or self.turn_steps(side)
+        order: dict[str, object] = {"run": count + 1}
+        if levers is not None:
+            order["levers"] = [[name, dict(settings)] for name, settings in levers.items()]
+            side.in_now = {name: dict(settings) for name, settings in levers.items()}
+        first = side.gate.step
+        side.gate.tell(order)
+        begun = time.monotonic()
+        while not side.gate.arrived:
+            side.gate.wait(0.05)
+            late = timeout_s is not None and time.monotonic() - begun > timeout_s
+            if late or (not side.gate.arrived and side.run.over()):
+                self._lost(side, late)
+                return None
+        turn = turn_of(side.number, first, side.gate.step, self.new_steps(side), tuple(sorted(side.in_now)))
+        turn = msgspec.structs.replace(turn, wall_ms=1000 * (time.monotonic() - begun))
+        side.step_ms = turn.step_ms or side.step_ms
+        self._write(TURNS, turn)
+        return turn
+
+    def _lost(self, side: Side, late: bool) -> None:
+        """A side ended in its turn: by itself as scripts come to their end, by a crash, or since it took too long."""
+        ended = self._stop(side, late)
+        failed = crash(side.folder, ended)
+        if late:
+            failed = ("timeout", "its steps took too long", {})
+        self.amend(side.measured, ended=failed[1] if failed else "the command ended by itself")
+
+    def turn_steps(self, side: Side) -> int:
+        """Steps of its next turn: see TURN_S."""
+        wanted = math.ceil(TURN_S * 1000 / max(side.step_ms, 1e-3))
+        return max(1, min(wanted, STEPS))
+
+    def new_steps(self, side: Side) -> list[list[Step]]:
+        """Steps of each rank that were written since the last call."""
+        found = []
+        for rank in rank_folders(side.folder):
+            path = rank / "steps.jsonl"
+            if not path.exists():
+                continue
+            with path.open("rb") as file:
+                file.seek(side.read.get(rank.name, 0))
+                raw = file.read()
+            whole = raw[: raw.rfind(b"\n") + 1]
+            side.read[rank.name] = side.read.get(rank.name, 0) + len(whole)
+            try:
+                found.append([msgspec.json.decode(line, type=Step) for line in whole.splitlines()])
+            except msgspec.MsgspecError as error:
+                raise RecordError(f"{path}: {error}") from error
+        return found
+
+    # what is known
+
+    def evidence(self, trial: Trial) -> Evidence:
+        """What a side computed so far."""
+        return read_evidence(self.plan.folder / trial.folder)
+
+    def diagnosis(self, trial: Trial) -> Diagnosis:
+        """The verdict of a side's run up to where it was ready."""
+        return self._diagnoses[trial.id]
+
+    def rank(self, trial: Trial) -> Rank:
+        """The first process of a side."""
+        return read_ranks(self.plan.folder / trial.folder)[0]
+
+    def amend(self, trial: Trial, **changes: object) -> Trial:
+        """Replace a trial by one with more known about it."""
+        amended = msgspec.structs.replace(trial, **changes)
+        self.done[next(at for at, one in enumerate(self.done) if one.id == trial.id)] = amended
+        for side in self.sides:
+            if side.number == trial.id:
+                side.trial = amended
+        return amended
+
+    def _write(self, name: str, record: msgspec.Struct) -> None:
+        self._append(name, msgspec.json.encode(record) + b"\n")
+
+    def _append(self, name: str, line: bytes) -> None:
+        with (self.plan.folder / name).open("ab") as journal:
+            journal.write(line)
+
+
+def turn_of(side: int, first: int, last: int, ranks: Sequence[Sequence[Step]], levers: tuple[str, ...] = ()) -> Turn:
+    """What a turn's steps say: mean ms of those that count, of the slowest rank.
+
+    Not those in which something was compiled, probed or evaluated, nor the first. By the device's clock where every
+    step knows it, between the ends of two steps: the host may run ahead of it.
+    """
+    times, rows = [], []
+    for steps in ranks:
+        counted = [step for step in steps if not (step.compiles or step.probe or step.evaluation)]
+        if not counted:
+            continue
+        known = [step.gpu_ms for step in counted if step.gpu_ms is not None]
+        clock = known if len(known) == len(counted) else [step.wall_ms for step in counted]
+        times.append(sum(clock) / len(clock))
+        rows.append(sum(step.samples or 0 for step in counted) / len(counted))
+    return Turn(
+        side=side, first=first, last=last, levers=levers, step_ms=max(times, default=None), rows=sum(rows) or None
+    )
+
+
+def _free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _names(levers: Sequence[Lever]) -> str:
+    return " + ".join(lever.name for lever in levers) or "bare command"
+
+
+__all__: Sequence[str] = ("SECONDS", "SEED", "STEPS", "Bench", "Plan", "Side", "Special", "turn_of")

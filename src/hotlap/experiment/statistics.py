@@ -1,0 +1,144 @@
+"""Ratios of step times and their intervals.
+
+Three kinds of evidence, each with its own unit:
+
+* Within one process: cycles in which each variant had a block of steps. The ratio is the Hodges-Lehmann estimate of the
+  cycles' log ratios (the median of all means of two), its interval that of Wilcoxon's signed-rank test (Hollander,
+  Wolfe, Chicken: Nonparametric Statistical Methods, 3.1-3.3). One slow cycle moves neither.
+* Processes that take turns: each has an effect, its log step time over that of a process which had a turn in the same
+  round. Processes of one command differ from start to start, so the unit is the process: a two-sample t interval over
+  the effects, with their pooled variance, or what the turns themselves leave open where that is more.
+* Processes one after another: the log ratios of pairs, Student's t.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+
+from hotlap.records.tune import Interval
+
+LEVEL: Final = 0.95
+LOOKS: Final = (0.004, 0.003, 0.002, 0.001)
+"""How likely a look at what is no gain may take it for one; there are no more looks than these, so 1% in all."""
+LEAST_GAIN: Final = 1.02
+"""A gain that is less than this is none, however sure."""
+NARROW: Final = (0.03, 0.1)
+"""An interval is narrow where its half-width is below 3%, or below a tenth of the ratio's logarithm."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Of a process: its log step time over the reference's, and the standard error that its turns leave."""
+
+    log: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Step time before over after: above 1 is faster. interval: 95%. proved: by the rule of `LOOKS`."""
+
+    ratio: float
+    interval: Interval | None
+    proved: bool = False
+
+
+def center(logs: Sequence[float]) -> float:
+    """Hodges-Lehmann estimate: the median of the means of all pairs, each with itself too."""
+    values = np.asarray(logs, dtype=float)
+    rows, columns = np.triu_indices(len(values))
+    return float(np.median((values[rows] + values[columns]) / 2))
+
+
+def bounds(logs: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
+    """The signed-rank interval of `center`; infinite where there are too few values for the level."""
+    values = np.asarray(logs, dtype=float)
+    count = len(values)
+    rows, columns = np.triu_indices(count)
+    means = np.sort((values[rows] + values[columns]) / 2)
+    out = _rank_quantile(count, (1 - level) / 2)
+    if out < 1:
+        return -math.inf, math.inf
+    return float(means[out - 1]), float(means[-out])
+
+
+def _rank_quantile(count: int, tail: float) -> int:
+    """The largest k with P(W < k) <= tail, of the signed-rank statistic W of so many values."""
+    ways = np.ones(1)
+    for rank in range(1, count + 1):
+        wider = np.zeros(len(ways) + rank)
+        wider[: len(ways)] += ways
+        wider[rank:] += ways
+        ways = wider / 2
+    return int(np.searchsorted(np.cumsum(ways), tail, side="right"))
+
+
+def within_process(logs: Sequence[float]) -> Ratio:
+    """Of log ratios by cycle, one variant's block over another's in the same process."""
+    low, high = bounds(logs)
+    interval = Interval(low=math.exp(low), high=math.exp(high)) if math.isfinite(low) else None
+    return Ratio(math.exp(center(logs)), interval)
+
+
+def effects(rounds: Sequence[Mapping[int, float]], reference: int) -> dict[int, Effect]:
+    """The effect of each process that had turns in the same rounds as the reference, from ms a step by process."""
+    found = {reference: Effect(0.0)}
+    for one in {side for turns in rounds for side in turns} - {reference}:
+        logs = [math.log(turns[one] / turns[reference]) for turns in rounds if one in turns and reference in turns]
+        if logs:
+            low, high = bounds(logs, 0.68)
+            spread = (high - low) / 2 if math.isfinite(low) else (max(logs) - min(logs)) / 2
+            found[one] = Effect(center(logs), spread)
+    return found
+
+
+def between_processes(before: Sequence[Effect], after: Sequence[Effect], look: int = 0) -> Ratio:
+    """Of the processes of two sides that took turns with one reference. look: which, for the rule that proves.
+
+    Without an interval where each side has but one process.
+    """
+    ratio = math.exp(fmean(one.log for one in before) - fmean(one.log for one in after))
+    free = len(before) + len(after) - 2
+    if free < 1:
+        return Ratio(ratio, None)
+    squares = sum((one.log - fmean(o.log for o in side)) ** 2 for side in (before, after) for one in side)
+    left_open = fmean(one.error**2 for one in (*before, *after) if one.error) if _any_error(before, after) else 0.0
+    error = math.sqrt(max(squares / free, left_open) * (1 / len(before) + 1 / len(after)))
+    return _by_t(ratio, error, free, look)
+
+
+def _any_error(*sides: Sequence[Effect]) -> bool:
+    return any(one.error for side in sides for one in side)
+
+
+def of_pairs(logs: Sequence[float], look: int = 0) -> Ratio:
+    """Of log ratios by pair of processes that did not run at once."""
+    ratio, free = math.exp(fmean(logs)), len(logs) - 1
+    if free < 1:
+        return Ratio(ratio, None)
+    squares = sum((one - fmean(logs)) ** 2 for one in logs)
+    return _by_t(ratio, math.sqrt(squares / free / len(logs)), free, look)
+
+
+def _by_t(ratio: float, error: float, free: int, look: int) -> Ratio:
+    from scipy import stats  # two thirds of the time that `hotlap run` takes to start, were it imported above
+
+    half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
+    interval = Interval(low=ratio * math.exp(-half), high=ratio * math.exp(half))
+    alpha = LOOKS[look] if look < len(LOOKS) else 0.0
+    sure = alpha > 0 and math.log(ratio) > float(stats.t.ppf(1 - alpha, free)) * error
+    return Ratio(ratio, interval, sure and ratio >= LEAST_GAIN)
+
+
+def half_width(interval: Interval) -> float:
+    """Half the width of an interval of a ratio, as a fraction."""
+    return math.sqrt(interval.high / interval.low) - 1
+
+
+def narrow(ratio: float, interval: Interval) -> bool:
+    """Whether another start would tell the user nothing: by the width, whatever the direction of the change."""
+    return half_width(interval) < max(NARROW[0], NARROW[1] * abs(math.log(ratio)))

@@ -1,0 +1,100 @@
+"""Levers switched on and off in one live process, in blocks of steps: what each is worth, for the price of one start.
+
+The variants of a cycle come in an order drawn anew, so drift and neighbours hit all alike; the first step of a block is
+not counted, nor are steps in which something is compiled.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from hotlap.records.run import Lever
+
+from .side import Bench, Side
+from .statistics import Ratio, within_process
+
+BLOCK_S: Final = 0.3
+LEAST_BLOCK: Final = 2
+"""Steps of a block that count: as many as take BLOCK_S, or at least so many."""
+SETTLING: Final = 4
+"""Steps of a block of a variant that is new."""
+CYCLES: Final = (6, 24)
+"""The fewest and the most: six are the fewest of which the signed-rank test makes a 95% interval."""
+Variant = tuple[str, ...]
+"""Names of the levers that are in."""
+
+
+class SideLost(Exception):
+    """The process ended. variant: the one that it had."""
+
+    def __init__(self, variant: Variant) -> None:
+        self.variant = variant
+
+
+class Switching:
+    """Blocks of variants in one side. known: the levers that variants name, which grow."""
+
+    def __init__(self, bench: Bench, side: Side) -> None:
+        self.bench, self.side = bench, side
+        self.known: dict[str, Lever] = {lever.name: lever for lever in side.measured.levers}
+        self.cycles: list[dict[Variant, float]] = []
+        self.last_ms: dict[Variant, float] = {}
+        self.rows: float | None = None
+        """Of a step in the last block."""
+
+    def settle(self, variant: Variant, seconds: float) -> float | None:
+        """Have these levers in until steps are at their pace: the first calls compile, search and allocate. Returns ms
+        a step. Raises SideLost where the process ends, or takes longer than so many seconds."""
+        begun = time.monotonic()
+        before: float | None = None
+        while (left := seconds - (time.monotonic() - begun)) > 0:
+            now = self._block(variant, SETTLING, left)
+            if now is not None and before is not None and abs(math.log(now / before)) < math.log(1.25):
+                return min(now, before)
+            before = now or before
+        return before
+
+    def measure(
+        self,
+        variants: Sequence[Variant],
+        decided: Callable[["Switching"], bool] = lambda so_far: False,
+        seconds: float = 60.0,
+    ) -> None:
+        """Cycles of a block of each, until it is decided what they are worth, or the time is up. Raises SideLost."""
+        self.cycles = []
+        for variant in variants:  # its first calls may compile, search or allocate
+            if variant not in self.last_ms:
+                self._block(variant, SETTLING, max(60.0, seconds))
+        begun = time.monotonic()
+        while len(self.cycles) < CYCLES[1]:
+            late = time.monotonic() - begun > seconds
+            if len(self.cycles) >= CYCLES[0] and (late or decided(self)):
+                break
+            order = list(variants)
+            self.bench.shuffle.shuffle(order)
+            taken = {variant: self._block(variant, self._steps(variant), max(60.0, seconds)) for variant in order}
+            if all(taken.values()):
+                self.cycles.append({variant: ms for variant, ms in taken.items() if ms})
+            elif late:
+                break
+            self.bench.listener.step(len(self.cycles), CYCLES[1], None)
+
+    def ratio(self, before: Variant, after: Variant) -> Ratio | None:
+        """Step time of one variant over the other's; None where there is nothing to tell it by."""
+        logs = [math.log(cycle[before] / cycle[after]) for cycle in self.cycles if before in cycle and after in cycle]
+        return within_process(logs) if logs else None
+
+    def _steps(self, variant: Variant) -> int:
+        step_ms = self.last_ms.get(variant) or self.side.step_ms
+        return max(LEAST_BLOCK, min(2000, math.ceil(BLOCK_S * 1000 / step_ms)))
+
+    def _block(self, variant: Variant, steps: int, seconds: float) -> float | None:
+        levers: Mapping[str, Mapping[str, object]] = {name: self.known[name].settings for name in variant}
+        turn = self.bench.turn(self.side, steps, levers, seconds)
+        if turn is None:
+            raise SideLost(variant)
+        if turn.step_ms:
+            self.last_ms[variant] = turn.step_ms
+        self.rows = turn.rows
+        return turn.step_ms

@@ -1,0 +1,45 @@
+"""Sides that are alive at once take turns: one makes steps while the others stand still."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from .side import Bench, Side
+
+ROUNDS: Final = 16
+"""Of turns, each side one in each round, in an order drawn anew: dozens of looks at both, at the same moments."""
+LEAST_ROUNDS: Final = 6
+"""For an interval of what the turns of two sides say."""
+
+
+def take_turns(
+    bench: Bench,
+    sides: Sequence[Side],
+    rounds: int = ROUNDS,
+    seconds: float = 60.0,
+    enough: Callable[[list[dict[int, float]]], bool] = lambda so_far: False,
+    per_row: bool = False,
+) -> list[dict[int, float]]:
+    """Ms a step by side in each round; as far as all of them live; LEAST_ROUNDS at least, unless that takes three times
+    as many seconds. per_row: ms over the rows of a step, where sides have other batches. enough: may end it earlier."""
+    found: list[dict[int, float]] = []
+    begun = time.monotonic()
+    while len(found) < rounds:
+        passed = time.monotonic() - begun
+        if passed > (seconds if len(found) >= LEAST_ROUNDS else 3 * seconds) or enough(found):
+            break
+        order = list(sides)
+        bench.shuffle.shuffle(order)
+        taken: dict[int, float] = {}
+        for side in order:
+            turn = bench.turn(side)
+            if turn is None:
+                return found
+            if turn.step_ms and (turn.rows or not per_row):
+                taken[side.number] = turn.step_ms / (turn.rows or 1.0) if per_row else turn.step_ms
+        bench.listener.step(len(found) + 1, rounds, None)
+        if len(taken) == len(order):
+            found.append(taken)
+        elif passed > seconds:
+            break
+    return found

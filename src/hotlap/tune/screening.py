@@ -1,0 +1,276 @@
+"""Switchable levers in one live process: put in one after another, then each taken out again and put back in turn.
+
+First one on top of the other, a few steps each, so that one that crashes, hangs or makes steps slower is known by name;
+then cycles of blocks of the whole set and of none, and where that is a gain, of the set without each. What is not worth
+it beside the others goes out, and the rest is measured again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from hotlap.experiment.outcome import names
+from hotlap.experiment.statistics import Ratio
+from hotlap.experiment.switching import SideLost, Switching, Variant
+from hotlap.experiment.watch import Spare, left_out
+from hotlap.records import run as records
+from hotlap.records.errors import NothingMeasured
+from hotlap.records.files import rank_folders, read_problems
+from hotlap.records.run import REFUSED
+from hotlap.records.tune import Open, Worth
+
+from .budget import COMPILE_SHARE, BudgetSpent
+from .candidates import LEAST_GAIN, Candidate, clashing
+from .starts import other_work
+from .state import TOO_SLOW, State, use_text, worth_text
+
+SETTLE_S: Final = 20.0
+"""For the first steps with a lever that compiles nothing."""
+PASS_S: Final = 20.0
+"""Of cycles, in one pass."""
+PASSES: Final = 4
+SLOWER: Final = 1.07
+"""Times as long as before that steps take with a lever just switched on, from which it is left out at once."""
+CLEAR: Final = 1.01
+"""What is worth less than this is not looked at any longer to see whether it is worth anything."""
+
+
+def screen(state: State, group: Sequence[Candidate], at_once: bool = False) -> bool:
+    """Find out which of these are worth it together; they are the best then. Whether any are. Raises BudgetSpent.
+
+    at_once: all or none: where each set is compiled anew, it would take too long to find out which.
+    """
+    bound = state.best.diagnosis.bound
+    state.tried |= {(one.lever.name, bound) for one in group}
+    state.found.predicted |= {one.lever.name: one.predicted for one in group}
+    state.budget.afford((0 if state.side is not None and state.side.ready else state.budget.best_start_s) + PASS_S)
+    live = _put_in(state, group, at_once)
+    if live is None:
+        return False
+    switching, full = live
+    base = tuple(use.name for use in state.best.levers)
+    try:
+        _measure(state, switching, [base, full], lambda so_far: _decided(so_far, {"": base}, full))
+        whole = _worth(switching.ratio(base, full), full)
+        added = [name for name in full if name not in base]
+        if not _surely(whole):
+            for name in added:
+                state.drop(name, f"no gain{', all together' if len(added) > 1 else ''}", whole)
+            state.say(f"drop  {' + '.join(added)}  {worth_text(whole)}{'all together' if len(added) > 1 else ''}")
+            return False
+        worth = {added[0]: _worth(switching.ratio(base, full), full, added[0])} if len(added) == 1 else {}
+        if len(added) > 1 and not at_once:
+            full, worth = _eliminate(state, switching, base, full)
+            if full == base:
+                return False
+            if set(worth) != {*added}:
+                _measure(state, switching, [base, full], lambda so_far: True)
+                whole = _worth(switching.ratio(base, full), full)
+    except SideLost:
+        lost, state.side = switching.side.measured, None
+        if len(group) == 1:
+            state.refuse(group[0].use, lost.ended, trial=lost)
+            return False
+        state.say(f"lost  {names([one.use for one in group])}: {lost.ended[:160]}; now in two halves")
+        middle = len(group) // 2
+        return bool(screen(state, group[:middle], at_once) | screen(state, group[middle:], at_once))
+    uses = [*state.best.levers, *(switching.known[name] for name in full if name not in base)]
+    state.keep(uses, ratio=whole.ratio)
+    state.found.worth |= worth
+    for name, one in worth.items():
+        state.say(f"keep  {use_text(switching.known[name])}  {worth_text(one)}beside the others")
+    state.found.unproved = Open(levers=tuple(uses), over=base, ratio=whole.ratio, interval=whole.interval)
+    state.say(f"measured  {names(uses)}  {worth_text(whole)}in one process; not proved yet")
+    return True
+
+
+def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str]) -> bool:
+    """Find out whether a lever is better than those that keep it out; whether it is in now. Raises BudgetSpent."""
+    use, name = candidate.use, candidate.lever.name
+    state.tried.add((name, state.best.diagnosis.bound))
+    state.found.predicted[name] = candidate.predicted
+    most_s = COMPILE_SHARE * state.budget.seconds if candidate.lever.compiles else SETTLE_S
+    state.budget.afford(candidate.lever.costs_s + PASS_S)
+    try:
+        switching = Switching(state.bench, state.incumbent())
+        switching.known |= {one.name: one for one in (*state.best.levers, use)}
+        now = tuple(one.name for one in state.best.levers)
+        other = (*(one for one in now if one not in instead_of), name)
+        _settle(state, switching, other, most_s)
+        if why := _not_in(switching, name):
+            state.refuse(use, why)
+            return False
+        switching.settle(now, SETTLE_S)
+        switching.measure([now, other], lambda so_far: _decided(so_far, {name: now}, other), PASS_S)
+    except (SideLost, NothingMeasured):
+        lost, state.side = state.side, None
+        state.refuse(use, lost.measured.ended if lost else "no process to switch it in")
+        return False
+    ratio = switching.ratio(now, other)
+    if ratio is None or ratio.interval is None or ratio.interval.low <= 1:
+        why = f"no better than {instead_of[0]}, which it can't be used with"
+        state.drop(name, why, _worth(ratio, other, name) if ratio else None)
+        return False
+    state.keep([switching.known[one] for one in other], ratio=ratio.ratio)
+    state.say(f"keep  {use_text(use)}  {worth_text(_worth(ratio, other, name))}over {' + '.join(instead_of)}")
+    return True
+
+
+def _settle(state: State, switching: Switching, variant: Variant, most_s: float) -> float | None:
+    """Until steps are at their pace; how long that took counts in what a recipe's start costs."""
+    begun = state.budget.spent
+    now = switching.settle(variant, min(most_s, max(SETTLE_S, state.budget.left - state.budget.proof_s)))
+    state.compiled_s = max(state.compiled_s, state.budget.spent - begun)
+    return now
+
+
+def _put_in(state: State, group: Sequence[Candidate], at_once: bool) -> tuple[Switching, Variant] | None:
+    """All that can be in together: one on top of the other, where one that ends the process costs a start, or at once.
+    None where none is in."""
+    base = tuple(use.name for use in state.best.levers)
+    full = base
+    switching: Switching | None = None
+    usual: float | None = None
+    for some in [list(group)] if at_once else [[one] for one in group]:
+        if switching is None or not switching.side.ready:
+            switching = _switching(state, group)
+            if switching is None:
+                return None
+            usual = switching.settle(full, SETTLE_S)
+        added: Variant = ()
+        for one in some:
+            if not clashing(state.levers, one.lever, {name: {} for name in (*full, *added)}):
+                added = (*added, one.lever.name)
+        if added and usual is not None and _switched_on(state, switching, full, added, usual):
+            full, usual = (*full, *added), min(usual, switching.side.step_ms)
+    if switching is None or full == base:
+        return None
+    if not switching.side.ready:  # the last one ended it
+        switching = _switching(state, group)
+        if switching is None or switching.settle(full, SETTLE_S) is None:
+            return None
+    return switching, full
+
+
+def _switching(state: State, group: Sequence[Candidate]) -> Switching | None:
+    """A live process with the best set, in which these can be switched."""
+    try:
+        switching = Switching(state.bench, state.incumbent())
+    except NothingMeasured:
+        return None
+    switching.known |= {use.name: use for use in (*state.best.levers, *(one.use for one in group))}
+    return switching
+
+
+def _switched_on(state: State, switching: Switching, full: Variant, added: Variant, usual: float) -> bool:
+    """Switch levers on; whether they are in, and steps no slower. Why not is noted. usual: ms a step without them."""
+    state.bench.listener.trial("switch on", " + ".join(added))
+    uses = [switching.known[name] for name in added]
+    compiles = any(state.levers[name].compiles for name in (*full, *added))
+    try:
+        now = _settle(state, switching, (*full, *added), COMPILE_SHARE * state.budget.seconds if compiles else SETTLE_S)
+    except SideLost:
+        state.side = None
+        trial = switching.side.measured
+        for use in uses:
+            state.refuse(use, trial.ended if len(uses) == 1 else f"{trial.ended}; with {names(uses)}", trial=trial)
+        return False
+    for use in uses:
+        if why := _not_in(switching, use.name):
+            state.refuse(use, why)
+            return False
+    if now is None or now > TOO_SLOW * usual:
+        for use in uses:
+            state.refuse(use, f"much slower: {now:.3g} ms a step, not {usual:.3g}" if now else "no step could be timed")
+        return False
+    if why := other_work(state, switching.rows, uses):
+        for use in uses:
+            state.refuse(use, why)
+        return False
+    if now > SLOWER * usual and not compiles:
+        for name in added:
+            state.drop(name, "slower when it was switched on", Worth(ratio=usual / now, beside=full, by="switching"))
+        state.say(f"drop  {' + '.join(added)}  {usual / now:.2f}×  slower when it was switched on")
+        return False
+    return True
+
+
+def _not_in(switching: Switching, name: str) -> str | None:
+    """Why a lever is not in though it was put in, as it says itself."""
+    folder = switching.side.folder
+    for rank in rank_folders(folder):
+        for problem in read_problems(rank):
+            if problem.lever in {name, None}:
+                return f"refused: {problem.what.removeprefix(REFUSED)[:300]}"
+    out = left_out(folder, Spare(frozenset({name}), 1)).get(name)
+    return None if out is None else f"nothing to change: {out.why}"
+
+
+def _eliminate(
+    state: State, switching: Switching, base: Variant, full: Variant
+) -> tuple[Variant, dict[str, Worth]]:  # fmt: skip
+    """Take out what is not worth it beside the others; the set that is left, with what each is worth in it. Of several
+    that go out at once it is looked whether one hid another. Raises BudgetSpent, SideLost."""
+    larger: Variant = ()
+    worth: dict[str, Worth] = {}
+    for _ in range(PASSES):
+        tested = [name for name in full if name not in base]
+        without = {name: tuple(one for one in full if one != name) for name in tested}
+        variants = list(dict.fromkeys([full, *without.values(), *([larger] if larger else [])]))
+        _measure(state, switching, variants, lambda so_far: _decided(so_far, without, full))  # noqa: B023
+        worth = {name: _worth(switching.ratio(without[name], full), full, name) for name in tested}
+        if larger and _surely(_worth(switching.ratio(full, larger), larger)):
+            gone = [name for name in larger if name not in full]
+            best = max(gone, key=lambda name: state.found.dropped[name].ratio or 0.0)
+            del state.found.dropped[best]
+            full, larger = (*full, best), ()
+            continue
+        out = [name for name in tested if not _surely(worth[name])]
+        for name in out:
+            slower = (one := worth[name].interval) is not None and one.high < 1
+            state.drop(name, f"{'slower' if slower else 'no gain'} beside the others", worth[name])
+            state.say(f"drop  {use_text(switching.known[name])}  {worth_text(worth[name])}beside the others")
+        if not out:
+            break
+        larger = full if len(out) > 1 else ()
+        full = tuple(name for name in full if name not in out)
+        if full == base and larger:  # one of them may be worth something where the others are not in
+            best = max(out, key=lambda name: worth[name].ratio)
+            full = (*base, best)
+        if full == base:
+            break
+    sure = tuple(name for name in full if name in base or (name in worth and _surely(worth[name])))
+    return sure, {name: one for name, one in worth.items() if name in sure}
+
+
+def _measure(state: State, switching: Switching, variants: list[Variant], decided: Callable[[Switching], bool]) -> None:
+    """Cycles of blocks, as far as the budget goes. Raises BudgetSpent, SideLost."""
+    seconds = min(PASS_S, state.budget.left - state.budget.proof_s)
+    if seconds <= 0:
+        raise BudgetSpent
+    switching.measure(variants, decided, seconds)
+
+
+def _surely(worth: Worth) -> bool:
+    """Whether its interval lies above 1."""
+    return worth.interval is not None and worth.interval.low > 1
+
+
+def _decided(so_far: Switching, without: dict[str, Variant], full: Variant) -> bool:
+    """Whether it is known of each whether it is worth anything."""
+    ratios = [so_far.ratio(variant, full) for variant in without.values()]
+    known = [ratio.interval for ratio in ratios if ratio is not None and ratio.interval is not None]
+    return len(known) == len(ratios) and all(one.low > 1 or one.high < CLEAR for one in known)
+
+
+def _worth(ratio: Ratio | None, full: Variant, name: str = "") -> Worth:
+    beside = tuple(one for one in full if one != name)
+    found = ratio or Ratio(0.0, None)
+    return Worth(ratio=found.ratio, interval=found.interval, beside=beside, by="switching")
+
+
+def switchable(state: State, uses: Sequence[records.Lever]) -> bool:
+    """Whether other levers can be switched beside these: what a CUDA graph has recorded is fixed."""
+    return all(state.levers[use.name].stage != "graphs" for use in uses if use.name in state.levers)
+
+
+__all__ = ("LEAST_GAIN", "screen", "switchable")

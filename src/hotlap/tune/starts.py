@@ -1,0 +1,187 @@
+"""A lever that needs a start of its own: its settings tried one after another, each taking turns with the best set."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from hotlap.experiment.side import Side
+from hotlap.experiment.statistics import LEAST_GAIN, Ratio, within_process
+from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
+from hotlap.levers._base import Settings
+from hotlap.records import run as records
+from hotlap.records.errors import NothingMeasured
+from hotlap.records.tune import Open, Worth
+
+from .candidates import Candidate
+from .objective import peak_bytes
+from .state import State, use_text, value_text, worth_text
+
+ROUNDS: Final = 12
+MOST_S: Final = 20.0
+"""Of turns, unless they are fewer by then than an interval needs."""
+MOST_VARIANTS: Final = 4
+MOST_FAILURES: Final = 2
+ALIKE: Final = 1.1
+"""Times as many rows a step as the best set's that a side may have."""
+NO_GAIN, SLOWER = "no gain", "slower"
+
+
+def try_start(
+    state: State, candidate: Candidate, instead_of: Sequence[str] = (), now: records.Lever | None = None
+) -> bool:
+    """Try a lever on top of the best set, or in place of some of its levers; whether it is in now. Raises BudgetSpent.
+
+    Where one of its settings is no good the next is tried. now: the lever as it is in; settings that are the neighbours
+    of these are tried.
+    """
+    lever = candidate.lever
+    state.tried.add((lever.name, state.best.diagnosis.bound))
+    state.found.predicted.setdefault(lever.name, candidate.predicted)
+    rest = [use for use in state.best.levers if use.name not in instead_of]
+    search = now is not None or state.objective.memory
+    measured: dict[int, float] = {}
+    if now is not None:
+        measured = {at: LEAST_GAIN for at, one in enumerate(candidate.variants) if one == now.settings}
+    best: tuple[records.Lever, Side, Worth] | None = None
+    failures = 0
+    while (at := next_variant(candidate.variants, measured, search)) is not None:
+        state.budget.afford(state.budget.starts_s(1) + lever.costs_s + state.budget.turns_s(2, LEAST_ROUNDS))
+        use = candidate.variant(at)
+        one = _measured(state, [*rest, use], use)
+        measured[at] = one[1].ratio if one else 0.0
+        failures += one is None
+        if one and _gains(state, one) and (best is None or one[1].ratio > best[2].ratio * LEAST_GAIN):
+            state.end_side(best[1] if best else None)
+            best = (use, *one)
+        elif one:
+            state.end_side(one[0])
+            if best is None and lever.name not in state.refused and now is None:
+                state.drop(lever.name, SLOWER if one[1].ratio < 1 / LEAST_GAIN else NO_GAIN, one[1])
+        if len(measured) >= MOST_VARIANTS or (best is None and failures >= MOST_FAILURES):
+            break
+    if best is None:
+        return False
+    use, side, worth = best
+    state.end_side(state.side)
+    state.side = side
+    state.leave_out(side.measured)
+    state.keep([*rest, use], side, ratio=worth.ratio)
+    if not instead_of:  # else it is worth what a step takes without it, which is measured later
+        state.found.worth[use.name] = worth
+    over = tuple(one.name for one in rest)
+    state.found.unproved = Open(levers=tuple(state.best.levers), over=over, ratio=worth.ratio, interval=worth.interval)
+    state.say(f"keep  {use_text(use)}  {worth_text(worth)}beside the others; not proved yet")
+    return True
+
+
+def _measured(state: State, levers: Sequence[records.Lever], use: records.Lever) -> tuple[Side, Worth] | None:
+    """A side with these levers and what the last one is worth, None where it failed, which is noted."""
+    if state.apart:
+        before = state.reference.measured if not state.best.levers else state.run("incumbent", state.best.levers)
+        side = state.started(f"try {use.name}", levers, state.trying([use], spare=False))
+        ratio = Ratio(ratio=(before.step_ms or math.nan) / (side.measured.step_ms or math.inf), interval=None)
+    else:
+        try:
+            incumbent = state.incumbent()
+        except NothingMeasured:
+            return None
+        side = state.started(f"try {use.name}", levers, state.trying([use], spare=False))
+        if not incumbent.alive and side.measured.outcome == "measured":
+            incumbent = state.incumbent()
+        ratio = beside(state, incumbent, side) if side.ready else Ratio(ratio=0.0, interval=None)
+    trial = side.measured
+    if trial.outcome == "too slow":
+        usual = state.reference.measured.step_ms or math.nan
+        state.refuse(use, SLOWER, Worth(ratio=usual / (trial.step_ms or math.inf)), trial)
+        return None
+    if trial.outcome != "measured":
+        state.refuse(use, f"{trial.outcome}: {trial.why}", trial=trial)
+        return None
+    if not ratio.ratio:
+        state.refuse(use, trial.ended or "it had no turn", trial=trial)
+        return None
+    others = tuple(one.name for one in levers if one.name != use.name)
+    worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by="turns")
+    if why := other_work(state, side.measured.rows, side.asked):
+        state.refuse(use, why, trial=trial)
+        state.end_side(side)
+        return None
+    state.say(f"try  {use_text(use)}  {value_text(_value(state, side), state.objective)}  {worth_text(worth)}")
+    return side, worth
+
+
+def beside(state: State, before: Side, after: Side, rounds: int = ROUNDS) -> Ratio:
+    """Two sides take turns until it is known whether one is faster."""
+
+    def enough(so_far: list[dict[int, float]]) -> bool:
+        if len(so_far) < LEAST_ROUNDS:
+            return False
+        known = within_process(_logs(so_far, before, after)).interval
+        return known is not None and (known.low > LEAST_GAIN or known.high < 1)
+
+    per_row = state.resized([*before.asked, *after.asked])
+    seconds = min(MOST_S, state.budget.turns_s(2, rounds))
+    logs = _logs(take_turns(state.bench, [before, after], rounds, seconds, enough, per_row), before, after)
+    return within_process(logs) if logs else Ratio(ratio=0.0, interval=None)
+
+
+def _logs(rounds: Sequence[dict[int, float]], before: Side, after: Side) -> list[float]:
+    return [math.log(turn[before.number] / turn[after.number]) for turn in rounds]
+
+
+def _value(state: State, side: Side) -> float:
+    return float(peak_bytes(side.measured)) if state.objective.memory else side.step_ms
+
+
+def _gains(state: State, one: tuple[Side, Worth]) -> bool:
+    """Whether it is worth a proof."""
+    side, worth = one
+    if state.objective.memory:
+        before = peak_bytes(state.side.measured if state.side else state.reference.measured)
+        saved = before / peak_bytes(side.measured)
+        return saved >= LEAST_GAIN and worth.ratio >= 1 / (1 + state.objective.slowdown)
+    return worth.ratio >= LEAST_GAIN and (worth.interval is None or worth.interval.low > 1)
+
+
+def other_work(state: State, one: float | None, levers: Sequence[records.Lever]) -> str | None:
+    """Why steps of so many rows can't be compared with the bare command's: they hold other numbers of rows, though no
+    lever resizes them. In reinforcement learning, say, how long an episode lasts hangs on what the model computes."""
+    usual = [bare.measured.rows for bare in state.bare if bare.measured.rows]
+    if not one or not usual or state.objective.memory or state.resized(levers):
+        return None
+    most = ALIKE * max(usual) / min(usual)
+    if min(usual) / most <= one <= max(usual) * most:
+        return None
+    held = f"its steps held {one:.3g} rows each, the bare command's {usual[0]:.3g}"
+    return f"{held}: how much a step does hangs on what is computed, so their times can't be compared"
+
+
+def next_variant(variants: Sequence[Settings], measured: dict[int, float], search: bool) -> int | None:
+    """The index of the settings to try next, None where it is enough.
+
+    measured: ratios by index, 0 where settings failed. The first comes first. While none is any good the list is gone
+    through in its order. Then, where a number is searched, its neighbours among those listed, the larger one first, as
+    long as one is at least 2% better than what it was reached from.
+    """
+    if not measured or all(ratio < LEAST_GAIN for ratio in measured.values()):
+        return next((at for at in range(len(variants)) if at not in measured), None)
+    if not search:
+        return None
+    line = sorted(range(len(variants)), key=lambda at: (_number(variants, at), at))
+    best = max(measured, key=lambda at: measured[at])
+    others = [ratio for at, ratio in measured.items() if at != best and ratio > 0]
+    place = line.index(best)
+    neighbours = [line[at] for at in (place + 1, place - 1) if 0 <= at < len(line)]
+    untried = [at for at in neighbours if at not in measured]
+    flat = len(others) > 0 and len(untried) < len(neighbours) and measured[best] < max(others) * LEAST_GAIN
+    return None if flat or not untried else untried[0]
+
+
+def _number(variants: Sequence[Settings], at: int) -> float:
+    """The number that the settings differ in."""
+    for name in variants[0]:
+        values = [settings.get(name) for settings in variants]
+        numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+        if len(numbers) == len(values) and len(set(numbers)) > 1:
+            return float(numbers[at])
+    return float(at)

@@ -1,0 +1,382 @@
+"""Sides: processes that make steps only when it is their turn, and end when nobody gives them any."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from run_folders import Quiet
+
+from agent.harness import ENV, Runner
+from hotlap.experiment.outcome import refusal_in
+from hotlap.experiment.side import JOURNALS, TURNS, Bench, Plan, Side, Special, turn_of
+from hotlap.launch.environment import environment
+from hotlap.records.files import rank_folders, read_facts, read_lines, read_steps
+from hotlap.records.run import Lever, Phases, Step
+from hotlap.records.tune import Trial, Turn
+
+HERE = Path(__file__).parent
+SIDES = str(HERE / "scripts" / "sides.py")
+BF16, LAST, FUSED = "bf16-autocast", "channels-last", "fused-optimizer"
+Levers = dict[str, dict[str, Any]]
+
+
+def command(*words: object) -> tuple[str, ...]:
+    return (sys.executable, SIDES, *map(str, words))
+
+
+def bench_in(folder: Path) -> Bench:
+    plan = Plan(command("learns", 10**6), folder, environment(HERE), steps=12, seconds=0.05, seed=5, cwd=folder)
+    return Bench(plan, Quiet())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def variables() -> Iterator[None]:
+    """One thread each, as two sides and their parent have two cores here; planted levers are found."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**ENV, "PYTHONPATH": str(HERE)}.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with bench_in(tmp_path_factory.mktemp("sides")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sides(bench: Bench) -> dict[str, Side]:
+    """All that most tests need, started at once."""
+    commands = {
+        "learns": command("learns", 400, 2),
+        "still": command("still", 10**6),
+        "ends": command("learns", 80),
+        "crashes": command("crashes", 80),
+        "slow": command("slow", 10**6),
+    }
+    made = {name: bench.start(name, command=words) for name, words in commands.items()}
+    bench.ready(*made.values())
+    return made
+
+
+def pid_of(side: Side) -> int:
+    facts = read_facts(side.folder / "rank-0")
+    assert facts is not None
+    return facts.pid
+
+
+def below(side: Side) -> list[psutil.Process]:
+    return psutil.Process(pid_of(side)).children(recursive=True)
+
+
+def states(processes: list[psutil.Process]) -> set[str]:
+    return {process.status() for process in processes}
+
+
+def output(side: Side) -> str:
+    return (side.folder / "output.txt").read_text()
+
+
+def size(side: Side) -> int:
+    return (side.folder / "rank-0" / "steps.jsonl").stat().st_size
+
+
+def steps_of(side: Side) -> list[Step]:
+    return read_steps(side.folder / "rank-0")
+
+
+def losses(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"^loss (\S+)$", text, re.MULTILINE)]
+
+
+def until(true: Any, seconds: float = 10.0) -> bool:
+    limit = time.monotonic() + seconds
+    while not true() and time.monotonic() < limit:
+        time.sleep(0.05)
+    return bool(true())
+
+
+def test_a_side_gets_ready_and_stands_still_while_another_has_its_turn(bench: Bench, sides: dict[str, Side]) -> None:
+    learns, still = sides["learns"], sides["still"]
+    assert learns.ready and still.ready
+    assert learns.measured.outcome == "measured" and (learns.measured.step_ms or 0) > 0
+    assert bench.diagnosis(learns.measured).steady_steps >= 8
+    workers = below(learns)
+    assert len(workers) == 2 and states(workers) == {psutil.STATUS_STOPPED}
+    before, made = size(learns), len(steps_of(learns))
+    for _ in range(2):
+        turn = bench.turn(still, 30)
+        assert turn is not None and turn.last - turn.first >= 31
+    time.sleep(0.3)
+    assert size(learns) == before and len(steps_of(learns)) == made == learns.gate.step
+    assert states(workers) == {psutil.STATUS_STOPPED}
+
+
+def test_a_turn_has_the_steps_that_were_asked_for_and_one_that_is_not_counted(
+    bench: Bench, sides: dict[str, Side]
+) -> None:
+    """However short they are: of those only one in some is looked at."""
+    side = sides["still"]
+    for asked in (1, 5, 90, 3):
+        first = side.gate.step
+        turn = bench.turn(side, asked)
+        assert turn is not None and side.ready
+        assert (turn.first, turn.last) == (first, first + asked + 1) and len(steps_of(side)) == turn.last
+        new = steps_of(side)[first:]
+        assert [step.probe for step in new] == [True] + [False] * asked
+        mean = sum(step.wall_ms for step in new[1:]) / asked
+        assert turn.step_ms == pytest.approx(mean, rel=1e-3) and side.step_ms == turn.step_ms
+        assert turn.rows == pytest.approx(4.0)
+        assert turn.wall_ms >= sum(step.wall_ms for step in new[1:])
+    assert list(read_lines(bench.plan.folder / TURNS, Turn))[-1] == turn
+    assert bench.turn_steps(side) == pytest.approx(500 / side.step_ms, abs=1)
+
+
+def test_the_time_in_which_a_side_stood_still_is_no_step_s(bench: Bench, sides: dict[str, Side]) -> None:
+    side = sides["still"]
+    time.sleep(0.7)
+    first = side.gate.step
+    assert bench.turn(side, 4) is not None
+    assert max(step.wall_ms for step in steps_of(side)[first:]) < 600
+
+
+def test_workers_go_on_in_a_turn_and_losses_are_the_script_s_own(
+    bench: Bench, sides: dict[str, Side], runner: Runner
+) -> None:
+    side = sides["learns"]
+    workers = below(side)
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.update(states(workers))
+            time.sleep(0.002)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for count in (1, 120, 7):
+            assert bench.turn(side, count) is not None
+    finally:
+        over.set()
+        looking.join()
+    assert seen - {psutil.STATUS_STOPPED} and states(workers) == {psutil.STATUS_STOPPED}
+    printed = output(side)
+    own = runner.bare(SIDES, "learns", "400", "2").output
+    assert own.startswith(printed) and len(losses(printed)) >= 130
+    recorded = [step.loss for step in steps_of(side)]
+    assert recorded == losses(own)[: len(recorded)], "bit for bit"
+
+
+def test_levers_are_switched_between_steps_and_taken_out_all_is_as_it_was(bench: Bench, sides: dict[str, Side]) -> None:
+    side = sides["still"]
+
+    def turn(*names: str) -> list[float | None]:
+        levers: Levers = {name: {} for name in names}
+        first = side.gate.step
+        made = bench.turn(side, 6, levers)
+        assert made is not None and made.levers == tuple(sorted(names)) and side.in_now == levers
+        return [step.loss for step in steps_of(side)[first:]]
+
+    (own,) = set(turn())
+    (other,) = set(turn(BF16))
+    assert other != own and other == pytest.approx(own, rel=0.05)
+    assert set(turn()) == {own}, "switched out the forward is the same bit for bit"
+    both = set(turn(BF16, LAST, FUSED))
+    assert own not in both and len(both) == 1
+    assert set(turn(LAST, FUSED)) != both
+    assert set(turn()) == {own}
+    assert set(turn(BF16)) == {other}, "and in again it does what it did"
+    assert set(turn()) == {own}
+    took = {json.loads(line)["lever"] for line in (side.folder / "rank-0" / "levers.jsonl").read_text().splitlines()}
+    assert took == {BF16, LAST, FUSED}
+    assert refusal_in(side.folder) is None
+    assert set(losses(output(side))[: side.gate.step]) == {*both, own, other, *turn(LAST, FUSED)} - {None}
+    turn()
+
+
+def test_a_lever_that_raises_when_it_is_switched_on_is_refused_and_the_side_goes_on(
+    bench: Bench, sides: dict[str, Side]
+) -> None:
+    side = sides["still"]
+    first = steps_of(side)[-1].loss
+    assert bench.turn(side, 4, {"planted.lever": {"what": "raises"}}) is not None
+    refused = refusal_in(side.folder)
+    assert refused is not None and "planted.lever could not be put in" in refused[0] and "not this one" in refused[0]
+    assert refused[1] == {"lever": "planted.lever"} and side.ready
+    assert bench.turn(side, 4, {}) is not None and steps_of(side)[-1].loss == first
+    absent = bench.turn(side, 4, {"planted.absent": {}})
+    assert absent is not None and side.ready
+
+
+def test_a_script_that_comes_to_its_end_in_a_turn(bench: Bench, sides: dict[str, Side], runner: Runner) -> None:
+    side = sides["ends"]
+    assert bench.turn(side, 500) is None
+    assert not side.alive and not side.ready
+    assert side.measured.ended == "the command ended by itself"
+    assert next(one for one in bench.done if one.id == side.number).ended == side.measured.ended
+    assert output(side) == runner.bare(SIDES, "learns", "80").output
+    assert bench.evidence(side.measured).losses == tuple((loss,) for loss in losses(output(side)))
+
+
+def test_a_crash_in_a_turn(bench: Bench, sides: dict[str, Side]) -> None:
+    side = sides["crashes"]
+    assert bench.turn(side, 500) is None and not side.alive
+    assert side.measured.ended == "exit code 1: ValueError: planted" and side.measured.outcome == "measured"
+
+
+def test_a_turn_that_takes_too_long_ends_the_side_and_no_other(bench: Bench, sides: dict[str, Side]) -> None:
+    side = sides["slow"]
+    begun = time.monotonic()
+    assert bench.turn(side, 100, timeout_s=1.5) is None
+    assert not side.alive and side.measured.ended == "its steps took too long"
+    assert time.monotonic() - begun < 6 and sides["learns"].ready
+
+
+def test_a_side_that_is_told_to_end_ends_by_itself(bench: Bench, sides: dict[str, Side]) -> None:
+    side = sides["learns"]
+    family = [psutil.Process(pid_of(side)), *below(side)]
+    begun = time.monotonic()
+    bench.end(side)
+    assert time.monotonic() - begun < 4 and not side.alive
+    assert until(lambda: not any(alive(one) for one in family))
+    run = json.loads((side.folder / "run.json").read_text())
+    assert (run["status"], run["exit_code"]) == ("finished", 0)
+    facts = read_facts(side.folder / "rank-0")
+    assert facts is not None and facts.stopped
+    bench.end(side)
+
+
+def alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_sides_that_do_not_get_ready_say_why(tmp_path: Path) -> None:
+    """A command that is none of training, one that ends too soon, one with a lever that can't be put in, a slow one."""
+    with bench_in(tmp_path) as bench:
+        nothing = bench.start("nothing", command=(sys.executable, "-c", "print('done')"))
+        fails = bench.start("fails", command=(sys.executable, "-c", "raise SystemExit('no data')"))
+        short = bench.start("short", command=command("still", 6))
+        raises = Lever(name="planted.lever", settings={"what": "raises"})
+        refused = bench.start("try", [raises], command=command("still", 10**6))
+        slow = bench.start("try", special=Special(slow_ms=500.0), command=command("slow", 10**6))
+        late = bench.start("late", command=(sys.executable, "-c", "import time; time.sleep(600)"), timeout_s=1.0)
+        begun = time.monotonic()
+        bench.ready(nothing, fails, short, refused, slow, late)
+        assert time.monotonic() - begun < 40
+        outcomes = {side.purpose: side.measured.outcome for side in (nothing, fails, short, refused, late)}
+        assert outcomes == {
+            "nothing": "too few steps", "fails": "crashed", "short": "too few steps", "try": "refused",
+            "late": "timeout",
+        }  # fmt: skip
+        assert fails.measured.why == "exit code 1: no data" and refused.measured.lever == "planted.lever"
+        assert slow.measured.outcome in {"too slow", "measured"}
+        assert not any(side.alive for side in (nothing, fails, short, refused, late))
+        assert [one.id for one in read_lines(tmp_path / JOURNALS[0], Trial)] == [one.id for one in bench.done]
+        assert len(bench.done) == 6
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from test_side import bench_in, below, command, pid_of
+from hotlap.launch.supervise import adopt_orphans
+
+adopt_orphans()
+with bench_in(Path(sys.argv[1])) as bench:
+    one, other = (bench.start("one", command=command("learns", 10**6, workers)) for workers in (0, 2))
+    bench.ready(one, other)
+    assert one.ready and other.ready
+    pids = [pid for side in (one, other) for pid in (pid_of(side), *(child.pid for child in below(side)))]
+    print(*pids, flush=True)
+    while True:
+        bench.turn(one, 300)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "within"), [(signal.SIGKILL, 15.0), (signal.SIGINT, 6.0)], ids=["killed", "interrupted"]
+)
+def test_a_parent_that_is_killed_or_interrupted_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, within: float
+) -> None:
+    """In a turn of one side, while the other and its workers stand still: none of either goes on, or stays."""
+    paths = os.pathsep.join([str(HERE), str(HERE.parent)])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths}, start_new_session=True,
+    )  # fmt: skip
+    assert parent.stdout is not None
+    family: list[psutil.Process] = []
+    try:
+        family = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        assert len(family) == 4
+        time.sleep(0.4)
+        parent.send_signal(number)
+        begun = time.monotonic()
+        assert until(lambda: not any(alive(one) for one in family), within), [
+            (one.pid, one.status(), one.cmdline()[:3]) for one in family if alive(one)
+        ]
+        parent.wait(within)
+        assert time.monotonic() - begun < within
+        assert parent.returncode == -number
+    finally:
+        for one in family:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        parent.kill()
+        parent.communicate()
+
+
+def test_two_jobs_of_two_ranks_each_take_turns(tmp_path: Path) -> None:
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    words = (torchrun, "--nproc-per-node", "2", str(HERE / "scripts" / "two_ranks.py"))
+    with bench_in(tmp_path) as bench:
+        one, other = (bench.start("ranks", command=words) for _ in range(2))
+        bench.ready(one, other)
+        assert one.ready and other.ready, (one.measured, other.measured)
+        for side, still in ((one, other), (other, one), (one, other)):
+            waiting = [len(read_steps(rank)) for rank in rank_folders(still.folder)]
+            first = side.gate.step
+            turn = bench.turn(side, 10)
+            assert turn is not None and (turn.first, turn.last) == (first, first + 11)
+            assert turn.rows == 8 and turn.step_ms
+            assert [len(read_steps(rank)) for rank in rank_folders(side.folder)] == [turn.last] * 2
+            assert [len(read_steps(rank)) for rank in rank_folders(still.folder)] == waiting
+        for side in (one, other):
+            losses = [[step.loss for step in read_steps(rank)] for rank in rank_folders(side.folder)]
+            assert losses[0] != losses[1], "each rank has data of its own"
+        bench.end(one)
+        assert bench.turn(other, 4) is not None and other.measured.ended == ""
+        run = json.loads((one.folder / "run.json").read_text())
+        assert run["exit_code"] == 0
+
+
+def step(wall_ms: float, **more: Any) -> Step:
+    return Step(step=0, time=0.0, wall_ms=wall_ms, phases=Phases(), samples=4, **more)
+
+
+def test_what_a_turn_s_steps_say() -> None:
+    plain = [step(10.0), step(20.0)]
+    odd = [step(99.0, probe=True), step(99.0, compiles=1), step(99.0, evaluation=True)]
+    assert turn_of(1, 0, 5, [[*odd, *plain]]).step_ms == pytest.approx(15.0)
+    assert turn_of(1, 0, 5, [odd]).step_ms is None and turn_of(1, 0, 5, []).rows is None
+    slowest = turn_of(1, 0, 2, [plain, [step(40.0)], odd])
+    assert slowest.step_ms == pytest.approx(40.0) and slowest.rows == 8
+    device = [step(10.0, gpu_ms=30.0), step(10.0, gpu_ms=40.0)]
+    assert turn_of(1, 0, 2, [device]).step_ms == pytest.approx(35.0)
+    assert turn_of(1, 0, 3, [[*device, step(12.0)]]).step_ms == pytest.approx(32 / 3), "one clock for all"
