@@ -18,6 +18,7 @@ import json
 import math
 import multiprocessing
 import platform
+import re
 import shlex
 import sys
 import tempfile
@@ -264,19 +265,28 @@ def main() -> None:
         words = tuple(shlex.split(options.command))
         rows = real(options.real, words)
         shown = [word.removeprefix(f"{ROOT}/") for word in words]
-        made = {**head, "of": shlex.join(shown), "machine": platform.platform(), "comparisons": rows}
+        made: dict[str, Any] = {**head, "of": shlex.join(shown), "machine": platform.platform(), "comparisons": rows}
         print(f"{sum(row['proved'] for row in rows)} false gains in {len(rows)} comparisons of {made['of']}")
     else:
+        made = {**head, "tries": options.tries, "looks": LOOKS}
+        rows = []
         with multiprocessing.Pool(options.jobs) as pool:
-            rows = pool.map(_one, list(cases(options.seed, options.tries)), chunksize=1)
+            for row in pool.imap(_one, cases(options.seed, options.tries)):
+                rows.append({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()})
+                print(rows[-1], file=sys.stderr, flush=True)
+        made["rows"] = rows
         print(table(rows))
-        rounded = [{key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()} for row in rows]
-        made = {**head, "tries": options.tries, "looks": LOOKS, "rows": rounded}
     made["wall_s"] = round(time.monotonic() - begun)
     if options.out is not None:
         known = json.loads(options.out.read_text()) if options.out.exists() else {}
         known["real" if options.real else "simulated"] = made
-        options.out.write_text(json.dumps(known, indent=1) + "\n")
+        options.out.write_text(_lines(known) + "\n")
+
+
+def _lines(known: dict[str, Any]) -> str:
+    """JSON with a line for each row."""
+    text = json.dumps(known, indent=1)
+    return re.sub(r"\{[^{}\[\]]*\}", lambda row: re.sub(r"\s*\n\s*", " ", row[0]), text)
 
 
 if __name__ == "__main__":

@@ -252,6 +252,9 @@ class Machine:
             wall_s=self.boot_s + took, **known,
         )  # type: ignore[arg-type]  # fmt: skip
         side.alive = outcome == "measured"
+        if outcome == "memory":  # what was seen before it died
+            side.folder.mkdir(parents=True, exist_ok=True)
+            (side.folder / "seen-1.json").write_bytes((self.folder / "rank-0" / "facts.json").read_bytes())
         if side.alive:
             side.in_now = uses
             side.step_ms = ms

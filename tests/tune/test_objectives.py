@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine import FakeLever, Tune, Uses, factors, kept, single
+from machine import FakeLever, Tune, Uses, factors, kept, starter, worths
 
 from hotlap.records.errors import CommandFailed, NothingMeasured, UsageError
 from hotlap.records.tune import Trial
-from hotlap.tune.evidence import Evidence
+from hotlap.experiment.evidence import Evidence
 from hotlap.tune.objective import Objective, costs, peak_bytes
 from hotlap.tune.tune import TuneRequest, check
 
@@ -18,7 +18,9 @@ MIB = 2**20
 
 
 def saver(name: str, **more: Any) -> FakeLever:
-    return FakeLever(name, 0.0, saves_memory=True, **more)
+    """In the order in which they are defined: `memory_order`."""
+    order = {"allocator": 0, "cheap": 10, "checkpoint-blocks": 70, "activation-offload": 80, "dear": 90}.get(name, 100)
+    return FakeLever(name, 0.0, saves_memory=True, memory_order=order, **more)
 
 
 def trial(step_ms: float = 100.0, rows: float | None = 32.0, peak: int | None = None, rss: int | None = None) -> Trial:
@@ -49,11 +51,10 @@ def test_memory_is_made_smaller_within_the_slowdown(tune: Tune) -> None:
         levers, factors(dear=1.3, cheap=1.05, fast=0.5), peak_mib=peaks(dear=0.3, cheap=0.7),
         objective=Objective("memory", slowdown=0.1),
     )  # fmt: skip
-    assert kept(found) == ["cheap"] and found.gain
-    assert found.memory == (1000 * MIB, 700 * MIB) and found.speedup == pytest.approx(1 / 1.05)
-    assert "37% longer, more than is allowed" in found.dropped["dear"].why
+    assert kept(found) == ["cheap"] and found.proved is not None
+    assert found.memory == (1000 * MIB, 700 * MIB) and found.proved.ratio == pytest.approx(1 / 1.05)
+    assert found.dropped["dear"].why == "slower" and found.dropped["dear"].ratio == pytest.approx(1 / 1.3)
     assert found.dropped["fast"].why == "saves no memory" and found.dropped["idle"].why == "no gain"
-    assert found.kept[0].predicted is None and found.kept[0].measured == pytest.approx(1 / 0.7)
     assert "700 MiB" in "\n".join(machine.said)
 
 
@@ -73,7 +74,7 @@ def test_the_setting_that_saves_most_is_searched(tune: Tune) -> None:
         peak_mib=lambda uses: 1000.0 * (0.5 + uses["checkpoint-blocks"]["every"] / 10 if uses else 1.0),
         objective=Objective("memory"),
     )  # fmt: skip
-    assert [item.settings for item in found.kept] == [{"every": 1}]
+    assert [item.settings for item in found.state.kept()] == [{"every": 1}]
 
 
 def test_what_saves_no_memory_in_the_confirmation_is_not_kept(tune: Tune) -> None:
@@ -84,7 +85,8 @@ def test_what_saves_no_memory_in_the_confirmation_is_not_kept(tune: Tune) -> Non
         return 500.0 if "a" in uses and len(seen) < 4 else 1000.0
 
     found, _ = tune([saver("a")], factors(), peak_mib=peak_mib, objective=Objective("memory"))
-    assert kept(found) == [] and not found.gain and "less than 2% of memory" in found.dropped["a"].why
+    assert kept(found) == [] and found.proved is None
+    assert "less than 2% of memory" in found.proofs[-1].why
 
 
 def test_memory_that_is_not_known_is_no_objective() -> None:
@@ -97,12 +99,12 @@ def test_memory_that_is_not_known_is_no_objective() -> None:
 
 
 def test_cost_is_time_by_the_price() -> None:
-    told = costs(Objective("cost", price=3.6), [trial(100.0)] * 3, [trial(50.0)] * 3)
+    told = costs(Objective("cost", price=3.6), [trial(100.0)] * 3, [trial(50.0)] * 3, 2.0)
     assert told["cost_before"] == pytest.approx(3.6 / 3600 * 0.1 / 32 * 1e6)
     assert told["cost_after"] == pytest.approx(told["cost_before"] / 2) and told["cost_unit"] == "rows"
-    steps = costs(Objective("cost", price=3.6), [trial(100.0, rows=None)], [trial(50.0)])
+    steps = costs(Objective("cost", price=3.6), [trial(100.0, rows=None)], [trial(50.0)], 2.0)
     assert steps["cost_unit"] == "steps" and steps["cost_before"] == pytest.approx(3.6 / 3600 * 0.1 * 1e6)
-    assert costs(Objective("time"), [trial()], [trial()]) == {}
+    assert costs(Objective("time"), [trial()], [trial()], 1.0) == {}
 
 
 def test_the_cost_of_a_recipe_stands_beside_that_of_the_bare_command(tune: Tune) -> None:
@@ -112,14 +114,15 @@ def test_the_cost_of_a_recipe_stands_beside_that_of_the_bare_command(tune: Tune)
 
 def test_steps_that_hold_more_rows_are_compared_by_the_row(tune: Tune) -> None:
     """Twice the rows in 1.5 times the time; their losses say nothing, and are not compared."""
-    lever = single("batch-size", 0.5, risk="semantic", resizes_step=True)
+    lever = starter("batch-size", 0.5, risk="semantic", resizes_step=True)
     found, _ = tune(
         [lever], factors(**{"batch-size": 1.5}), semantic=True,
-        rows=lambda uses: 64.0 if uses else 32.0, mean_ms=lambda uses: 160.0 if uses else 105.0,
+        rows=lambda uses: 64.0 if uses else 32.0,
         evidence_of=lambda uses: Evidence(tuple((float(k),) for k in range(40))) if uses else Evidence(((1.0,),) * 40),
     )  # fmt: skip
-    assert kept(found) == ["batch-size"] and found.speedup == pytest.approx(2 / 1.5)
-    assert found.kept[0].parity.level == "semantic" and "not compared" in found.kept[0].parity.why
+    assert kept(found) == ["batch-size"] and found.proved.ratio == pytest.approx(2 / 1.5)
+    assert found.proved.parity.level == "semantic" and "not compared" in found.proved.parity.why
+    assert worths(found)["batch-size"] == pytest.approx(2 / 1.5)
 
 
 # a command that runs out of memory
@@ -143,14 +146,11 @@ def test_levers_are_added_cheapest_first_until_it_fits(tune: Tune) -> None:
     found, machine = tune(
         SAVERS, factors(fast=0.5), **out_of_memory_over(600, **{"allocator": 0.95, "checkpoint-blocks": 0.5})
     )
-    assert [[lever.name for lever in trial.levers] for trial in machine.done[:4]] == [
-        [], ["allocator"], ["allocator", "checkpoint-blocks"], ["checkpoint-blocks"],
-    ]  # fmt: skip
+    assert machine.starts("fit") == [("allocator",), ("allocator", "checkpoint-blocks"), ("checkpoint-blocks",)]
     assert [one.lever for one in found.fitted] == ["checkpoint-blocks"]
     assert "fit  allocator is not needed" in machine.said
-    assert kept(found) == ["fast"] and found.speedup == pytest.approx(2.0) and found.gain
-    confirmed = {tuple(lever.name for lever in trial.levers) for trial in machine.done if trial.purpose == "confirm"}
-    assert confirmed == {("checkpoint-blocks",), ("checkpoint-blocks", "fast")}
+    assert kept(found) == ["fast"] and found.proved.ratio == pytest.approx(2.0)
+    assert {*machine.starts("bare", "prove")} == {("checkpoint-blocks",), ("checkpoint-blocks", "fast")}
 
 
 def test_two_that_are_both_needed_stay(tune: Tune) -> None:
@@ -188,24 +188,7 @@ def test_what_the_kept_levers_make_needless_is_let_go(tune: Tune) -> None:
     )  # fmt: skip
     assert kept(found) == ["half"] and found.fitted == []
     assert "fits without it, with the levers that were kept" in found.dropped["checkpoint-blocks"].why
-    assert found.speedup == pytest.approx(1.3 / 0.5), "against the command with checkpointing, which is what runs"
-
-
-def test_what_was_let_go_is_back_where_the_levers_that_replaced_it_are_not_confirmed(tune: Tune) -> None:
-    """Else the recipe would hold less than the command needs to run."""
-    levers = [saver("allocator"), FakeLever("half", 0.5), saver("checkpoint-blocks")]
-    memory = out_of_memory_over(600, **{"half": 0.5, "allocator": 0.7, "checkpoint-blocks": 0.7})
-    seen: list[Uses] = []
-
-    def step_ms(uses: Uses) -> float:
-        seen.append(uses)
-        return 50.0 if "half" in uses and sum(one == uses for one in seen) == 1 else 100.0
-
-    found, machine = tune(levers, step_ms, **memory)
-    assert any("the command fits without it now" in line for line in machine.said)
-    assert kept(found) == [] and not found.gain
-    assert [one.lever for one in found.fitted] == ["allocator", "checkpoint-blocks"]
-    assert not {"allocator", "checkpoint-blocks"} & found.dropped.keys()
+    assert found.proved.ratio == pytest.approx(1.3 / 0.5), "against the command with checkpointing, which is what runs"
 
 
 def test_a_command_that_nothing_makes_fit(tune: Tune) -> None:

@@ -10,17 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from machine import FakeLever, Machine, Tune, factors, kept, single
+from machine import FakeLever, Machine, Tune, compiler, factors, kept, starter, whole_tunes
 
 from hotlap.levers import all_levers
 from hotlap.records.run import Environment, Facts, Lever
-from hotlap.records.tune import Dropped, Kept, Parity, Trial
+from hotlap.records.tune import Dropped, Kept, Trial, Worth
+from hotlap.experiment.evidence import Evidence
 from hotlap.tune import remember
-from hotlap.tune import search as search_module
-from hotlap.tune import tune as tune_module
-from hotlap.tune.evidence import Evidence
 from hotlap.tune.remember import Failed, Remembered, key_of, learned, recall, store
-from hotlap.tune.tune import TuneRequest
+from hotlap.tune.tune import TuneRequest, begin
 from hotlap.tune.tune import tune as tune_whole
 
 MACHINE = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=31.6)
@@ -41,27 +39,27 @@ def before(*names: str, failed: tuple[Failed, ...] = (), **alone: float) -> Reme
 # what a search does with it
 
 
-def test_what_was_kept_is_tried_first_and_at_once(tune: Tune) -> None:
-    levers = [FakeLever("a", 0.2), FakeLever("b", 0.5), single("c", 0.4)]
+def test_what_was_kept_is_proved_first(tune: Tune) -> None:
+    levers = [FakeLever("a", 0.2), FakeLever("b", 0.5), starter("c", 0.4)]
     known = before("c", "a", a=1.3, c=1.5)
     found, machine = tune(levers, factors(a=0.8, b=0.9, c=0.6), remembered=known)
-    assert machine.tries() == ["c + a", "b"], "what was not known before is tried as well"
-    assert kept(found) == ["c", "a", "b"]
-    old = {item.lever: item for item in found.kept}
-    assert old["c"].remembered and old["c"].leave_one_out == 1.5 and old["c"].measured is None
-    assert not old["b"].remembered and old["b"].measured == pytest.approx(1 / 0.9)
-    assert "without" not in " ".join(trial.purpose for trial in machine.done)
-    assert found.gain and found.speedup == pytest.approx(1 / (0.8 * 0.9 * 0.6)), "measured anew"
-    assert (
-        "c + a" in found.reused[0] and known.date in found.reused[0] and any("c + a" in line for line in machine.said)
-    )
+    assert machine.starts("prove")[0] == ("c", "a") and machine.log[2][0] == "prove", "before anything is tried"
+    assert sorted(kept(found)) == ["a", "b", "c"], "what was not known before is tried as well"
+    assert found.proved.ratio == pytest.approx(1 / (0.8 * 0.9 * 0.6)), "measured anew"
+    assert "c + a" in found.reused[0] and known.date in found.reused[0] and machine.told("remembered  c + a")
+
+
+def test_what_its_levers_are_worth_is_of_that_tune_where_nothing_else_is_known(tune: Tune) -> None:
+    found, _ = tune([FakeLever("a")], factors(a=0.5), remembered=before("a", a=1.9))
+    (one,) = found.state.kept()
+    assert one.worth is not None and one.worth.remembered and one.worth.ratio == 1.9
 
 
 def test_what_failed_is_not_tried_again_and_said(tune: Tune) -> None:
     known = before(failed=(Failed(lever="bad", why="crashed: boom"), Failed(lever="slow", why="slower", ratio=0.7)))
     levers = [FakeLever("bad", 0.9), FakeLever("slow", 0.8), FakeLever("good", 0.5)]
     found, machine = tune(levers, factors(good=0.5, slow=1.4), remembered=known)
-    assert machine.tries() == ["good"] == kept(found)
+    assert kept(found) == ["good"] and not [names for _, names in machine.log if {"bad", "slow"} & {*names}]
     assert (
         found.dropped["bad"].why == f"as in the tune of {known.date}: crashed: boom" and found.dropped["bad"].remembered
     )
@@ -70,16 +68,16 @@ def test_what_failed_is_not_tried_again_and_said(tune: Tune) -> None:
 
 def test_a_set_that_does_not_hold_any_more_is_forgotten(tune: Tune) -> None:
     known = before("a", "b", failed=(Failed(lever="c", why="slower", ratio=0.7),))
-    levers = [FakeLever("a", 0.5), single("b", 0.4), single("c", 0.3)]
+    levers = [FakeLever("a", 0.5), starter("b", 0.4), starter("c", 0.3)]
     found, machine = tune(levers, factors(a=1.1, b=1.1, c=0.5), remembered=known)
-    assert kept(found) == ["c"] and machine.tries()[0] == "a + b"
+    assert kept(found) == ["c"] and machine.starts("prove")[0] == ("a", "b")
     assert not any("tune of" in line for line in found.reused)
 
 
 def test_a_set_of_which_one_does_not_apply_any_more_is_passed_over(tune: Tune) -> None:
     levers = [FakeLever("a", 0.5), FakeLever("b", 0.4, only_when="input")]
     found, machine = tune(levers, factors(a=0.5), remembered=before("a", "b"))
-    assert machine.tries() == ["a"] == kept(found)
+    assert kept(found) == ["a"] and machine.log[2][0] == "switch", "it is found anew"
 
 
 def test_parity_of_a_remembered_set_is_judged_anew(tune: Tune) -> None:
@@ -191,8 +189,7 @@ def test_only_what_was_tried_is_learned() -> None:
         Dropped(lever="w", why="no gain", ratio=1.0),
         Dropped(lever="v", why="crashed: but in another tune", remembered=True),
     ]
-    parity = Parity(ok=True, level="bitwise", why="")
-    good = Kept(lever="good", settings={}, risk="exact", meaning="", parity=parity, leave_one_out=1.4)
+    good = Kept(lever="good", settings={}, risk="exact", meaning="", worth=Worth(ratio=1.4))
     old = before(failed=(Failed(lever="v", why="crashed"), Failed(lever="good", why="once")))
     found = learned(old, [good], dropped, trials, complete=True)
     assert [one.lever for one in found.failed] == ["v", "x", "y"] and len(found.failed[1].why) <= 300
@@ -204,30 +201,22 @@ def test_only_what_was_tried_is_learned() -> None:
 # a whole tune and the next
 
 
-def test_the_next_tune_of_a_command_is_fast_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    levers = {lever.name: lever for lever in (FakeLever("a", 0.5), FakeLever("b", 0.4), FakeLever("bad", 0.3))}
-    machines: list[Machine] = []
+def test_the_next_tune_of_a_command_is_fast_and_says_so(tmp_path: Path) -> None:
+    levers = [FakeLever("a", 0.5), compiler("b"), starter("bad", 0.3)]
 
-    def trials(plan: Any, listener: Any) -> Machine:
-        folder = tmp_path / f"m{len(machines)}"
+    def tuned(name: str, **more: Any) -> tuple[Any, Machine]:
+        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(tmp_path), budget_s=3600.0, **more)
+        begin(tmp_path / name, request)
         crash = lambda uses: ("crashed", "boom") if "bad" in uses else ("measured", "")  # noqa: E731
-        machines.append(Machine(factors(a=0.5, b=0.8), folder, outcome=crash))
-        return machines[-1]
+        machine = Machine(factors(a=0.5, b=0.8), tmp_path / name, outcome=crash)
+        listener = SimpleNamespace(result=lambda text: None, trial=lambda *_: None, step=lambda *_: None)
+        with whole_tunes([machine], levers):
+            return tune_whole(tmp_path / name, request, listener), machine  # type: ignore[arg-type]
 
-    for module in (search_module, tune_module):
-        monkeypatch.setattr(module, "all_levers", lambda: levers)
-    monkeypatch.setattr(tune_module, "Trials", trials)
-    monkeypatch.setattr(tune_module, "adopt_orphans", lambda: None)
-
-    def tuned(name: str, **more: Any) -> Any:
-        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(tmp_path), budget_s=1e6, **more)
-        (tmp_path / name).mkdir()
-        return tune_whole(tmp_path / name, request, SimpleNamespace(result=lambda text: None))  # type: ignore[arg-type]
-
-    first, second, third = tuned("t1"), tuned("t2"), tuned("t3", fresh=True)
-    assert not any("tune of" in line for line in first.reused) and [one.lever for one in first.kept] == ["a", "b"]
-    assert machines[1].tries() == ["a + b"] and [one.lever for one in second.kept] == ["a", "b"]
-    assert "tried first (a + b)" in second.reused[0] and "not tried again" in second.reused[1]
-    assert second.kept[0].remembered and second.kept[0].leave_one_out == pytest.approx(2.0)
-    assert second.speedup == pytest.approx(2.5) and len(second.trials) == 6 < len(first.trials)
-    assert "bad" in " ".join(machines[2].tries()) and not any("tune of" in line for line in third.reused)
+    (first, one), (second, two), (third, three) = tuned("t1"), tuned("t2"), tuned("t3", fresh=True)
+    assert not any("tune of" in line for line in first.reused) and [kept.lever for kept in first.kept] == ["a", "b"]
+    assert two.starts("prove") == [("a", "b")] * 2 and [kept.lever for kept in second.kept] == ["a", "b"]
+    assert "proved first (a + b)" in second.reused[0] or "proved first (a + b)" in second.reused[1]
+    assert "not tried again" in " ".join(second.reused) and not two.starts("try bad")
+    assert second.speedup == pytest.approx(2.5) and len(second.trials) < len(first.trials) and two.spent < one.spent
+    assert three.starts("try bad") and not any("tune of" in line for line in third.reused)

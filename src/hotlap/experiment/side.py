@@ -41,6 +41,7 @@ LEAST_STEPS: Final = 8
 SEED: Final = 81649
 PROBE_STEPS: Final = 4
 TRIALS, TURNS = JOURNALS = "trials.jsonl", "turns.jsonl"
+BY_ITSELF: Final = "the command ended by itself"
 END_S: Final = 6.0
 """A side that is told to end has so long before it is ended hard; all that is known of it is on disk."""
 TURN_S: Final = 0.5
@@ -320,7 +321,7 @@ class Bench:
         failed = crash(side.folder, ended)
         if late:
             failed = ("timeout", "its steps took too long", {})
-        self.amend(side.measured, ended=failed[1] if failed else "the command ended by itself")
+        self.amend(side.measured, ended=failed[1] if failed else BY_ITSELF)
 
     def turn_steps(self, side: Side) -> int:
         """Steps of its next turn: see TURN_S."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from hotlap.records.run import Lever
 
-from .side import Bench, Side
+from .side import BY_ITSELF, Bench, Side
 from .statistics import Ratio, within_process
 
 BLOCK_S: Final = 0.3
@@ -26,10 +26,10 @@ Variant = tuple[str, ...]
 
 
 class SideLost(Exception):
-    """The process ended. variant: the one that it had."""
+    """The process ended. by_itself: as scripts come to their end."""
 
-    def __init__(self, variant: Variant) -> None:
-        self.variant = variant
+    def __init__(self, by_itself: bool) -> None:
+        self.by_itself = by_itself
 
 
 class Switching:
@@ -93,7 +93,7 @@ class Switching:
         levers: Mapping[str, Mapping[str, object]] = {name: self.known[name].settings for name in variant}
         turn = self.bench.turn(self.side, steps, levers, seconds)
         if turn is None:
-            raise SideLost(variant)
+            raise SideLost(self.side.measured.ended == BY_ITSELF)
         if turn.step_ms:
             self.last_ms[variant] = turn.step_ms
         self.rows = turn.rows

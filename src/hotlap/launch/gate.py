@@ -6,10 +6,19 @@ import select
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 MOST_LINE: Final = 1 << 16
 MOST_RANKS: Final = 4096
+
+
+class _Arrival(msgspec.Struct, frozen=True):
+    """What a rank says."""
+
+    step: Annotated[int, msgspec.Meta(ge=0)]
+    world: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)] = 1
 
 
 @dataclass
@@ -54,8 +63,12 @@ class Gate:
         line, newline, rest = rank.read.partition(b"\n")
         if newline:
             rank.read = rest
-            arrival = _object(line)
-            rank.step, rank.world = int(arrival.get("step", 0)), int(arrival.get("world", 1))
+            try:
+                arrival = msgspec.json.decode(line, type=_Arrival)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                self._leave(rank)  # it is none of ours
+                return
+            rank.step, rank.world = arrival.step, arrival.world
             rank.trains |= rank.step > 0
 
     def _leave(self, rank: _Rank) -> None:
@@ -100,11 +113,3 @@ class Gate:
             self._leave(rank)
         self._listening.close()
         self.path.unlink(missing_ok=True)
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -45,20 +45,22 @@ OF_GAIN = 0.05
 NOT_ENOUGH = "the interval is too wide, and the budget ended"
 
 
-def prove(state: State) -> bool:
-    """Prove the best set, or go back to what is proved. Whether the best set is proved now."""
+def prove(state: State) -> None:
+    """Prove the best set, or go back to what is proved."""
     while state.unproved and state.best.levers:
         if state.budget.left < ENOUGH * state.budget.proof_s:
-            state.say(f"open  {names(state.best.levers)}: measured, and no time is left to prove it")
-            return False
+            note = f"the budget ended the search before a proof of {names(state.best.levers)}"
+            if note not in state.found.not_done:
+                state.found.not_done.append(note)
+                state.say(f"open  {names(state.best.levers)}: measured, and no time is left to prove it")
+            return
         culprit = _prove(state)
         if culprit is None:
             break
         state.refuse(*culprit)
         state.keep([use for use in state.best.levers if use.name != culprit[0].name])
         if not state.unproved:
-            state.found.unproved = None
-    return not state.unproved
+            state.leave_open(None)
 
 
 def _prove(state: State) -> tuple[records.Lever, str] | None:
@@ -80,10 +82,10 @@ def _prove(state: State) -> tuple[records.Lever, str] | None:
     left = comparison.open()
     shown = f"{proof.ratio:.2f}×{interval_text(proof.interval)}"
     state.say(f"{'open' if left else 'drop'}  {names(proof.levers)}  {shown}  {proof.why}")
-    state.found.unproved = None
-    if left:
-        state.found.unproved = Open(levers=proof.levers, ratio=proof.ratio, interval=proof.interval, why=proof.why)
     _back(state, proof, dropped=not left)
+    state.leave_open(
+        Open(levers=proof.levers, ratio=proof.ratio, interval=proof.interval, why=proof.why) if left else None
+    )
     return None
 
 
@@ -120,7 +122,8 @@ def _accept(state: State, comparison: "Comparison", proof: Proof) -> None:
             state.bench.end(side)
         return
     found = state.found
-    found.proved, found.unproved = proof, None
+    found.proved = proof
+    state.leave_open(None)
     found.tuned = state.bench.diagnosis(comparison.after[0].measured)
     one, two = [side.measured for side in comparison.before], [side.measured for side in comparison.after]
     found.memory = typical_bytes(one), typical_bytes(two)
@@ -302,10 +305,7 @@ class Comparison:
 
     def _give_up_turns(self, why: str) -> None:
         state = self.state
-        state.apart = why
-        state.say(f"one after another  {why}; from here on each side runs alone, in pairs")
-        state.bench.end_all()
-        state.side = None
+        state.one_after_another(why)
         self.before, self.after, self.effects, self.rounds = [], [], {}, 0
 
     def _apart(self, look: int) -> None:

@@ -34,21 +34,22 @@ CLEAR: Final = 1.01
 """What is worth less than this is not looked at any longer to see whether it is worth anything."""
 
 
-def screen(state: State, group: Sequence[Candidate], at_once: bool = False) -> bool:
+def screen(state: State, group: Sequence[Candidate], at_once: bool = False, again: bool = False) -> bool:
     """Find out which of these are worth it together; they are the best then. Whether any are. Raises BudgetSpent.
 
-    at_once: all or none: where each set is compiled anew, it would take too long to find out which.
+    at_once: all or none: where each set is compiled anew, it would take too long to find out which. again: a script
+    that came to its end meanwhile is started once more.
     """
     bound = state.best.diagnosis.bound
     state.tried |= {(one.lever.name, bound) for one in group}
     state.found.predicted |= {one.lever.name: one.predicted for one in group}
     state.budget.afford((0 if state.side is not None and state.side.ready else state.budget.best_start_s) + PASS_S)
-    live = _put_in(state, group, at_once)
-    if live is None:
-        return False
-    switching, full = live
     base = tuple(use.name for use in state.best.levers)
     try:
+        live = _put_in(state, group, at_once)
+        if live is None:
+            return False
+        switching, full = live
         _measure(state, switching, [base, full], lambda so_far: _decided(so_far, {"": base}, full))
         whole = _worth(switching.ratio(base, full), full)
         added = [name for name in full if name not in base]
@@ -65,8 +66,15 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False) -> b
             if set(worth) != {*added}:
                 _measure(state, switching, [base, full], lambda so_far: True)
                 whole = _worth(switching.ratio(base, full), full)
-    except SideLost:
-        lost, state.side = switching.side.measured, None
+    except SideLost as end:
+        assert state.side is not None
+        lost, state.side = state.side.measured, None
+        if end.by_itself:
+            if not again:
+                return screen(state, group, at_once, again=True)
+            state.one_after_another("the command ends by itself before levers can be switched in it")
+            state.tried -= {(one.lever.name, bound) for one in group}
+            return False
         if len(group) == 1:
             state.refuse(group[0].use, lost.ended, trial=lost)
             return False
@@ -78,7 +86,7 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False) -> b
     state.found.worth |= worth
     for name, one in worth.items():
         state.say(f"keep  {use_text(switching.known[name])}  {worth_text(one)}beside the others")
-    state.found.unproved = Open(levers=tuple(uses), over=base, ratio=whole.ratio, interval=whole.interval)
+    state.leave_open(Open(levers=tuple(uses), over=base, ratio=whole.ratio, interval=whole.interval))
     state.say(f"measured  {names(uses)}  {worth_text(whole)}in one process; not proved yet")
     return True
 
@@ -103,7 +111,7 @@ def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str
         switching.measure([now, other], lambda so_far: _decided(so_far, {name: now}, other), PASS_S)
     except (SideLost, NothingMeasured):
         lost, state.side = state.side, None
-        state.refuse(use, lost.measured.ended if lost else "no process to switch it in")
+        state.drop(name, lost.measured.ended if lost else "no process to switch it in")
         return False
     ratio = switching.ratio(now, other)
     if ratio is None or ratio.interval is None or ratio.interval.low <= 1:
@@ -168,7 +176,9 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
     compiles = any(state.levers[name].compiles for name in (*full, *added))
     try:
         now = _settle(state, switching, (*full, *added), COMPILE_SHARE * state.budget.seconds if compiles else SETTLE_S)
-    except SideLost:
+    except SideLost as end:
+        if end.by_itself:
+            raise
         state.side = None
         trial = switching.side.measured
         for use in uses:

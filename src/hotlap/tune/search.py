@@ -29,6 +29,7 @@ from .budget import BudgetSpent
 from .candidates import Candidate, candidate_of, candidates, clashing, excluded, together
 from .fit import fit, fitted
 from .prove import narrow_down, prove
+from .reference import NO_TIME
 from .remember import Remembered
 from .screening import screen, switch_in_place, switchable
 from .starts import try_start
@@ -65,7 +66,9 @@ class Search:
         earlier: Tune | None = None,
     ) -> None:
         self.state = State(bench, asked or Asked(), levers or all_levers(), budget_s, clock)
-        self.recall, self.earlier = recall, earlier
+        self.recall = recall
+        if earlier is not None:
+            self._take_over(earlier)
 
     @property
     def found(self) -> Found:
@@ -77,7 +80,8 @@ class Search:
         state = self.state
         self.bare()
         try:
-            self.take_over()
+            if state.found.proved is not None:
+                state.keep(state.found.proved.levers)
             self.remember()
             stages = list(STAGES)
             while stages:
@@ -100,6 +104,8 @@ class Search:
         except BudgetSpent:
             self._spent()
         state.found.fitted = fitted(state)
+        if state.found.no_reference == NO_TIME:
+            state.found.not_done.append("no time was left to measure what the levers cost that make it fit")
         return state.found
 
     def _spent(self) -> None:
@@ -113,8 +119,8 @@ class Search:
             state.drop(name, why or "the budget ended before it was tried")
         untried = [name for name, why in left.items() if why is None]
         also = f"; not tried: {', '.join(untried)}" if untried else ""
-        state.found.not_done.append(f"the budget ended the search{also}")
-        state.say(f"budget  {state.found.not_done[-1]}")
+        state.found.not_done.insert(0, f"the budget ended the search{also}")
+        state.say(f"budget  {state.found.not_done[0]}")
 
     # the bare command
 
@@ -187,7 +193,7 @@ class Search:
             f"two runs {how} differ {by_text(math.expm1(abs(differ)), 1)} in time, {by_text(own.loss, 2)} in loss"
         )
         if state.apart:
-            state.say(f"one after another  {state.apart}: sides can't be alive at once")
+            state.one_after_another(state.apart)
 
     def _value(self, side: Side) -> float:
         from .objective import peak_bytes
@@ -196,17 +202,16 @@ class Search:
 
     # earlier tunes
 
-    def take_over(self) -> None:
-        """What the last session proved."""
-        state, tune = self.state, self.earlier
-        proved = [proof for proof in tune.proofs if proof.proved] if tune is not None and tune.gain else []
-        if tune is None or not proved or any(use.name not in state.levers for use in proved[-1].levers):
+    def _take_over(self, tune: Tune) -> None:
+        """What an earlier session proved stands from the beginning."""
+        proved = [proof for proof in tune.proofs if proof.proved] if tune.gain else []
+        if not proved or any(use.name not in self.state.levers for use in proved[-1].levers):
             return
-        found = state.found
+        found = self.state.found
         found.proofs, found.proved, found.tuned = list(tune.proofs), proved[-1], tune.tuned
+        found.baseline = tune.baseline
         found.worth = {kept.lever: kept.worth for kept in tune.kept if kept.worth is not None}
         found.memory, found.break_even = (tune.memory_before_bytes, tune.memory_after_bytes), tune.break_even_steps
-        state.keep(proved[-1].levers)
 
     def remember(self) -> None:
         """What an earlier tune of the same code on the same machine kept is proved first; what failed is not tried."""
@@ -224,7 +229,9 @@ class Search:
         if kept and not same_levers(kept, state.best.levers):
             state.say(f"remembered  {names(kept)}, as in the tune of {known.date}: proved first")
             state.keep([*state.given, *kept])
-            if prove(state):
+            prove(state)
+            proved = state.found.proved
+            if proved is not None and same_levers(proved.levers, [*state.given, *kept]):
                 for use in kept:
                     if use.name in known.alone:
                         state.found.worth[use.name] = Worth(ratio=known.alone[use.name], remembered=True)
@@ -397,5 +404,6 @@ class Search:
             if trial.outcome == "measured":
                 state.say(f"fits  without {use.name} too, with the levers that were kept")
                 state.keep(rest)
-                if prove(state):
+                prove(state)
+                if state.found.proved is not None and use not in state.found.proved.levers:
                     state.drop(use.name, "the command fits without it, with the levers that were kept")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from hotlap.experiment.side import Side
+from hotlap.experiment.side import BY_ITSELF, Side
 from hotlap.experiment.statistics import LEAST_GAIN, Ratio, within_process
 from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
 from hotlap.levers._base import Settings
@@ -48,9 +48,9 @@ def try_start(
         state.budget.afford(state.budget.starts_s(1) + lever.costs_s + state.budget.turns_s(2, LEAST_ROUNDS))
         use = candidate.variant(at)
         one = _measured(state, [*rest, use], use)
-        measured[at] = one[1].ratio if one else 0.0
+        measured[at] = _won(state, *one) if one else 0.0
         failures += one is None
-        if one and _gains(state, one) and (best is None or one[1].ratio > best[2].ratio * LEAST_GAIN):
+        if one and _gains(state, one) and (best is None or measured[at] > _won(state, *best[1:]) * LEAST_GAIN):
             state.end_side(best[1] if best else None)
             best = (use, *one)
         elif one:
@@ -69,7 +69,7 @@ def try_start(
     if not instead_of:  # else it is worth what a step takes without it, which is measured later
         state.found.worth[use.name] = worth
     over = tuple(one.name for one in rest)
-    state.found.unproved = Open(levers=tuple(state.best.levers), over=over, ratio=worth.ratio, interval=worth.interval)
+    state.leave_open(Open(levers=tuple(state.best.levers), over=over, ratio=worth.ratio, interval=worth.interval))
     state.say(f"keep  {use_text(use)}  {worth_text(worth)}beside the others; not proved yet")
     return True
 
@@ -89,6 +89,10 @@ def _measured(state: State, levers: Sequence[records.Lever], use: records.Lever)
         if not incumbent.alive and side.measured.outcome == "measured":
             incumbent = state.incumbent()
         ratio = beside(state, incumbent, side) if side.ready else Ratio(ratio=0.0, interval=None)
+        if not ratio.ratio and side.measured.ended in {"", BY_ITSELF} and side.measured.step_ms:
+            ratio = Ratio(
+                (incumbent.measured.step_ms or math.nan) / side.measured.step_ms, None
+            )  # one has no turn left
     trial = side.measured
     if trial.outcome == "too slow":
         usual = state.reference.measured.step_ms or math.nan
@@ -133,13 +137,18 @@ def _value(state: State, side: Side) -> float:
     return float(peak_bytes(side.measured)) if state.objective.memory else side.step_ms
 
 
+def _won(state: State, side: Side, worth: Worth) -> float:
+    """By what factor less time, or memory where that counts, is needed than without it."""
+    if not state.objective.memory:
+        return worth.ratio
+    return peak_bytes((state.side or state.reference).measured) / peak_bytes(side.measured)
+
+
 def _gains(state: State, one: tuple[Side, Worth]) -> bool:
     """Whether it is worth a proof."""
     side, worth = one
     if state.objective.memory:
-        before = peak_bytes(state.side.measured if state.side else state.reference.measured)
-        saved = before / peak_bytes(side.measured)
-        return saved >= LEAST_GAIN and worth.ratio >= 1 / (1 + state.objective.slowdown)
+        return _won(state, side, worth) >= LEAST_GAIN and worth.ratio >= 1 / (1 + state.objective.slowdown)
     return worth.ratio >= LEAST_GAIN and (worth.interval is None or worth.interval.low > 1)
 
 

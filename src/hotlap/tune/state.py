@@ -197,6 +197,23 @@ class State:
         self.budget.bare = sum(one.ready for one in self.bare)
         self.budget.step_s = (self.reference.step_ms / 1000) * (1 + 1 / max(1.0, self.open_ratio)) / 2
 
+    def leave_open(self, found: Open | None) -> None:
+        """A gain was measured that is not proved. One that was before, and is in no set any more, is told."""
+        before, self.found.unproved = self.found.unproved, found
+        told = [*self.best.levers, *(self.found.proved.levers if self.found.proved else ()), *self.given]
+        told += found.levers if found else ()
+        for use in before.levers if before else ():
+            if use not in told and use.name not in self.found.dropped:
+                assert before is not None
+                self.drop(use.name, f"measured, and not proved: {before.ratio:.2f}×{interval_text(before.interval)}")
+
+    def one_after_another(self, why: str) -> None:
+        """From here on no two sides are alive at once."""
+        self.apart = why
+        self.say(f"one after another  {why}; from here on each side runs alone, in pairs")
+        self.bench.end_all()
+        self.side = None
+
     def facts_with(self, trial: Trial) -> Facts:
         """Those of the bare command, and of its masks what only a lever sees that is in."""
         seen = read_facts(self.bench.rank(trial).folder)
