@@ -179,7 +179,8 @@ class Agent:
         self.profile.due = timeline.watch is not None
         timeline.marking = wall_ms >= SHORT_STEP_MS or index % SAMPLE_EVERY == 0
         # Ranks must look at the same steps, since they stop together.
-        look = timeline.marking or index <= ONE_BY_ONE or self.world > 1 or self.profile.on
+        due = self.stopper.at.at is not None and index >= self.stopper.at.at
+        look = timeline.marking or index <= ONE_BY_ONE or self.world > 1 or self.profile.on or due
         if self.thin.allowed:
             look = self.thin.after(segment.end_ns, wall_ms, look)
         if look:

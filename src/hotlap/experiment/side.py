@@ -301,8 +301,8 @@ class Bench:
             order["levers"] = [[name, dict(settings)] for name, settings in levers.items()]
             side.in_now = {name: dict(settings) for name, settings in levers.items()}
         first = side.gate.step
-        side.gate.tell(order)
         begun = time.monotonic()
+        side.gate.tell(order)
         while not side.gate.arrived:
             side.gate.wait(0.05)
             late = timeout_s is not None and time.monotonic() - begun > timeout_s
