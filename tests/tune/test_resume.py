@@ -37,7 +37,7 @@ def session(folder: Path) -> Session:
         budget_s: float = 3600.0, step: Step = STEP, levers: list[FakeLever] = LEVERS, after_proof: int = 0, **more: Any
     ) -> Tune:
         resume = folder.exists()
-        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder.parent), budget_s=budget_s)
+        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder.parent), budget_s=budget_s, fresh=True)
         if not resume:
             begin(folder, request)
         machine = Machine(step, folder, **more)
@@ -80,7 +80,8 @@ def test_a_whole_tune_is_written(session: Session, folder: Path) -> None:
 def calls(folder: Path) -> int:
     machine = Machine(STEP, folder / "counted")
     with whole_tunes([machine], LEVERS):
-        begin(folder / "t", request := TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder), budget_s=3600.0))
+        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder), budget_s=3600.0, fresh=True)
+        begin(folder / "t", request)
         tune_whole(folder / "t", request, LISTENER)  # type: ignore[arg-type]
     return machine.calls
 
