@@ -2,7 +2,7 @@
 
     python benchmarks/parity_rates.py --seeds 20
 
-Every case of `tests/tune/bench.py` is judged once a seed, as `hotlap tune` judges (two runs of the bare command, the
+Every case of `tests/experiment/bench.py` is judged once a seed, as `hotlap tune` judges (two runs of the bare command, the
 trial, twins where they are needed). The runs are forks of a process that has imported torch; the tests make the same
 runs as processes of their own.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "tune"))
+sys.path.insert(0, str(ROOT / "tests" / "experiment"))
 
 import bench  # noqa: E402 - the harness that the tests use
 

@@ -1,4 +1,4 @@
-"""`hotlap tune` through the real process boundary: a whole tune, interruption and resuming, trials that go wrong."""
+"""`hotlap tune` through the real process boundary: a whole tune, ends of all kinds and resuming, starts that go wrong."""
 
 import json
 import os
@@ -6,15 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
+from hotlap.records.files import read_recipe, read_record
+from hotlap.records.tune import Tune
+
 SCRIPTS = Path(__file__).parent / "scripts"
 SLOW = str(SCRIPTS / "slow_loader.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+WORKERS = ("--only", "loader-workers")
 
 
 def environment(cwd: Path) -> dict[str, str]:
@@ -43,18 +48,58 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def begin(folder: Path, *script: str) -> subprocess.Popen[bytes]:
+    """A tune of the workers of a script."""
+    options = ("--steps", "16", *WORKERS, "--fresh", "--out", "t")
+    return subprocess.Popen(
+        [sys.executable, "-m", "hotlap", "tune", *options, sys.executable, *(script or (SLOW,))],
+        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def wait(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
+    """Until something has come about in a tune."""
+    limit = time.monotonic() + 120
+    while time.monotonic() < limit and not until():
+        assert process.poll() is None, process.stdout.read()  # type: ignore[union-attr]
+        time.sleep(0.02)
+    assert until()
+
+
+def running(word: str) -> list[int]:
+    """Processes that have this among their words, and are no zombies."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if process.info["status"] != psutil.STATUS_ZOMBIE and word in (process.info["cmdline"] or ()):
+            found.append(process.pid)
+    return found
+
+
+def ended(word: str, within_s: float = 20.0) -> bool:
+    """Whether all of them come to their end."""
+    limit = time.monotonic() + within_s
+    while time.monotonic() < limit and running(word):
+        time.sleep(0.1)
+    return not running(word)
+
+
 def test_a_whole_tune_and_its_recipe(tmp_path: Path) -> None:
-    done = tune(tmp_path, "--budget", "200s", "--only", "loader-workers")
+    done = tune(tmp_path, "--budget", "200s", *WORKERS, script=(SLOW, word := f"whole-{os.getpid()}"))
     assert done.returncode == 0, done.stderr[-3000:]
     found = document(done)
     assert found == json.loads((tmp_path / "t" / "tune.json").read_text())
     assert [kept["lever"] for kept in found["kept"]] == ["loader-workers"]
-    assert found["gain"] and found["interval"]["low"] > 1 and found["pairs"] >= 2
+    assert found["gain"] and found["interval"]["low"] > 1 and found["speedup"] > 1.3
+    assert found["starts"] >= 2 and found["turns"] >= 6 and found["how"] == "turns"
+    assert found["proofs"][0]["proved"] and found["proofs"][0]["bare_starts"] >= 2
+    assert found["kept"][0]["worth"]["by"] == "turns" and found["kept"][0]["worth"]["interval"]["low"] > 1
     assert found["parity"]["ok"] and found["parity"]["level"] == "bitwise"
-    assert found["baseline"]["bound"] == "input"
+    assert found["baseline"]["bound"] == "input" and found["complete"] and found["unproved"] is None
     left_out = {dropped["lever"]: dropped["why"] for dropped in found["dropped"]}
     assert left_out["compile"] == "left out by --only"
-    assert left_out["tf32"]
+    journal = [json.loads(line) for line in (tmp_path / "t" / "turns.jsonl").read_text().splitlines()]
+    assert {turn["side"] for turn in journal} <= {trial["id"] for trial in found["trials"]} and len(journal) > 20
+    assert not running(word), "no process is left behind"
 
     recipe = tmp_path / "t" / "recipe.toml"
     used = hotlap("run", "--json", "--steps", "20", "--recipe", str(recipe), sys.executable, SLOW, cwd=tmp_path)
@@ -68,15 +113,60 @@ def test_a_whole_tune_and_its_recipe(tmp_path: Path) -> None:
     assert again.returncode == 0 and "loader-workers" in again.stdout
 
 
+class Ended(NamedTuple):
+    """A tune that was ended at its first proof, and what stood on disk at once."""
+
+    folder: Path
+    word: str
+    """Among the words of its processes, and of no others."""
+    code: int
+    output: str
+    tune: Tune
+    recipe: list[str]
+
+
+@pytest.fixture(scope="module", params=[signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def ended_at_the_first_proof(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    folder = tmp_path_factory.mktemp("proof")
+    word = f"proof-{os.getpid()}-{int(request.param)}"
+    process = begin(folder, SLOW, word)
+    wait(process, (folder / "t" / "tune.json").exists)
+    process.send_signal(request.param)
+    output = process.communicate(timeout=60)[0].decode()
+    found = read_record(folder / "t" / "tune.json", Tune)
+    recipe = [lever.name for lever in read_recipe(folder / "t" / "recipe.toml").lever]
+    return Ended(folder, word, process.returncode, output, found, recipe)
+
+
+def test_what_was_proved_stands_however_the_tune_ends(ended_at_the_first_proof: Ended) -> None:
+    made = ended_at_the_first_proof
+    assert [one.lever for one in made.tune.kept] == made.recipe == ["loader-workers"]
+    assert made.tune.gain and not made.tune.complete and made.tune.speedup and made.tune.speedup > 1.3
+    assert made.code in {130, -signal.SIGKILL}, made.output
+    if made.code == 130:
+        assert "interrupted" in made.tune.why_incomplete
+
+
+def test_no_process_outlives_a_tune_that_was_ended(ended_at_the_first_proof: Ended) -> None:
+    assert ended(ended_at_the_first_proof.word), running(ended_at_the_first_proof.word)
+
+
+def check_nothing_kept(folder: Path, found: dict[str, Any], outcome: str) -> None:
+    """Starts with workers ended so, which the tune says, and it made no recipe."""
+    assert not found["kept"] and not found["gain"] and found["speedup"] is None
+    why = next(dropped["why"] for dropped in found["dropped"] if dropped["lever"] == "loader-workers")
+    assert why.startswith(outcome)
+    assert outcome in {trial["outcome"] for trial in found["trials"]}
+    assert not (folder / "t" / "recipe.toml").exists()
+
+
 class Resumed(NamedTuple):
-    """A tune of a command that leaves processes behind, whose trials with workers crash: interrupted, then resumed."""
+    """A tune of a command that leaves processes behind, whose starts with workers crash: interrupted, then resumed."""
 
     folder: Path
     code: int
     output: str
     first: dict[str, Any]
-    journal: list[dict[str, Any]]
-    """Of the interrupted tune, as `first`."""
     done: subprocess.CompletedProcess[str]
     left: str
     """Seconds that the processes would have slept, and nobody else's."""
@@ -87,125 +177,84 @@ class Resumed(NamedTuple):
         return document(self.done)
 
 
-def interrupted(folder: Path, *script: str) -> tuple[int, str]:
-    """Begin a tune and interrupt it in its first trial with a lever: its exit code, and what it said."""
-    options = ("--steps", "16", "--only", "loader-workers", "--out", "t")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hotlap", "tune", *options, sys.executable, *script],
-        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    limit = time.monotonic() + 120
-    while time.monotonic() < limit and not (folder / "t" / "trials" / "002").exists():
-        assert process.poll() is None, process.stdout.read()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=60)[0].decode()
-    return process.returncode, output
-
-
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     folder = tmp_path_factory.mktemp("resumed")
     left = str(10**6 + os.getpid())
-    code, output = interrupted(folder, SLOW, "crash-in-workers", "leave-children", left)
+    process = begin(folder, SLOW, "crash-in-workers", "leave-children", left)
+    wait(process, (folder / "t" / "trials" / "002").exists)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0].decode()
     first = json.loads((folder / "t" / "tune.json").read_text())
-    journal = [json.loads(line) for line in (folder / "t" / "trials.jsonl").read_text().splitlines()]
     done = hotlap("tune", "--json", "--budget", "200s", "--resume", "t", cwd=folder)
-    return Resumed(folder, code, output, first, journal, done, left)
+    return Resumed(folder, process.returncode, output, first, done, left)
 
 
 def test_an_interrupted_tune_keeps_what_is_known(resumed: Resumed) -> None:
     assert resumed.code == 130, resumed.output
     assert not resumed.first["complete"] and "interrupted" in resumed.first["why_incomplete"]
+    assert not resumed.first["gain"] and not resumed.first["kept"] and resumed.first["baseline"]["bound"] == "input"
 
 
-def test_a_resumed_tune_goes_on_where_it_was(resumed: Resumed) -> None:
+def test_a_resumed_tune_goes_on(resumed: Resumed) -> None:
     second = resumed.second
-    assert second["complete"]
-    assert [trial["id"] for trial in second["trials"]][:2] == [trial["id"] for trial in resumed.journal[:2]]
-    assert sum(trial["purpose"] == "baseline" for trial in second["trials"]) == 2
-    assert second["wall_s"] > sum(trial["wall_s"] for trial in second["trials"]), "with what was taken over"
+    assert second["complete"] and second["wall_s"] > resumed.first["wall_s"]
+    ids = [trial["id"] for trial in second["trials"]]
+    assert len(set(ids)) == len(ids) and min(ids) > max(trial["id"] for trial in resumed.first["trials"])
 
 
-def check_nothing_kept(folder: Path, found: dict[str, Any], outcome: str) -> None:
-    """Trials with workers ended so, which the tune says, and it made no recipe."""
-    assert not found["kept"] and not found["gain"] and found["speedup"] is None
-    why = next(dropped["why"] for dropped in found["dropped"] if dropped["lever"] == "loader-workers")
-    assert why.startswith(outcome)
-    assert outcome in {trial["outcome"] for trial in found["trials"]}
-    assert not (folder / "t" / "recipe.toml").exists()
-
-
-def test_a_trial_that_crashes_is_recorded_and_the_tune_goes_on(resumed: Resumed) -> None:
+def test_a_start_that_crashes_is_recorded_and_the_tune_goes_on(resumed: Resumed) -> None:
     check_nothing_kept(resumed.folder, resumed.second, "crashed")
 
 
 def test_no_process_is_left_behind(resumed: Resumed) -> None:
     assert resumed.done.returncode == 0
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", resumed.left]]
-    assert not left
+    assert not left and not running(resumed.left)
 
 
 IMPATIENT = """
 from hotlap.cli import main
-from hotlap.tune import budget
-from hotlap.tune.budget import Budget
+from hotlap.tune.state import State
 
-patience = Budget.patience
+timeout = State.timeout
 
 def sooner(self, levers):
-    levers = list(levers)
-    return 8.0 if any(lever.name == "loader-workers" for lever in levers) else patience(self, levers)
+    return 8.0 if any(lever.name == "loader-workers" for lever in levers) else timeout(self, levers)
 
-Budget.patience = sooner
-budget.LEAST_TIMEOUT_S = 8.0
+State.timeout = sooner
 main()
 """
-"""hotlap, but that trials with workers count as hung after 8 seconds; those without may take as long as ever."""
+"""hotlap, but that starts with workers count as hung after 8 seconds; those without may take as long as ever."""
 
 
-def test_a_trial_that_hangs_is_recorded_and_the_tune_goes_on(tmp_path: Path) -> None:
-    words = ("--budget", "400s", "--only", "loader-workers")
-    done = tune(tmp_path, *words, script=(SLOW, "hang-in-workers"), program=("-c", IMPATIENT))
+def test_a_start_that_hangs_is_recorded_and_the_tune_goes_on(tmp_path: Path) -> None:
+    script = (SLOW, "hang-in-workers", word := f"hang-{os.getpid()}")
+    done = tune(tmp_path, "--budget", "400s", *WORKERS, script=script, program=("-c", IMPATIENT))
     assert done.returncode == 0, done.stderr[-3000:]
     check_nothing_kept(tmp_path, document(done), "timeout")
-
-
-TWO_PAIRS = """
-from hotlap.cli import main
-from hotlap.tune import reference
-
-reference.MOST_PAIRS = 2
-main()
-"""
-"""hotlap, but that what levers cost is told by two pairs, however far these lie apart."""
+    assert not running(word)
 
 
 def test_a_command_that_runs_out_of_memory_is_told_what_it_costs_to_fit(tmp_path: Path) -> None:
     words = ("--budget", "400s", "--only", "checkpoint-blocks")
-    done = tune(tmp_path, *words, script=(str(SCRIPTS / "hungry.py"),), program=("-c", TWO_PAIRS))
+    done = tune(tmp_path, *words, script=(str(SCRIPTS / "hungry.py"),))
     assert done.returncode == 0, done.stderr[-3000:]
     found = document(done)
     assert [(one["lever"], one["settings"]) for one in found["fitted"]] == [("checkpoint-blocks", {"every": 2})]
     told = found["reference"]
-    assert (told["parts"], told["pairs"], [one["name"] for one in told["levers"]]) == (2, 2, ["checkpoint-blocks"])
+    assert (told["parts"], [one["name"] for one in told["levers"]]) == (2, ["checkpoint-blocks"])
     assert told["parity"]["ok"] and told["parity"]["level"] == "bitwise" and told["parity"]["samples"]
     assert told["time_ratio"] > 0 and told["memory_before_bytes"] > 0 and told["memory_after_bytes"] > 0
+    assert told["turns"] >= 6 and told["interval"]["low"] <= told["time_ratio"] <= told["interval"]["high"]
     assert {trial["rows"] for trial in found["trials"] if trial["purpose"] == "reference"} == {32.0}
     shown = hotlap("show", str(tmp_path / "t"), cwd=tmp_path)
-    assert "both with 1/2 of the batch" in shown.stdout and "of the time" in shown.stdout
+    assert "with 1/2 of the batch" in shown.stdout and "of the time" in shown.stdout
 
 
 def test_a_command_that_fails_without_levers(tmp_path: Path) -> None:
-    done = hotlap(
-        "tune",
-        "--out",
-        str(tmp_path / "t"),
-        sys.executable,
-        "-c",
-        "import torch; raise ValueError('own')",
-        cwd=tmp_path,
-    )
+    code = "import torch; raise ValueError('own')"
+    done = hotlap("tune", "--out", str(tmp_path / "t"), sys.executable, "-c", code, cwd=tmp_path)
     assert done.returncode == 123
     assert "the command itself fails" in done.stderr and "ValueError: own" in done.stderr
 

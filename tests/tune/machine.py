@@ -84,7 +84,9 @@ def workers(*numbers: int, claimed: float = 0.8) -> FakeLever:
 
 def compiler(name: str = "compile", claimed: float = 0.5, **more: Any) -> FakeLever:
     """One that compiles, in a live process."""
-    return FakeLever(name, claimed, **{"stage": "compiler", "compiles": True, "costs_s": 30.0, "risk": "numeric", **more})
+    return FakeLever(
+        name, claimed, **{"stage": "compiler", "compiles": True, "costs_s": 30.0, "risk": "numeric", **more}
+    )
 
 
 Uses = dict[str, Settings]

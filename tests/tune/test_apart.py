@@ -24,7 +24,7 @@ def test_one_after_another(tune: Tune, how: dict[str, Any]) -> None:
 @pytest.mark.parametrize("length", [30, 40, 55, 75, 100, 130, 200, 300, 500, 800, 1300])
 def test_a_script_that_ends_whenever_it_does(tune: Tune, length: int) -> None:
     """In its first turns, while levers are switched, in a proof: no lever is blamed, and what helps is found."""
-    found, machine = tune(LEVERS, STEP, length=length)
+    found, _machine = tune(LEVERS, STEP, length=length)
     assert not [name for name, one in found.dropped.items() if BY_ITSELF in one.why], "no lever is at fault"
     assert sorted(kept(found)) == ["a", "compile", "s"] and [*found.dropped] == ["vain"]
 
@@ -37,7 +37,7 @@ def test_where_memory_holds_two(tune: Tune) -> None:
 
 def test_where_memory_holds_four(tune: Tune) -> None:
     """Of the bare command two, and two for the proof."""
-    found, machine = tune(LEVERS, STEP, room=4)
+    found, _machine = tune(LEVERS, STEP, room=4)
     assert sorted(kept(found)) == ["a", "compile", "s"] and found.proved.how == "turns"
 
 
@@ -50,7 +50,9 @@ def test_failed_proofs_do_not_fill_the_memory(tune: Tune) -> None:
 
 
 def test_a_side_for_which_there_is_no_room_is_no_levers_fault(tune: Tune) -> None:
-    found, _ = tune([starter(name, 0.9 - at / 10) for at, name in enumerate("abcd")], factors(a=0.8, b=0.8, c=0.8, d=0.8), room=3)
+    found, _ = tune(
+        [starter(name, 0.9 - at / 10) for at, name in enumerate("abcd")], factors(a=0.8, b=0.8, c=0.8, d=0.8), room=3
+    )
     assert sorted(kept(found)) == list("abcd") and not found.dropped
 
 
@@ -81,7 +83,7 @@ def test_the_reference_that_ends_during_the_tune_is_replaced(tune: Tune) -> None
         return ""
 
     levers = [starter("a", 0.6), compiler()]
-    found, machine = tune(levers, factors(a=0.5, compile=0.5), dies=dies, length=220)
+    found, _machine = tune(levers, factors(a=0.5, compile=0.5), dies=dies, length=220)
     assert sorted(kept(found)) == ["a", "compile"] and not dead
     assert found.proved.ratio == pytest.approx(4.0)
 

@@ -1,5 +1,6 @@
 """What a tune does with its time, and that it may end at any moment: what was proved until then stands."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ def whole(folder: Path, **more: Any) -> tuple[Search, Machine, list[dict[str, An
     """A search of several stages, and what each call of `on_proof` saw."""
     one, machine = made(folder, LEVERS, STEP, **more)
     written: list[dict[str, Any]] = []
-    one.state.on_proof = lambda: written.append({"kept": kept(one), "at": machine.calls, "ratio": one.found.proved.ratio})
+    one.state.on_proof = lambda: written.append(
+        {"kept": kept(one), "at": machine.calls, "ratio": one.found.proved.ratio}
+    )
     return one, machine, written
 
 
@@ -35,7 +38,7 @@ def check_what_stands(one: Search, written: list[dict[str, Any]]) -> None:
         known.append([use.name for use in found.proofs[-1].levers])
     assert names in known
     assert not {*names} & {*found.dropped}, "kept and dropped"
-    pairs = list(zip(written, written[1:], strict=False))
+    pairs = list(itertools.pairwise(written))
     better = [two["ratio"] > 0.98 * first["ratio"] for first, two in pairs if two["kept"] != first["kept"]]
     assert all(better), "of the same set the later figure counts"
     if names:

@@ -52,7 +52,7 @@ def test_one_slow_cycle_moves_nothing(tune: Tune) -> None:
 def test_what_comes_from_a_first_call_is_not_counted(tune: Tune) -> None:
     """To compile takes long, once for each set of levers."""
     compile_s = lambda uses: 25.0 * len(uses) if "compile" in uses else 0.0  # noqa: E731
-    found, machine = tune([compiler(), FakeLever("a")], factors(compile=0.5, a=0.9), compile_s=compile_s)
+    found, _machine = tune([compiler(), FakeLever("a")], factors(compile=0.5, a=0.9), compile_s=compile_s)
     assert worths(found) == pytest.approx({"a": 1 / 0.9, "compile": 2.0})
     assert found.break_even is not None and found.break_even > 300
 
@@ -84,9 +84,12 @@ def test_two_that_do_the_same_are_not_both_lost(tune: Tune, seed: int) -> None:
 
 def test_a_lever_that_was_slower_before_the_compiler_is_tried_again_beside_it(tune: Tune) -> None:
     """Casts are kernels of their own until something is compiled."""
-    step = lambda uses: 100.0 * (0.5 if "compile" in uses else 1.0) * (  # noqa: E731
-        1.0 if "bf16" not in uses else 0.6 if "compile" in uses else 1.05
-    )
+
+    def step(uses: Any) -> float:
+        if "compile" not in uses:
+            return 105.0 if "bf16" in uses else 100.0
+        return 30.0 if "bf16" in uses else 50.0
+
     found, _ = tune([FakeLever("bf16"), compiler()], step)
     assert sorted(kept(found)) == ["bf16", "compile"] and found.proved.ratio == pytest.approx(1 / 0.3)
 

@@ -38,7 +38,8 @@ def tuned(**levers: dict[str, Any]) -> Tune:
     )
     return Tune(
         command=("python", 'my "train".py', "--lr=3e-4"), speedup=1.5, interval=Interval(low=1.4, high=1.6),
-        starts=3, turns=9, before_ms=9.0, after_ms=6.0, gain=True, kept=kept, dropped=(), parity=PARITY, baseline=diagnosis, tuned=None, environment=GPU,
+        starts=3, turns=9, before_ms=9.0, after_ms=6.0, gain=True, kept=kept, dropped=(),
+        parity=PARITY, baseline=diagnosis, tuned=None, environment=GPU,
         versions=Versions(python="3.12.1", torch="2.13.0", cuda="13.0"),
     )  # fmt: skip
 

@@ -11,10 +11,10 @@ import pytest
 from machine import LOSSES, FakeLever, Machine, Tune, Uses, kept
 
 import hotlap
+from hotlap.experiment.evidence import Evidence
 from hotlap.levers._smaller_batch import NAME
 from hotlap.records.errors import CommandFailed
 from hotlap.records.run import Lever, LoaderFacts
-from hotlap.experiment.evidence import Evidence
 from hotlap.tune.state import Found
 
 LOADER = LoaderFacts(dataset="D", iterable=False, workers=0, batch_size=64, batches=1, training=True)

@@ -10,15 +10,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from machine import FakeLever, Machine, Tune, compiler, factors, kept, starter, whole_tunes
+from machine import LOSSES, FakeLever, Machine, factors, kept, starter, whole_tunes
+from machine import Tune as Search
 
+from hotlap.experiment.evidence import Evidence
 from hotlap.levers import all_levers
 from hotlap.records.run import Environment, Facts, Lever
 from hotlap.records.tune import Dropped, Kept, Trial, Worth
-from hotlap.experiment.evidence import Evidence
 from hotlap.tune import remember
 from hotlap.tune.remember import Failed, Remembered, key_of, learned, recall, store
-from hotlap.tune.tune import TuneRequest, begin
+from hotlap.tune.tune import TuneRequest
 from hotlap.tune.tune import tune as tune_whole
 
 MACHINE = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=31.6)
@@ -39,23 +40,24 @@ def before(*names: str, failed: tuple[Failed, ...] = (), **alone: float) -> Reme
 # what a search does with it
 
 
-def test_what_was_kept_is_proved_first(tune: Tune) -> None:
+def test_what_was_kept_is_proved_first_and_at_once(tune: Search) -> None:
     levers = [FakeLever("a", 0.2), FakeLever("b", 0.5), starter("c", 0.4)]
     known = before("c", "a", a=1.3, c=1.5)
     found, machine = tune(levers, factors(a=0.8, b=0.9, c=0.6), remembered=known)
-    assert machine.starts("prove")[0] == ("c", "a") and machine.log[2][0] == "prove", "before anything is tried"
+    assert [what for what, _ in machine.log][:4] == ["baseline", "baseline", "prove", "prove"]
+    assert [use.name for use in found.proofs[0].levers] == ["c", "a"], "nothing is tried before that proof"
     assert sorted(kept(found)) == ["a", "b", "c"], "what was not known before is tried as well"
     assert found.proved.ratio == pytest.approx(1 / (0.8 * 0.9 * 0.6)), "measured anew"
-    assert "c + a" in found.reused[0] and known.date in found.reused[0] and machine.told("remembered  c + a")
+    assert "c + a" in found.reused[0] and known.date in found.reused[0] and machine.told("remembered")
 
 
-def test_what_its_levers_are_worth_is_of_that_tune_where_nothing_else_is_known(tune: Tune) -> None:
+def test_what_its_levers_are_worth_is_of_that_tune_where_nothing_else_is_known(tune: Search) -> None:
     found, _ = tune([FakeLever("a")], factors(a=0.5), remembered=before("a", a=1.9))
     (one,) = found.state.kept()
     assert one.worth is not None and one.worth.remembered and one.worth.ratio == 1.9
 
 
-def test_what_failed_is_not_tried_again_and_said(tune: Tune) -> None:
+def test_what_failed_is_not_tried_again_and_said(tune: Search) -> None:
     known = before(failed=(Failed(lever="bad", why="crashed: boom"), Failed(lever="slow", why="slower", ratio=0.7)))
     levers = [FakeLever("bad", 0.9), FakeLever("slow", 0.8), FakeLever("good", 0.5)]
     found, machine = tune(levers, factors(good=0.5, slow=1.4), remembered=known)
@@ -66,27 +68,33 @@ def test_what_failed_is_not_tried_again_and_said(tune: Tune) -> None:
     assert found.dropped["slow"].ratio == 0.7 and "bad, slow" in found.reused[0]
 
 
-def test_a_set_that_does_not_hold_any_more_is_forgotten(tune: Tune) -> None:
+def test_a_set_that_does_not_hold_any_more_is_forgotten(tune: Search) -> None:
     known = before("a", "b", failed=(Failed(lever="c", why="slower", ratio=0.7),))
     levers = [FakeLever("a", 0.5), starter("b", 0.4), starter("c", 0.3)]
-    found, machine = tune(levers, factors(a=1.1, b=1.1, c=0.5), remembered=known)
-    assert kept(found) == ["c"] and machine.starts("prove")[0] == ("a", "b")
-    assert not any("tune of" in line for line in found.reused)
+    found, _machine = tune(levers, factors(a=1.1, b=1.1, c=0.5), remembered=known)
+    assert not any("tune of" in line for line in found.reused), "it was not proved, so it is not said to be"
+    assert kept(found) == ["c"] and [use.name for use in found.proofs[0].levers] == ["a", "b"]
 
 
-def test_a_set_of_which_one_does_not_apply_any_more_is_passed_over(tune: Tune) -> None:
+def test_one_of_a_set_that_is_worth_nothing_any_more_goes_out(tune: Search) -> None:
+    known = before("a", "b", a=1.5, b=1.5)
+    found, _ = tune([FakeLever("a", 0.5), FakeLever("b", 0.4)], factors(a=0.5), remembered=known)
+    assert kept(found) == ["a"] and found.dropped["b"].why.startswith("no gain")
+
+
+def test_a_set_of_which_one_does_not_apply_any_more_is_passed_over(tune: Search) -> None:
     levers = [FakeLever("a", 0.5), FakeLever("b", 0.4, only_when="input")]
-    found, machine = tune(levers, factors(a=0.5), remembered=before("a", "b"))
-    assert kept(found) == ["a"] and machine.log[2][0] == "switch", "it is found anew"
+    found, _ = tune(levers, factors(a=0.5), remembered=before("a", "b"))
+    assert kept(found) == ["a"] and [use.name for use in found.proofs[0].levers] == ["a"]
 
 
-def test_parity_of_a_remembered_set_is_judged_anew(tune: Tune) -> None:
-    losses = tuple((2.0 - 0.01 * n,) for n in range(40))
+def test_parity_of_a_remembered_set_is_judged_anew(tune: Search) -> None:
     found, _ = tune(
         [FakeLever("cheat", 0.5)], factors(cheat=0.3), remembered=before("cheat"),
-        evidence_of=lambda uses: Evidence(tuple((9.0,) for _ in losses) if uses else losses),
+        evidence_of=lambda uses: Evidence(tuple((9.0,) for _ in LOSSES) if uses else LOSSES),
     )  # fmt: skip
     assert kept(found) == [] and found.dropped["cheat"].why.startswith("parity: ")
+    assert not any("proved first" in line for line in found.reused)
 
 
 # the key
@@ -198,25 +206,31 @@ def test_only_what_was_tried_is_learned() -> None:
     assert [one.lever for one in noisy.failed] == ["v", "x"], "noise may have made y slower"
 
 
+def test_what_crashed_when_it_was_switched_on_is_learned(tune: Search) -> None:
+    """Its process was begun without it."""
+    found, machine = tune([FakeLever("bad")], factors(), dies=lambda uses, turns: "signal 11" if uses else "")
+    known = learned(Remembered(), [], found.dropped.values(), machine.done, complete=True)
+    assert [(one.lever, one.why) for one in known.failed] == [("bad", "signal 11")]
+
+
 # a whole tune and the next
 
 
 def test_the_next_tune_of_a_command_is_fast_and_says_so(tmp_path: Path) -> None:
-    levers = [FakeLever("a", 0.5), compiler("b"), starter("bad", 0.3)]
+    levers = [FakeLever("a", 0.5), FakeLever("b", 0.4), starter("bad", 0.3)]
+    crash = lambda uses: ("crashed", "boom") if "bad" in uses else ("measured", "")  # noqa: E731
+    machines = [Machine(factors(a=0.5, b=0.8), tmp_path / f"t{number}", outcome=crash) for number in range(3)]
+    listener = SimpleNamespace(result=lambda text: None, trial=lambda *_: None, step=lambda *_: None)
 
-    def tuned(name: str, **more: Any) -> tuple[Any, Machine]:
-        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(tmp_path), budget_s=3600.0, **more)
-        begin(tmp_path / name, request)
-        crash = lambda uses: ("crashed", "boom") if "bad" in uses else ("measured", "")  # noqa: E731
-        machine = Machine(factors(a=0.5, b=0.8), tmp_path / name, outcome=crash)
-        listener = SimpleNamespace(result=lambda text: None, trial=lambda *_: None, step=lambda *_: None)
-        with whole_tunes([machine], levers):
-            return tune_whole(tmp_path / name, request, listener), machine  # type: ignore[arg-type]
+    def tuned(number: int, **more: Any) -> Any:
+        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(tmp_path), budget_s=1e6, **more)
+        with whole_tunes([machines[number]], levers):
+            return tune_whole(tmp_path / f"t{number}", request, listener)  # type: ignore[arg-type]
 
-    (first, one), (second, two), (third, three) = tuned("t1"), tuned("t2"), tuned("t3", fresh=True)
-    assert not any("tune of" in line for line in first.reused) and [kept.lever for kept in first.kept] == ["a", "b"]
-    assert two.starts("prove") == [("a", "b")] * 2 and [kept.lever for kept in second.kept] == ["a", "b"]
-    assert "proved first (a + b)" in second.reused[0] or "proved first (a + b)" in second.reused[1]
-    assert "not tried again" in " ".join(second.reused) and not two.starts("try bad")
-    assert second.speedup == pytest.approx(2.5) and len(second.trials) < len(first.trials) and two.spent < one.spent
-    assert three.starts("try bad") and not any("tune of" in line for line in third.reused)
+    first, second, third = tuned(0), tuned(1), tuned(2, fresh=True)
+    assert not any("tune of" in line for line in first.reused) and [one.lever for one in first.kept] == ["a", "b"]
+    assert [one.lever for one in second.kept] == ["a", "b"] and second.speedup == pytest.approx(2.5)
+    assert "not tried again" in second.reused[0] and "proved first (a + b)" in second.reused[1]
+    assert len(second.trials) < len(first.trials)
+    assert ("try bad", ("a", "b", "bad")) not in machines[1].log
+    assert machines[2].starts("try bad") and not any("tune of" in line for line in third.reused)

@@ -1,6 +1,6 @@
 """A whole tune on a machine of our own making: what is written and when, how it ends, and how it goes on."""
 
-import os
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable
@@ -37,7 +37,9 @@ def session(folder: Path) -> Session:
         budget_s: float = 3600.0, step: Step = STEP, levers: list[FakeLever] = LEVERS, after_proof: int = 0, **more: Any
     ) -> Tune:
         resume = folder.exists()
-        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder.parent), budget_s=budget_s, fresh=True)
+        request = TuneRequest(
+            command=(sys.executable, "-c", "1"), cwd=str(folder.parent), budget_s=budget_s, fresh=True
+        )
         if not resume:
             begin(folder, request)
         machine = Machine(step, folder, **more)
@@ -168,10 +170,8 @@ def test_what_was_proved_stands_and_the_search_goes_on(session: Session, folder:
 def test_ctrl_c_in_the_next_session_loses_nothing_of_the_last(session: Session, folder: Path, at: int) -> None:
     first = session(after_proof=5)
     assert names(first) == ["s"] and first.gain
-    try:
+    with contextlib.suppress(Interrupted):
         session(interrupt_at=at)
-    except Interrupted:
-        pass
     found, recipe = written(folder)
     assert recipe == names(found) and names(found)[:1] == ["s"] and found.gain
 
@@ -179,10 +179,8 @@ def test_ctrl_c_in_the_next_session_loses_nothing_of_the_last(session: Session, 
 @pytest.mark.parametrize("budget", [8.0, 12.0, 20.0, 30.0])
 def test_nor_does_a_budget_that_is_too_small(session: Session, folder: Path, budget: float) -> None:
     assert names(session(after_proof=5)) == ["s"]
-    try:
+    with contextlib.suppress(NothingMeasured, CommandFailed):
         session(budget)
-    except (NothingMeasured, CommandFailed):
-        pass
     found, recipe = written(folder)
     assert recipe == names(found) == ["s"] and found.gain
 
@@ -219,4 +217,4 @@ def test_a_tune_json_that_is_broken_is_an_error_and_is_kept(session: Session, fo
 
     with pytest.raises(RecordError):
         session()
-    assert (folder / "tune.json").read_text() == "{" and os.path.exists(folder / "recipe.toml")
+    assert (folder / "tune.json").read_text() == "{" and (folder / "recipe.toml").exists()

@@ -34,7 +34,7 @@ def test_what_costs_nothing_comes_first_and_each_stage_is_proved_before_the_next
 
 def test_of_compilers_the_cheaper_one_is_switched_on_first(tune: Tune) -> None:
     _, machine = tune([compiler("whole", costs_s=60.0), compiler("blocks", costs_s=20.0)], factors(blocks=0.8))
-    assert [names for what, names in machine.log if what == "switch" and names][0] == ("blocks",)
+    assert next(names for what, names in machine.log if what == "switch" and names) == ("blocks",)
 
 
 def test_a_lever_that_hides_all_others_comes_before_them(tune: Tune) -> None:
@@ -143,7 +143,7 @@ def test_a_lever_that_helps_only_beside_another_is_found(tune: Tune) -> None:
 
 
 def test_levers_that_lost_are_tried_again_where_the_bound_has_changed(tune: Tune) -> None:
-    step = lambda uses: (100.0 if "input" not in uses else 50.0 * (0.5 if "late" in uses else 1.0))  # noqa: E731
+    step = lambda uses: 100.0 if "input" not in uses else 50.0 * (0.5 if "late" in uses else 1.0)  # noqa: E731
     bound = lambda uses: "compute" if "input" in uses else "input"  # noqa: E731
     found, machine = tune([starter("late", 0.6), starter("input", 0.5)], step, bound=bound)
     assert machine.starts("try late") == [("late",), ("input", "late")] and kept(found) == ["input", "late"]
@@ -321,9 +321,7 @@ def test_a_compiler_that_fails_parity_leaves_what_is_proved(tune: Tune) -> None:
 
 
 def test_two_that_fail_parity_are_both_named(tune: Tune) -> None:
-    found, _ = tune(
-        [FakeLever(name) for name in "abc"], factors(a=0.7, b=0.8, c=0.9), evidence_of=breaks("a", "c")
-    )
+    found, _ = tune([FakeLever(name) for name in "abc"], factors(a=0.7, b=0.8, c=0.9), evidence_of=breaks("a", "c"))
     assert kept(found) == ["b"] and {name for name, one in found.dropped.items() if "parity" in one.why} == {"a", "c"}
 
 

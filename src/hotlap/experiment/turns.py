@@ -8,6 +8,8 @@ from .side import Bench, Side
 
 ROUNDS: Final = 16
 """Of turns, each side one in each round, in an order drawn anew: dozens of looks at both, at the same moments."""
+HUNG_S: Final = 300.0
+"""A turn that takes longer, evaluations and all, has hung."""
 LEAST_ROUNDS: Final = 6
 """For an interval of what the turns of two sides say."""
 
@@ -32,7 +34,7 @@ def take_turns(
         bench.shuffle.shuffle(order)
         taken: dict[int, float] = {}
         for side in order:
-            turn = bench.turn(side)
+            turn = bench.turn(side, timeout_s=HUNG_S)
             if turn is None:
                 return found
             if turn.step_ms and (turn.rows or not per_row):

@@ -27,6 +27,7 @@ from hotlap.records import run as records
 from hotlap.records.tune import Open, Parity, Proof
 
 from .candidates import LEAST_GAIN
+from .fit import fitted
 from .objective import costs, peak_bytes, typical_bytes
 from .starts import other_work
 from .state import State, interval_text
@@ -137,6 +138,7 @@ def _accept(state: State, comparison: "Comparison", proof: Proof) -> None:
         f"proved  {names(proof.levers)}  {proof.ratio:.2f}×{interval_text(proof.interval)} over the bare command, "
         f"{proof.starts} starts, {_how(proof)}; parity {proof.parity.level if proof.parity else 'not asked for'}"
     )
+    found.fitted = fitted(state)
     state.on_proof()
 
 
@@ -147,11 +149,13 @@ def _how(proof: Proof) -> str:
 def _back(state: State, proof: Proof, dropped: bool, why: str = "") -> None:
     """The best set is what is proved. why: the others are dropped."""
     kept = list(state.found.proved.levers) if state.found.proved else list(state.given)
+    shown = f"{proof.ratio:.2f}×{interval_text(proof.interval)}"
+    what = proof.why if state.objective.memory else "no gain"
     for use in proof.levers if dropped else ():
         if use not in kept:
             state.drop(
                 use.name,
-                why or f"no gain in a comparison from fresh starts: {proof.ratio:.2f}×{interval_text(proof.interval)}",
+                why or f"{what} in a comparison from fresh starts: {shown}",
                 state.found.worth.get(use.name),
             )
     state.best.levers = kept

@@ -136,7 +136,7 @@ class Search:
         if first.measured.outcome == "memory" and second.measured.outcome == "measured":
             first, second = second, first  # it is the other one that had no room
         if first.measured.outcome == "memory":
-            first = fit(state, first)
+            first = state.reference = fit(state, first)
             second = state.started("baseline", state.given)
         state.reference = first
         self._first(first)

@@ -148,7 +148,8 @@ def _gains(state: State, one: tuple[Side, Worth]) -> bool:
     """Whether it is worth a proof."""
     side, worth = one
     if state.objective.memory:
-        return _won(state, side, worth) >= LEAST_GAIN and worth.ratio >= 1 / (1 + state.objective.slowdown)
+        whole = worth.ratio * state.open_ratio * (state.found.proved.ratio if state.found.proved else 1.0)
+        return _won(state, side, worth) >= LEAST_GAIN and whole >= 1 / (1 + state.objective.slowdown)
     return worth.ratio >= LEAST_GAIN and (worth.interval is None or worth.interval.low > 1)
 
 
