@@ -2,7 +2,7 @@
 
     python benchmarks/parity_rates.py --seeds 20
 
-Every case of `tests/experiment/bench.py` is judged once a seed, as `hotlap tune` judges (two runs of the bare command, the
+Every case of `tests/experiment/bench.py` is judged once a seed, as `hotlap tune` judges (two bare runs, the
 trial, twins where they are needed). The runs are forks of a process that has imported torch; the tests make the same
 runs as processes of their own.
 """

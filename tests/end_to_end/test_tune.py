@@ -1,4 +1,4 @@
-"""`hotlap tune` through the real process boundary: a whole tune, ends of all kinds and resuming, starts that go wrong."""
+"""`hotlap tune` through the real process boundary: whole tunes, ends of all kinds, resuming, starts that go wrong."""
 
 import json
 import os
