@@ -59,13 +59,6 @@ def test_waiting_for_most_of_a_step_leaves_it_among_the_others_while_cores_are_p
     assert LEVER.searched(nearly_all) and counts(nearly_all)[0] == 13, "then the number is what counts"
 
 
-def test_a_number_that_turns_out_too_small_is_told_by_the_steps_that_still_wait() -> None:
-    with_four = beside_a_device(cores=16, active={"loader-workers": {"workers": 4}})
-    assert LEVER.short(with_four) and min(counts(with_four)) > 4
-    diagnosis = msgspec.structs.replace(with_four.diagnosis, phases=Phases(forward=99.0, data=1.0), gpu_phases=None)
-    assert not LEVER.short(Context(diagnosis, with_four.facts, with_four.environment, with_four.active))
-
-
 # batches ahead, and pinned memory
 
 FOUR = {"workers": 4, "prefetch": 4, "pin_memory": True, "persistent": True}
@@ -77,20 +70,6 @@ def waiting(found: Context, data: float) -> Context:
     phases = Phases(data=data, forward=10 - data)
     diagnosis = msgspec.structs.replace(found.diagnosis, phases=phases, gpu_phases=phases)
     return Context(diagnosis, found.facts, found.environment, found.active)
-
-
-def test_what_goes_by_a_rule_is_tried_otherwise_once_the_number_is_settled() -> None:
-    """Few cores: their number was searched. What is tried first is all that is tried."""
-    large = beside_a_device(cores=4, active={"loader-workers": FOUR}, batch_bytes=LARGE)
-    assert LEVER.short(large) and LEVER.variants(large) == [FOUR | {"prefetch": 8}, FOUR | {"pin_memory": False}]
-    small = beside_a_device(cores=4, active={"loader-workers": FOUR})
-    assert LEVER.variants(small)[0] == FOUR | {"pin_memory": False}
-    quick = waiting(large, 0.4)
-    assert not LEVER.short(quick) and LEVER.variants(quick) == [], "next to nothing waits"
-    unpinned = {"loader-workers": FOUR | {"pin_memory": False, "prefetch": 2}}
-    cpu = context(False, unpinned)
-    assert LEVER.variants(cpu)[0] == unpinned["loader-workers"] | {"prefetch": 4}
-    assert all(not settings["pin_memory"] for settings in LEVER.variants(cpu)), "there is nothing to pin for"
 
 
 def test_more_workers_come_first_where_their_number_was_not_searched() -> None:
