@@ -20,6 +20,24 @@ SCRIPTS = Path(__file__).parent / "scripts"
 SLOW = str(SCRIPTS / "slow_loader.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 WORKERS = ("--only", "loader-workers")
+QUICK = """
+from hotlap.cli import main
+from hotlap.experiment import side
+from hotlap.tune import budget, prove, starts
+from hotlap.tune.state import State
+
+side.TURN_S = budget.TURN_S = 0.13
+prove.ROUNDS, starts.ROUNDS = 8, 6
+timeout = State.timeout
+
+def sooner(self, levers):
+    hangs = "hang-in-workers" in self.bench.plan.command and any(lever.name == "loader-workers" for lever in levers)
+    return 8.0 if hangs else timeout(self, levers)
+
+State.timeout = sooner
+main()
+"""
+"""hotlap, but that turns are shorter and fewer, and that starts of workers that hang count as hung after 8 seconds."""
 
 
 def environment(cwd: Path) -> dict[str, str]:
@@ -28,7 +46,7 @@ def environment(cwd: Path) -> dict[str, str]:
 
 
 def hotlap(
-    *arguments: str, cwd: Path, timeout: float = 200, program: tuple[str, ...] = ("-m", "hotlap")
+    *arguments: str, cwd: Path, timeout: float = 200, program: tuple[str, ...] = ("-c", QUICK)
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *program, *arguments],
@@ -52,7 +70,7 @@ def begin(folder: Path, *script: str) -> subprocess.Popen[bytes]:
     """A tune of the workers of a script."""
     options = ("--steps", "16", *WORKERS, "--fresh", "--out", "t")
     return subprocess.Popen(
-        [sys.executable, "-m", "hotlap", "tune", *options, sys.executable, *(script or (SLOW,))],
+        [sys.executable, "-c", QUICK, "tune", *options, sys.executable, *(script or (SLOW,))],
         cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
@@ -98,7 +116,7 @@ def test_a_whole_tune_and_its_recipe(tmp_path: Path) -> None:
     left_out = {dropped["lever"]: dropped["why"] for dropped in found["dropped"]}
     assert left_out["compile"] == "left out by --only"
     journal = [json.loads(line) for line in (tmp_path / "t" / "turns.jsonl").read_text().splitlines()]
-    assert {turn["side"] for turn in journal} <= {trial["id"] for trial in found["trials"]} and len(journal) > 20
+    assert {turn["side"] for turn in journal} <= {trial["id"] for trial in found["trials"]} and len(journal) > 30
     assert not running(word), "no process is left behind"
 
     recipe = tmp_path / "t" / "recipe.toml"
@@ -213,24 +231,9 @@ def test_no_process_is_left_behind(resumed: Resumed) -> None:
     assert not left and not running(resumed.left)
 
 
-IMPATIENT = """
-from hotlap.cli import main
-from hotlap.tune.state import State
-
-timeout = State.timeout
-
-def sooner(self, levers):
-    return 8.0 if any(lever.name == "loader-workers" for lever in levers) else timeout(self, levers)
-
-State.timeout = sooner
-main()
-"""
-"""hotlap, but that starts with workers count as hung after 8 seconds; those without may take as long as ever."""
-
-
 def test_a_start_that_hangs_is_recorded_and_the_tune_goes_on(tmp_path: Path) -> None:
     script = (SLOW, "hang-in-workers", word := f"hang-{os.getpid()}")
-    done = tune(tmp_path, "--budget", "400s", *WORKERS, script=script, program=("-c", IMPATIENT))
+    done = tune(tmp_path, "--budget", "400s", *WORKERS, script=script)
     assert done.returncode == 0, done.stderr[-3000:]
     check_nothing_kept(tmp_path, document(done), "timeout")
     assert not running(word)

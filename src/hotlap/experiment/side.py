@@ -305,6 +305,7 @@ class Bench:
         side.gate.tell(order)
         while not side.gate.arrived:
             side.gate.wait(0.05)
+            side.gate.begin()  # a process that it starts meanwhile, to evaluate say
             late = timeout_s is not None and time.monotonic() - begun > timeout_s
             if late or (not side.gate.arrived and side.run.over()):
                 self._lost(side, late)
