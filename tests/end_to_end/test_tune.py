@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
@@ -133,42 +133,21 @@ def test_a_whole_tune_and_its_recipe(tmp_path: Path) -> None:
     assert again.returncode == 0 and "loader-workers" in again.stdout
 
 
-class Ended(NamedTuple):
-    """A tune that was ended at its first proof, and what stood on disk at once."""
-
-    folder: Path
-    word: str
-    """Among the words of its processes, and of no others."""
-    code: int
-    output: str
-    tune: Tune
-    recipe: list[str]
-
-
-@pytest.fixture(scope="module", params=[signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
-def ended_at_the_first_proof(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    folder = tmp_path_factory.mktemp("proof")
-    word = f"proof-{os.getpid()}-{int(request.param)}"
-    process = begin(folder, SLOW, word)
-    wait(process, (folder / "t" / "tune.json").exists)
-    process.send_signal(request.param)
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_what_was_proved_stands_however_the_tune_ends(tmp_path: Path, by: signal.Signals) -> None:
+    """It ends as soon as its first proof is on disk, and none of its processes outlives it."""
+    word = f"proof-{os.getpid()}-{int(by)}"
+    process = begin(tmp_path, SLOW, word)
+    wait(process, (tmp_path / "t" / "tune.json").exists)
+    process.send_signal(by)
     output = process.communicate(timeout=60)[0].decode()
-    found = read_record(folder / "t" / "tune.json", Tune)
-    recipe = [lever.name for lever in read_recipe(folder / "t" / "recipe.toml").lever]
-    return Ended(folder, word, process.returncode, output, found, recipe)
-
-
-def test_what_was_proved_stands_however_the_tune_ends(ended_at_the_first_proof: Ended) -> None:
-    made = ended_at_the_first_proof
-    assert [one.lever for one in made.tune.kept] == made.recipe == ["loader-workers"]
-    assert made.tune.gain and not made.tune.complete and made.tune.speedup and made.tune.speedup > 1.3
-    assert made.code in {130, -signal.SIGKILL}, made.output
-    if made.code == 130:
-        assert "interrupted" in made.tune.why_incomplete
-
-
-def test_no_process_outlives_a_tune_that_was_ended(ended_at_the_first_proof: Ended) -> None:
-    assert ended(ended_at_the_first_proof.word), running(ended_at_the_first_proof.word)
+    found = read_record(tmp_path / "t" / "tune.json", Tune)
+    recipe = [lever.name for lever in read_recipe(tmp_path / "t" / "recipe.toml").lever]
+    assert [one.lever for one in found.kept] == recipe == ["loader-workers"]
+    assert found.gain and not found.complete and found.speedup is not None
+    assert process.returncode == (130 if by == signal.SIGINT else -signal.SIGKILL), output
+    assert found.why_incomplete == ("interrupted" if by == signal.SIGINT else "not ended yet")
+    assert ended(word), running(word)
 
 
 def check_nothing_kept(folder: Path, found: dict[str, Any], outcome: str) -> None:
@@ -180,57 +159,27 @@ def check_nothing_kept(folder: Path, found: dict[str, Any], outcome: str) -> Non
     assert not (folder / "t" / "recipe.toml").exists()
 
 
-class Resumed(NamedTuple):
-    """A tune of a command that leaves processes behind, whose starts with workers crash: interrupted, then resumed."""
-
-    folder: Path
-    code: int
-    output: str
-    first: dict[str, Any]
-    done: subprocess.CompletedProcess[str]
-    left: str
-    """Seconds that the processes would have slept, and nobody else's."""
-
-    @property
-    def second(self) -> dict[str, Any]:
-        assert self.done.returncode == 0, self.done.stderr[-3000:]
-        return document(self.done)
-
-
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
-    folder = tmp_path_factory.mktemp("resumed")
+def test_an_interrupted_tune_of_starts_that_crash_goes_on(tmp_path: Path) -> None:
+    """Of a command that leaves processes behind: it is interrupted in its first start with workers, then resumed."""
     left = str(10**6 + os.getpid())
-    process = begin(folder, SLOW, "crash-in-workers", "leave-children", left)
-    wait(process, (folder / "t" / "trials" / "002").exists)
+    """Seconds that these would sleep, and nobody else's."""
+    process = begin(tmp_path, SLOW, "crash-in-workers", "leave-children", left)
+    wait(process, (tmp_path / "t" / "trials" / "002").exists)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0].decode()
-    first = json.loads((folder / "t" / "tune.json").read_text())
-    done = hotlap("tune", "--json", "--budget", "200s", "--resume", "t", cwd=folder)
-    return Resumed(folder, process.returncode, output, first, done, left)
+    assert process.returncode == 130, output
+    first = json.loads((tmp_path / "t" / "tune.json").read_text())
+    assert not first["complete"] and "interrupted" in first["why_incomplete"]
+    assert not first["gain"] and not first["kept"] and first["baseline"]["bound"] == "input"
 
-
-def test_an_interrupted_tune_keeps_what_is_known(resumed: Resumed) -> None:
-    assert resumed.code == 130, resumed.output
-    assert not resumed.first["complete"] and "interrupted" in resumed.first["why_incomplete"]
-    assert not resumed.first["gain"] and not resumed.first["kept"] and resumed.first["baseline"]["bound"] == "input"
-
-
-def test_a_resumed_tune_goes_on(resumed: Resumed) -> None:
-    second = resumed.second
-    assert second["complete"] and second["wall_s"] > resumed.first["wall_s"]
+    done = hotlap("tune", "--json", "--budget", "200s", "--resume", "t", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    second = document(done)
+    assert second["complete"] and second["wall_s"] > first["wall_s"]
     ids = [trial["id"] for trial in second["trials"]]
-    assert len(set(ids)) == len(ids) and min(ids) > max(trial["id"] for trial in resumed.first["trials"])
-
-
-def test_a_start_that_crashes_is_recorded_and_the_tune_goes_on(resumed: Resumed) -> None:
-    check_nothing_kept(resumed.folder, resumed.second, "crashed")
-
-
-def test_no_process_is_left_behind(resumed: Resumed) -> None:
-    assert resumed.done.returncode == 0
-    left = [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", resumed.left]]
-    assert not left and not running(resumed.left)
+    assert len(set(ids)) == len(ids) and min(ids) > max(trial["id"] for trial in first["trials"])
+    check_nothing_kept(tmp_path, second, "crashed")
+    assert ended(left), "processes that the command left behind"
 
 
 def test_a_start_that_hangs_is_recorded_and_the_tune_goes_on(tmp_path: Path) -> None:
