@@ -106,7 +106,7 @@ class Machine:
             return float(self.draw.standard_t(degrees)) / {2.0: 1.32, 3.0: 1.2}[degrees]
         return float(self.draw.standard_normal())
 
-    def turn(self, side: Level) -> Any:
+    def turn(self, side: Level, timeout_s: float | None = None) -> Any:
         """What its turn takes."""
         if self.kind in {"drift", "both"}:
             self.speed += DRIFT[0] * float(self.draw.standard_normal()) + DRIFT[1]
