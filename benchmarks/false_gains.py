@@ -64,7 +64,7 @@ class Level:
 
     number: int
     log: float
-    asked: tuple[Lever, ...]
+    requested: tuple[Lever, ...]
     alive: bool = True
     ready: bool = True
     step_ms: float = 1.0
@@ -75,7 +75,7 @@ class Machine:
     """Stands in for a tune's state and its bench. tails: Student's t with 2 degrees for turns, with 3 for processes,
     scaled to the sd of the middle 68%."""
 
-    apart, given, objective = "", (), SimpleNamespace(memory=False)
+    sequential, given, objective = "", (), SimpleNamespace(memory=False)
 
     def __init__(self, draw: np.random.Generator, process_sd: float, turn_sd: float, kind: str, gain: float) -> None:
         self.draw, self.process_sd, self.turn_sd, self.kind, self.gain = draw, process_sd, turn_sd, kind, gain

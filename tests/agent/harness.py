@@ -15,7 +15,7 @@ import pytest
 
 from hotlap.launch.command import INJECT
 from hotlap.launch.environment import environment
-from hotlap.launch.run import Request, RunApart
+from hotlap.launch.run import BackgroundRun, Request
 from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_steps
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Problem, Step
@@ -152,7 +152,7 @@ class Runner:
         """Run a command as `hotlap run` and trials do, with its output in a file."""
         argv = [sys.executable, *argv] if python else argv
         folder = self.new_folder()
-        run, ended = RunApart(self.request(argv, folder, **settings), least_free_gib=0.0).wait(LIMIT_S)
+        run, ended = BackgroundRun(self.request(argv, folder, **settings), least_free_gib=0.0).wait(LIMIT_S)
         assert run.status != "timeout"
         code = ended.code if ended.code is not None else -(ended.signal or 0)
         return Ran(code, (folder / "output.txt").read_text(), folder)

@@ -22,7 +22,7 @@ from hotlap.experiment.judge import NUDGES
 from hotlap.experiment.parity import Rule, Twins, judge
 from hotlap.experiment.side import PROBE_STEPS
 from hotlap.launch.environment import environment
-from hotlap.launch.run import Request, RunApart
+from hotlap.launch.run import BackgroundRun, Request
 from hotlap.levers import _pinned_draws, all_levers, variables_of
 from hotlap.records.files import read_problems
 from hotlap.records.run import Lever
@@ -176,7 +176,7 @@ class Bench:
         elif self.runner is not None and not variables_of(own):
             run_by(self.runner, request)
         else:
-            RunApart(request).wait(TIMEOUT_S)
+            BackgroundRun(request).wait(TIMEOUT_S)
 
 
 def run_by(runner: "Runner", request: Request) -> None:

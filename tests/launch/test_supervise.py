@@ -9,16 +9,16 @@ import time
 import psutil
 import pytest
 
-from hotlap.launch.supervise import Apart, interrupted_after
+from hotlap.launch.supervise import Supervised, interrupted_after
 
 TRIAL = """
 import subprocess, sys
-from hotlap.launch.supervise import Apart, adopt_orphans
+from hotlap.launch.supervise import Supervised, adopt_orphans
 
 adopt_orphans()
 ours = subprocess.Popen(["sleep", sys.argv[1] + "1"])
 left = f"setsid bash -c 'setsid sleep {sys.argv[1]} & exec sleep {sys.argv[1]}' & sleep 0.05; exit 3"
-ended = Apart(lambda: subprocess.Popen(["bash", "-c", left], start_new_session=True)).wait(60)
+ended = Supervised(lambda: subprocess.Popen(["bash", "-c", left], start_new_session=True)).wait(60)
 print(ended.code, ours.poll())
 ours.kill()
 """
@@ -43,7 +43,7 @@ def test_an_interruption_while_it_starts_ends_it() -> None:
         return started[0]
 
     with pytest.raises(KeyboardInterrupt):
-        Apart(start).wait(60)
+        Supervised(start).wait(60)
     assert started[0].returncode == -signal.SIGTERM
 
 
@@ -62,7 +62,7 @@ def test_what_fails_to_start_tells_why_and_interruptions_work_after_it() -> None
 
 TWO = """
 import subprocess, sys, time
-from hotlap.launch.supervise import Apart, adopt_orphans
+from hotlap.launch.supervise import Supervised, adopt_orphans
 
 adopt_orphans()
 seconds, first_left, ends_first = sys.argv[1:]
@@ -72,7 +72,9 @@ for name in "ab":
     text = LEAVES if name == first_left else "exec sleep 1000"
     begin = ["bash", "-c", text]
     quiet = subprocess.DEVNULL
-    sides[name] = Apart(lambda begin=begin: subprocess.Popen(begin, start_new_session=True, stdout=quiet, stderr=quiet))
+    sides[name] = Supervised(
+        lambda begin=begin: subprocess.Popen(begin, start_new_session=True, stdout=quiet, stderr=quiet)
+    )
     time.sleep(0.4)
 sides.pop(ends_first).end()
 (left,) = sides.values()
@@ -102,8 +104,8 @@ def test_of_two_at_once_one_ends_and_the_other_goes_on_and_nothing_is_left(leave
 
 def test_that_one_ends_does_not_lose_how_another_ended() -> None:
     """A side that crashed was taken for one that came to its end: its exit code was collected as an orphan's."""
-    one = Apart(lambda: subprocess.Popen(["sleep", "1000"], start_new_session=True))
-    other = Apart(lambda: subprocess.Popen(["bash", "-c", "exit 3"], start_new_session=True))
+    one = Supervised(lambda: subprocess.Popen(["sleep", "1000"], start_new_session=True))
+    other = Supervised(lambda: subprocess.Popen(["bash", "-c", "exit 3"], start_new_session=True))
     limit = time.monotonic() + 10
     while psutil.Process(other.process.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < limit:
         time.sleep(0.02)
@@ -114,7 +116,7 @@ def test_that_one_ends_does_not_lose_how_another_ended() -> None:
 def test_what_stands_still_ends_at_once_too() -> None:
     """Loader workers of a side that waits for its turn are stopped: SIGTERM comes to them when they go on."""
     text = "sleep 1000 & kill -STOP $!; wait"
-    one = Apart(lambda: subprocess.Popen(["bash", "-c", text], start_new_session=True))
+    one = Supervised(lambda: subprocess.Popen(["bash", "-c", text], start_new_session=True))
     limit = time.monotonic() + 10
     while time.monotonic() < limit:
         family = psutil.Process(one.process.pid).children()

@@ -563,7 +563,7 @@ def test_nodes_of_parameters_that_a_script_keeps_are_in_the_graph() -> None:
     assert pair.graphed.replays == 2 and len(counts[0]) == len(counts[1]) > 0
 
 
-class Apart(nn.Module):
+class Supervised(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = mlp(), mlp()
@@ -574,7 +574,7 @@ class Apart(nn.Module):
 
 def test_outputs_that_share_nothing_have_backwards_of_their_own() -> None:
     """As of an actor and a critic: without retain_graph, and with another forward between."""
-    pair = Pair(Apart())
+    pair = Pair(Supervised())
     for step in range(BEFORE + 3):
         for forward, optimizer in pair.ways:
             optimizer.zero_grad()

@@ -30,7 +30,7 @@ from hotlap.tune import tune as tune_module
 from hotlap.tune.objective import Objective
 from hotlap.tune.remember import Remembered
 from hotlap.tune.search import Search
-from hotlap.tune.state import Asked, Found
+from hotlap.tune.state import Found, Options
 
 LOSSES = tuple((2.0 - 0.01 * n,) for n in range(40))
 BEGAN = 1000.0
@@ -99,7 +99,7 @@ class FakeSide:
 
     number: int
     purpose: str
-    asked: tuple[records.Lever, ...]
+    requested: tuple[records.Lever, ...]
     folder: Path
     special: Special
     timeout_s: float
@@ -227,7 +227,7 @@ class Machine:
             self._warm_up(side)
 
     def _warm_up(self, side: FakeSide) -> None:
-        uses = uses_of(side.asked)
+        uses = uses_of(side.requested)
         left = {**self.idle(uses), **self.refuses(uses)}
         if not left.keys() <= {*side.special.trying} or len(left) >= len(side.special.trying):
             left = {}
@@ -249,8 +249,8 @@ class Machine:
         self.now += took
         side.trial = Trial(
             id=side.number, purpose=side.purpose, folder=f"trials/{side.number:03d}", outcome=outcome, why=why,
-            levers=tuple(one for one in side.asked if one.name not in left),
-            left_out=tuple(LeftOut(lever=one, why=left[one.name]) for one in side.asked if one.name in left),
+            levers=tuple(one for one in side.requested if one.name not in left),
+            left_out=tuple(LeftOut(lever=one, why=left[one.name]) for one in side.requested if one.name in left),
             wall_s=self.boot_s + took, **known,
         )  # type: ignore[arg-type]  # fmt: skip
         side.alive = outcome == "measured"
@@ -397,9 +397,9 @@ def made(folder: Path, levers: Sequence[FakeLever], step_ms: Step, **settings: A
     only, without = settings.pop("only", ()), settings.pop("without", ())
     objective, remembered = settings.pop("objective", Objective()), settings.pop("remembered", Remembered())
     machine = Machine(step_ms, folder, **settings)
-    asked = Asked(only, without, semantic, objective)
+    options = Options(only, without, semantic, objective)
     known = {lever.name: lever for lever in levers}
-    search = Search(machine, budget, asked, known, machine.monotonic, lambda facts: remembered)  # type: ignore[arg-type]
+    search = Search(machine, budget, options, known, machine.monotonic, lambda facts: remembered)  # type: ignore[arg-type]
     search.state.on_proof = lambda: machine.log.append(("written", tuple(kept(search))))
     return search, machine
 
@@ -436,8 +436,8 @@ def whole_tunes(machines: list[Machine], levers: Sequence[FakeLever]) -> Iterato
         current[0].plan.environment = plan.environment
         return current[0]
 
-    def made(bench: Machine, budget_s: float, asked: Asked, **more: Any) -> Search:
-        return Search(bench, budget_s, asked, levers=known, clock=bench.monotonic, **more)  # type: ignore[arg-type]
+    def made(bench: Machine, budget_s: float, options: Options, **more: Any) -> Search:
+        return Search(bench, budget_s, options, levers=known, clock=bench.monotonic, **more)  # type: ignore[arg-type]
 
     clock = SimpleNamespace(monotonic=lambda: current[0].now if current else BEGAN)
     with (

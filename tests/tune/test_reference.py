@@ -133,7 +133,7 @@ def test_a_lever_that_fails_parity_is_dropped_and_the_next_tried(fit: Fit) -> No
     assert found.dropped["bf16-autocast"].why.startswith("parity with 1/2 of the batch: ")
     assert found.reference is not None and found.reference.parity.level == "bitwise"
     assert sides(machine) == ["A", "A", "A", "B", "A", "A", "B"]
-    whole = [trial.asked for trial in machine.done if trial.purpose == "fit"]
+    whole = [trial.requested for trial in machine.done if trial.purpose == "fit"]
     assert len(whole) == 2, "what was tried with the whole batch is not tried again"
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.launch.gate import Gate
-from hotlap.launch.run import Request, RunApart
+from hotlap.launch.run import BackgroundRun, Request
 from hotlap.launch.supervise import Ended
 from hotlap.levers import _compile_cache, variables_of
 from hotlap.records.diagnosis import Diagnosis
@@ -31,7 +31,7 @@ from hotlap.records.run import Environment, LeftOut, Lever, Step
 from hotlap.records.tune import Trial, Turn
 
 from .evidence import Evidence, read_evidence
-from .outcome import crash, read_outcome, refusal_in
+from .outcome import crash, names, read_outcome, refusal_in
 from .watch import SLOW_STEPS, Listener, Refusal, TooSlow, Watch, left_out, spared
 
 STEPS: Final = 2000
@@ -81,11 +81,11 @@ class Side:
 
     number: int
     purpose: str
-    asked: tuple[Lever, ...]
+    requested: tuple[Lever, ...]
     folder: Path
     special: Special
     timeout_s: float
-    run: RunApart
+    run: BackgroundRun
     gate: Gate
     watch: Watch
     begun: float
@@ -175,12 +175,12 @@ class Bench:
             turns=str(gate.path),
             cwd=cwd or plan.cwd,
         )
-        self.listener.trial(purpose, _names(levers))
+        self.listener.trial(purpose, names(levers))
         spare = spared(levers, special.trying)
         watch = Watch(folder, self.listener, spare, special.slow_ms)
         side = Side(
-            number=number, purpose=purpose, asked=tuple(levers), folder=folder, special=special, timeout_s=timeout_s,
-            run=RunApart(request), gate=gate, watch=watch, begun=time.monotonic(),
+            number=number, purpose=purpose, requested=tuple(levers), folder=folder, special=special,
+            timeout_s=timeout_s, run=BackgroundRun(request), gate=gate, watch=watch, begun=time.monotonic(),
             in_now={lever.name: dict(lever.settings) for lever in levers},
         )  # fmt: skip
         self.sides.append(side)
@@ -234,10 +234,10 @@ class Bench:
         trial = Trial(
             id=side.number,
             purpose=side.purpose,
-            levers=tuple(lever for lever in side.asked if lever.name not in left),
+            levers=tuple(lever for lever in side.requested if lever.name not in left),
             left_out=tuple(
                 LeftOut(lever=lever, why=left[lever.name].why, was_in=left[lever.name].was_in)
-                for lever in side.asked
+                for lever in side.requested
                 if lever.name in left
             ),
             folder=str(side.folder.relative_to(self.plan.folder)),
@@ -403,10 +403,3 @@ def _free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-def _names(levers: Sequence[Lever]) -> str:
-    return " + ".join(lever.name for lever in levers) or "bare command"
-
-
-__all__: Sequence[str] = ("SECONDS", "SEED", "STEPS", "Bench", "Plan", "Side", "Special", "turn_of")

@@ -6,7 +6,7 @@ not counted, nor are steps in which something is compiled.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from hotlap.records.run import Lever
@@ -33,11 +33,11 @@ class SideLost(Exception):
 
 
 class Switching:
-    """Blocks of variants in one side. known: the levers that variants name, which grow."""
+    """Blocks of variants in one side. levers: beside those that the side started with, what variants may name."""
 
-    def __init__(self, bench: Bench, side: Side) -> None:
+    def __init__(self, bench: Bench, side: Side, levers: Sequence[Lever] = ()) -> None:
         self.bench, self.side = bench, side
-        self.known: dict[str, Lever] = {lever.name: lever for lever in side.measured.levers}
+        self.known: dict[str, Lever] = {lever.name: lever for lever in (*side.measured.levers, *levers)}
         self.cycles: list[dict[Variant, float]] = []
         self.last_ms: dict[Variant, float] = {}
         self.rows: float | None = None
@@ -84,6 +84,12 @@ class Switching:
         """Step time of one variant over the other's; None where there is nothing to tell it by."""
         logs = [math.log(cycle[before] / cycle[after]) for cycle in self.cycles if before in cycle and after in cycle]
         return within_process(logs) if logs else None
+
+    def clear(self, pairs: Iterable[tuple[Variant, Variant]], least: float = 1.0) -> bool:
+        """Whether it is known of each pair, before and after, that the second is faster, or wins less than least."""
+        ratios = [self.ratio(before, after) for before, after in pairs]
+        known = [one.interval for one in ratios if one is not None and one.interval is not None]
+        return len(known) == len(ratios) and all(one.low > 1 or one.high < least for one in known)
 
     def _steps(self, variant: Variant) -> int:
         step_ms = self.last_ms.get(variant) or self.side.step_ms

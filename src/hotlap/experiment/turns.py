@@ -1,7 +1,8 @@
 """Sides that are alive at once take turns: one makes steps while the others stand still."""
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from .side import Bench, Side
@@ -12,6 +13,11 @@ HUNG_S: Final = 300.0
 """A turn that takes longer, evaluations and all, has hung."""
 LEAST_ROUNDS: Final = 6
 """For an interval of what the turns of two sides say."""
+
+
+def log_ratios(rounds: Sequence[Mapping[int, float]], before: Side, after: Side) -> list[float]:
+    """Of one side's step time over the other's, by round."""
+    return [math.log(turn[before.number] / turn[after.number]) for turn in rounds]
 
 
 def take_turns(

@@ -127,8 +127,8 @@ def _begun(request: Request, session_file: Path) -> Started:
     return start(request.command, session, session_file, request.variables, cwd=request.cwd)
 
 
-class RunApart:
-    """The command with its output in `output.txt`, beside others; see `supervise.Apart`."""
+class BackgroundRun:
+    """The command with its output in `output.txt`, beside others; see `supervise.Supervised`."""
 
     def __init__(self, request: Request, least_free_gib: float = 0.5) -> None:
         self.request, self._record, self._begun = request, request.record(), time.monotonic()
@@ -138,19 +138,19 @@ class RunApart:
             begin = partial(
                 start, request.command, request.session(), session_file, request.variables, output, request.cwd
             )
-            self._apart = supervise.Apart(begin, least_free_gib)
+            self._supervised = supervise.Supervised(begin, least_free_gib)
 
     def over(self) -> bool:
         """Whether it has ended, or has to be ended."""
-        return self._apart.over()
+        return self._supervised.over()
 
     def end(self, timed_out: bool = False) -> tuple[Run, Ended]:
         """End what is left of it; the run is written."""
-        return self._written(self._apart.end(timed_out))
+        return self._written(self._supervised.end(timed_out))
 
     def wait(self, timeout_s: float) -> tuple[Run, Ended]:
         """Wait for it at most `timeout_s`, and leave no process of it behind."""
-        return self._written(self._apart.wait(timeout_s))
+        return self._written(self._supervised.wait(timeout_s))
 
     def _written(self, ended: Ended) -> tuple[Run, Ended]:
         status: Status = "finished" if ended.code == 0 else "failed"

@@ -72,13 +72,13 @@ def interrupted_after() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
-class Apart:
+class Supervised:
     """A command in a session of its own, and all that it starts: others may run beside it.
 
     Free memory under `least_free_gib` counts as the end of it (`starved`).
     """
 
-    _running: ClassVar["set[Apart]"] = set()
+    _running: ClassVar["set[Supervised]"] = set()
     _before: ClassVar[set[int]] = set()
     """Our processes before the first of those that run."""
 
@@ -88,7 +88,7 @@ class Apart:
         self._family: dict[int, psutil.Process] = {}
         self._looked = 0.0
         if not self._running:
-            Apart._before = set(children(os.getpid()))
+            Supervised._before = set(children(os.getpid()))
         try:
             with interrupted_after():
                 self.process = start()
@@ -193,8 +193,8 @@ def _signal_group(pid: int, number: int) -> None:
 
 def _reap() -> None:
     """Collect adopted orphans that have ended; how a command of ours ended is asked by whom it is of."""
-    ours = {apart.process.pid for apart in Apart._running}
-    for pid in set(children(os.getpid())) - ours - Apart._before:
+    ours = {one.process.pid for one in Supervised._running}
+    for pid in set(children(os.getpid())) - ours - Supervised._before:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 

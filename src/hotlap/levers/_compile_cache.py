@@ -51,15 +51,6 @@ def variables() -> dict[str, str]:
     return {} if nearest(wanted) is None else {VARIABLE: wanted}
 
 
-def warm() -> bool:
-    """Whether anything was ever kept there; not whether it is of this command."""
-    try:
-        with os.scandir(folder()) as entries:
-            return next(entries, None) is not None
-    except OSError:
-        return False
-
-
 def mend() -> list[str]:
     """Take out what a C++ compiler had half written when it was killed; returns the files.
 

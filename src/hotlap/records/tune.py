@@ -90,12 +90,11 @@ class LeverLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A short run with some levers. levers: those that were in; left_out: others that were asked for. ratio: what the
-    objective measures of the incumbent over this one's (above 1 is better); step_ms, mean_ms: of typical steps
-    (`diagnose.steps.step_time`), and of all steady ones; rows: a step has, over all ranks, None unknown;
-    peak_rss_bytes: the largest of a rank's process. where: the innermost line of the user's that its output shows of a
-    crash. lever: the one that could not be put in. ended: why it ended before it was told to, "" where it did not.
-    output_errors: by lever, of those that change outputs; the largest of a rank."""
+    """A short run with some levers. levers: those that were in; left_out: others that were asked for. step_ms,
+    mean_ms: of typical steps (`diagnose.steps.step_time`), and of all steady ones; rows: a step has, over all ranks,
+    None unknown; peak_rss_bytes: the largest of a rank's process. where: the innermost line of the user's that its
+    output shows of a crash. lever: the one that could not be put in. ended: why it ended before it was told to, ""
+    where it did not. output_errors: by lever, of those that change outputs; the largest of a rank."""
 
     id: int
     purpose: str
@@ -106,7 +105,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     where: Place | None = None
     step_ms: float | None = None
     mean_ms: float | None = None
-    ratio: float | None = None
     parity: Parity | None = None
     warmup_s: float | None = None
     wall_s: float = 0.0
@@ -119,7 +117,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...] = ()
 
     @property
-    def asked(self) -> tuple[Lever, ...]:
+    def requested(self) -> tuple[Lever, ...]:
         """The levers that the trial was begun with."""
         return (*self.levers, *(one.lever for one in self.left_out))
 

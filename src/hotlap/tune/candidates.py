@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hotlap.experiment.statistics import LEAST_GAIN
 from hotlap.levers._base import Context, Lever, Settings, Stage
 from hotlap.records import run as records
 from hotlap.records.tune import CAP
@@ -71,12 +70,12 @@ def candidate_of(state: State, lever: Lever, context: Context) -> Candidate | No
 
 def excluded(state: State, lever: Lever, context: Context) -> str | None:
     """Why a lever is not tried beside those in the context; None if it may be."""
-    asked = state.asked
-    if asked.only and lever.name not in asked.only:
+    options = state.options
+    if options.only and lever.name not in options.only:
         return "left out by --only"
-    if lever.name in asked.without:
+    if lever.name in options.without:
         return "left out by --without"
-    if lever.risk == "semantic" and not asked.semantic:
+    if lever.risk == "semantic" and not options.semantic:
         return "changes training; only with --allow semantic"
     if state.objective.memory and not saves_memory(lever):
         return "saves no memory"
@@ -118,6 +117,3 @@ def together(state: State, stage: Stage) -> list[Candidate]:
         best = max(fit, key=lambda one: one.predicted)
         active[best.lever.name] = best.variants[0]
         chosen.append(best)
-
-
-__all__ = ("LEAST_GAIN", "Candidate", "candidate_of", "candidates", "clashing", "excluded", "together")

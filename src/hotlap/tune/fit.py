@@ -98,15 +98,15 @@ def facts_of(state: State, failed: Trial) -> Facts | None:
 
 def _cheapest_first(state: State) -> list[Lever]:
     """Levers that save memory and may be used."""
-    asked = state.asked
+    options = state.options
     allowed = [
         lever
         for lever in state.levers.values()
         if saves_memory(lever)
         and lever.name not in state.refused
-        and lever.name not in asked.without
-        and (not asked.only or lever.name in asked.only)
-        and (lever.risk != "semantic" or asked.semantic)
+        and lever.name not in options.without
+        and (not options.only or lever.name in options.only)
+        and (lever.risk != "semantic" or options.semantic)
     ]
     return sorted(allowed, key=cheapness)
 

@@ -6,17 +6,19 @@ Nothing that chose the set is used again. Processes of the bare command are kept
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, geometric_mean
+from statistics import fmean
 
 import msgspec
 
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Side, Special
 from hotlap.experiment.statistics import (
+    LEAST_GAIN,
     LOOKS,
     Effect,
     Ratio,
     between_processes,
+    center,
     effects,
     half_width,
     narrow,
@@ -26,7 +28,6 @@ from hotlap.experiment.turns import LEAST_ROUNDS, ROUNDS, take_turns
 from hotlap.records import run as records
 from hotlap.records.tune import Open, Parity, Proof
 
-from .candidates import LEAST_GAIN
 from .fit import fitted
 from .objective import costs, peak_bytes, typical_bytes
 from .starts import other_work
@@ -93,7 +94,7 @@ def _prove(state: State) -> tuple[records.Lever, str] | None:
 def narrow_down(state: State) -> None:
     """Prove what is proved once more, with more starts, where its interval is wide and there is time."""
     proof = state.found.proved
-    if proof is None or proof.interval is None or state.apart or state.objective.memory:
+    if proof is None or proof.interval is None or state.sequential or state.objective.memory:
         return
     cost_s = state.budget.starts_s(4) + state.budget.turns_s(5)
     if half_width(proof.interval) <= NARROW_ENOUGH or state.budget.left < cost_s:
@@ -106,6 +107,27 @@ def narrow_down(state: State) -> None:
     state.found.proofs.append(again)
     if again.proved and again.interval is not None and half_width(again.interval) < half_width(proof.interval):
         _accept(state, comparison, again)
+        return
+    for side in comparison.after:
+        state.bench.end(side)
+    shown = f"{again.ratio:.2f}×{interval_text(again.interval)}"
+    state.say(f"again  {names(again.levers)}  {shown}  {again.why or 'no narrower'}")
+    if again.parity is not None and not again.parity.ok:
+        _withdraw(state, again)
+    elif not again.proved:
+        state.found.not_done.append(f"a second proof, with more starts, came to {shown}: {again.why}")
+
+
+def _withdraw(state: State, again: Proof) -> None:
+    """What was proved computes something else in another start: it is no recipe."""
+    found = state.found
+    found.proved, found.tuned, found.costs, found.memory = None, None, {}, (None, None)
+    found.proofs = [msgspec.structs.replace(one, proved=False) for one in found.proofs]
+    for use in again.levers:
+        if use not in state.given:
+            state.drop(use.name, f"proved, and then it did not hold in other starts: {again.why}")
+    state.best.levers, state.budget.to_prove, state.open_ratio = list(state.given), False, 1.0
+    state.on_proof()
 
 
 def _accept(state: State, comparison: "Comparison", proof: Proof) -> None:
@@ -173,6 +195,8 @@ class Comparison:
         self.before: list[Side] = [side for side in state.bare if side.alive]
         self.after: list[Side] = []
         self.effects: dict[int, Effect] = {}
+        self.bare_logs: list[float] = []
+        """Logarithms of ms a step of the bare command, of each of its turns or runs."""
         self.rounds = 0
         self.pairs: list[float] = []
         self.ratio = Ratio(math.nan, None)
@@ -189,7 +213,7 @@ class Comparison:
             if look and budget.left < cost_s:
                 self.short = True
                 return
-            (self._apart if state.apart else self._turns)(look)
+            (self._sequential if state.sequential else self._turns)(look)
             if self.failed or self._decided(look):
                 return
 
@@ -217,15 +241,15 @@ class Comparison:
             self.fresh += begun
             for side in begun:
                 self._arrived(side)
-                if self.failed or state.apart:
+                if self.failed or state.sequential:
                     break
-            if state.apart:
-                self._apart(look)
+            if state.sequential:
+                self._sequential(look)
                 return
             if self.failed:
                 return
         self._settle_reference()
-        if state.apart or self.failed:
+        if state.sequential or self.failed:
             return
         others = [side for side in (*self.before, *self.after) if side.alive and side.number not in self.effects]
         per_row = state.resized(self.levers)
@@ -233,6 +257,9 @@ class Comparison:
         seconds = state.budget.turns_s(len(sides), ROUNDS)
         rounds = take_turns(state.bench, sides, ROUNDS, seconds, self._sure, per_row)
         self.rounds += len(rounds)
+        rows = (state.reference.measured.rows or 1.0) if per_row else 1.0
+        untouched = [side.number for side in sides if side in self.before]
+        self.bare_logs += [math.log(turn[one] * rows) for turn in rounds for one in untouched]
         if len(rounds) < LEAST_ROUNDS:
             self._too_few(look, sides)
             return
@@ -248,7 +275,7 @@ class Comparison:
             return
         why = next((side.measured.ended for side in ended), "a turn took too long")
         self._give_up_turns(f"a side did not last for its turns: {why}")
-        self._apart(look)
+        self._sequential(look)
 
     def _sure(self, rounds: list[dict[int, float]]) -> bool:
         """Whether more turns would tell nothing beside what differs from start to start."""
@@ -288,7 +315,7 @@ class Comparison:
     def _arrived(self, side: Side) -> None:
         """A side is there, or came to nothing."""
         state, trial = self.state, side.measured
-        bare = list(side.asked) == list(state.given)
+        bare = list(side.requested) == list(state.given)
         if trial.outcome == "memory" and any(one.alive for one in state.bench.sides):
             self._give_up_turns("memory does not hold several of them")
         elif trial.outcome != "measured" and bare:
@@ -310,9 +337,9 @@ class Comparison:
     def _give_up_turns(self, why: str) -> None:
         state = self.state
         state.one_after_another(why)
-        self.before, self.after, self.effects, self.rounds = [], [], {}, 0
+        self.before, self.after, self.effects, self.bare_logs, self.rounds = [], [], {}, [], 0
 
-    def _apart(self, look: int) -> None:
+    def _sequential(self, look: int) -> None:
         """Pairs of whole runs, ABBA."""
         state = self.state
         while len(self.pairs) < STARTS + 1 + look and not self.failed:
@@ -331,6 +358,7 @@ class Comparison:
                 (self.after if with_levers else self.before).append(side)
                 made[with_levers] = side.measured.step_ms or math.nan
             self.pairs.append(math.log(made[False] / made[True]))
+            self.bare_logs.append(math.log(made[False]))
             self.ratio = of_pairs(self.pairs, look)
 
     # what came of it
@@ -355,7 +383,7 @@ class Comparison:
         parity = self._parity() if proved else None
         if parity is not None and not parity.ok:
             proved, why = False, f"parity: {parity.why}"
-        before_ms = self._typical_ms()
+        before_ms = math.exp(center(self.bare_logs)) if self.bare_logs else None
         return Proof(
             levers=tuple(self.levers),
             ratio=found.ratio if math.isfinite(found.ratio) else 0.0,
@@ -379,7 +407,7 @@ class Comparison:
         if state.objective.memory:
             return self._saves()
         if found.proved:
-            works = (other_work(state, side.measured.rows, side.asked) for side in self.after)
+            works = (other_work(state, side.measured.rows, side.requested) for side in self.after)
             work = next(filter(None, works), None)
             return work is None, work or ""
         if found.interval is not None and found.interval.high < LEAST_GAIN:
@@ -395,11 +423,6 @@ class Comparison:
         if interval is not None and interval.high < 1 / (1 + state.objective.slowdown):
             return False, "a step is slower than is allowed"
         return True, ""
-
-    def _typical_ms(self) -> float | None:
-        """Of a step of the bare command: what its turns took, or its runs."""
-        known = [side.step_ms for side in self.before if side.step_ms]
-        return geometric_mean(known) if known else None
 
     def _parity(self) -> Parity:
         """Of all processes with the levers; the first that fails, else the last."""
@@ -418,12 +441,13 @@ class Comparison:
         return self.before[0], self.before[1] if len(self.before) > 1 else self.before[0]
 
     def break_even(self, proof: Proof) -> int | None:
-        """Steps after which the recipe's first start, with what had to be compiled, has paid for itself."""
-        if proof.before_ms is None or proof.after_ms is None or proof.before_ms <= proof.after_ms:
+        """Steps after which what a first start compiles has paid for itself; None where nothing is compiled."""
+        final = {use.name for use in self.levers}
+        compile_ = {name for name in final if self.state.levers[name].compiles}
+        if not compile_ or proof.before_ms is None or proof.after_ms is None or proof.before_ms <= proof.after_ms:
             return None
-        final = {lever.name for lever in self.levers}
-        starts = [one for one in self.state.bench.done if one.warmup_s and {x.name for x in one.levers} <= final]
-        longest = max([one.warmup_s or 0.0 for one in starts if one.levers], default=0.0)
+        had = [(one.warmup_s or 0.0, {use.name for use in one.levers}) for one in self.state.bench.done]
+        longest = max([warmup_s for warmup_s, names_ in had if names_ <= final and names_ & compile_], default=0.0)
         extra_s = max(longest, self.state.compiled_s) - fmean(side.measured.warmup_s or 0.0 for side in self.before)
         return max(0, math.ceil(1000 * extra_s / (proof.before_ms - proof.after_ms)))
 

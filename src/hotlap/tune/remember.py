@@ -176,7 +176,7 @@ def _hopeless(one: Dropped, trials: Sequence[Trial], slower: float) -> bool:
     if one.ratio is not None and one.ratio < slower:
         return True
     wrong = ("crashed", "timeout", "memory", "refused", "too few steps", "parity", "exit code", "signal")
-    tried = one.trial is not None or any(one.lever in {x.name for x in trial.asked} for trial in trials)
+    tried = one.trial is not None or any(one.lever in {x.name for x in trial.requested} for trial in trials)
     return one.why.startswith(wrong) and tried
 
 

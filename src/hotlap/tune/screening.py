@@ -5,7 +5,7 @@ then cycles of blocks of the whole set and of none, and where that is a gain, of
 it beside the others goes out, and the rest is measured again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from hotlap.experiment.outcome import names
@@ -19,7 +19,7 @@ from hotlap.records.run import REFUSED
 from hotlap.records.tune import Open, Worth
 
 from .budget import COMPILE_SHARE, BudgetSpent
-from .candidates import LEAST_GAIN, Candidate, clashing
+from .candidates import Candidate, clashing
 from .starts import other_work
 from .state import TOO_SLOW, State, use_text, worth_text
 
@@ -50,7 +50,7 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
         if live is None:
             return False
         switching, full = live
-        _measure(state, switching, [base, full], lambda so_far: _decided(so_far, {"": base}, full))
+        _measure(state, switching, [base, full], [(base, full)])
         whole = _worth(switching.ratio(base, full), full)
         added = [name for name in full if name not in base]
         if not _surely(whole):
@@ -64,8 +64,10 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
             if full == base:
                 return False
             if set(worth) != {*added}:
-                _measure(state, switching, [base, full], lambda so_far: True)
+                _measure(state, switching, [base, full], [])
                 whole = _worth(switching.ratio(base, full), full)
+    except NothingMeasured:
+        return False
     except SideLost as end:
         assert state.side is not None
         lost, state.side = state.side.measured, None
@@ -99,8 +101,7 @@ def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str
     most_s = COMPILE_SHARE * state.budget.seconds if candidate.lever.compiles else SETTLE_S
     state.budget.afford(candidate.lever.costs_s + PASS_S)
     try:
-        switching = Switching(state.bench, state.incumbent())
-        switching.known |= {one.name: one for one in (*state.best.levers, use)}
+        switching = state.switching([use])
         now = tuple(one.name for one in state.best.levers)
         other = (*(one for one in now if one not in instead_of), name)
         _settle(state, switching, other, most_s)
@@ -108,7 +109,7 @@ def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str
             state.refuse(use, why)
             return False
         switching.settle(now, SETTLE_S)
-        switching.measure([now, other], lambda so_far: _decided(so_far, {name: now}, other), PASS_S)
+        switching.measure([now, other], lambda so_far: so_far.clear([(now, other)], CLEAR), PASS_S)
     except (SideLost, NothingMeasured):
         lost, state.side = state.side, None
         state.drop(name, lost.measured.ended if lost else "no process to switch it in")
@@ -127,22 +128,22 @@ def _settle(state: State, switching: Switching, variant: Variant, most_s: float)
     """Until steps are at their pace; how long that took counts in what a recipe's start costs."""
     begun = state.budget.spent
     now = switching.settle(variant, min(most_s, max(SETTLE_S, state.budget.left - state.budget.proof_s)))
-    state.compiled_s = max(state.compiled_s, state.budget.spent - begun)
+    if any(state.levers[name].compiles for name in variant):
+        state.compiled_s = max(state.compiled_s, state.budget.spent - begun)
     return now
 
 
 def _put_in(state: State, group: Sequence[Candidate], at_once: bool) -> tuple[Switching, Variant] | None:
     """All that can be in together: one on top of the other, where one that ends the process costs a start, or at once.
-    None where none is in."""
+    None where none is in. Raises NothingMeasured, SideLost."""
     base = tuple(use.name for use in state.best.levers)
     full = base
     switching: Switching | None = None
     usual: float | None = None
+    uses = [one.use for one in group]
     for some in [list(group)] if at_once else [[one] for one in group]:
         if switching is None or not switching.side.ready:
-            switching = _switching(state, group)
-            if switching is None:
-                return None
+            switching = state.switching(uses)
             usual = switching.settle(full, SETTLE_S)
         added: Variant = ()
         for one in some:
@@ -153,20 +154,10 @@ def _put_in(state: State, group: Sequence[Candidate], at_once: bool) -> tuple[Sw
     if switching is None or full == base:
         return None
     if not switching.side.ready:  # the last one ended it
-        switching = _switching(state, group)
-        if switching is None or switching.settle(full, SETTLE_S) is None:
+        switching = state.switching(uses)
+        if switching.settle(full, SETTLE_S) is None:
             return None
     return switching, full
-
-
-def _switching(state: State, group: Sequence[Candidate]) -> Switching | None:
-    """A live process with the best set, in which these can be switched."""
-    try:
-        switching = Switching(state.bench, state.incumbent())
-    except NothingMeasured:
-        return None
-    switching.known |= {use.name: use for use in (*state.best.levers, *(one.use for one in group))}
-    return switching
 
 
 def _switched_on(state: State, switching: Switching, full: Variant, added: Variant, usual: float) -> bool:
@@ -226,7 +217,8 @@ def _eliminate(
         tested = [name for name in full if name not in base]
         without = {name: tuple(one for one in full if one != name) for name in tested}
         variants = list(dict.fromkeys([full, *without.values(), *([larger] if larger else [])]))
-        _measure(state, switching, variants, lambda so_far: _decided(so_far, without, full))  # noqa: B023
+        pairs = [(variant, full) for variant in without.values()]
+        _measure(state, switching, variants, pairs)
         worth = {name: _worth(switching.ratio(without[name], full), full, name) for name in tested}
         if larger and _surely(_worth(switching.ratio(full, larger), larger)):
             gone = [name for name in larger if name not in full]
@@ -236,9 +228,7 @@ def _eliminate(
             continue
         out = [name for name in tested if not _surely(worth[name])]
         for name in out:
-            slower = (one := worth[name].interval) is not None and one.high < 1
-            state.drop(name, f"{'slower' if slower else 'no gain'} beside the others", worth[name])
-            state.say(f"drop  {use_text(switching.known[name])}  {worth_text(worth[name])}beside the others")
+            state.no_gain(switching.known[name], worth[name])
         if not out:
             break
         larger = full if len(out) > 1 else ()
@@ -252,24 +242,18 @@ def _eliminate(
     return sure, {name: one for name, one in worth.items() if name in sure}
 
 
-def _measure(state: State, switching: Switching, variants: list[Variant], decided: Callable[[Switching], bool]) -> None:
-    """Cycles of blocks, as far as the budget goes. Raises BudgetSpent, SideLost."""
+def _measure(state: State, switching: Switching, variants: list[Variant], pairs: list[tuple[Variant, Variant]]) -> None:
+    """Cycles of blocks, as far as the budget goes, until it is known of each pair what the second wins. Raises
+    BudgetSpent, SideLost."""
     seconds = min(PASS_S, state.budget.left - state.budget.proof_s)
     if seconds <= 0:
         raise BudgetSpent
-    switching.measure(variants, decided, seconds)
+    switching.measure(variants, lambda so_far: so_far.clear(pairs, CLEAR), seconds)
 
 
 def _surely(worth: Worth) -> bool:
     """Whether its interval lies above 1."""
     return worth.interval is not None and worth.interval.low > 1
-
-
-def _decided(so_far: Switching, without: dict[str, Variant], full: Variant) -> bool:
-    """Whether it is known of each whether it is worth anything."""
-    ratios = [so_far.ratio(variant, full) for variant in without.values()]
-    known = [ratio.interval for ratio in ratios if ratio is not None and ratio.interval is not None]
-    return len(known) == len(ratios) and all(one.low > 1 or one.high < CLEAR for one in known)
 
 
 def _worth(ratio: Ratio | None, full: Variant, name: str = "") -> Worth:
@@ -281,6 +265,3 @@ def _worth(ratio: Ratio | None, full: Variant, name: str = "") -> Worth:
 def switchable(state: State, uses: Sequence[records.Lever]) -> bool:
     """Whether other levers can be switched beside these: what a CUDA graph has recorded is fixed."""
     return all(state.levers[use.name].stage != "graphs" for use in uses if use.name in state.levers)
-
-
-__all__ = ("LEAST_GAIN", "screen", "switchable")

@@ -33,7 +33,7 @@ from .reference import NO_TIME
 from .remember import Remembered
 from .screening import screen, switch_in_place, switchable
 from .starts import try_start
-from .state import Asked, Best, Found, State, by_text, value_text
+from .state import Best, Found, Options, State, by_text, value_text
 from .worth import each_for_itself
 
 FIRST_S: Final = 2.0
@@ -59,13 +59,13 @@ class Search:
         self,
         bench: Bench,
         budget_s: float,
-        asked: Asked | None = None,
+        options: Options | None = None,
         levers: Mapping[str, Lever] | None = None,
         clock: Callable[[], float] = time.monotonic,
         recall: Callable[[records.Facts], Remembered] = lambda facts: Remembered(),
         earlier: Tune | None = None,
     ) -> None:
-        self.state = State(bench, asked or Asked(), levers or all_levers(), budget_s, clock)
+        self.state = State(bench, options or Options(), levers or all_levers(), budget_s, clock)
         self.recall = recall
         if earlier is not None:
             self._take_over(earlier)
@@ -144,7 +144,7 @@ class Search:
             beside = second.measured
             state.bench.end_all()
             second = state.started("baseline", state.given)
-            state.apart = f"two at once do not run: {beside.outcome}: {beside.why}"
+            state.sequential = f"two at once do not run: {beside.outcome}: {beside.why}"
         self._second(first, second)
 
     def _first(self, first: Side) -> None:
@@ -165,7 +165,7 @@ class Search:
         state.found.baseline, state.found.seeded = diagnosis, facts.seeded
         state.bare = [first]
         if not first.alive:
-            state.apart = f"the command ends by itself after {state.bench.rank(trial).steady.seen} steps"
+            state.sequential = f"the command ends by itself after {state.bench.rank(trial).steady.seen} steps"
 
     def _second(self, first: Side, second: Side) -> None:
         """How far two runs differ. The second is the process in which levers are switched first."""
@@ -181,24 +181,19 @@ class Search:
             differ = center([math.log(turn[first.number] / turn[second.number]) for turn in rounds])
         else:
             differ = math.log((first.measured.step_ms or 1.0) / (second.measured.step_ms or 1.0))
-            if not state.apart:
+            if not state.sequential:
                 ended = first.measured.ended or second.measured.ended or "a turn takes too long"
-                state.apart = f"two at once have no turns: {ended}"
+                state.sequential = f"two at once have no turns: {ended}"
         state.found.noise = abs(differ)
-        state.side = second if second.ready and not state.apart else None
+        state.side = second if second.ready and not state.sequential else None
         own = gaps(state.judge.base, state.judge.again)
-        how = "taking turns" if not state.apart else "one after the other"
+        how = "taking turns" if not state.sequential else "one after the other"
         state.say(
-            f"baseline  {value_text(self._value(first), state.objective)}  {state.best.diagnosis.bound}-bound; "
+            f"baseline  {value_text(state.value(first), state.objective)}  {state.best.diagnosis.bound}-bound; "
             f"two runs {how} differ {by_text(math.expm1(abs(differ)), 1)} in time, {by_text(own.loss, 2)} in loss"
         )
-        if state.apart:
-            state.one_after_another(state.apart)
-
-    def _value(self, side: Side) -> float:
-        from .objective import peak_bytes
-
-        return float(peak_bytes(side.measured)) if self.state.objective.memory else side.step_ms
+        if state.sequential:
+            state.one_after_another(state.sequential)
 
     # earlier tunes
 
@@ -278,7 +273,7 @@ class Search:
 
     def _can_switch(self, stage: Stage) -> bool:
         state = self.state
-        return not state.apart and stage in {"first", "compiler"} and switchable(state, state.best.levers)
+        return not state.sequential and stage in {"first", "compiler"} and switchable(state, state.best.levers)
 
     def _most(self, stage: Stage) -> bool:
         """Levers with a start of their own that promise so much that others could not be seen before."""
@@ -315,7 +310,7 @@ class Search:
             if (one := candidate_of(state, lever, state.context())) is not None and one.predicted >= AGAIN
         ]
         group.sort(key=lambda one: -one.predicted)
-        if group and not state.apart and switchable(state, state.best.levers):
+        if group and not state.sequential and switchable(state, state.best.levers):
             screen(state, group, at_once=True)
         elif group:
             try_start(state, group[0])

@@ -6,7 +6,7 @@ from typing import Final
 
 from hotlap.experiment.side import BY_ITSELF, Side
 from hotlap.experiment.statistics import LEAST_GAIN, Ratio, within_process
-from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
+from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
 from hotlap.levers._base import Settings
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
@@ -76,7 +76,7 @@ def try_start(
 
 def _measured(state: State, levers: Sequence[records.Lever], use: records.Lever) -> tuple[Side, Worth] | None:
     """A side with these levers and what the last one is worth, None where it failed, which is noted."""
-    if state.apart:
+    if state.sequential:
         before = state.reference.measured if not state.best.levers else state.run("incumbent", state.best.levers)
         side = state.started(f"try {use.name}", levers, state.trying([use], spare=False))
         ratio = Ratio(ratio=(before.step_ms or math.nan) / (side.measured.step_ms or math.inf), interval=None)
@@ -89,10 +89,8 @@ def _measured(state: State, levers: Sequence[records.Lever], use: records.Lever)
         if not incumbent.alive and side.measured.outcome == "measured":
             incumbent = state.incumbent()
         ratio = beside(state, incumbent, side) if side.ready else Ratio(ratio=0.0, interval=None)
-        if not ratio.ratio and side.measured.ended in {"", BY_ITSELF} and side.measured.step_ms:
-            ratio = Ratio(
-                (incumbent.measured.step_ms or math.nan) / side.measured.step_ms, None
-            )  # one has no turn left
+        if not ratio.ratio and side.measured.ended in {"", BY_ITSELF} and side.measured.step_ms:  # no turn is left
+            ratio = Ratio((incumbent.measured.step_ms or math.nan) / side.measured.step_ms, None)
     trial = side.measured
     if trial.outcome == "too slow":
         usual = state.reference.measured.step_ms or math.nan
@@ -106,11 +104,11 @@ def _measured(state: State, levers: Sequence[records.Lever], use: records.Lever)
         return None
     others = tuple(one.name for one in levers if one.name != use.name)
     worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by="turns")
-    if why := other_work(state, side.measured.rows, side.asked):
+    if why := other_work(state, side.measured.rows, side.requested):
         state.refuse(use, why, trial=trial)
         state.end_side(side)
         return None
-    state.say(f"try  {use_text(use)}  {value_text(_value(state, side), state.objective)}  {worth_text(worth)}")
+    state.say(f"try  {use_text(use)}  {value_text(state.value(side), state.objective)}  {worth_text(worth)}")
     return side, worth
 
 
@@ -120,21 +118,13 @@ def beside(state: State, before: Side, after: Side, rounds: int = ROUNDS) -> Rat
     def enough(so_far: list[dict[int, float]]) -> bool:
         if len(so_far) < LEAST_ROUNDS:
             return False
-        known = within_process(_logs(so_far, before, after)).interval
+        known = within_process(log_ratios(so_far, before, after)).interval
         return known is not None and (known.low > LEAST_GAIN or known.high < 1)
 
-    per_row = state.resized([*before.asked, *after.asked])
+    per_row = state.resized([*before.requested, *after.requested])
     seconds = min(MOST_S, state.budget.turns_s(2, rounds))
-    logs = _logs(take_turns(state.bench, [before, after], rounds, seconds, enough, per_row), before, after)
+    logs = log_ratios(take_turns(state.bench, [before, after], rounds, seconds, enough, per_row), before, after)
     return within_process(logs) if logs else Ratio(ratio=0.0, interval=None)
-
-
-def _logs(rounds: Sequence[dict[int, float]], before: Side, after: Side) -> list[float]:
-    return [math.log(turn[before.number] / turn[after.number]) for turn in rounds]
-
-
-def _value(state: State, side: Side) -> float:
-    return float(peak_bytes(side.measured)) if state.objective.memory else side.step_ms
 
 
 def _won(state: State, side: Side, worth: Worth) -> float:

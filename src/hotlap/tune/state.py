@@ -1,6 +1,6 @@
 """What the rooms of the search share: sides, the time that is left, what is known and decided so far."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ import msgspec
 from hotlap.experiment.judge import Judge
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Bench, Side, Special
+from hotlap.experiment.switching import Switching
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis
@@ -16,10 +17,10 @@ from hotlap.records.durations import ms, three
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_facts
 from hotlap.records.run import Facts
-from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Open, Parity, Proof, Reference, Trial, Worth
+from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Open, Proof, Reference, Trial, Worth
 
 from .budget import Budget
-from .objective import Objective
+from .objective import Objective, peak_bytes
 
 WARM: Final = 0.5
 """Of the first warm-up with something that compiles, what the next one takes: much is found in the cache."""
@@ -28,7 +29,7 @@ TOO_SLOW: Final = 3.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What the user wants of the search."""
 
     only: tuple[str, ...] = ()
@@ -79,10 +80,10 @@ class State:
     """The bare command's first process: all others have turns beside it."""
 
     def __init__(
-        self, bench: Bench, asked: Asked, levers: Mapping[str, Lever], budget_s: float, clock: Callable[[], float]
+        self, bench: Bench, options: Options, levers: Mapping[str, Lever], budget_s: float, clock: Callable[[], float]
     ) -> None:
-        self.bench, self.asked, self.levers = bench, asked, levers
-        self.objective = asked.objective
+        self.bench, self.options, self.levers = bench, options, levers
+        self.objective = options.objective
         cores = bench.plan.environment.usable_cores or bench.plan.environment.cores
         self.budget = Budget(budget_s, clock, cores)
         self.found = Found()
@@ -91,7 +92,7 @@ class State:
         """Processes of the bare command that never had a lever, the reference first."""
         self.side: Side | None = None
         """One that has the best levers, or can be switched to them."""
-        self.apart = ""
+        self.sequential = ""
         """Why two sides can't be alive at once; "" where they can."""
         self.facts: Facts
         self.refused: set[str] = set()
@@ -120,7 +121,7 @@ class State:
         side = self.start(purpose, levers, special)
         self.bench.ready(side)
         if side.measured.outcome == "memory" and any(one.alive for one in self.bench.sides):
-            self.bench.end_all(keep=[self.reference] if self.reference.alive and not self.apart else [])
+            self.bench.end_all(keep=[self.reference] if self.reference.alive and not self.sequential else [])
             self.side = None
             side = self.start(purpose, levers, special)
             self.bench.ready(side)
@@ -128,7 +129,7 @@ class State:
 
     def make_room(self) -> None:
         """Where two can't be alive at once, end those that are."""
-        if self.apart:
+        if self.sequential:
             self.bench.end_all()
 
     def timeout(self, levers: Sequence[records.Lever]) -> float:
@@ -157,6 +158,14 @@ class State:
         if self.side.measured.outcome != "measured":
             raise NothingMeasured(f"{names(self.best.levers)}: {self.side.measured.why}")
         return self.side
+
+    def switching(self, uses: Iterable[records.Lever] = ()) -> Switching:
+        """A live process with the best levers in, in which these can be switched too. Raises NothingMeasured."""
+        return Switching(self.bench, self.incumbent(), [*self.best.levers, *uses])
+
+    def value(self, side: Side) -> float:
+        """What the objective makes smaller: ms a step, or bytes."""
+        return float(peak_bytes(side.measured)) if self.objective.memory else side.step_ms
 
     def end_side(self, side: Side | None) -> None:
         """End one that is not needed any more, unless it is of the bare command."""
@@ -209,7 +218,7 @@ class State:
 
     def one_after_another(self, why: str) -> None:
         """From here on no two sides are alive at once."""
-        self.apart = why
+        self.sequential = why
         self.say(f"one after another  {why}; from here on each side runs alone, in pairs")
         self.bench.end_all()
         self.side = None
@@ -240,6 +249,12 @@ class State:
             remembered=remembered,
             trial=trial.id if trial is not None else None,
         )
+
+    def no_gain(self, use: records.Lever, worth: Worth) -> None:
+        """A lever that is worth nothing beside the others."""
+        slower = worth.interval is not None and worth.interval.high < 1
+        self.drop(use.name, f"{'slower' if slower else 'no gain'} beside the others", worth)
+        self.say(f"drop  {use_text(use)}  {worth_text(worth)}beside the others")
 
     def refuse(self, use: records.Lever, why: str, worth: Worth | None = None, trial: Trial | None = None) -> None:
         """A lever that can't be used here; it is not tried again."""
@@ -309,8 +324,3 @@ def use_text(lever: records.Lever) -> str:
     """A lever with its settings."""
     settings = ", ".join(f"{key}={value}" for key, value in lever.settings.items())
     return f"{lever.name} ({settings})" if settings else lever.name
-
-
-__all__ = (
-    "Asked", "Best", "Found", "Parity", "State", "by_text", "interval_text", "use_text", "value_text", "worth_text",
-)  # fmt: skip

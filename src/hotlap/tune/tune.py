@@ -23,7 +23,7 @@ from .objective import KINDS, SLOWDOWN, Kind, Objective
 from .recipe import recipe_of
 from .remember import Remembered, key_of, learned, of_earlier, recall, store
 from .search import Search
-from .state import Asked
+from .state import Options
 
 MOST_SLOWDOWN = 10.0
 
@@ -108,13 +108,16 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     earlier_s = earlier.wall_s if earlier else 0.0
     with Bench(plan, listener) as bench:
         search = Search(
-            bench, request.budget_s, _asked(request), recall=lambda facts: cache.recall(facts, earlier), earlier=earlier
-        )
+            bench, request.budget_s, _options(request),
+            recall=lambda facts: cache.recall(facts, earlier), earlier=earlier,
+        )  # fmt: skip
 
         def write(why: str = "not ended yet") -> Tune:
             result = _record(request, bench, search, why, earlier_s + time.monotonic() - begun)
             if result.recipe:
                 write_recipe(folder / RECIPE, recipe_of(result))
+            else:
+                (folder / RECIPE).unlink(missing_ok=True)
             write_record(folder / "tune.json", result)
             return result
 
@@ -187,9 +190,9 @@ def _ranks(bench: Bench) -> Iterator[Path]:
     return (rank for trial in bench.done for rank in rank_folders(bench.plan.folder / trial.folder))
 
 
-def _asked(request: TuneRequest) -> Asked:
+def _options(request: TuneRequest) -> Options:
     objective = Objective(request.objective, request.price, request.slowdown)
-    return Asked(request.only, request.without, "semantic" in request.allow, objective)
+    return Options(request.only, request.without, "semantic" in request.allow, objective)
 
 
 class Cache:

@@ -3,16 +3,14 @@
 from typing import Final
 
 from hotlap.experiment.statistics import within_process
-from hotlap.experiment.switching import SideLost, Switching, Variant
-from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
+from hotlap.experiment.switching import SideLost, Variant
+from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.tune import Worth
 
-from .budget import BudgetSpent
 from .screening import switchable
-from .starts import _logs
-from .state import State, use_text, worth_text
+from .state import State, worth_text
 
 MEASURE_S: Final = 12.0
 SETTLE_S: Final = 20.0
@@ -36,9 +34,7 @@ def each_for_itself(state: State) -> bool:
             state.found.worth[use.name] = worth
             state.say(f"worth  {use.name}  {worth_text(worth)}beside the others")
             continue
-        slower = worth.interval is not None and worth.interval.high < 1
-        state.drop(use.name, "slower beside the others" if slower else "no gain beside the others", worth)
-        state.say(f"drop  {use_text(use)}  {worth_text(worth)}beside the others")
+        state.no_gain(use, worth)
         state.refused.add(use.name)  # should the rest turn out to be slower, it is in again, and not looked at again
         out.append(use.name)
         state.best.levers = [one for one in state.best.levers if one.name != use.name]
@@ -68,9 +64,9 @@ def _measure(state: State, use: records.Lever) -> Worth | None:
     rest = [one for one in state.best.levers if one != use]
     if _needed(state, use, rest):
         return None
-    if state.levers[use.name].switchable and switchable(state, state.best.levers) and not state.apart:
+    if state.levers[use.name].switchable and switchable(state, state.best.levers) and not state.sequential:
         return _by_switching(state, use, rest)
-    return _by_turns(state, use, rest) if not state.apart else None
+    return _by_turns(state, use, rest) if not state.sequential else None
 
 
 def _needed(state: State, use: records.Lever, rest: list[records.Lever]) -> bool:
@@ -92,12 +88,11 @@ def _by_switching(state: State, use: records.Lever, rest: list[records.Lever]) -
     full: Variant = tuple(one.name for one in state.best.levers)
     without: Variant = tuple(one.name for one in rest)
     try:
-        switching = Switching(state.bench, state.incumbent())
-        switching.known |= {one.name: one for one in state.best.levers}
+        switching = state.switching()
         for variant in (full, without):
             if switching.settle(variant, settle_s) is None:
                 return None
-        switching.measure([full, without], lambda so_far: _clear(so_far, without, full), MEASURE_S)
+        switching.measure([full, without], lambda so_far: so_far.clear([(without, full)]), MEASURE_S)
     except (SideLost, NothingMeasured):
         state.side = None
         return None
@@ -105,12 +100,6 @@ def _by_switching(state: State, use: records.Lever, rest: list[records.Lever]) -
     if ratio is None:
         return None
     return Worth(ratio=ratio.ratio, interval=ratio.interval, beside=without, by="switching")
-
-
-def _clear(so_far: Switching, without: Variant, full: Variant) -> bool:
-    ratio = so_far.ratio(without, full)
-    known = ratio.interval if ratio is not None else None
-    return known is not None and (known.low > 1 or known.high < 1)
 
 
 def _by_turns(state: State, use: records.Lever, rest: list[records.Lever]) -> Worth | None:
@@ -128,8 +117,5 @@ def _by_turns(state: State, use: records.Lever, rest: list[records.Lever]) -> Wo
     state.end_side(side)
     if len(rounds) < LEAST_ROUNDS:
         return None
-    found = within_process(_logs(rounds, side, full))
+    found = within_process(log_ratios(rounds, side, full))
     return Worth(ratio=found.ratio, interval=found.interval, beside=tuple(one.name for one in rest), by="turns")
-
-
-__all__ = ("BudgetSpent", "each_for_itself")
