@@ -39,7 +39,7 @@ from hotlap.experiment.statistics import LEAST_GAIN, LOOKS, Ratio, between_proce
 from hotlap.experiment.turns import take_turns
 from hotlap.launch.environment import environment
 from hotlap.records.run import Lever
-from hotlap.tune.prove import STARTS, Comparison
+from hotlap.tune.comparison import STARTS, Comparison
 from hotlap.tune.starts import beside
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -216,7 +216,7 @@ def compare(bench: Bench) -> dict[str, Any]:
         if not side.ready:
             raise SystemExit(f"{side.measured.outcome}: {side.measured.why} ({side.folder})")
     rounds = take_turns(bench, sides, seconds=120.0)
-    known = effects(rounds, sides[0].number)
+    known = effects(rounds)
     before, after = ([known[side.number] for side in half] for half in (sides[::2], sides[1::2]))
     found = between_processes(before, after)
     bench.end_all()

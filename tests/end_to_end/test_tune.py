@@ -23,12 +23,12 @@ WORKERS = ("--only", "loader-workers")
 QUICK = """
 from hotlap.cli import main
 from hotlap.experiment import side
-from hotlap.tune import budget, prove, search, starts
+from hotlap.tune import budget, comparison, prove, starts
 from hotlap.tune.state import State
 
 side.TURN_S = budget.TURN_S = 0.13
-prove.ROUNDS, starts.ROUNDS = 8, 6
-search.narrow_down = lambda state: None
+comparison.ROUNDS, starts.ROUNDS = 8, 6
+prove.narrow_down = lambda state, comparison: None
 timeout = State.timeout
 
 def sooner(self, levers):

@@ -189,7 +189,7 @@ def test_one_process_each_has_no_interval_and_proves_nothing() -> None:
 
 
 def test_there_are_no_more_looks_and_they_sum_to_one_percent() -> None:
-    assert math.fsum(LOOKS) == pytest.approx(0.01) and list(LOOKS) == sorted(LOOKS, reverse=True)
+    assert math.fsum(LOOKS) == pytest.approx(0.01) and list(LOOKS) == sorted(LOOKS)
     sides = alike([0.5, 0.5001]), alike([0.0, 0.0001])
     assert between_processes(*sides, look=len(LOOKS) - 1).proved
     assert not between_processes(*sides, look=len(LOOKS)).proved
@@ -254,23 +254,39 @@ def test_the_interval_of_processes_covers_the_truth_95_times_in_100(starts: int)
 # the effects of processes
 
 
-def test_an_effect_is_over_the_reference_in_the_same_rounds() -> None:
-    """Whatever the machine does from round to round."""
+def relative(rounds: list[dict[int, float]], one: int, over: int) -> Effect:
+    """The effect of one process over another's."""
+    found = effects(rounds)
+    return Effect(found[one].log - found[over].log, found[one].error)
+
+
+def test_effects_are_told_from_what_the_machine_does_from_round_to_round() -> None:
     drift = [1.0, 3.0, 9.0, 2.0, 0.5, 7.0, 1.0, 1.0]
     rounds = [{3: 10.0 * d, 5: 12.0 * d, 8: 8.0 * d} for d in drift]
-    found = effects(rounds, 3)
-    assert set(found) == {3, 5, 8} and found[3] == Effect(0.0)
-    assert found[5].log == pytest.approx(math.log(1.2)) and found[8].log == pytest.approx(math.log(0.8))
-    assert found[5].error == pytest.approx(0.0, abs=1e-12)
+    assert set(effects(rounds)) == {3, 5, 8}
+    assert relative(rounds, 5, 3).log == pytest.approx(math.log(1.2))
+    assert relative(rounds, 8, 3).log == pytest.approx(math.log(0.8))
+    assert relative(rounds, 5, 3).error == pytest.approx(0.0, abs=1e-12)
+
+
+def test_processes_that_came_later_are_told_from_a_machine_that_became_slower() -> None:
+    """One of each kind has turns beside them."""
+    draw = np.random.default_rng(11)
+    noise = lambda: math.exp(0.02 * draw.standard_normal())  # noqa: E731
+    rounds = [{1: 10 * noise(), 2: 10 * noise(), 3: 8 * noise(), 4: 8 * noise()} for _ in range(16)]
+    rounds += [{1: 30 * noise(), 3: 24 * noise(), 5: 30 * noise(), 6: 24 * noise()} for _ in range(16)]
+    for slower in (1, 2, 5):
+        for faster in (3, 4, 6):
+            assert relative(rounds, faster, slower).log == pytest.approx(math.log(0.8), abs=0.03)
 
 
 @pytest.mark.parametrize("at", range(3))
 def test_one_outlier_round_moves_no_effect(at: int) -> None:
     draw = np.random.default_rng(7)
     rounds = [{1: 10.0, 2: 12.0 * math.exp(0.01 * draw.standard_normal())} for _ in range(10)]
-    clean = effects(rounds, 1)[2]
+    clean = relative(rounds, 2, 1)
     rounds[at] = {1: rounds[at][1], 2: 50 * rounds[at][2]} if at else {1: 50 * rounds[at][1], 2: rounds[at][2]}
-    found = effects(rounds, 1)[2]
+    found = relative(rounds, 2, 1)
     assert found.log == pytest.approx(clean.log, abs=0.01) and found.error < 3 * clean.error < 0.05
 
 
@@ -281,20 +297,21 @@ def test_the_error_is_what_turns_leave_open() -> None:
     held = 0
     for count, errors in made.items():
         for _ in range(300):
-            noise = 0.05 * draw.standard_normal(count)
-            found = effects([{1: 1.0, 2: float(math.exp(x))} for x in noise], 1)[2]
-            errors.append(found.error)
-            held += abs(found.log) <= found.error
+            noise = 0.05 * draw.standard_normal((count, 4))
+            found = effects([dict(enumerate(np.exp(turns).tolist())) for turns in noise])
+            errors.append(found[0].error)
+            held += abs(found[0].log) <= found[0].error
     assert statistics.fmean(made[8]) == pytest.approx(0.05 / math.sqrt(8), rel=0.3)
     assert statistics.fmean(made[32]) == pytest.approx(0.05 / math.sqrt(32), rel=0.2)
     assert 0.6 < held / 600 < 0.8
 
 
-def test_rounds_without_the_reference_or_the_process_say_nothing_of_it() -> None:
-    found = effects([{1: 1.0, 2: 2.0}, {2: 99.0}, {1: 1.0}, {1: 2.0, 2: 4.0, 3: 2.0}], 1)
-    assert found[2] == Effect(math.log(2.0), 0.0)
-    assert found[3] == Effect(0.0, 0.0), "one turn leaves no spread to tell an error by"
-    assert effects([], 1) == {1: Effect(0.0)}
+def test_a_process_that_had_one_turn() -> None:
+    rounds = [{1: 1.0, 2: 2.0}, {1: 3.0, 2: 6.0}, {1: 2.0, 2: 4.0, 3: 2.0}]
+    assert relative(rounds, 2, 1).log == pytest.approx(math.log(2.0))
+    assert relative(rounds, 3, 1).log == pytest.approx(0.0)
+    assert effects(rounds)[3].error == 0.0, "one turn leaves no spread to tell an error by"
+    assert effects([]) == {}
 
 
 # one after another

@@ -5,9 +5,10 @@ Three kinds of evidence, each with its own unit:
 * Within one process: cycles in which each variant had a block of steps. The ratio is the Hodges-Lehmann estimate of the
   cycles' log ratios (the median of all means of two), its interval that of Wilcoxon's signed-rank test (Hollander,
   Wolfe, Chicken: Nonparametric Statistical Methods, 3.1-3.3). One slow cycle moves neither.
-* Processes that take turns: each has an effect, its log step time over that of a process which had a turn in the same
-  round. Processes of one command differ from start to start, so the unit is the process: a two-sample t interval over
-  the effects, with their pooled variance, or what the turns themselves leave open where that is more.
+* Processes that take turns: each has an effect, its log step time over what is usual in the same rounds (Tukey's median
+  polish: Hoaglin, Mosteller, Tukey, Understanding Robust and Exploratory Data Analysis, chapter 6). Processes of one
+  command differ from start to start, so the unit is the process: a two-sample t interval over the effects, with their
+  pooled variance, or what the turns themselves leave open where that is more.
 * Processes one after another: the log ratios of pairs, Student's t.
 """
 
@@ -22,8 +23,10 @@ import numpy as np
 from hotlap.records.tune import Interval
 
 LEVEL: Final = 0.95
-LOOKS: Final = (0.004, 0.003, 0.002, 0.001)
+LOOKS: Final = (0.001, 0.002, 0.003, 0.004)
 """How likely a look at what is no gain may take it for one; there are no more looks than these, so 1% in all."""
+SWEEPS: Final = 4
+"""Of the median polish: it hardly changes after three."""
 LEAST_GAIN: Final = 1.02
 """A gain that is less than this is none, however sure."""
 NARROW: Final = (0.03, 0.1)
@@ -32,7 +35,7 @@ NARROW: Final = (0.03, 0.1)
 
 @dataclass(frozen=True)
 class Effect:
-    """Of a process: its log step time over the reference's, and the standard error that its turns leave."""
+    """Of a process: its log step time over what is usual, and the standard error that its turns leave."""
 
     log: float
     error: float = 0.0
@@ -84,20 +87,31 @@ def within_process(logs: Sequence[float]) -> Ratio:
     return Ratio(math.exp(center(logs)), interval)
 
 
-def effects(rounds: Sequence[Mapping[int, float]], reference: int) -> dict[int, Effect]:
-    """The effect of each process that had turns in the same rounds as the reference, from ms a step by process."""
-    found = {reference: Effect(0.0)}
-    for one in {side for turns in rounds for side in turns} - {reference}:
-        logs = [math.log(turns[one] / turns[reference]) for turns in rounds if one in turns and reference in turns]
-        if logs:
-            low, high = bounds(logs, 0.68)
-            spread = (high - low) / 2 if math.isfinite(low) else (max(logs) - min(logs)) / 2
-            found[one] = Effect(center(logs), spread)
+def effects(rounds: Sequence[Mapping[int, float]]) -> dict[int, Effect]:
+    """The effect of each process, from ms a step by process in each round. Not all need to have turns in all rounds;
+    but one of those in each round has to have turns in another one too, else rounds can't be told from processes."""
+    sides = sorted({side for turns in rounds for side in turns})
+    logs = np.array([[math.log(turns[side]) if side in turns else np.nan for side in sides] for turns in rounds])
+    if not sides:
+        return {}
+    median = np.nanmedian if np.isnan(logs).any() else np.median
+    usual = np.zeros(len(sides))
+    for _ in range(SWEEPS):
+        speed = median(logs - usual, axis=1, keepdims=True)
+        usual = median(logs - speed, axis=0)
+    found = {}
+    for at, side in enumerate(sides):
+        own = (logs - speed)[:, at]
+        own = own[~np.isnan(own)].tolist()
+        low, high = bounds(own, 0.68)
+        spread = (high - low) / 2 if math.isfinite(low) else (max(own) - min(own)) / 2
+        beside = float(np.mean([len(turns) for turns in rounds if side in turns]))
+        found[side] = Effect(center(own), spread * math.sqrt(beside / max(1.0, beside - 1)))
     return found
 
 
 def between_processes(before: Sequence[Effect], after: Sequence[Effect], look: int = 0) -> Ratio:
-    """Of the processes of two sides that took turns with one reference. look: which, for the rule that proves.
+    """Of the processes of two sides that took turns. look: which, for the rule that proves.
 
     Without an interval where each side has but one process.
     """
@@ -106,13 +120,9 @@ def between_processes(before: Sequence[Effect], after: Sequence[Effect], look: i
     if free < 1:
         return Ratio(ratio, None)
     squares = sum((one.log - fmean(o.log for o in side)) ** 2 for side in (before, after) for one in side)
-    left_open = fmean(one.error**2 for one in (*before, *after) if one.error) if _any_error(before, after) else 0.0
+    left_open = fmean(one.error**2 for one in (*before, *after))
     error = math.sqrt(max(squares / free, left_open) * (1 / len(before) + 1 / len(after)))
     return _by_t(ratio, error, free, look)
-
-
-def _any_error(*sides: Sequence[Effect]) -> bool:
-    return any(one.error for side in sides for one in side)
 
 
 def of_pairs(logs: Sequence[float], look: int = 0) -> Ratio:

@@ -80,7 +80,7 @@ class _Verification:
         rounds = take_turns(self.bench, every, seconds=seconds) if all(side.ready for side in every) else []
         self.bench.end_all()
         if len(rounds) >= LEAST_ROUNDS:
-            logs = effects(rounds, recipe[0].number)
+            logs = effects(rounds)
             recipe_ms = geometric_mean(turn[side.number] for turn in rounds for side in recipe)
         else:  # the command ended by itself: whole runs are compared
             rounds = []

@@ -28,7 +28,7 @@ from hotlap.records.tune import Tune, Worth
 from .budget import BudgetSpent
 from .candidates import Candidate, candidate_of, candidates, clashing, excluded, together
 from .fit import fit, fitted
-from .prove import narrow_down, prove
+from .prove import prove
 from .reference import NO_TIME
 from .remember import Remembered
 from .screening import screen, switch_in_place, switchable
@@ -100,7 +100,7 @@ class Search:
             while each_for_itself(state):
                 prove(state)
             self.let_go()
-            narrow_down(state)
+            state.narrow_down()
         except BudgetSpent:
             self._spent()
         state.found.fitted = fitted(state)

@@ -103,6 +103,8 @@ class State:
         self.tried: set[tuple[str, str]] = set()
         """Levers, each with the bound under which it is not to be tried again."""
         self.on_proof: Callable[[], object] = lambda: None
+        self.narrow_down: Callable[[], None] = lambda: None
+        """Adds starts to the comparison that proved the best set: see `prove.narrow_down`."""
 
     # sides
 

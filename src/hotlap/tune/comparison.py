@@ -1,0 +1,340 @@
+"""The bare command and the best set, both started afresh, alive at once and taking turns.
+
+Two starts of each at least; more where two do not tell, as often as `statistics.LOOKS` allows and the budget lasts.
+Nothing that chose the set is used again. Processes of the bare command are kept for the next proof: they stand still.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from hotlap.experiment.outcome import names
+from hotlap.experiment.side import Side, Special
+from hotlap.experiment.statistics import (
+    LEAST_GAIN,
+    LOOKS,
+    Ratio,
+    between_processes,
+    center,
+    effects,
+    half_width,
+    of_pairs,
+)
+from hotlap.experiment.turns import LEAST_ROUNDS, ROUNDS, take_turns
+from hotlap.records.tune import Parity, Proof
+
+from .budget import MARGIN
+from .objective import peak_bytes
+from .starts import other_work
+from .state import State
+
+STARTS = 2
+MOST_STARTS = 8
+"""With the levers, where the interval stays wide."""
+MOST_BARE = 4
+NARROW_ENOUGH = 0.05
+"""Half-width of an interval."""
+SURE = 0.004
+OF_GAIN = 0.05
+"""Standard error of what a process's turns say of it, as a logarithm; or of the gain's own, where that is more."""
+NOT_ENOUGH = "the interval is too wide, and the budget ended"
+
+
+class Comparison:
+    """The best set beside the bare command."""
+
+    def __init__(self, state: State) -> None:
+        self.state, self.look = state, 0
+        self.fresh: list[Side] = []
+        """What was started for it."""
+        self.levers = list(state.best.levers)
+        self.before: list[Side] = [side for side in state.bare if side.alive]
+        self.after: list[Side] = []
+        self.turns: list[dict[int, float]] = []
+        """Ms a step (over the rows of a step, where sides hold other numbers of rows) by side, in each round."""
+        self.pairs: list[float] = []
+        self.bare_ms: list[float] = []
+        """Of each run of the bare command in these pairs."""
+        self.ratio = Ratio(math.nan, None)
+        self.failed = ""
+        self.short = False
+
+    def run(self) -> None:
+        """Looks, one after the other, until one of them decides."""
+        state, budget = self.state, self.state.budget
+        against = names(state.given) if state.given else "the bare command"
+        state.say(f"prove  {names(self.levers)} against {against}, from fresh starts")
+        for self.look in range(len(LOOKS)):
+            if self.look and budget.left < self._look_s:
+                self.short = True
+                return
+            (self._sequential if state.sequential else self._turns)(self.look)
+            if self.failed or self._decided():
+                return
+
+    @property
+    def _look_s(self) -> float:
+        """Seconds that another look takes at least."""
+        budget = self.state.budget
+        return budget.starts_s(1 if self.look else 3) + budget.turns_s(3, LEAST_ROUNDS)
+
+    def more_starts(self) -> Proof | None:
+        """With more starts of each, while the interval is wide and there is time; None where none was added. What is
+        proved stays so as long as the interval of all of them lies above 1."""
+        state, before = self.state, len(self.after)
+        while (
+            len(self.after) < MOST_STARTS
+            and not (self.failed or state.sequential)
+            and state.reference.ready
+            and self.ratio.interval is not None
+            and half_width(self.ratio.interval) > NARROW_ENOUGH
+            and state.budget.left > MARGIN * self._look_s
+        ):
+            self.look += 1
+            self._turns(self.look)
+        if (len(self.after) == before and not self.failed) or state.sequential:
+            return None
+        found = self.ratio
+        holds = found.interval is not None and found.interval.low > 1
+        self.ratio = Ratio(found.ratio, found.interval, proved=holds)
+        return self.result()
+
+    def _decided(self) -> bool:
+        found = self.ratio
+        if found.interval is None:
+            return False
+        if self.state.objective.memory:
+            return half_width(found.interval) < 0.1
+        return found.proved or found.interval.high < LEAST_GAIN
+
+    # alive at once
+
+    def _turns(self, look: int) -> None:
+        state = self.state
+        wanted = STARTS + look
+        bare = max(0, min(wanted, MOST_BARE) - len(self.before))
+        todo = [True] * (wanted - len(self.after)) + [False] * bare
+        while todo:
+            batch, todo = todo[: state.budget.at_once], todo[state.budget.at_once :]
+            begun = [self._start(with_levers) for with_levers in batch]
+            state.bench.ready(*begun)
+            self.fresh += begun
+            for side in begun:
+                self._arrived(side)
+                if self.failed or state.sequential:
+                    break
+            if state.sequential:
+                self._sequential(look)
+                return
+            if self.failed:
+                return
+        self._settle_reference()
+        if state.sequential or self.failed:
+            return
+        sides = self._next()
+        most = ROUNDS * (2 if look else 1)
+        seconds = min(state.budget.turns_s(len(sides), most), state.budget.left)
+        rounds = take_turns(state.bench, sides, most, seconds, self._sure, state.resized(self.levers))
+        self.turns += rounds
+        if len(rounds) < LEAST_ROUNDS:
+            self._too_few(look, sides)
+            return
+        known = effects(self.turns)
+        before, after = ([known[side.number] for side in two] for two in self._both())
+        self.ratio = between_processes(before, after, look)
+
+    def _both(self) -> tuple[list[Side], list[Side]]:
+        return self.before, self.after
+
+    def _next(self) -> list[Side]:
+        """Those that had no turns yet, beside one of each kind that had."""
+        had = {number for turn in self.turns for number in turn}
+        found: list[Side] = []
+        for two in self._both():
+            old = [side for side in two if side.number in had and side.ready and side is not self.state.side]
+            found += [*old[:1], *(side for side in two if side.number not in had)]
+        return found
+
+    def _too_few(self, look: int, sides: Sequence[Side]) -> None:
+        """A side ended in its turns. One that came from before had made its steps: another one takes its place."""
+        ended = [side for side in sides if not side.alive]
+        if ended and not any(side in self.fresh for side in ended):
+            self.before, self.after = [[s for s in all_ if s.alive] for all_ in (self.before, self.after)]
+            self._turns(look)
+            return
+        why = next((side.measured.ended for side in ended), "a turn took too long")
+        self._give_up_turns(f"a side did not last for its turns: {why}")
+        self._sequential(look)
+
+    def _sure(self, rounds: list[dict[int, float]]) -> bool:
+        """Whether more turns would tell nothing beside what differs from start to start."""
+        if len(rounds) < LEAST_ROUNDS:
+            return False
+        known = effects(rounds)
+        theirs, ours = (fmean(known[one.number].log for one in two if one.number in known) for two in self._both())
+        return all(one.error < max(SURE, OF_GAIN * abs(ours - theirs)) for one in known.values())
+
+    def _settle_reference(self) -> None:
+        """The bare command's process that all have turns with."""
+        state = self.state
+        if state.reference.ready:
+            return
+        state.bare = [side for side in state.bare if side.ready]
+        self.before, self.after = list(state.bare), [side for side in self.after if side.ready]
+        self.turns.clear()
+        if not self.before:
+            self._arrived(state.started("bare", state.given))
+        if self.before:
+            state.reference = self.before[0]
+
+    def _start(self, with_levers: bool) -> Side:
+        state = self.state
+        if with_levers:
+            return state.start("prove", self.levers, Special(trying=tuple(use.name for use in self.levers)))
+        return state.start("bare", state.given)
+
+    def _arrived(self, side: Side) -> None:
+        """A side is there, or came to nothing."""
+        state, trial = self.state, side.measured
+        bare = list(side.requested) == list(state.given)
+        if trial.outcome == "memory" and any(one.alive for one in state.bench.sides):
+            self._give_up_turns("memory does not hold several of them")
+        elif trial.outcome != "measured" and bare:
+            self._give_up_turns(f"the bare command does not run beside itself: {trial.outcome}: {trial.why}")
+        elif trial.outcome != "measured":
+            self.failed = f"{trial.outcome}: {trial.why}"
+        elif trial.left_out:
+            state.leave_out(trial)
+            self.levers = list(trial.levers)
+            state.best.levers = list(trial.levers)
+            self.after = [side]
+        else:
+            (self.before if bare else self.after).append(side)
+            if bare:
+                state.bare.append(side)
+
+    # one after another
+
+    def _give_up_turns(self, why: str) -> None:
+        state = self.state
+        state.one_after_another(why)
+        self.before, self.after, self.turns = [], [], []
+
+    def _sequential(self, look: int) -> None:
+        """Pairs of whole runs, ABBA."""
+        state = self.state
+        while len(self.pairs) < STARTS + 1 + look and not self.failed:
+            first = len(self.pairs) % 2 == 0
+            if self.pairs and state.budget.left < 2 * state.budget.best_start_s:
+                self.short = True
+                return
+            made = {}
+            for with_levers in (False, True) if first else (True, False):
+                side = self._start(with_levers)
+                state.bench.ready(side)
+                state.bench.end(side)
+                if side.measured.outcome != "measured":
+                    self.failed = f"{side.measured.outcome}: {side.measured.why}"
+                    return
+                (self.after if with_levers else self.before).append(side)
+                made[with_levers] = side.measured.step_ms or math.nan
+            self.pairs.append(math.log(made[False] / made[True]))
+            self.bare_ms.append(made[False])
+            self.ratio = of_pairs(self.pairs, look)
+
+    # what came of it
+
+    def refused(self) -> str | None:
+        """The lever that could not be put in, where a start failed by that."""
+        return next((one.lever for side in self.fresh if (one := side.measured).outcome == "refused"), None)
+
+    def open(self) -> bool:
+        """Whether more time may prove it."""
+        found = self.ratio
+        return (
+            not self.failed
+            and found.ratio >= LEAST_GAIN
+            and (found.interval is None or found.interval.high > LEAST_GAIN)
+        )
+
+    def result(self) -> Proof:
+        """With parity, where there is a gain."""
+        state, found = self.state, self.ratio
+        proved, why = self._gain()
+        parity = self._parity() if proved else None
+        if parity is not None and not parity.ok:
+            proved, why = False, f"parity: {parity.why}"
+        before_ms = self._bare_ms()
+        return Proof(
+            levers=tuple(self.levers),
+            ratio=found.ratio if math.isfinite(found.ratio) else 0.0,
+            interval=found.interval,
+            proved=proved,
+            why=why,
+            starts=len(self.after),
+            bare_starts=len(self.before),
+            turns=len(self.turns),
+            how="one after another" if self.pairs else "turns",
+            before_ms=before_ms,
+            after_ms=before_ms / found.ratio if before_ms and math.isfinite(found.ratio) else None,
+            parity=parity,
+            at_s=state.budget.spent,
+        )
+
+    def _bare_ms(self) -> float | None:
+        """Of a step of the bare command: what its turns took, or its runs."""
+        rows = (self.state.reference.measured.rows or 1.0) if self.state.resized(self.levers) else 1.0
+        turns = [rows * turn[side.number] for turn in self.turns for side in self.before if side.number in turn]
+        logs = [math.log(one) for one in self.bare_ms or turns]
+        return math.exp(center(logs)) if logs else None
+
+    def _gain(self) -> tuple[bool, str]:
+        state, found = self.state, self.ratio
+        if self.failed:
+            return False, self.failed
+        if state.objective.memory:
+            return self._saves()
+        if found.proved:
+            works = (other_work(state, side.measured.rows, side.requested) for side in self.after)
+            work = next(filter(None, works), None)
+            return work is None, work or ""
+        if found.interval is not None and found.interval.high < LEAST_GAIN:
+            return False, "no gain"
+        return False, NOT_ENOUGH if self.short else "the interval is too wide"
+
+    def _saves(self) -> tuple[bool, str]:
+        state, interval = self.state, self.ratio.interval
+        least = min(peak_bytes(side.measured) for side in self.before)
+        most = max(peak_bytes(side.measured) for side in self.after)
+        if least < LEAST_GAIN * most:
+            return False, "less than 2% of memory saved"
+        if interval is not None and interval.high < 1 / (1 + state.objective.slowdown):
+            return False, "a step is slower than is allowed"
+        return True, ""
+
+    def _parity(self) -> Parity:
+        """Of all processes with the levers that were not judged yet; the first that fails, else the last."""
+        state = self.state
+        state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in self._two())
+        parity: Parity | None = None
+        for side in [side for side in self.after if side.measured.parity is None]:
+            parity = state.judge.judge(self.levers, side.measured)
+            state.bench.amend(side.measured, parity=parity)
+            if not parity.ok:
+                break
+        assert parity is not None
+        return parity
+
+    def _two(self) -> tuple[Side, Side]:
+        return self.before[0], self.before[1] if len(self.before) > 1 else self.before[0]
+
+    def break_even(self, proof: Proof) -> int | None:
+        """Steps after which what a first start compiles has paid for itself; None where nothing is compiled."""
+        final = {use.name for use in self.levers}
+        compile_ = {name for name in final if self.state.levers[name].compiles}
+        if not compile_ or proof.before_ms is None or proof.after_ms is None or proof.before_ms <= proof.after_ms:
+            return None
+        had = [(one.warmup_s or 0.0, {use.name for use in one.levers}) for one in self.state.bench.done]
+        longest = max([warmup_s for warmup_s, names_ in had if names_ <= final and names_ & compile_], default=0.0)
+        extra_s = max(longest, self.state.compiled_s) - fmean(side.measured.warmup_s or 0.0 for side in self.before)
+        return max(0, math.ceil(1000 * extra_s / (proof.before_ms - proof.after_ms)))

@@ -1,0 +1,78 @@
+"""What is proved with a wide interval gets more starts, where there is time."""
+
+from typing import Any
+
+from machine import FakeLever, FakeSide, Tune, Uses, factors, kept
+
+from hotlap.experiment.evidence import Evidence
+from hotlap.experiment.statistics import half_width
+
+WIDE: dict[str, Any] = {"process_sd": 0.06, "budget": 3000.0, "seed": 5}
+LEVERS = [FakeLever("a", 0.8)]
+STEP = factors(a=0.3)
+SAME, OTHER = (tuple((start - 0.01 * n,) for n in range(40)) for start in (2.0, 3.0))
+
+
+def with_levers(machine: Any) -> list[FakeSide]:
+    return [side for side in machine.sides if side.purpose == "prove"]
+
+
+def test_a_wide_interval_is_narrowed_by_more_starts_of_the_same_comparison(tune: Tune) -> None:
+    found, machine = tune(LEVERS, STEP, **WIDE)
+    (proof,) = found.proofs
+    assert proof is found.proved and proof.starts == len(with_levers(machine)) > 2
+    first = [line for line in machine.told("proved") if "2 starts" in line]
+    assert len(first) == 1 and f"{proof.starts} starts" in machine.told("proved")[-1]
+    assert proof.before_ms / proof.after_ms == proof.ratio
+    assert half_width(proof.interval) <= 0.05 or proof.starts == 8
+
+
+def test_a_narrow_one_gets_none(tune: Tune) -> None:
+    found, machine = tune(LEVERS, STEP, budget=3000.0)
+    assert found.proved.starts == len(with_levers(machine)) == 2
+
+
+def test_without_time_the_first_proof_stands(tune: Tune) -> None:
+    found, machine = tune(LEVERS, STEP, **{**WIDE, "budget": 75.0})
+    assert found.proved.starts == len(with_levers(machine)) == 2
+
+
+def test_what_more_starts_contradict_is_not_proved_any_more(tune: Tune) -> None:
+    luck = lambda side, uses: 9.0 if side.purpose == "prove" and side is not first_two(side) else 1.0  # noqa: E731
+    numbers: list[int] = []
+
+    def first_two(side: FakeSide) -> FakeSide | None:
+        if side.number not in numbers:
+            numbers.append(side.number)
+        return side if side.number in numbers[:2] else None
+
+    found, machine = tune(LEVERS, STEP, luck=luck, **WIDE)
+    (proof,) = found.proofs
+    assert found.proved is None and not proof.proved and proof.starts > 2 and kept(found) == []
+    assert found.unproved.levers == proof.levers and found.unproved.ratio == proof.ratio
+    assert machine.told("open")[-1].startswith("open  a  ")
+
+
+def test_what_learns_something_else_in_a_later_start_is_no_recipe(tune: Tune) -> None:
+    """Parity is judged on every start."""
+    judged: list[bool] = []
+
+    def evidence(uses: Uses) -> Evidence:
+        judged.append(bool(uses))
+        return Evidence(OTHER if uses and sum(judged) > 2 else SAME)
+
+    found, _ = tune(LEVERS, STEP, evidence_of=evidence, **WIDE)
+    assert found.proved is None and found.unproved is None and not any(proof.proved for proof in found.proofs)
+    assert "did not hold in another start: parity" in found.dropped["a"].why
+
+
+def test_a_later_start_that_crashes_is_told(tune: Tune) -> None:
+    starts: list[Uses] = []
+
+    def outcome(uses: Uses) -> tuple[str, str]:
+        starts.append(uses) if uses else None
+        return ("crashed", "ValueError: now and then") if len(starts) > 2 and uses else ("measured", "")
+
+    found, _ = tune(LEVERS, STEP, outcome=outcome, **WIDE)
+    assert found.proved is not None and found.proved.starts == 2
+    assert found.not_done == ["another start with the levers failed: crashed: ValueError: now and then"]
