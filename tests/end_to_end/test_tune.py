@@ -27,7 +27,7 @@ from hotlap.tune import budget, comparison, prove, starts
 from hotlap.tune.state import State
 
 side.TURN_S = budget.TURN_S = 0.13
-comparison.ROUNDS, starts.ROUNDS = 8, 6
+comparison.ROUNDS, starts.ROUNDS = (6, 6, 8), (6, 12)
 prove.narrow_down = lambda state, comparison: None
 timeout = State.timeout
 

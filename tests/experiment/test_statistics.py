@@ -20,7 +20,6 @@ from hotlap.experiment.statistics import (
     center,
     effects,
     half_width,
-    narrow,
     of_pairs,
     within_process,
 )
@@ -353,10 +352,3 @@ def test_half_width() -> None:
     assert half_width(Interval(low=2 / 1.1, high=2 * 1.1)) == pytest.approx(0.1)
     assert math.isfinite(half_width(Interval(low=1e-5, high=1e5)))
 
-
-@pytest.mark.parametrize(
-    ("ratio", "half", "whether"), [(1.0, 0.029, True), (1.0, 0.031, False), (4.0, 0.13, True), (4.0, 0.15, False)]
-)
-def test_what_is_narrow_depends_on_the_gain(ratio: float, half: float, whether: bool) -> None:
-    interval = Interval(low=ratio / (1 + half), high=ratio * (1 + half))
-    assert narrow(ratio, interval) is whether and narrow(1 / ratio, interval) is whether

@@ -389,3 +389,21 @@ def test_what_a_recipe_costs_before_it_pays_is_told(tune: Tune) -> None:
     """40 s of compiling, and 50 ms won a step."""
     found, _ = tune([compiler()], factors(compile=0.5), compile_s=lambda uses: 40.0 if uses else 0.0)
     assert found.break_even == pytest.approx(800, rel=0.15) and not math.isnan(found.proved.before_ms)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_noise_hides_is_looked_at_longer(tune: Tune, seed: int) -> None:
+    """A gain of a half, where turns differ by as much as a third."""
+    found, _ = tune([starter("s")], factors(s=0.65), turn_sd=0.3, budget=900.0, seed=seed)
+    assert kept(found) == ["s"] and found.proved.turns >= 12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_noise_hides_is_no_no_gain(tune: Tune, seed: int) -> None:
+    """Of what promised a gain and can't be told the screen says so: it is open, or the reason says it."""
+    found, machine = tune([starter("s")], factors(s=0.85), turn_sd=0.8, budget=100.0, seed=seed)
+    tried = machine.told("try  s ")
+    assert tried
+    promised = float(tried[-1].split("×")[0].split()[-1]) >= 1.1
+    unsure = found.unproved is not None or "differ too much" in found.dropped["s"].why
+    assert found.proofs or unsure or not promised, (tried, found.dropped)

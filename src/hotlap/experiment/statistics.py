@@ -29,8 +29,6 @@ SWEEPS: Final = 4
 """Of the median polish: it hardly changes after three."""
 LEAST_GAIN: Final = 1.02
 """A gain that is less than this is none, however sure."""
-NARROW: Final = (0.03, 0.1)
-"""An interval is narrow where its half-width is below 3%, or below a tenth of the ratio's logarithm."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +145,3 @@ def _by_t(ratio: float, error: float, free: int, look: int) -> Ratio:
 def half_width(interval: Interval) -> float:
     """Half the width of an interval of a ratio, as a fraction."""
     return math.sqrt(interval.high / interval.low) - 1
-
-
-def narrow(ratio: float, interval: Interval) -> bool:
-    """Whether another start would tell the user nothing: by the width, whatever the direction of the change."""
-    return half_width(interval) < max(NARROW[0], NARROW[1] * abs(math.log(ratio)))

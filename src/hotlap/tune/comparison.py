@@ -20,7 +20,7 @@ from hotlap.experiment.statistics import (
     half_width,
     of_pairs,
 )
-from hotlap.experiment.turns import LEAST_ROUNDS, ROUNDS, take_turns
+from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
 from hotlap.records.tune import Parity, Proof
 
 from .budget import MARGIN
@@ -32,6 +32,8 @@ STARTS = 2
 MOST_STARTS = 8
 """With the levers, where the interval stays wide."""
 MOST_BARE = 4
+ROUNDS = (8, 8, 12, 16)
+"""Of turns of all, at most, by look: where starts do not tell, it is mostly turns that differ."""
 NARROW_ENOUGH = 0.05
 """Half-width of an interval."""
 SURE = 0.004
@@ -76,7 +78,7 @@ class Comparison:
     def _look_s(self) -> float:
         """Seconds that another look takes at least."""
         budget = self.state.budget
-        return budget.starts_s(1 if self.look else 3) + budget.turns_s(3, LEAST_ROUNDS)
+        return budget.starts_s(2) + budget.turns_s(len(self.before) + len(self.after) + 2, LEAST_ROUNDS)
 
     def more_starts(self) -> Proof | None:
         """With more starts of each, while the interval is wide and there is time; None where none was added. What is
@@ -131,8 +133,8 @@ class Comparison:
         self._settle_reference()
         if state.sequential or self.failed:
             return
-        sides = self._next()
-        most = ROUNDS * (2 if look else 1)
+        sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
+        most = ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = min(state.budget.turns_s(len(sides), most), state.budget.left)
         rounds = take_turns(state.bench, sides, most, seconds, self._sure, state.resized(self.levers))
         self.turns += rounds
@@ -145,15 +147,6 @@ class Comparison:
 
     def _both(self) -> tuple[list[Side], list[Side]]:
         return self.before, self.after
-
-    def _next(self) -> list[Side]:
-        """Those that had no turns yet, beside one of each kind that had."""
-        had = {number for turn in self.turns for number in turn}
-        found: list[Side] = []
-        for two in self._both():
-            old = [side for side in two if side.number in had and side.ready and side is not self.state.side]
-            found += [*old[:1], *(side for side in two if side.number not in had)]
-        return found
 
     def _too_few(self, look: int, sides: Sequence[Side]) -> None:
         """A side ended in its turns. One that came from before had made its steps: another one takes its place."""
@@ -170,7 +163,7 @@ class Comparison:
         """Whether more turns would tell nothing beside what differs from start to start."""
         if len(rounds) < LEAST_ROUNDS:
             return False
-        known = effects(rounds)
+        known = effects([*self.turns, *rounds])
         theirs, ours = (fmean(known[one.number].log for one in two if one.number in known) for two in self._both())
         return all(one.error < max(SURE, OF_GAIN * abs(ours - theirs)) for one in known.values())
 

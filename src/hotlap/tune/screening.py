@@ -54,9 +54,8 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
         whole = _worth(switching.ratio(base, full), full)
         added = [name for name in full if name not in base]
         if not _surely(whole):
-            for name in added:
-                state.drop(name, f"no gain{', all together' if len(added) > 1 else ''}", whole)
-            state.say(f"drop  {' + '.join(added)}  {worth_text(whole)}{'all together' if len(added) > 1 else ''}")
+            together = "all together" if len(added) > 1 else ""
+            state.no_gain([switching.known[name] for name in added], whole, together)
             return False
         worth = {added[0]: _worth(switching.ratio(base, full), full, added[0])} if len(added) == 1 else {}
         if len(added) > 1 and not at_once:
@@ -228,7 +227,7 @@ def _eliminate(
             continue
         out = [name for name in tested if not _surely(worth[name])]
         for name in out:
-            state.no_gain(switching.known[name], worth[name])
+            state.no_gain([switching.known[name]], worth[name])
         if not out:
             break
         larger = full if len(out) > 1 else ()

@@ -100,6 +100,7 @@ class Search:
             while each_for_itself(state):
                 prove(state)
             self.let_go()
+            self._tell_unsure()
             state.narrow_down()
         except BudgetSpent:
             self._spent()
@@ -387,6 +388,14 @@ class Search:
                 prove(state)
             state.refused.discard(use.name)
             state.found.dropped.pop(use.name, None)  # it is in as it was
+
+    def _tell_unsure(self) -> None:
+        """What promised a gain and could not be told from noise is told by a proof, which has more starts and turns."""
+        state, unsure = self.state, self.state.unsure
+        if unsure is not None and {*unsure.over} == {use.name for use in state.best.levers}:
+            state.keep(unsure.levers, ratio=unsure.ratio)
+            state.leave_open(unsure)
+            prove(state)
 
     def let_go(self) -> None:
         """Levers that made the command fit, where others that were kept since save enough memory to do without."""

@@ -14,16 +14,17 @@ from hotlap.records.tune import Open, Worth
 
 from .candidates import Candidate
 from .objective import peak_bytes
-from .state import State, use_text, value_text, worth_text
+from .state import PROMISING, State, use_text, value_text, worth_text
 
-ROUNDS: Final = 12
-MOST_S: Final = 20.0
+ROUNDS: Final = (12, 40)
+"""Of turns, at most; more of what promises a gain, where so many do not tell."""
+MOST_S: Final = 40.0
 """Of turns, unless they are fewer by then than an interval needs."""
 MOST_VARIANTS: Final = 4
 MOST_FAILURES: Final = 2
 ALIKE: Final = 1.1
 """Times as many rows a step as the best set's that a side may have."""
-NO_GAIN, SLOWER = "no gain", "slower"
+SLOWER: Final = "slower"
 
 
 def try_start(
@@ -56,7 +57,7 @@ def try_start(
         elif one:
             state.end_side(one[0])
             if best is None and lever.name not in state.refused and now is None:
-                state.drop(lever.name, SLOWER if one[1].ratio < 1 / LEAST_GAIN else NO_GAIN, one[1])
+                state.no_gain([use], one[1], "")
         if len(measured) >= MOST_VARIANTS or (best is None and failures >= MOST_FAILURES):
             break
     if best is None:
@@ -112,18 +113,22 @@ def _measured(state: State, levers: Sequence[records.Lever], use: records.Lever)
     return side, worth
 
 
-def beside(state: State, before: Side, after: Side, rounds: int = ROUNDS) -> Ratio:
+def beside(state: State, before: Side, after: Side) -> Ratio:
     """Two sides take turns until it is known whether one is faster."""
 
     def enough(so_far: list[dict[int, float]]) -> bool:
         if len(so_far) < LEAST_ROUNDS:
             return False
-        known = within_process(log_ratios(so_far, before, after)).interval
-        return known is not None and (known.low > LEAST_GAIN or known.high < 1)
+        found = within_process(log_ratios(so_far, before, after))
+        known = found.interval
+        if known is not None and (known.low > LEAST_GAIN or known.high < LEAST_GAIN):
+            return True
+        return len(so_far) >= ROUNDS[0] and found.ratio < PROMISING
 
     per_row = state.resized([*before.requested, *after.requested])
-    seconds = min(MOST_S, state.budget.turns_s(2, rounds))
-    logs = log_ratios(take_turns(state.bench, [before, after], rounds, seconds, enough, per_row), before, after)
+    seconds = min(MOST_S, max(state.budget.left - state.budget.proof_s, state.budget.turns_s(2, LEAST_ROUNDS)))
+    rounds = take_turns(state.bench, [before, after], ROUNDS[1], seconds, enough, per_row)
+    logs = log_ratios(rounds, before, after)
     return within_process(logs) if logs else Ratio(ratio=0.0, interval=None)
 
 

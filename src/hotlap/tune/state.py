@@ -24,6 +24,9 @@ from .objective import Objective, peak_bytes
 
 WARM: Final = 0.5
 """Of the first warm-up with something that compiles, what the next one takes: much is found in the cache."""
+PROMISING: Final = 1.1
+"""A gain that is looked at longer where turns differ too much to tell."""
+NOISY: Final = "steps differ too much to tell"
 TOO_SLOW: Final = 3.0
 """Times the bare command's step: a try whose steps take longer is ended after a few."""
 
@@ -96,6 +99,8 @@ class State:
         """Why two sides can't be alive at once; "" where they can."""
         self.facts: Facts
         self.refused: set[str] = set()
+        self.unsure: Open | None = None
+        """The last that promised a gain, and could not be told from the noise."""
         self.open_ratio = 1.0
         """What was measured of the best set over the one that is proved."""
         self.compiled_s = 0.0
@@ -252,11 +257,16 @@ class State:
             trial=trial.id if trial is not None else None,
         )
 
-    def no_gain(self, use: records.Lever, worth: Worth) -> None:
-        """A lever that is worth nothing beside the others."""
-        slower = worth.interval is not None and worth.interval.high < 1
-        self.drop(use.name, f"{'slower' if slower else 'no gain'} beside the others", worth)
-        self.say(f"drop  {use_text(use)}  {worth_text(worth)}beside the others")
+    def no_gain(self, uses: Sequence[records.Lever], worth: Worth, how: str = "beside the others") -> None:
+        """Levers that are worth nothing, or of which that can't be told here."""
+        most = worth.interval.high if worth.interval is not None else worth.ratio
+        why = "slower" if most < 1 else "no gain" if most < PROMISING else NOISY
+        if worth.ratio >= PROMISING:
+            levers = (*(one for one in self.best.levers if one not in uses), *uses)
+            self.unsure = Open(levers=levers, over=worth.beside, ratio=worth.ratio, interval=worth.interval, why=why)
+        for use in uses:
+            self.drop(use.name, f"{why} {how}".strip(), worth)
+        self.say(f"drop  {' + '.join(map(use_text, uses))}  {worth_text(worth)}{why} {how}".rstrip())
 
     def refuse(self, use: records.Lever, why: str, worth: Worth | None = None, trial: Trial | None = None) -> None:
         """A lever that can't be used here; it is not tried again."""

@@ -34,7 +34,7 @@ def each_for_itself(state: State) -> bool:
             state.found.worth[use.name] = worth
             state.say(f"worth  {use.name}  {worth_text(worth)}beside the others")
             continue
-        state.no_gain(use, worth)
+        state.no_gain([use], worth)
         state.refused.add(use.name)  # should the rest turn out to be slower, it is in again, and not looked at again
         out.append(use.name)
         state.best.levers = [one for one in state.best.levers if one.name != use.name]
