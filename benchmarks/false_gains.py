@@ -3,7 +3,7 @@
     python benchmarks/false_gains.py --jobs 2 --out benchmarks/results/false-gains.json
     python benchmarks/false_gains.py --real 10
 
-The rule itself is run (`tune.starts.beside`, `tune.prove.Comparison`), on processes whose step times are drawn: each
+The rule itself is run (`tune.starts.beside`, `tune.comparison.Comparison`), on processes whose step times are drawn: each
 process has a level of its own, each turn noise, and the machine may drift. `--real` compares a command with itself, in
 processes of its own that take turns.
 
@@ -79,13 +79,13 @@ class Machine:
 
     def __init__(self, draw: np.random.Generator, process_sd: float, turn_sd: float, kind: str, gain: float) -> None:
         self.draw, self.process_sd, self.turn_sd, self.kind, self.gain = draw, process_sd, turn_sd, kind, gain
-        self.speed = 0.0
+        self.speed, self.turns_differ, self.open_ratio = 0.0, turn_sd, max(gain, LEAST_GAIN)
         self.numbers = itertools.count()
         self.shuffle = Random(int(draw.integers(1 << 30)))
         self.listener = SimpleNamespace(step=lambda *_: None)
         self.bench = self
         self.budget = SimpleNamespace(
-            left=math.inf, at_once=4, starts_s=lambda _: 1.0, turns_s=lambda *_: math.inf, proof_s=0.0
+            seconds=math.inf, left=math.inf, at_once=4, starts_s=lambda _: 1.0, turns_s=lambda *_: math.inf, proof_s=0.0
         )
         self.best = SimpleNamespace(levers=[LEVER])
         self.side = None

@@ -5,6 +5,7 @@ then cycles of blocks of the whole set and of none, and where that is a gain, of
 it beside the others goes out, and the rest is measured again.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,7 +30,8 @@ PASS_S: Final = 20.0
 """Of cycles, in one pass."""
 PASSES: Final = 4
 SLOWER: Final = 1.07
-"""Times as long as before that steps take with a lever just switched on, from which it is left out at once."""
+"""Times as long as before that steps take with a lever just switched on, from which it is left out at once; more where
+blocks differ by more."""
 CLEAR: Final = 1.01
 """What is worth less than this is not looked at any longer to see whether it is worth anything."""
 
@@ -186,7 +188,7 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
         for use in uses:
             state.refuse(use, why)
         return False
-    if now > SLOWER * usual and not compiles:
+    if now > math.exp(max(math.log(SLOWER), 2 * state.turns_differ)) * usual and not compiles:
         for name in added:
             state.drop(name, "slower when it was switched on", Worth(ratio=usual / now, beside=full, by="switching"))
         state.say(f"drop  {' + '.join(added)}  {usual / now:.2f}×  slower when it was switched on")

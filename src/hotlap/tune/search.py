@@ -9,6 +9,7 @@ the end each kept lever is measured beside all the others (`worth.py`).
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from statistics import pstdev
 from typing import Final
 
 import msgspec
@@ -17,7 +18,7 @@ from hotlap.experiment.evidence import gaps
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Bench, Side, Special
 from hotlap.experiment.statistics import center
-from hotlap.experiment.turns import take_turns
+from hotlap.experiment.turns import log_ratios, take_turns
 from hotlap.levers import all_levers
 from hotlap.levers._base import STAGES, Lever, Stage
 from hotlap.records import run as records
@@ -179,7 +180,8 @@ class Search:
         if first.ready and second.ready:
             rounds = take_turns(state.bench, [first, second], ROUNDS, state.budget.turns_s(2, ROUNDS))
         if len(rounds) >= ROUNDS:
-            differ = center([math.log(turn[first.number] / turn[second.number]) for turn in rounds])
+            logs = log_ratios(rounds, first, second)
+            differ, state.turns_differ = center(logs), pstdev(logs) / math.sqrt(2)
         else:
             differ = math.log((first.measured.step_ms or 1.0) / (second.measured.step_ms or 1.0))
             if not state.sequential:

@@ -19,7 +19,8 @@ from .state import PROMISING, State, use_text, value_text, worth_text
 ROUNDS: Final = (12, 40)
 """Of turns, at most; more of what promises a gain, where so many do not tell."""
 MOST_S: Final = 40.0
-"""Of turns, unless they are fewer by then than an interval needs."""
+MOST_SHARE: Final = 0.08
+"""Of the budget: turns of one lever take no longer, unless they are fewer by then than an interval needs."""
 MOST_VARIANTS: Final = 4
 MOST_FAILURES: Final = 2
 ALIKE: Final = 1.1
@@ -126,7 +127,11 @@ def beside(state: State, before: Side, after: Side) -> Ratio:
         return len(so_far) >= ROUNDS[0] and found.ratio < PROMISING
 
     per_row = state.resized([*before.requested, *after.requested])
-    seconds = min(MOST_S, max(state.budget.left - state.budget.proof_s, state.budget.turns_s(2, LEAST_ROUNDS)))
+    seconds = min(
+        MOST_S,
+        MOST_SHARE * state.budget.seconds,
+        max(state.budget.left - state.budget.proof_s, state.budget.turns_s(2, LEAST_ROUNDS)),
+    )
     rounds = take_turns(state.bench, [before, after], ROUNDS[1], seconds, enough, per_row)
     logs = log_ratios(rounds, before, after)
     return within_process(logs) if logs else Ratio(ratio=0.0, interval=None)

@@ -99,6 +99,8 @@ class State:
         """Why two sides can't be alive at once; "" where they can."""
         self.facts: Facts
         self.refused: set[str] = set()
+        self.turns_differ = 0.0
+        """By how much turns of one process do: the standard deviation of the logarithm of step time."""
         self.unsure: Open | None = None
         """The last that promised a gain, and could not be told from the noise."""
         self.open_ratio = 1.0
