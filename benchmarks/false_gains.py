@@ -3,7 +3,7 @@
     python benchmarks/false_gains.py --jobs 2 --out benchmarks/results/false-gains.json
     python benchmarks/false_gains.py --real 10
 
-The rule itself is run (`tune.starts.beside`, `tune.comparison.Comparison`), on processes whose step times are drawn: each
+The rule itself is run (`tune.starts.beside`, `tune.comparison.Comparison`), on processes whose step times are drawn. A
 process has a level of its own, each turn noise, and the machine may drift. `--real` compares a command with itself, in
 processes of its own that take turns.
 
