@@ -1,5 +1,6 @@
 """The search on a machine of our own making (`machine.py`): its order, what it proves, and what it says."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -407,3 +408,11 @@ def test_what_noise_hides_is_no_no_gain(tune: Tune, seed: int) -> None:
     promised = float(tried[-1].split("×")[0].split()[-1]) >= 1.1
     unsure = found.unproved is not None or "differ too much" in found.dropped["s"].why
     assert found.proofs or unsure or not promised, (tried, found.dropped)
+
+
+def test_an_epochs_short_last_batch_is_no_other_work(tune: Tune) -> None:
+    """Four steps of 64 rows, of which one was the last of its epoch: the mean is 50."""
+    blocks = itertools.count()
+    rows = lambda uses: 50.3 if uses and next(blocks) < 4 else 64.0  # noqa: E731
+    found, _ = tune([FakeLever("a", 0.5)], factors(a=0.5), rows=rows)
+    assert kept(found) == ["a"]

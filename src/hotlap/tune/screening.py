@@ -11,7 +11,7 @@ from typing import Final
 
 from hotlap.experiment.outcome import names
 from hotlap.experiment.statistics import Ratio
-from hotlap.experiment.switching import SideLost, Switching, Variant
+from hotlap.experiment.switching import SETTLING, SideLost, Switching, Variant
 from hotlap.experiment.watch import Spare, left_out
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
@@ -184,7 +184,7 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
         for use in uses:
             state.refuse(use, f"much slower: {now:.3g} ms a step, not {usual:.3g}" if now else "no step could be timed")
         return False
-    if why := other_work(state, switching.rows, uses):
+    if why := other_work(state, switching.rows, uses, SETTLING):
         for use in uses:
             state.refuse(use, why)
         return False

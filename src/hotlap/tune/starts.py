@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from hotlap.experiment.side import BY_ITSELF, Side
+from hotlap.experiment.side import BY_ITSELF, LEAST_STEPS, Side
 from hotlap.experiment.statistics import LEAST_GAIN, Ratio, within_process
 from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
 from hotlap.levers._base import Settings
@@ -153,13 +153,16 @@ def _gains(state: State, one: tuple[Side, Worth]) -> bool:
     return worth.ratio >= LEAST_GAIN and (worth.interval is None or worth.interval.low > 1)
 
 
-def other_work(state: State, one: float | None, levers: Sequence[records.Lever]) -> str | None:
+def other_work(
+    state: State, one: float | None, levers: Sequence[records.Lever], steps: int = LEAST_STEPS
+) -> str | None:
     """Why steps of so many rows can't be compared with the bare command's: they hold other numbers of rows, though no
-    lever resizes them. In reinforcement learning, say, how long an episode lasts hangs on what the model computes."""
+    lever resizes them. In reinforcement learning, say, how long an episode lasts hangs on what the model computes.
+    steps: that the number is the mean of; one of them may be the last of its epoch, and short."""
     usual = [bare.measured.rows for bare in state.bare if bare.measured.rows]
     if not one or not usual or state.objective.memory or state.resized(levers):
         return None
-    most = ALIKE * max(usual) / min(usual)
+    most = ALIKE * max(usual) / min(usual) / (1 - 1 / steps)
     if min(usual) / most <= one <= max(usual) * most:
         return None
     held = f"its steps held {one:.3g} rows each, the bare command's {usual[0]:.3g}"
