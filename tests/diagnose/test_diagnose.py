@@ -1,5 +1,6 @@
 """Verdicts from hand-made run folders: what bounds the step, which steps count, and what is said to be unknown."""
 
+import inspect
 import json
 import math
 import shutil
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.diagnose.diagnose import diagnose, read_ranks
-from hotlap.diagnose.findings import all_findings
+from hotlap.diagnose.findings import _modules, all_findings
 from hotlap.diagnose.findings._base import DRAINED_MS, DRAINED_SHARE, Measured
 from hotlap.diagnose.findings._settled import settled
 from hotlap.diagnose.steps import SteadySteps, mean_phases, spread, step_time, throughput
@@ -209,6 +210,7 @@ def test_every_finding_is_tested_here() -> None:
     elsewhere = {"repeated_data", "worker_copies"}  # test_input_findings.py
     elsewhere |= {"cpu_crowded", "cpu_quota", "cpu_steal", "page_faults"}  # test_starved.py
     elsewhere |= {"late_mallocs"}  # test_late_mallocs.py
+    elsewhere |= {name for name, module in _modules().items() if "named=True" in inspect.getsource(module)}
     elsewhere |= {"communication", "workers_restart"}  # test_communication.py, test_workers_restart.py
     assert set(all_findings()) - elsewhere == {
         "compute",

@@ -17,6 +17,7 @@ from hotlap.records.session import Session
 from .blocks import repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
+from .habits import hooks_of, idle_rows, switches
 from .heads import heads
 from .host import WARM_STEPS, Cost
 from .imported import imported
@@ -55,6 +56,8 @@ class Script:
         self._places = Places()
         self.loss_lines = Lines(self._places.users)
         self.losses: list[dict[str, Any]] = []
+        self.switches: set[str] = set()
+        self.recomputed = 0
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
 
@@ -90,9 +93,14 @@ class Script:
                 "on_device": False,
                 "batch_bytes": 0,
                 "non_blocking": False,
+                "iterators": 0,
                 **described(loader),
                 **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
             }
+        known["iterators"] += 1
+        if known["iterators"] == 2:
+            found = self._places.innermost(sys._getframe(1), through_backward=True)
+            known["loop"] = None if found is None else (self._places.files[found[0]], *found[1:])
         return known
 
     def in_flight(self, inference: bool) -> int:
@@ -218,6 +226,7 @@ class Script:
             "blocks": len(blocks),
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "shapes": 0,
+            "hooks": (hooks_of(module), 0),
             "empty_blocks": 0.0,
             "optimized": None,
             "part_of": None,
@@ -268,6 +277,8 @@ class Script:
         if id(optimizer) in self.optimizers:
             return
         parameters = [p for g in optimizer.param_groups for p in g["params"] if isinstance(p, torch.Tensor)]
+        idle, matrix = idle_rows(parameters)
+        self.switches |= {*switches()}
         group = optimizer.param_groups[0] if optimizer.param_groups else {}
         kind = type(optimizer)
         if any(p.is_cuda for p in parameters):
@@ -282,7 +293,15 @@ class Script:
             "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
             "devices": sorted({str(p.device) for p in parameters}),
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+            "idle": idle,
+            "matrix": matrix,
         }
+
+    def _look_for_hooks(self) -> None:
+        """How many there are by now."""
+        for key, reference in list(self._modules.items()):
+            if (module := reference()) is not None:
+                self.roots[key]["hooks"] = (self.roots[key]["hooks"][0], hooks_of(module))
 
     def _look_for_the_optimized(self, parameters: Iterable[Any]) -> None:
         """How many parameters of each outermost module optimizers hold, or have held. parameters: of theirs, now."""
@@ -313,6 +332,7 @@ class Script:
             self.exchange.look()
             self._look_for_the_optimized(parameters_of(steps.optimizers))
             self._look_for_parts()
+            self._look_for_hooks()
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
@@ -335,6 +355,8 @@ class Script:
             "cpu_bf16": _cpu_bf16(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "switches": sorted(self.switches),
+            "recomputed": self.recomputed,
             "mode": kind,
             "samples_from": steps.samples_from,
             "in_flight": self.in_flight(steps.infers),

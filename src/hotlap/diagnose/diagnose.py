@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 import msgspec
 
-from hotlap.records.diagnosis import ONE_PACE, Bound, Diagnosis, Finding, Spread
+from hotlap.records.diagnosis import ONE_PACE, Bound, Diagnosis, Finding, Spread, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import (
@@ -36,6 +36,7 @@ from .steps import (
     SteadySteps,
     block_length,
     block_means,
+    growth,
     mean_known,
     mean_phases,
     on_clock,
@@ -114,8 +115,9 @@ def diagnose(folder: Path) -> Diagnosis:
     if first.steady.seen < LEAST_STEPS:
         raise NothingMeasured(_too_few(first))
     run = read_run(folder)
+    memory_bytes = run.environment.memory_gib * 2**30
     use = cpu_use(read_telemetry(folder), first.steady.steps, run.environment)
-    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use)
+    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, memory_bytes)
 
 
 def _apart(ranks: Sequence[Rank]) -> bool:
@@ -123,7 +125,9 @@ def _apart(ranks: Sequence[Rank]) -> bool:
     return len(ranks) > 1 and any(rank.facts is not None and rank.facts.world != len(ranks) for rank in ranks)
 
 
-def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, ...], use: CpuUse) -> Diagnosis:
+def _verdict(
+    mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, ...], use: CpuUse, memory_bytes: float
+) -> Diagnosis:
     steady, facts = first.steady, first.facts
     run_ms = sum(step.wall_ms for step in first.steps)
     usual = without_restarts(steady.steps, facts.feeding if facts else None, run_ms) or steady.steps
@@ -133,16 +137,17 @@ def _verdict(mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, .
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall, backlog_ms = fmean(steady.times), median(backlogs) if backlogs else None
     waiting = waiting_share(steady.steps)
-    measured = Measured(wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting)
+    measured = Measured(
+        wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
+        growth(steady.times), memory_bytes,
+    )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
     if late is None:
         found = without_waiting(found, [mean_phases(rank.steady.steps, device=True) for rank in ranks])
     else:
         found = [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
-    findings = [
-        without(finding, settled(facts, levers)) for finding in sorted(found, key=lambda finding: -finding.share)
-    ]
+    findings = [without(finding, settled(facts, levers)) for finding in in_order(found)]
     rates = [_rate(rank) for rank in ranks]
     tokens = [token_rate(rank.steady) for rank in ranks]
     return Diagnosis(
@@ -188,7 +193,7 @@ def without(finding: Finding, levers: Collection[str]) -> Finding:
 
 def _bound(findings: Sequence[Finding]) -> Bound:
     """The bound of the finding that costs most; unknown host code decides only where nothing else costs as much."""
-    return findings[0].bound if findings else "unknown"
+    return max(findings, key=lambda finding: finding.share).bound if findings else "unknown"
 
 
 def next_of(findings: Sequence[Finding]) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
@@ -82,7 +82,7 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     shown = [_with_batches(finding, made, traces) for finding in traces.findings]
-    findings = sorted((*kept, *shown), key=lambda finding: -finding.share)
+    findings = in_order((*kept, *shown))
     bound = findings[0].bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=tuple(findings), bound=bound)
 

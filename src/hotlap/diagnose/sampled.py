@@ -9,6 +9,7 @@ from hotlap.records.diagnosis import Diagnosis, Finding, Place
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
+from .statements import cause_at
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -30,7 +31,7 @@ def with_samples(
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
     """
     findings = tuple(_profiled(_explained(one, samples, loop, late), one, samples.looks) for one in diagnosis.findings)
-    bound = findings[0].bound if findings else diagnosis.bound
+    bound = max(findings, key=lambda one: one.share).bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=findings, bound=bound)
 
 
@@ -63,9 +64,17 @@ def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str
     if phase == "data" and finding.where is not None and at_loop:
         return finding
     said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
-    found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
+    found = _named(msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}"), where)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     return _communication(found, inside, waits) if finding.id == "host-code" and waits > 0.5 else found
+
+
+def _named(finding: Finding, where: Place) -> Finding:
+    """With what its line does, where that is known to cost."""
+    cause = cause_at(where)
+    if cause is None:
+        return finding
+    return msgspec.structs.replace(finding, title=cause.title, why=cause.why, instead=cause.instead)
 
 
 def _communication(finding: Finding, inside: str, waits: float) -> Finding:

@@ -1,5 +1,6 @@
 """Numbers from the steps of a rank: which are steady, how long one takes, where its time goes."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hotlap.records.steady import counted, own_pace, steady_start
 
 T = TypeVar("T")
 BLOCKS = 8
+SIXTHS, LEAST_OF_A_SIXTH, GROWN = 6, 5, 4 / 3
 LEAST_BLOCK = 8
 MOST_WITHOUT = 0.1
 """Of the steps that take no batch of a loader that the loop reads ahead of."""
@@ -127,6 +129,19 @@ def block_means(walls: Sequence[float], period: int = 1) -> list[float]:
     """Ms a step in each block of consecutive steps."""
     length = block_length(len(walls), period)
     return [fmean(walls[at : at + length]) for at in range(0, len(walls) - length + 1, length)]
+
+
+def growth(times: Sequence[float]) -> tuple[float, float, int] | None:
+    """Of steps that take longer and longer: ms of the first and of the last sixth, and how many steps lie between their
+    middles. None where they do not: each sixth is longer than the one before, and the last a third longer than the
+    first."""
+    size = len(times) // SIXTHS
+    if size < LEAST_OF_A_SIXTH:
+        return None
+    middles = [median(times[at * size : (at + 1) * size]) for at in range(SIXTHS)]
+    if middles[-1] < GROWN * middles[0] or any(two <= one for one, two in itertools.pairwise(middles)):
+        return None
+    return middles[0], middles[-1], (SIXTHS - 1) * size
 
 
 def block_length(steps: int, period: int = 1) -> int:

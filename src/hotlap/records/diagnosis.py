@@ -1,5 +1,6 @@
 """`diagnosis.json`: what the time of a run is lost to."""
 
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -27,7 +28,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A cause. share: of the step (0 to 1) that it takes, 0 where that is not known; cost_ms: what of it a step could
     win back, None unknown; evidence: the numbers it rests on; levers: what helps. wrong: not slow, but learning
     something else than was meant. beneath: a lack of the machine's that makes other findings longer, so its share is 0,
-    and cost_ms an upper bound.
+    and cost_ms an upper bound. named: a cause, not only the place where the time is.
     """
 
     id: str
@@ -42,6 +43,20 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     levers: tuple[str, ...] = ()
     wrong: bool = False
     beneath: bool = False
+    named: bool = False
+
+
+LEAST_NAMED: Final = 0.1
+"""Of the step, from which a cause comes before what only says where the time is."""
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Those that cost most first: causes that take a notable share, or an unknown one, before what only says where."""
+
+    def key(one: Finding) -> tuple[bool, float]:
+        return not (one.named and (one.share >= LEAST_NAMED or one.cost_ms is None)), -one.share
+
+    return sorted(findings, key=key)
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

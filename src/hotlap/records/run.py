@@ -149,7 +149,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     that end with their epoch; of all but the first, restarting_ms: to start them, and refilling_ms: waited for their
     first batch; loop: file, line and function of the user's code that asked for that. asked: batches that were asked
     for of workers, but for the first of those that have just started, in steps that were looked at and made of them;
-    late: those of them that were not there yet.
+    late: those of them that were not there yet. iterators: made of it.
 
     file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
     """
@@ -190,6 +190,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     loop: tuple[str, int, str] | None = None
     asked: Count = 0
     late: Count = 0
+    iterators: Count = 0
     file: str | None = None
     line: int | None = None
     function: str | None = None
@@ -209,7 +210,8 @@ class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module whose forward was seen. parameters: their number; optimized: of those that an optimizer holds
-    (None: not known). blocks: modules in it that are repeated
+    (None: not known). hooks: on the forwards of its modules, when it was first seen and at the
+    end. blocks: modules in it that are repeated
     (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it beside a product of matrices,
     sdpa: it calls torch's fused attention, cumsum: it names that, constants: it makes tensors of Python's numbers,
     experts: the most modules that a loop in it numbers and looks for the rows of, mask_checks: it holds torch's encoder
@@ -251,6 +253,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Count = 0
     block: str = ""
     shapes: Count = 0
+    hooks: tuple[Count, Count] = (0, 0)
     empty_blocks: float = 0.0
     optimized: Count | None = None
     part_of: str | None = None
@@ -266,7 +269,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimizer that stepped."""
+    """An optimizer that stepped. idle: of its elements, the share that lies in rows of large matrices (as embeddings
+    have) of which the first dense gradient was zero; matrix: the shape of the largest of these."""
 
     name: str
     builtin: bool
@@ -277,6 +281,8 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     sparse: bool = False
     devices: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    idle: float = 0.0
+    matrix: tuple[Count, ...] = ()
 
 
 class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,8 +357,10 @@ class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. draining: when hotlap ended
-    it, batches that workers had made ahead were being used up faster than others came, so steps may become longer."""
+    """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. switches: for debugging, that
+    were on in a step of the loop (`agent/habits.py`). recomputed: calls of modules that were seen inside a backward, in
+    the first steps, as torch.utils.checkpoint makes them. draining: when hotlap ended it, batches that workers had made
+    ahead were being used up faster than others came, so steps may become longer."""
 
     pid: int
     rank: int
@@ -372,6 +380,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cpu_bf16: bool = False
     cudnn_benchmark: bool = False
     deterministic: bool = False
+    switches: tuple[str, ...] = ()
+    recomputed: Count = 0
     mode: Literal["train", "inference", "none"] = "none"
     samples_from: Literal["loader", "forward", "none"] = "none"
     in_flight: int = 0

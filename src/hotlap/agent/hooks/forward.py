@@ -156,6 +156,8 @@ class Finder:
                 if finder.looking and agent.mine():
                     agent.guard.call(FIND, finder.found, self, args, kwargs)
                     swapped = finder._swap(finder.patched, original)
+                elif finder.looking and agent.steps.in_backward:  # on a device the backward has threads of its own
+                    agent.script.recomputed += 1
                 return original(self, *args, **kwargs)
             except BaseException as error:
                 unseen(error)
@@ -170,6 +172,8 @@ class Finder:
         """A call: wrap the module if it is an outermost one (of the loop, not of a checkpoint or a data set)."""
         steps = self.agent.steps
         _note_recorded(steps, module)
+        if steps.in_backward:
+            self.agent.script.recomputed += 1
         if steps.in_forward or steps.in_backward or steps.in_data:
             return
         if self.evaluation:

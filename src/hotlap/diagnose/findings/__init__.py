@@ -1,10 +1,11 @@
-"""Causes, one file each. A file defines `find(measured) -> Finding | None`; all of them are run. What says how much it
-costs, and that is next to nothing, is not told."""
+"""Causes, one file each. A file defines `find(measured) -> Finding | None`; all of them are run. `REPLACES` in it: ids
+of findings that say less of the same time. What says how much it costs, and that is next to nothing, is not told."""
 
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
 from functools import cache
+from types import ModuleType
 
 import msgspec
 
@@ -19,13 +20,20 @@ Find = Callable[[Measured], Finding | None]
 @cache
 def all_findings() -> dict[str, Find]:
     """Every finding's function by its name, in name order."""
+    return {name: module.find for name, module in _modules().items()}
+
+
+@cache
+def _modules() -> dict[str, ModuleType]:
     names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-    return {name: importlib.import_module(f"{__name__}.{name}").find for name in names}
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
 
 
 def findings_of(measured: Measured) -> list[Finding]:
     """What the time of one rank is lost to."""
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
+    gone = {id_ for one in found for id_ in getattr(_modules().get(one.id.replace("-", "_")), "REPLACES", ())}
+    found = [finding for finding in found if finding.id not in gone]
     least = LEAST_COST * measured.step_ms
     return _within_the_run([finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least])
 

@@ -50,7 +50,9 @@ class Measured:
     levers: the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
     unknown. unseen_ms: of the step, in which phases is not known (`Diagnosis.unseen_ms`); unseen: how far
     the steps that were looked at are from all, in words, empty where they are not. starved: of the time that batches
-    were waited for, what share was in starved steps (`records.run.Step`)."""
+    were waited for, what share was in starved steps (`records.run.Step`). growth: of steps that take longer and
+    longer, ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the
+    machine's."""
 
     step_ms: float
     phases: Phases
@@ -63,6 +65,8 @@ class Measured:
     unseen_ms: float = 0.0
     unseen: str = ""
     starved: float = 0.0
+    growth: tuple[float, float, int] | None = None
+    memory_bytes: float | None = None
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""

@@ -6,6 +6,7 @@ from hotlap.records.durations import ms
 from ._base import Measured
 
 LEAST = 0.10
+MOSTLY = 0.7
 WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
 OF_FUNCTIONS = "of functions, not modules, only the backward is seen"
 OF_MODULES = "a module called without gradients, as inside an autograd.Function, is not seen as one"
@@ -14,8 +15,8 @@ OF_MODULES = "a module called without gradients, as inside an autograd.Function,
 def find(measured: Measured) -> Finding | None:
     """Share: the `other` phase, where it is not small."""
     share = measured.share("other")
-    if share < LEAST or (measured.facts is not None and measured.facts.replayed):  # see own_graph.py
-        return None
+    if share < LEAST or (measured.facts is not None and measured.facts.replayed) or _is_collector(measured):
+        return None  # see own_graph.py, garbage_collection.py
     own = measured.loader is None
     bare = not measured.phases.forward and bool(measured.phases.backward)
     return Finding(
@@ -37,6 +38,12 @@ def _unseen(measured: Measured) -> str:
     held = "the forward is" if measured.phases.optimizer else "the forward and the update are"
     modules = measured.facts is not None and measured.facts.forwards
     return f"{held} in here: {OF_MODULES if modules else OF_FUNCTIONS}"
+
+
+def _is_collector(measured: Measured) -> bool:
+    """Whether Python's collector is most of it."""
+    host = measured.facts.host if measured.facts else None
+    return host is not None and host.gc_ms > MOSTLY * (measured.phases.other or 0.0)
 
 
 def _collects(measured: Measured) -> bool:

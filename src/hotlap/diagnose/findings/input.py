@@ -35,7 +35,7 @@ def find(measured: Measured) -> Finding | None:
         levers=(
             "loader-workers",
             *(("device-prefetch",) if measured.cuda else ()),
-            *_made_once(measured, loader),
+            *made_once(measured, loader),
             *(("cpu-threads",) if measured.facts and measured.facts.device == "cuda" else ()),
         ),
     )
@@ -59,7 +59,7 @@ def _handed_over(measured: Measured, loader: LoaderFacts) -> bool:
     return loader.asked >= ENOUGH and loader.late < loader.asked / 2 and measured.starved < MOSTLY
 
 
-def _made_once(measured: Measured, loader: LoaderFacts) -> tuple[str, ...]:
+def made_once(measured: Measured, loader: LoaderFacts) -> tuple[str, ...]:
     """Levers that make batches cheaper, where what was seen leaves them open; their own `applies` decides."""
     if loader.iterable or not loader.default_collate or loader.draws:
         return ()

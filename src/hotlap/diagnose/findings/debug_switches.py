@@ -1,0 +1,53 @@
+"""Switches for debugging that are still on in the loop."""
+
+from hotlap.diagnose.source import call_of
+from hotlap.records.diagnosis import Finding
+
+from ._base import Measured
+
+KNOWN = {
+    "detect_anomaly": (
+        "autograd's anomaly detection is on",
+        "each op of the forward records a stack, and each gradient is searched for NaN",
+        "take out `torch.autograd.set_detect_anomaly(True)`, or set it False once the NaN is found",
+        ("set_detect_anomaly", "detect_anomaly"),
+    ),
+    "fill_uninitialized_memory": (
+        "deterministic algorithms fill all new memory",
+        "each torch.empty is written over, in any op that allocates",
+        "`torch.utils.deterministic.fill_uninitialized_memory = False`, or no `use_deterministic_algorithms(True)`",
+        ("use_deterministic_algorithms",),
+    ),
+    "CUDA_LAUNCH_BLOCKING": (
+        "CUDA_LAUNCH_BLOCKING=1 is set",
+        "the host waits for each kernel, so nothing is launched ahead of the device",
+        "unset CUDA_LAUNCH_BLOCKING",
+        (),
+    ),
+    "set_sync_debug_mode": (
+        "CUDA's sync debug mode is on",
+        "each call that waits for the device warns, with a stack",
+        "take out `torch.cuda.set_sync_debug_mode`",
+        ("set_sync_debug_mode",),
+    ),
+}
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share 0: the phases hold what they cost, which takes a run without them to tell."""
+    on = [name for name in (measured.facts.switches if measured.facts else ()) if name in KNOWN]
+    if not on:
+        return None
+    title, why, instead, calls = KNOWN[on[0]]
+    more = f"; and {', '.join(KNOWN[name][0] for name in on[1:])}" if on[1:] else ""
+    return Finding(
+        id="debug-switches",
+        bound="unknown",
+        share=0.0,
+        title=title,
+        where=call_of(measured.facts, calls),
+        evidence=f"it was on in a step of the loop{more}; what it costs is in the phases, and was not measured",
+        why=why,
+        instead=instead,
+        named=True,
+    )

@@ -1,0 +1,35 @@
+"""An optimizer updates all rows of a large matrix, of which few had a gradient."""
+
+from hotlap.diagnose.source import call_of
+from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
+from hotlap.records.run import OptimizerFacts
+
+from ._base import Measured
+
+MOSTLY = 0.5
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: of the update what these rows are of it. Their dense gradients cost part of the backward besides."""
+    optimizers: tuple[OptimizerFacts, ...] = measured.facts.optimizers if measured.facts else ()
+    one = max(optimizers, key=lambda optimizer: optimizer.idle, default=None)
+    if one is None or one.idle < MOSTLY or len(one.matrix) != 2:
+        return None
+    updating = (measured.gpu_phases or measured.phases).optimizer or 0.0
+    rows, width = one.matrix
+    return Finding(
+        id="idle-rows",
+        bound="compute",
+        share=measured.share("optimizer") * one.idle,
+        cost_ms=updating * one.idle,
+        title=f"{one.name} updates all rows of an embedding, of which few were used",
+        where=call_of(measured.facts, ("Embedding", "EmbeddingBag")) or measured.place_of(measured.root),
+        evidence=f"{one.idle:.0%} of what it holds lies in rows without a gradient; the largest matrix is "
+        f"{rows:,} x {width:,}; the update takes {ms(updating)} a step",
+        why="the gradient of an embedding is dense, so it is as large as the table, and the optimizer reads and writes "
+        "all of it and of its averages",
+        instead="`nn.Embedding(..., sparse=True)` with torch.optim.SparseAdam for the tables (or SGD, Adagrad), "
+        "another optimizer for the rest; rows without a gradient then stay, where Adam's averages moved them on",
+        named=True,
+    )

@@ -1,0 +1,37 @@
+"""A loader's iterator is made anew for each batch."""
+
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.durations import ms
+
+from ._base import Measured
+
+LEAST = 0.05
+LEAST_ITERATORS = 8
+SHORT = 4
+"""Batches of an epoch, up to which an iterator for each epoch is one for few steps, as is usual."""
+REPLACES = ("input", "workers-restart")
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: the data phase."""
+    loader, share = measured.loader, measured.share("data")
+    if loader is None or share < LEAST or (loader.epoch_batches or SHORT) < SHORT:
+        return None
+    if loader.iterators < max(LEAST_ITERATORS, loader.batches / 2):
+        return None
+    rows = f"a permutation of {loader.rows:,} rows is drawn" if loader.rows else "the sampler begins anew"
+    workers = f", {loader.workers} worker processes start" if loader.workers and not loader.persistent else ""
+    return Finding(
+        id="iterator-each-step",
+        bound="input",
+        share=share,
+        cost_ms=measured.phases.data,
+        title=f"an iterator over {loader.dataset} is made for each batch",
+        where=Place(file=loader.loop[0], line=loader.loop[1], function=loader.loop[2]) if loader.loop else None,
+        evidence=f"{loader.iterators} iterators for {loader.batches} batches; data takes "
+        f"{ms(measured.phases.data or 0)} of a step",
+        why=f"for each of them {rows}{workers}, and all but its first batch is thrown away",
+        instead="make it once, `batches = iter(loader)`, take `next(batches)`, and make another at StopIteration; "
+        "or `for batch in loader:`",
+        named=True,
+    )

@@ -1,0 +1,36 @@
+"""Activations are recomputed in the backward, with memory to spare."""
+
+from hotlap.diagnose.source import call_of
+from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
+
+from ._base import Measured
+
+SPARE = 0.4
+"""Of memory at the peak, up to which there is some to spare: activations that are kept may take as much again."""
+CALLS = ("checkpoint", "checkpoint_sequential", "gradient_checkpointing_enable")
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: the forward, which the backward runs again, at most."""
+    facts, root = measured.facts, measured.root
+    if facts is None or root is None or not facts.recomputed or facts.mode != "train":
+        return None
+    used = facts.memory.peak_reserved_bytes if facts.memory else facts.peak_rss_bytes
+    whole = facts.memory.total_bytes if facts.memory else measured.memory_bytes
+    if not used or not whole or used > SPARE * whole:
+        return None
+    forward = (measured.gpu_phases or measured.phases).forward or 0.0
+    return Finding(
+        id="recomputing",
+        bound="compute",
+        share=measured.share("forward"),
+        cost_ms=forward,
+        title=f"activations of {root.name} are recomputed, with memory to spare",
+        where=call_of(facts, CALLS) or measured.place_of(root),
+        evidence=f"modules run inside the backward; at the peak {used / 2**30:.1f} of {whole / 2**30:.1f} GiB are in "
+        f"use; the backward runs up to all of the forward again, {ms(forward)}",
+        why="checkpointing saves memory for time, and the memory is not needed here",
+        instead="call the blocks directly, `x = block(x)`, or checkpoint only as many as memory asks for",
+        named=True,
+    )

@@ -1,0 +1,68 @@
+"""The user's source, read for the line that a finding is about. What can't be read or parsed says nothing."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from hotlap.records.diagnosis import Place
+from hotlap.records.run import Facts
+
+MOST_BYTES: Final = 1 << 20
+
+
+@lru_cache(maxsize=64)
+def parsed(file: str) -> ast.Module | None:
+    """A file's syntax tree."""
+    path = Path(file)
+    try:
+        if path.suffix != ".py" or path.stat().st_size > MOST_BYTES:
+            return None
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def name_of(call: ast.Call) -> str:
+    """`gc.collect` of `gc.collect()`; of a method of something that has no name, the method's own."""
+    parts: list[str] = []
+    at: ast.expr = call.func
+    while isinstance(at, ast.Attribute):
+        parts.append(at.attr)
+        at = at.value
+    return ".".join(reversed([*parts, at.id] if isinstance(at, ast.Name) else parts))
+
+
+def calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    """All calls in a statement."""
+    return (one for one in ast.walk(node) if isinstance(one, ast.Call))
+
+
+def files_of(facts: Facts | None) -> list[str]:
+    """The script, and files of what was seen of it."""
+    if facts is None:
+        return []
+    seen = [one.file for one in facts.roots], [one.file for one in facts.loaders], [one.file for one in facts.losses]
+    return [*dict.fromkeys([*facts.argv[:1], *(file for files in seen for file in files if file)])]
+
+
+def call_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
+    """The first call in the user's files whose name ends in one of these: `set_detect_anomaly`."""
+    wanted = tuple(names)
+    for file in files_of(facts):
+        tree = parsed(file)
+        found = [one for one in calls_in(tree) if name_of(one).split(".")[-1] in wanted] if tree else []
+        if found:
+            return Place(file=file, line=min(one.lineno for one in found))
+    return None
+
+
+def statements_at(place: Place) -> list[ast.stmt]:
+    """The statements that hold a line, the innermost first."""
+    tree = parsed(place.file)
+    if tree is None or place.line is None:
+        return []
+    line = place.line
+    held = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or 0)]
+    return sorted(held, key=lambda one: -one.lineno)

@@ -1,0 +1,190 @@
+"""What the statement does that the host's time is spent at, where it is one of those that people report most.
+
+A row of `KNOWN` is a cause: the calls by which it is told, and what to write instead, with the user's own names in it.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from hotlap.records.diagnosis import Place
+
+from .source import calls_in, name_of, statements_at
+
+BLOCKS: Final = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a statement does. instead: the change to make, `{it}` in it is the user's expression."""
+
+    id: str
+    title: str
+    why: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """A cause, and the calls that tell it: by the end of their names. whole: by the whole name. tells: what more has to
+    hold of the call."""
+
+    cause: Cause
+    ends: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    tells: Callable[[ast.Call], bool] = lambda call: True
+
+    def matches(self, call: ast.Call) -> bool:
+        """Whether a call is one of these."""
+        name = name_of(call)
+        return (name.split(".")[-1] in self.ends or name in self.whole) and self.tells(call)
+
+
+def _of_many(call: ast.Call) -> bool:
+    """Whether something is made a tensor that is no number: a name, a list."""
+    return bool(call.args) and not isinstance(call.args[0], (ast.Constant, ast.UnaryOp, ast.BinOp))
+
+
+KNOWN: Final = (
+    Known(
+        Cause(
+            "collect",
+            "Python's garbage collector is called",
+            "it goes through all objects of the program each time, and frees what reference counts free anyway",
+            "take out `{it}`, or call it once an epoch; `gc.freeze()` before the loop where automatic collections cost",
+        ),
+        whole=("gc.collect",),
+    ),
+    Known(
+        Cause(
+            "empty-cache",
+            "the allocator's cache is emptied",
+            "memory goes back to the driver and is asked for again, which waits for the device",
+            "take out `{it}`; where memory is short, PYTORCH_ALLOC_CONF=expandable_segments:True",
+        ),
+        ends=("empty_cache",),
+    ),
+    Known(
+        Cause(
+            "tensor-of-list",
+            "a tensor is made of a list",
+            "each number is copied by itself, and of a list of arrays many times as slowly as of one array",
+            "`torch.from_numpy(numpy.stack({it}))`, or `torch.stack` where they are tensors; best, hold one array",
+        ),
+        whole=("torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "torch.LongTensor"),
+        tells=_of_many,
+    ),
+    Known(
+        Cause(
+            "copy-of-all",
+            "objects are copied deeply",
+            "each tensor is allocated and copied by itself, in a walk through Python objects",
+            "copy into tensors that are there: `torch._foreach_copy_(old, new)`, and only when the copy is used",
+        ),
+        ends=("deepcopy",),
+    ),
+    Known(
+        Cause(
+            "checkpointing",
+            "a checkpoint is written",
+            "the loop stands still until all tensors are on the host and in the file",
+            "save less often, or in a thread: `torch.distributed.checkpoint.async_save`",
+        ),
+        ends=("save_checkpoint", "save_pretrained", "async_save"),
+        whole=("torch.save",),
+    ),
+    Known(
+        Cause(
+            "logging",
+            "values are logged in each step",
+            "what is logged is copied to the host, which waits for the device, and written meanwhile",
+            "log every n steps: `if step % 50 == 0: {it}`; histograms once an epoch",
+        ),
+        ends=("add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics"),
+        whole=("wandb.log", "mlflow.log_metric"),
+    ),
+    Known(
+        Cause(
+            "files",
+            "a file is opened and read",
+            "the step waits for the file system and the decoder, sample by sample",
+            "decode once and keep arrays (numpy.save, memmap, WebDataset shards), or make batches in worker processes",
+        ),
+        ends=("imread", "read_image", "decode_image", "decode_jpeg"),
+        whole=("open", "Image.open", "PIL.Image.open", "np.load", "numpy.load", "torch.load", "torchaudio.load"),
+    ),
+    Known(
+        Cause(
+            "tokenizing",
+            "texts are tokenized",
+            "a tokenizer is host code, and the same text gives the same tokens each epoch",
+            "tokenize once before the loop and keep the ids; else many texts in one call, in worker processes",
+        ),
+        ends=("tokenizer", "tokenize", "encode_plus", "batch_encode_plus"),
+    ),
+    Known(
+        Cause(
+            "metric-on-host",
+            "a metric is computed on the host",
+            "predictions are copied to the host, which waits for the device, and counted there by one core",
+            "count on the device (`(logits.argmax(-1) == y).sum()`), add up there, and read the sum at the epoch's end",
+        ),
+        ends=(
+            "accuracy_score", "f1_score", "roc_auc_score", "confusion_matrix", "precision_score", "recall_score",
+            "average_precision_score", "classification_report",
+        ),
+    ),
+    Known(
+        Cause(
+            "read-value",
+            "a value is read from a tensor",
+            "the host waits until all that was launched is computed, and has nothing ahead of the device afterwards",
+            "keep it on the device (`total += loss.detach()`), and read it every n steps",
+        ),
+        ends=("item", "tolist", "cpu", "numpy"),
+    ),
+)  # fmt: skip
+PARAMETERS: Final = Cause(
+    "loop-over-parameters",
+    "a Python loop over parameters",
+    "each of them costs a launch and Python of its own",
+    "all at once: `torch._foreach_lerp_(averages, parameters, 1 - decay)` for moving averages "
+    "(torch.optim.swa_utils.AveragedModel), `torch.nn.utils.clip_grad_norm_`, `torch.nn.utils.get_total_norm`",
+)
+OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
+
+
+def cause_at(place: Place) -> Cause | None:
+    """What the statement at a line does, with the user's expression in the change to make."""
+    held = statements_at(place)
+    if not held:
+        return None
+    own = held[0]
+    inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
+    for known in KNOWN:
+        for call in inner:
+            if known.matches(call):
+                return _about(known.cause, call)
+    if any(isinstance(one, ast.For) and _over_parameters(one) for one in held):
+        return PARAMETERS
+    return None
+
+
+def _about(cause: Cause, call: ast.Call) -> Cause:
+    what = call.args[0] if cause.id == "tensor-of-list" else call
+    text = " ".join(ast.unparse(what).split())
+    return Cause(cause.id, cause.title, cause.why, cause.instead.replace("{it}", text if len(text) <= 60 else "..."))
+
+
+def _of_head(block: ast.stmt) -> Iterator[ast.Call]:
+    """Calls in the line that begins a block, not in what it holds."""
+    for name in ("iter", "test"):
+        if (head := getattr(block, name, None)) is not None:
+            yield from calls_in(head)
+    for item in getattr(block, "items", ()):
+        yield from calls_in(item.context_expr)
+
+
+def _over_parameters(loop: ast.For) -> bool:
+    return any(name_of(call).split(".")[-1] in OF_PARAMETERS for call in calls_in(loop.iter))

@@ -1,0 +1,127 @@
+"""Causes by name, on records: where each is told, and that it is not told elsewhere."""
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from hotlap.diagnose.findings import _modules, findings_of
+from hotlap.diagnose.findings._base import Measured
+from hotlap.diagnose.steps import growth
+from hotlap.records.diagnosis import Finding, in_order
+from hotlap.records.run import ExchangeFacts, Facts, HostFacts, LoaderFacts, OptimizerFacts, Phases, RootFacts
+
+LOADER = LoaderFacts(
+    dataset="Rows", iterable=False, workers=0, batches=40, batch_size=64, training=True, default_collate=True,
+    rows=6400, epoch_batches=100, iterators=1, loop=("train.py", 30, "main"),
+)  # fmt: skip
+ROOT = RootFacts(name="Net", parameters=9, modules=3)
+ADAM = OptimizerFacts(name="Adam", builtin=True, tensors=2)
+HOST = HostFacts(steps=20)
+PHASES = Phases(data=4.0, forward=2.0, backward=2.0, optimizer=1.0, other=1.0)
+GIB = 2.0**30
+
+
+def measured(
+    loader: dict[str, Any] | None = None, root: dict[str, Any] | None = None, optimizer: dict[str, Any] | None = None,
+    host: dict[str, Any] | None = None, more: dict[str, Any] | None = None, **changes: Any,
+) -> Measured:  # fmt: skip
+    facts = Facts(
+        pid=1, rank=0, world=1, argv=("train.py",), python="3.12", torch="2.13.0", mode="train",
+        loaders=(msgspec.structs.replace(LOADER, **(loader or {})),),
+        roots=(msgspec.structs.replace(ROOT, **(root or {})),),
+        optimizers=(msgspec.structs.replace(ADAM, **(optimizer or {})),),
+        host=msgspec.structs.replace(HOST, **(host or {})), peak_rss_bytes=int(GIB),
+    )  # fmt: skip
+    facts = msgspec.structs.replace(facts, **(more or {}))
+    return replace(Measured(10.0, PHASES, None, None, facts, memory_bytes=16 * GIB), **changes)
+
+
+def named(found: Measured) -> list[str]:
+    return [one.id for one in in_order(findings_of(found)) if one.named]
+
+
+EXCHANGE = ExchangeFacts(compute_ms=1.0, exchange_ms=1.0, hidden_ms=0.0, backwards=1.0)
+MICRO = {"root": {"exchange": EXCHANGE}, "more": {"world": 2, "backwards": 80, "optimizer_steps": 10}}
+CAUSES: list[tuple[str, dict[str, Any]]] = [
+    ("iterator-each-step", {"loader": {"iterators": 40}}),
+    ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
+    ("rows-one-by-one", {"loader": {"dataset": "TensorDataset"}}),
+    ("rows-one-by-one", {"loader": {"views": True}}),
+    ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
+    ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
+    ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
+    ("recomputing", {"more": {"recomputed": 8}}),
+    ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120)}}),
+    ("steps-grow", {"growth": (4.0, 16.0, 50)}),
+    ("exchange-each-micro-step", MICRO),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), CAUSES)
+def test_a_cause_is_named_with_what_it_costs_and_what_to_write(name: str, changes: dict[str, Any]) -> None:
+    found = measured(**changes)
+    assert named(found) == [name]
+    (one,) = [one for one in findings_of(found) if one.named]
+    assert all((one.title, one.evidence, one.why, one.instead)) and 0 <= one.share <= 1
+    assert one.cost_ms is None or 0 < one.cost_ms <= found.step_ms
+
+
+def test_each_of_them_is_tested_here() -> None:
+    sources = {name: inspect.getsource(module) for name, module in _modules().items()}
+    known = {name.replace("_", "-") for name, text in sources.items() if "named=True" in text}
+    assert known == {one for one, _ in CAUSES}
+
+
+def test_nothing_is_named_of_a_loop_without_habits() -> None:
+    assert named(measured()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loader": {"iterators": 5}},  # epochs
+        {"loader": {"iterators": 40, "epoch_batches": 1, "batches": 40}},  # epochs of one batch
+        {"loader": {"iterators": 40}, "phases": Phases(data=0.1, forward=9.9)},
+        {"loader": {"dataset": "TensorDataset", "workers": 2}},
+        {"loader": {"dataset": "TensorDataset", "default_collate": False}},
+        {"loader": {"dataset": "TensorDataset", "batch_size": 4}},
+        {"host": {"gc_ms": 0.2, "collections": 1}},
+        {"more": {"switches": ("something else",)}},
+        {"optimizer": {"idle": 0.3, "matrix": (60_000, 64)}},
+        {"more": {"recomputed": 8, "peak_rss_bytes": int(12 * GIB)}},  # memory is short
+        {"more": {"recomputed": 8}, "memory_bytes": None},
+        {"root": {"hooks": (3, 120)}},  # they cost nothing yet
+        {**MICRO, "more": {"world": 2, "backwards": 10, "optimizer_steps": 10}},
+        {**MICRO, "root": {"exchange": msgspec.structs.replace(EXCHANGE, backwards=8.0)}},  # under no_sync
+        {**MICRO, "more": {"world": 1, "backwards": 80, "optimizer_steps": 10}},
+    ],
+)
+def test_what_is_not_so_is_not_named(changes: dict[str, Any]) -> None:
+    assert named(measured(**changes)) == []
+
+
+def test_a_cause_takes_the_place_of_what_says_less() -> None:
+    found = [one.id for one in findings_of(measured(loader={"iterators": 40}))]
+    assert "input" not in found and "iterator-each-step" in found
+    assert "input" in [one.id for one in findings_of(measured())]
+    collects = measured(host={"gc_ms": 3.0, "collections": 20}, phases=Phases(forward=6.0, other=4.0))
+    assert "host-code" not in [one.id for one in findings_of(collects)]
+
+
+def test_causes_come_first_where_they_take_a_tenth() -> None:
+    where = Finding(id="compute", bound="compute", share=0.9)
+    cause = Finding(id="cause", bound="compute", share=0.2, cost_ms=2.0, named=True)
+    small = msgspec.structs.replace(cause, share=0.02)
+    unknown = msgspec.structs.replace(cause, share=0.0, cost_ms=None)
+    assert in_order([where, cause]) == [cause, where] and in_order([small, where]) == [where, small]
+    assert in_order([where, unknown]) == [unknown, where] and in_order([unknown, cause, where])[0] == cause
+
+
+def test_growth_is_steady_and_large() -> None:
+    assert growth([1.0 + 0.1 * n for n in range(60)]) == (pytest.approx(1.45), pytest.approx(6.45), 50)
+    for times in ([1.0] * 60, [1.0 + 0.001 * n for n in range(60)], [1.0, 9.0] * 30, [float(n) for n in range(20)],
+                  [60.0 - n for n in range(60)], [1.0] * 50 + [9.0] * 10):  # fmt: skip
+        assert growth(times) is None

@@ -1,0 +1,101 @@
+"""The user's source: the line of a call, and what the statement at a line does."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import msgspec
+import pytest
+
+from hotlap.diagnose.source import call_of
+from hotlap.diagnose.statements import KNOWN, cause_at
+from hotlap.records.diagnosis import Place
+from hotlap.records.run import Facts, RootFacts
+
+FACTS = Facts(pid=1, rank=0, world=1, argv=("train.py",), python="3.12", torch="2.13.0")
+
+
+def at(tmp_path: Path, text: str, line: int) -> Place:
+    file = tmp_path / "train.py"
+    file.write_text(dedent(text))
+    return Place(file=str(file), line=line)
+
+
+@pytest.mark.parametrize(
+    ("statement", "cause", "change"),
+    [
+        ("gc.collect()", "collect", "`gc.collect()`"),
+        ("torch.cuda.empty_cache()", "empty-cache", "`torch.cuda.empty_cache()`"),
+        ("x = torch.tensor(states, device=d)", "tensor-of-list", "numpy.stack(states)"),
+        ("return torch.FloatTensor([b.x for b in batch])", "tensor-of-list", "numpy.stack([b.x for b in batch])"),
+        ("old = copy.deepcopy(model.state_dict())", "copy-of-all", "_foreach_copy_"),
+        ("torch.save(model.state_dict(), path)", "checkpointing", "async_save"),
+        ("writer.add_histogram('w', w, step)", "logging", "if step % 50 == 0: writer.add_histogram('w', w, step)"),
+        ("wandb.log({'loss': loss})", "logging", "wandb.log"),
+        ("image = Image.open(path).convert('RGB')", "files", "worker processes"),
+        ("with open(path) as file:\n    pass", "files", "worker processes"),
+        ("ids = self.tokenizer(text, padding=True)", "tokenizing", "keep the ids"),
+        ("score += f1_score(y, p)", "metric-on-host", "argmax"),
+        ("total += loss.item()", "read-value", "loss.detach()"),
+        ("for p in model.parameters():\n    p.mul_(2)", "loop-over-parameters", "_foreach_lerp_"),
+        ("for a, b in zip(x.parameters(), y.parameters()):\n    a.lerp_(b, 0.1)", "loop-over-parameters", "_foreach"),
+    ],
+)
+def test_what_a_statement_does_is_told_with_the_change_to_make(
+    tmp_path: Path, statement: str, cause: str, change: str
+) -> None:
+    found = cause_at(at(tmp_path, f"def f(batch, model, x, y):\n    {statement}".replace("\n    p", "\n        p")
+                        .replace("\n    a", "\n        a"), 2))  # fmt: skip
+    assert found is not None and found.id == cause and change in found.instead and "{it}" not in found.instead
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["x = torch.tensor(1.0)", "x = torch.tensor(-1)", "y = model(x)", "loss.backward()", "log.info('x')", "opened(x)"],
+)
+def test_other_statements_are_not_named(tmp_path: Path, statement: str) -> None:
+    assert cause_at(at(tmp_path, f"{statement}\n", 1)) is None
+
+
+def test_the_line_inside_a_loop_over_parameters(tmp_path: Path) -> None:
+    text = """\
+        for step in range(9):
+            for p in model.parameters():
+                norm = p.grad.norm()
+                total += norm ** 2
+            y = model(x)
+        """
+    for line, known in ((3, True), (4, True), (5, False), (1, False)):
+        assert (cause_at(at(tmp_path, text, line)) is not None) is known
+
+
+def test_no_long_expression_is_repeated(tmp_path: Path) -> None:
+    long = ", ".join(f"value_{n}" for n in range(40))
+    found = cause_at(at(tmp_path, f"x = torch.tensor([{long}])", 1))
+    assert found is not None and "..." in found.instead and "value_9" not in found.instead
+
+
+@pytest.mark.parametrize("content", [b"def f(:\n", b"\xff\xfe\x00", b"x = 1\n" * 200_000, b"(" * 3000])
+def test_what_can_not_be_parsed_says_nothing(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "train.py"
+    file.write_bytes(content)
+    assert cause_at(Place(file=str(file), line=1)) is None
+    assert cause_at(Place(file=str(tmp_path / "gone.py"), line=1)) is None
+    assert cause_at(Place(file="/dev/zero", line=1)) is None
+
+
+def test_a_call_is_found_in_the_users_files_the_first_one(tmp_path: Path) -> None:
+    script, net = tmp_path / "train.py", tmp_path / "net.py"
+    script.write_text("import torch\ntorch.autograd.set_detect_anomaly(True)\nset_detect_anomaly(False)\n")
+    net.write_text("def f():\n    return nn.Embedding(10, 2)\n")
+    root = RootFacts(name="Net", parameters=1, modules=1, file=str(net))
+    facts = msgspec.structs.replace(FACTS, argv=(str(script),), roots=(root,))
+    assert call_of(facts, ["set_detect_anomaly"]) == Place(file=str(script), line=2)
+    assert call_of(facts, ["Embedding"]) == Place(file=str(net), line=2)
+    assert call_of(facts, ["absent"]) is None and call_of(None, ["absent"]) is None
+
+
+def test_each_cause_has_one_row_and_says_what_to_write() -> None:
+    ids = [one.cause.id for one in KNOWN]
+    assert len(ids) == len(set(ids))
+    for one in KNOWN:
+        assert (one.ends or one.whole) and all((one.cause.title, one.cause.why, one.cause.instead))
