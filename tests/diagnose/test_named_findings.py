@@ -2,15 +2,17 @@
 
 import inspect
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from hotlap.diagnose.findings import _modules, findings_of
+from hotlap.diagnose.diagnose import next_of
+from hotlap.diagnose.findings import _modules, evaluation, findings_of
 from hotlap.diagnose.findings._base import Measured
 from hotlap.diagnose.steps import growth
-from hotlap.records.diagnosis import Finding, in_order
+from hotlap.records.diagnosis import Finding, Place, in_order
 from hotlap.records.run import ExchangeFacts, Facts, HostFacts, LoaderFacts, OptimizerFacts, Phases, RootFacts
 
 LOADER = LoaderFacts(
@@ -57,6 +59,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120)}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
     ("exchange-each-micro-step", MICRO),
+    ("evaluation", {"evaluating": 0.5}),
 ]
 
 
@@ -118,6 +121,32 @@ def test_causes_come_first_where_they_take_a_tenth() -> None:
     unknown = msgspec.structs.replace(cause, share=0.0, cost_ms=None)
     assert in_order([where, cause]) == [cause, where] and in_order([small, where]) == [where, small]
     assert in_order([where, unknown]) == [unknown, where] and in_order([unknown, cause, where])[0] == cause
+
+
+def test_what_an_evaluation_gathers_is_found(tmp_path: Path) -> None:
+    text = """\
+def evaluate(model, batches):
+    model.eval()
+    found = None
+    for x in batches:
+        out = model(x)
+        found = out if found is None else torch.cat([found, out])
+    return found
+"""
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "other.py").write_text(text.replace("torch.cat([found, out])", "found + out.sum()"))
+    for script, line in (("train.py", 6), ("other.py", 2)):
+        found = evaluation.find(measured(evaluating=0.5, more={"argv": (str(tmp_path / script),)}))
+        assert found is not None and found.where is not None and found.where.line == line
+    assert evaluation.find(measured(evaluating=0.1)) is None
+
+
+def test_the_next_step_answers_the_first_finding() -> None:
+    cause = Finding(id="cause", bound="compute", share=0.5, where=Place(file="train.py", line=7), named=True)
+    generic = Finding(id="compute", bound="compute", share=0.9, levers=("compile",))
+    assert next_of([cause, generic]).startswith("make the change at line 7, run again")
+    assert next_of([generic, cause]).startswith("hotlap tune")
+    assert next_of([msgspec.structs.replace(cause, levers=("gc-pauses",)), generic]).startswith("hotlap tune")
 
 
 def test_growth_is_steady_and_large() -> None:

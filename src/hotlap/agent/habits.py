@@ -25,6 +25,11 @@ def switches() -> list[str]:
     return [name for name, on in found.items() if on]
 
 
+def _may_wait() -> bool:
+    """Whether the host may wait for the device here: not while a graph is recorded, nor where the script forbids it."""
+    return torch.cuda.get_sync_debug_mode() == 0 and not torch.cuda.is_current_stream_capturing()
+
+
 def hooks_of(module: Any) -> int:
     """Hooks on the forwards of a module and all that it holds."""
     return sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in module.modules())
@@ -37,7 +42,9 @@ def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:
     for parameter in parameters:
         whole += parameter.numel()
         gradient = parameter.grad
-        if gradient is None or gradient.layout != torch.strided or gradient.dim() != 2 or len(gradient) < ROWS:
+        if type(gradient) is not torch.Tensor or gradient.layout != torch.strided or gradient.dim() != 2:
+            continue  # one that is shared out between ranks would be asked of them
+        if len(gradient) < ROWS or (gradient.is_cuda and not _may_wait()):
             continue
         some = gradient.detach()[:: len(gradient) // LOOKED_AT]
         idle.append((some == 0).all(1).double().mean() * parameter.numel())

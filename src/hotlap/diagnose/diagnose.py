@@ -139,7 +139,7 @@ def _verdict(
     waiting = waiting_share(steady.steps)
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
-        growth(steady.times), memory_bytes,
+        growth(steady.times), memory_bytes, steady.evaluating,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
@@ -198,6 +198,9 @@ def _bound(findings: Sequence[Finding]) -> Bound:
 
 def next_of(findings: Sequence[Finding]) -> str:
     """What to run next, with the levers of the dearest finding that has some."""
+    if findings and findings[0].named and not findings[0].levers:
+        at = f" at line {where.line}" if (where := findings[0].where) is not None and where.line else ""
+        return f"make the change{at}, run again, and compare: hotlap diff RUN RUN"
     helped = [finding for finding in findings if finding.levers]
     if not helped:
         return "nothing that hotlap can change was found; see the findings"

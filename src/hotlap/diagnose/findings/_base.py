@@ -52,7 +52,7 @@ class Measured:
     the steps that were looked at are from all, in words, empty where they are not. starved: of the time that batches
     were waited for, what share was in starved steps (`records.run.Step`). growth: of steps that take longer and
     longer, ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the
-    machine's."""
+    machine's. evaluating: as `Diagnosis.evaluating`."""
 
     step_ms: float
     phases: Phases
@@ -67,6 +67,7 @@ class Measured:
     starved: float = 0.0
     growth: tuple[float, float, int] | None = None
     memory_bytes: float | None = None
+    evaluating: float = 0.0
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
