@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from agent.harness import Runner
 from hotlap.cli.app import app
+from hotlap.experiment import side
 from hotlap.experiment.side import Bench
 from hotlap.records.errors import UsageError
 from hotlap.records.files import read_record
@@ -157,8 +158,9 @@ def test_verifying_compares_whole_runs_of_a_command_that_ends_by_itself(project:
     assert found is not None and (found.ratio, found.turns) == (pytest.approx(0.5), 0)
 
 
-def test_verifying_runs_the_recipe_and_the_patched_source(project: Path) -> None:
-    """With nothing faked: processes of the bare command, of the recipe, and of the patched copy."""
+def test_verifying_runs_the_recipe_and_the_patched_source(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing faked but short turns: processes of the bare command, of the recipe, and of the patched copy."""
+    monkeypatch.setattr(side, "TURN_S", 0.1)
     loader = "DataLoader(data, batch_size=8, shuffle=True)"
     (project / "train.py").write_text(SCRIPT.replace(loader, f"(pair for _ in range(50_000) for pair in {loader})"))
     recipe = RECIPE.replace('name = "loader-workers"', 'name = "gc-pauses"').replace(
