@@ -1,6 +1,8 @@
 """`hotlap run`."""
 
 import contextlib
+import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -105,13 +107,17 @@ def run(
 
 
 def _run(request: Request, profiler: Profiler | None, json: bool) -> int:
-    """Returns the exit code of the command."""
-    if profiler is None:
-        record, ended = run_in_foreground(request)
-    else:
-        record, ended = run_in_foreground(profiler.put_in(request))
-        profiler.finish()
-    _finish(request.folder, record, profiler.name if profiler else "", json)
+    """Returns the exit code of the command. Whatever happens to hotlap once it has ended, this process ends like it."""
+    record, ended = run_in_foreground(request if profiler is None else profiler.put_in(request))
+    try:
+        if profiler is not None:
+            profiler.finish()
+        _finish(request.folder, record, profiler.name if profiler else "", json)
+    finally:
+        if sys.exc_info()[0] is not None:
+            with contextlib.suppress(OSError, MemoryError):
+                traceback.print_exc()
+            raise SystemExit(exit_like(ended))
     return exit_like(ended)
 
 
