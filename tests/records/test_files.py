@@ -113,7 +113,7 @@ DIAGNOSIS = Diagnosis(
 PARITY = Parity(ok=True, level="numeric", why="losses agree", loss_gap=1e-5, gradient_gap=0.0, samples="same", steps=40)
 LINE = LeverLine(lever="quantize-linear", output_error=OutputError(relative=0.014, largest=0.02, forwards=4, layers=6))
 TRIAL = Trial(
-    id=3, purpose="try", levers=(LEVER,), folder="trials/003", outcome="measured", ratio=1.3, parity=PARITY,
+    id=3, purpose="try", levers=(LEVER,), folder="trials/003", outcome="measured", parity=PARITY,
     left_out=(LeftOut(lever=LEVER, why="no hand-written attention was found"),),
 )  # fmt: skip
 WORTH = Worth(ratio=1.2, interval=Interval(low=1.1, high=1.3), beside=("tf32",), by="switching")
