@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from machine import FakeLever, FakeSide, Tune, Uses, factors, kept
+from machine import FakeLever, FakeSide, Tune, Uses, compiler, factors, kept
 
 from hotlap.experiment.evidence import Evidence
 from hotlap.experiment.statistics import half_width
@@ -76,3 +76,12 @@ def test_a_later_start_that_crashes_is_told(tune: Tune) -> None:
     found, _ = tune(LEVERS, STEP, outcome=outcome, **WIDE)
     assert found.proved is not None and found.proved.starts == 2
     assert found.not_done == ["another start with the levers failed: crashed: ValueError: now and then"]
+
+
+def test_the_proof_that_stands_is_the_one_that_gets_them(tune: Tune) -> None:
+    """Though a later one, of a larger set, came to nothing."""
+    worse = lambda side, uses: 6.0 if any(use.name == "b" for use in side.requested) else 1.0  # noqa: E731
+    found, _ = tune([*LEVERS, compiler("b")], factors(a=0.3, b=0.5), luck=worse, **WIDE)
+    first, later = found.proofs[0], found.proofs[-1]
+    assert first is found.proved and first.starts > 2 and [use.name for use in first.levers] == ["a"]
+    assert later is not first and not later.proved and kept(found) == ["a"]

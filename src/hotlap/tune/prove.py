@@ -71,8 +71,9 @@ def narrow_down(state: State, comparison: Comparison) -> None:
     if again is None:
         return
     found, shown = state.found, f"{again.ratio:.2f}×{interval_text(again.interval)}"
+    if not comparison.failed:
+        found.proofs = [again if one is found.proved else one for one in found.proofs]
     if again.proved:
-        found.proofs[-1] = again
         _stands(state, comparison, again)
         state.say(f"proved  {names(again.levers)}  {shown} with {again.starts} starts, {_how(again)}")
     elif comparison.failed:
@@ -87,7 +88,7 @@ def _withdraw(state: State, again: Proof) -> None:
     """What was proved does not hold with more starts: it is no recipe."""
     found = state.found
     found.proved, found.tuned, found.costs, found.memory = None, None, {}, (None, None)
-    found.proofs = [*(msgspec.structs.replace(one, proved=False) for one in found.proofs[:-1]), again]
+    found.proofs = [msgspec.structs.replace(one, proved=False) for one in found.proofs]
     state.best.levers = list(state.given)
     if again.parity is None:
         state.leave_open(Open(levers=again.levers, ratio=again.ratio, interval=again.interval, why=again.why))
