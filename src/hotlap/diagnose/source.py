@@ -40,10 +40,16 @@ def calls_in(node: ast.AST) -> Iterator[ast.Call]:
 
 
 def files_of(facts: Facts | None) -> list[str]:
-    """The script, and files of what was seen of it."""
+    """The script, and files of what was seen of it: of the loop first."""
     if facts is None:
         return []
-    seen = [one.file for one in facts.roots], [one.file for one in facts.loaders], [one.file for one in facts.losses]
+    loops = [one.loop[0] for one in facts.loaders if one.loop]
+    seen = (
+        loops,
+        [one.file for one in facts.roots],
+        [one.file for one in facts.loaders],
+        [one.file for one in facts.losses],
+    )
     return [*dict.fromkeys([*facts.argv[:1], *(file for files in seen for file in files if file)])]
 
 
