@@ -283,3 +283,20 @@ def test_uses_are_what_the_side_has(tmp_path: Path) -> None:
     switched = machine.turn(one, levers=uses)
     assert bare and other and switched and bare.step_ms != other.step_ms
     assert switched.step_ms == pytest.approx((bare.step_ms or 0) / 2)
+
+
+def test_turns_that_the_budget_ends_say_nothing_of_the_gain(tune: Tune) -> None:
+    """Where evaluations come in them, say. That is told as such, not as sides that do not last, and what was measured
+    stays open."""
+    slow = lambda side, uses: 60.0 if side.purpose == "prove" and side.trial is not None else 1.0  # noqa: E731
+    found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5), luck=slow, budget=120.0)
+    assert machine.told("prove") and not machine.told("one after another") and not found.proofs
+    assert found.unproved is not None and found.unproved.ratio == pytest.approx(2.0) and "a" not in found.dropped
+    assert found.not_done == ["the budget ended the search before a proof of a"]
+    assert "prove" not in machine.alive()
+
+
+@pytest.mark.parametrize("step_ms", [500.0, 2_000.0, 6_000.0])
+def test_long_steps_have_the_time_that_they_need(tune: Tune, step_ms: float) -> None:
+    found, machine = tune([FakeLever("a", 0.5)], factors(step_ms, a=0.5), budget=240 * step_ms / 1000)
+    assert kept(found) == ["a"] and machine.spent <= 240 * step_ms / 1000

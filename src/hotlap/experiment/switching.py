@@ -19,6 +19,7 @@ LEAST_BLOCK: Final = 2
 """Steps of a block that count: as many as take BLOCK_S, or at least so many."""
 SETTLING: Final = 4
 """Steps of a block of a variant that is new."""
+MOST_BLOCKS: Final = 4
 CYCLES: Final = (6, 24)
 """The fewest and the most: six are the fewest of which the signed-rank test makes a 95% interval."""
 Variant = tuple[str, ...]
@@ -45,8 +46,10 @@ class Switching:
 
     def settle(self, variant: Variant, seconds: float) -> float | None:
         """Have these levers in until steps are at their pace: the first calls compile, search and allocate. Returns ms
-        a step. Raises SideLost where the process ends, or takes longer than so many seconds."""
+        a step. Raises SideLost where the process ends, or takes longer than so many seconds, or than MOST_BLOCKS
+        blocks of the steps before where these are long."""
         begun = time.monotonic()
+        seconds = max(seconds, MOST_BLOCKS * (SETTLING + 1) * self.side.step_ms / 1000)
         before: float | None = None
         while (left := seconds - (time.monotonic() - begun)) > 0:
             now = self._block(variant, SETTLING, left)

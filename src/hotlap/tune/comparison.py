@@ -148,7 +148,8 @@ class Comparison:
         sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
         most = ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = min(state.budget.turns_s(len(sides), most), state.budget.left)
-        rounds = take_turns(state.bench, sides, most, seconds, self._sure, state.resized(self.levers))
+        per_row = state.resized(self.levers)
+        rounds = take_turns(state.bench, sides, most, seconds, self._sure, per_row, most_s=state.budget.left)
         self.turns += rounds
         if len(rounds) < LEAST_ROUNDS:
             self._too_few(look, sides)
@@ -163,11 +164,14 @@ class Comparison:
     def _too_few(self, look: int, sides: Sequence[Side]) -> None:
         """A side ended in its turns. One that came from before had made its steps: another one takes its place."""
         ended = [side for side in sides if not side.alive]
+        if not ended:  # the budget did
+            self.short = True
+            return
         if ended and not any(side in self.fresh for side in ended):
             self.before, self.after = [[s for s in all_ if s.alive] for all_ in (self.before, self.after)]
             self._turns(look)
             return
-        why = next((side.measured.ended for side in ended), "a turn took too long")
+        why = ended[0].measured.ended
         self._give_up_turns(f"a side did not last for its turns: {why}")
         self._sequential(look)
 
@@ -252,6 +256,11 @@ class Comparison:
     def refused(self) -> str | None:
         """The lever that could not be put in, where a start failed by that."""
         return next((one.lever for side in self.fresh if (one := side.measured).outcome == "refused"), None)
+
+    @property
+    def untold(self) -> bool:
+        """Whether the budget ended before anything was told."""
+        return self.short and not self.failed and math.isnan(self.ratio.ratio)
 
     def open(self) -> bool:
         """Whether more time may prove it."""

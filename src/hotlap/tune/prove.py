@@ -23,10 +23,7 @@ def prove(state: State) -> None:
     """Prove the best set, or go back to what is proved."""
     while state.unproved and state.best.levers:
         if state.budget.left < ENOUGH * state.budget.proof_s:
-            note = f"the budget ended the search before a proof of {names(state.best.levers)}"
-            if note not in state.found.not_done:
-                state.found.not_done.append(note)
-                state.say(f"open  {names(state.best.levers)}: measured, and no time is left to prove it")
+            _no_time(state)
             return
         culprit = _prove(state)
         if culprit is None:
@@ -37,12 +34,24 @@ def prove(state: State) -> None:
             state.leave_open(None)
 
 
+def _no_time(state: State) -> None:
+    note = f"the budget ended the search before a proof of {names(state.best.levers)}"
+    if note not in state.found.not_done:
+        state.found.not_done.append(note)
+        state.say(f"open  {names(state.best.levers)}: measured, and no time is left to prove it")
+
+
 def _prove(state: State) -> tuple[records.Lever, str] | None:
     """One comparison. Returns the lever to go on without, and why, where there is one."""
     state.end_side(state.side)
     state.side = None
     comparison = Comparison(state)
     comparison.run()
+    if comparison.untold:
+        for side in comparison.after:
+            state.bench.end(side)
+        _no_time(state)
+        return None
     proof = comparison.result()
     state.found.proofs.append(proof)
     if not proof.proved:

@@ -11,7 +11,7 @@ from typing import Final
 
 from hotlap.experiment.outcome import names
 from hotlap.experiment.statistics import Ratio
-from hotlap.experiment.switching import SETTLING, SideLost, Switching, Variant
+from hotlap.experiment.switching import CYCLES, LEAST_BLOCK, SETTLING, SideLost, Switching, Variant
 from hotlap.experiment.watch import Spare, left_out
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
@@ -45,7 +45,8 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
     bound = state.best.diagnosis.bound
     state.tried |= {(one.lever.name, bound) for one in group}
     state.found.predicted |= {one.lever.name: one.predicted for one in group}
-    state.budget.afford((0 if state.side is not None and state.side.ready else state.budget.best_start_s) + PASS_S)
+    start_s = 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
+    state.budget.afford(start_s + pass_s(state))
     base = tuple(use.name for use in state.best.levers)
     try:
         live = _put_in(state, group, at_once)
@@ -100,7 +101,7 @@ def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str
     state.tried.add((name, state.best.diagnosis.bound))
     state.found.predicted[name] = candidate.predicted
     most_s = COMPILE_SHARE * state.budget.seconds if candidate.lever.compiles else SETTLE_S
-    state.budget.afford(candidate.lever.costs_s + PASS_S)
+    state.budget.afford(candidate.lever.costs_s + pass_s(state))
     try:
         switching = state.switching([use])
         now = tuple(one.name for one in state.best.levers)
@@ -250,6 +251,11 @@ def _measure(state: State, switching: Switching, variants: list[Variant], pairs:
     if seconds <= 0:
         raise BudgetSpent
     switching.measure(variants, lambda so_far: so_far.clear(pairs, CLEAR), seconds)
+
+
+def pass_s(state: State) -> float:
+    """Seconds of cycles in one pass, over two variants at least."""
+    return max(PASS_S, 2 * CYCLES[0] * (LEAST_BLOCK + 1) * state.budget.step_s)
 
 
 def _surely(worth: Worth) -> bool:
