@@ -106,6 +106,8 @@ class Comparison:
         ):
             self.look += 1
             self._turns(self.look)
+        had = {number for turn in self.turns for number in turn}
+        self.after = [side for side in self.after if side.number in had]  # the budget may have ended before their turns
         if (len(self.after) == before and not self.failed) or state.sequential:
             return None
         found = self.ratio
@@ -155,7 +157,7 @@ class Comparison:
             self._too_few(look, sides)
             return
         known = effects(self.turns)
-        before, after = ([known[side.number] for side in two] for two in self._both())
+        before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())
         self.ratio = between_processes(before, after, look)
 
     def _both(self) -> tuple[list[Side], list[Side]]:
