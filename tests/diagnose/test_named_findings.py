@@ -99,6 +99,7 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"root": {"hooks": (3, 120)}},  # they cost nothing yet
         {**MICRO, "more": {"world": 2, "backwards": 10, "optimizer_steps": 10}},
         {**MICRO, "root": {"exchange": msgspec.structs.replace(EXCHANGE, backwards=8.0)}},  # under no_sync
+        {**MICRO, "more": {"world": 2, "backwards": 30, "optimizer_steps": 20}},  # a GAN
         {**MICRO, "more": {"world": 1, "backwards": 80, "optimizer_steps": 10}},
     ],
 )

@@ -44,8 +44,13 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
     tmp_path: Path, statement: str, cause: str, change: str
 ) -> None:
     found = cause_at(at(tmp_path, f"def f(batch, model, x, y):\n    {statement}".replace("\n    p", "\n        p")
-                        .replace("\n    a", "\n        a"), 2))  # fmt: skip
+                        .replace("\n    a", "\n        a"), 2), device=True)  # fmt: skip
     assert found is not None and found.id == cause and change in found.instead and "{it}" not in found.instead
+
+
+@pytest.mark.parametrize("statement", ["total += loss.item()", "torch.cuda.empty_cache()", "y = x.cpu().numpy()"])
+def test_on_a_cpu_nobody_waits_for_a_device(tmp_path: Path, statement: str) -> None:
+    assert cause_at(at(tmp_path, statement, 1)) is None and cause_at(at(tmp_path, statement, 1), device=True)
 
 
 @pytest.mark.parametrize(

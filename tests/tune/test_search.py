@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -416,3 +417,24 @@ def test_an_epochs_short_last_batch_is_no_other_work(tune: Tune) -> None:
     rows = lambda uses: 50.3 if uses and next(blocks) < 4 else 64.0  # noqa: E731
     found, _ = tune([FakeLever("a", 0.5)], factors(a=0.5), rows=rows)
     assert kept(found) == ["a"]
+
+
+@pytest.mark.parametrize("gain", [0.5, 1.0])
+@pytest.mark.parametrize("lever", [starter("s"), FakeLever("s")], ids=["start", "switch"])
+def test_where_nothing_else_is_kept_a_proof_tells_what_noise_hides(
+    tmp_path: Path, lever: FakeLever, gain: float
+) -> None:
+    """Noise in all turns up to the proof: what promised a gain there is proved where there is one, and only there."""
+    promised = 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        luck = lambda side, uses: 1.0 if machine.told("prove") else math.exp(draw.gauss(0, 1.2))  # noqa: E731, B023
+        one, machine = made(tmp_path / str(seed), [lever], factors(s=gain), luck=luck, budget=2000.0)
+        found = run(one, machine)
+        unsure = [line for line in machine.told("drop  s") if line.endswith("steps differ too much to tell")]
+        if not (unsure and machine.told("prove")):
+            continue
+        promised += 1
+        assert machine.said.index(unsure[0]) < machine.said.index(machine.told("prove")[0])
+        assert kept(found) == (["s"] if gain < 1 else []) and (found.proved is None) is (gain == 1.0)
+    assert promised

@@ -37,8 +37,8 @@ def hooks_of(module: Any) -> int:
 
 def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:
     """Of all elements, the share in rows of large matrices whose dense gradient is zero, and the largest such matrix's
-    shape. Looks at LOOKED_AT rows of each, and waits for the device once."""
-    whole, idle, largest = 0, [], ()
+    shape. Looks at LOOKED_AT rows of each or some more, and waits for the device."""
+    whole, idle, largest = 0, 0.0, ()
     for parameter in parameters:
         whole += parameter.numel()
         gradient = parameter.grad
@@ -47,6 +47,9 @@ def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:
         if len(gradient) < ROWS or (gradient.is_cuda and not _may_wait()):
             continue
         some = gradient.detach()[:: len(gradient) // LOOKED_AT]
-        idle.append((some == 0).all(1).double().mean() * parameter.numel())
+        share = float((some == 0).all(1).double().mean())
+        if share == 1.0 and not gradient.detach().any():
+            continue  # as beside weights that begin at zero: it says nothing of rows
+        idle += share * parameter.numel()
         largest = max(largest, tuple(gradient.shape))
-    return (float(sum(one.item() for one in idle)) / whole, largest) if idle else (0.0, ())
+    return (idle / whole, largest) if largest else (0.0, ())

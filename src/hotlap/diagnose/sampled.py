@@ -30,7 +30,10 @@ def with_samples(
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
     """
-    findings = tuple(_profiled(_explained(one, samples, loop, late), one, samples.looks) for one in diagnosis.findings)
+    device = diagnosis.device != "cpu"
+    findings = tuple(
+        _profiled(_explained(one, samples, loop, late, device), one, samples.looks) for one in diagnosis.findings
+    )
     bound = max(findings, key=lambda one: one.share).bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=findings, bound=bound)
 
@@ -42,7 +45,7 @@ def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
     return msgspec.structs.replace(finding, why=finding.why.replace(f"; {WITHOUT_A_PROFILE}", says))
 
 
-def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str | None) -> Finding:
+def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str | None, device: bool) -> Finding:
     if samples.looks < LEAST_LOOKS:
         return finding
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
@@ -64,14 +67,14 @@ def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str
     if phase == "data" and finding.where is not None and at_loop:
         return finding
     said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
-    found = _named(msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}"), where)
+    found = _named(msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}"), where, device)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     return _communication(found, inside, waits) if finding.id == "host-code" and waits > 0.5 else found
 
 
-def _named(finding: Finding, where: Place) -> Finding:
+def _named(finding: Finding, where: Place, device: bool) -> Finding:
     """With what its line does, where that is known to cost."""
-    cause = cause_at(where)
+    cause = cause_at(where, device)
     if cause is None:
         return finding
     return msgspec.structs.replace(finding, title=cause.title, why=cause.why, instead=cause.instead)

@@ -28,12 +28,13 @@ class Cause:
 @dataclass(frozen=True)
 class Known:
     """A cause, and the calls that tell it: by the end of their names. whole: by the whole name. tells: what more has to
-    hold of the call."""
+    hold of the call. device: it costs only where the model is on one."""
 
     cause: Cause
     ends: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     tells: Callable[[ast.Call], bool] = lambda call: True
+    device: bool = False
 
     def matches(self, call: ast.Call) -> bool:
         """Whether a call is one of these."""
@@ -64,6 +65,7 @@ KNOWN: Final = (
             "take out `{it}`; where memory is short, PYTORCH_ALLOC_CONF=expandable_segments:True",
         ),
         ends=("empty_cache",),
+        device=True,
     ),
     Known(
         Cause(
@@ -98,7 +100,7 @@ KNOWN: Final = (
         Cause(
             "logging",
             "values are logged in each step",
-            "what is logged is copied to the host, which waits for the device, and written meanwhile",
+            "what is logged is computed, copied and written while the model stands still",
             "log every n steps: `if step % 50 == 0: {it}`; histograms once an epoch",
         ),
         ends=("add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics"),
@@ -127,8 +129,8 @@ KNOWN: Final = (
         Cause(
             "metric-on-host",
             "a metric is computed on the host",
-            "predictions are copied to the host, which waits for the device, and counted there by one core",
-            "count on the device (`(logits.argmax(-1) == y).sum()`), add up there, and read the sum at the epoch's end",
+            "predictions go through numpy and Python, on one core, while the model stands still",
+            "count with torch (`(logits.argmax(-1) == y).sum()`), add up, and read the sum at the epoch's end",
         ),
         ends=(
             "accuracy_score", "f1_score", "roc_auc_score", "confusion_matrix", "precision_score", "recall_score",
@@ -143,6 +145,7 @@ KNOWN: Final = (
             "keep it on the device (`total += loss.detach()`), and read it every n steps",
         ),
         ends=("item", "tolist", "cpu", "numpy"),
+        device=True,
     ),
 )  # fmt: skip
 PARAMETERS: Final = Cause(
@@ -155,14 +158,15 @@ PARAMETERS: Final = Cause(
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
 
 
-def cause_at(place: Place) -> Cause | None:
-    """What the statement at a line does, with the user's expression in the change to make."""
+def cause_at(place: Place, device: bool = False) -> Cause | None:
+    """What the statement at a line does, with the user's expression in the change to make. device: the model is on
+    one."""
     held = statements_at(place)
     if not held:
         return None
     own = held[0]
     inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
-    for known in KNOWN:
+    for known in (one for one in KNOWN if device or not one.device):
         for call in inner:
             if known.matches(call):
                 return _about(known.cause, call)

@@ -46,7 +46,7 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
     state.tried |= {(one.lever.name, bound) for one in group}
     state.found.predicted |= {one.lever.name: one.predicted for one in group}
     start_s = 0.0 if state.side is not None and state.side.ready else state.budget.best_start_s
-    state.budget.afford(start_s + pass_s(state))
+    state.budget.afford(start_s + _pass_s(state))
     base = tuple(use.name for use in state.best.levers)
     try:
         live = _put_in(state, group, at_once)
@@ -101,7 +101,7 @@ def switch_in_place(state: State, candidate: Candidate, instead_of: Sequence[str
     state.tried.add((name, state.best.diagnosis.bound))
     state.found.predicted[name] = candidate.predicted
     most_s = COMPILE_SHARE * state.budget.seconds if candidate.lever.compiles else SETTLE_S
-    state.budget.afford(candidate.lever.costs_s + pass_s(state))
+    state.budget.afford(candidate.lever.costs_s + _pass_s(state))
     try:
         switching = state.switching([use])
         now = tuple(one.name for one in state.best.levers)
@@ -253,7 +253,7 @@ def _measure(state: State, switching: Switching, variants: list[Variant], pairs:
     switching.measure(variants, lambda so_far: so_far.clear(pairs, CLEAR), seconds)
 
 
-def pass_s(state: State) -> float:
+def _pass_s(state: State) -> float:
     """Seconds of cycles in one pass, over two variants at least."""
     return max(PASS_S, 2 * CYCLES[0] * (LEAST_BLOCK + 1) * state.budget.step_s)
 

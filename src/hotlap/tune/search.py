@@ -98,10 +98,10 @@ class Search:
             self.exchange()
             prove(state)
             self.refine()
+            self._tell_unsure()
             while each_for_itself(state):
                 prove(state)
             self.let_go()
-            self._tell_unsure()
             state.narrow_down()
         except BudgetSpent:
             self._spent()
@@ -392,9 +392,10 @@ class Search:
             state.found.dropped.pop(use.name, None)  # it is in as it was
 
     def _tell_unsure(self) -> None:
-        """What promised a gain and could not be told from noise is told by a proof, which has more starts and turns."""
+        """Where nothing else is kept, what promised a gain and could not be told from noise is told by a proof, which
+        has more starts and turns."""
         state, unsure = self.state, self.state.unsure
-        if unsure is not None and {*unsure.over} == {use.name for use in state.best.levers}:
+        if unsure is not None and same_levers(state.best.levers, state.given):
             state.keep(unsure.levers, ratio=unsure.ratio)
             state.leave_open(unsure)
             prove(state)

@@ -102,7 +102,7 @@ class State:
         self.turns_differ = 0.0
         """By how much turns of one process do: the standard deviation of the logarithm of step time."""
         self.unsure: Open | None = None
-        """The last that promised a gain, and could not be told from the noise."""
+        """The last that promised a gain by itself, and could not be told from the noise."""
         self.open_ratio = 1.0
         """What was measured of the best set over the one that is proved."""
         self.compiled_s = 0.0
@@ -263,9 +263,9 @@ class State:
         """Levers that are worth nothing, or of which that can't be told here."""
         most = worth.interval.high if worth.interval is not None else worth.ratio
         why = "slower" if most < 1 else "no gain" if most < PROMISING else NOISY
-        if worth.ratio >= PROMISING:
-            levers = (*(one for one in self.best.levers if one not in uses), *uses)
-            self.unsure = Open(levers=levers, over=worth.beside, ratio=worth.ratio, interval=worth.interval, why=why)
+        if worth.ratio >= PROMISING and {*worth.beside} <= {one.name for one in (*self.given, *uses)}:
+            levers = (*self.given, *uses)
+            self.unsure = Open(levers=levers, ratio=worth.ratio, interval=worth.interval, why=why)
         for use in uses:
             self.drop(use.name, f"{why} {how}".strip(), worth)
         self.say(f"drop  {' + '.join(map(use_text, uses))}  {worth_text(worth)}{why} {how}".rstrip())

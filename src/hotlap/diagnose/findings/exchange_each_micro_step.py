@@ -6,7 +6,10 @@ from hotlap.records.diagnosis import Finding
 from ._base import Measured
 from .communication import WRAPPER, held
 
-SEVERAL = 1.5
+LEAST_MICRO = 2.0
+"""Backwards an update: a GAN has one and a half, of two models."""
+ONCE = 1.5
+"""Exchanges an update, up to which that is taken for one."""
 REPLACES = ("communication", "backward")
 
 
@@ -17,7 +20,7 @@ def find(measured: Measured) -> Finding | None:
         return None
     root = next((one for one in facts.roots if one.exchange is not None), None)
     micro = facts.backwards / facts.optimizer_steps
-    if root is None or root.exchange is None or micro < SEVERAL or root.exchange.backwards > micro / SEVERAL:
+    if root is None or root.exchange is None or micro < LEAST_MICRO or root.exchange.backwards * ONCE > micro:
         return None
     return Finding(
         id="exchange-each-micro-step",

@@ -25,7 +25,7 @@ def find(measured: Measured) -> Finding | None:
         id="iterator-each-step",
         bound="input",
         share=share,
-        cost_ms=measured.phases.data,
+        cost_ms=share * measured.step_ms,
         title=f"an iterator over {loader.dataset} is made for each batch",
         where=Place(file=loader.loop[0], line=loader.loop[1], function=loader.loop[2]) if loader.loop else None,
         evidence=f"{loader.iterators} iterators for {loader.batches} batches; data takes "

@@ -24,7 +24,7 @@ def find(measured: Measured) -> Finding | None:
         id="rows-one-by-one",
         bound="input",
         share=share,
-        cost_ms=measured.phases.data,
+        cost_ms=share * measured.step_ms,
         title=f"rows of a tensor in memory ({loader.dataset}) are fetched one by one",
         where=call_of(measured.facts, ("DataLoader",)) or measured.place_of(loader),
         evidence=f"data takes {ms(measured.phases.data or 0)} a step, of batches of {rows:,} rows",
