@@ -300,3 +300,31 @@ def test_turns_that_the_budget_ends_say_nothing_of_the_gain(tune: Tune) -> None:
 def test_long_steps_have_the_time_that_they_need(tune: Tune, step_ms: float) -> None:
     found, machine = tune([FakeLever("a", 0.5)], factors(step_ms, a=0.5), budget=240 * step_ms / 1000)
     assert kept(found) == ["a"] and machine.spent <= 240 * step_ms / 1000
+
+
+def test_what_was_measured_is_not_told_as_untried(tune: Tune) -> None:
+    """A proof that the budget ended leaves its levers open."""
+    told = 0
+    for seed in range(10):
+        found, _ = tune(
+            [FakeLever("a", 0.5), FakeLever("late", 0.01), compiler()], factors(a=0.6), turn_sd=0.5, seed=seed,
+            budget=110.0,
+        )  # fmt: skip
+        if found.unproved is None:
+            continue
+        told += 1
+        names = {use.name for use in found.unproved.levers}
+        assert names and not names & {*found.dropped}
+        untried = [name for note in found.not_done for name in note.partition("not tried: ")[2].split(", ")]
+        assert not names & {*untried}
+    assert told
+
+
+def test_the_last_look_has_the_rest_of_the_time(tune: Tune) -> None:
+    """Where turns differ, and no other look can be afforded, more rounds tell what eight do not."""
+    turns = [
+        proof.turns
+        for seed in range(8)
+        for proof in tune([FakeLever("a", 0.5)], factors(a=0.5), turn_sd=0.4, seed=seed, budget=120.0)[0].proofs
+    ]
+    assert max(turns, default=0) > 8

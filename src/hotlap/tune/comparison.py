@@ -35,6 +35,8 @@ MOST_STARTS = 8
 MOST_BARE = 4
 ROUNDS = (8, 8, 12, 16)
 """Of turns of all, at most, by look: where starts do not tell, it is mostly turns that differ."""
+MOST_ROUNDS = 40
+"""Where the budget allows for no more looks."""
 NARROW_ENOUGH = 0.05
 """Half-width of an interval."""
 SURE = 0.004
@@ -149,7 +151,9 @@ class Comparison:
             return
         sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
         most = ROUNDS[min(look, len(ROUNDS) - 1)]
-        seconds = min(state.budget.turns_s(len(sides), most), state.budget.left)
+        seconds = state.budget.turns_s(len(sides), most)
+        if state.budget.left - seconds < self._look_s:  # it is the last look: the rest of the time is its
+            most, seconds = MOST_ROUNDS, state.budget.left
         per_row = state.resized(self.levers)
         rounds = take_turns(state.bench, sides, most, seconds, self._sure, per_row, most_s=state.budget.left)
         self.turns += rounds

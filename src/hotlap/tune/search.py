@@ -115,7 +115,8 @@ class Search:
         state = self.state
         prove(state)
         context = state.context()
-        known = {*context.active, *state.refused, *state.found.dropped}
+        measured = state.found.unproved.levers if state.found.unproved is not None else ()
+        known = {*context.active, *state.refused, *state.found.dropped, *(use.name for use in measured)}
         left = {name: excluded(state, lever, context) for name, lever in state.levers.items() if name not in known}
         for name, why in left.items():
             state.drop(name, why or "the budget ended before it was tried")
