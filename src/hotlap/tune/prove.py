@@ -35,7 +35,7 @@ def prove(state: State) -> None:
 
 
 def _no_time(state: State) -> None:
-    note = f"the budget ended the search before a proof of {names(state.best.levers)}"
+    note = f"no time was left to prove {names(state.best.levers)}"
     if note not in state.found.not_done:
         state.found.not_done.append(note)
         state.say(f"open  {names(state.best.levers)}: measured, and no time is left to prove it")
