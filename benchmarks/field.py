@@ -6,9 +6,9 @@
     python benchmarks/field.py merge benchmarks/results/field-h100.json part.json
 
 The repositories lie in `.field`, which git does not track; a copy of each runs in $FIELD_WORK (/tmp/field) beside its
-data. Step times are hotlap's (`hotlap run --steps N`), for all kinds alike. `run` measures bare, flags and expert,
-tunes the bare command without memory of earlier tunes, then measures the recipe and the expert once more, one after the
-other: `share` is the recipe's pace over the expert's there. Results of the same script and budget are replaced.
+data. Step times are hotlap's (`hotlap run --steps N`), for all kinds alike. `run` measures bare and flags,
+tunes the bare command without memory of earlier tunes, then measures the recipe and the expert, one after the other:
+`share` is the recipe's pace over the expert's. Results of the same script and budget are replaced.
 """
 
 import argparse
@@ -108,25 +108,24 @@ def measure(script: Script, args: argparse.Namespace, until: float) -> None:
         row["as_written_ms"] = runs.get("bare", {}).get("step_ms")
         for kind in ("flags", "expert", "hotlap"):
             row[kind] = pace(runs.get(kind), runs.get("bare"))
-        row["share"] = pace(runs.get("hotlap"), runs.get("expert_beside"))
+        row["share"] = pace(runs.get("hotlap"), runs.get("expert"))
         save(args.out, row)
         told = runs[name].get("error") or f"{runs[name]['step_ms']:.2f} ms"
         print(f"{script.name} {name}: {told[-300:]}  ({runs[name]['wall_s']} s)", file=sys.stderr, flush=True)
 
     kinds = args.kinds.split(",")
-    for kind in (each for each in ("bare", "flags", "expert") if each in kinds):
+    for kind in (each for each in ("bare", "flags") if each in kinds):
         add(kind, [], script.argv(kind))
-    if "hotlap" not in kinds or "error" in row["runs"].get("bare", ()):
-        return
-    row["tune"] = tuned(script, args.budget, folder / "tune", max(10.0, until - time.monotonic()), env)
-    save(args.out, row)
-    told = {name: row["tune"].get(name) for name in ("speedup", "interval", "starts", "wall_s", "error")}
-    print(f"{script.name} tune: {told}", file=sys.stderr, flush=True)
-    recipe = folder / "tune" / "recipe.toml"
-    if recipe.exists():
-        add("hotlap", ["--recipe", str(recipe)], script.argv("bare"))
-        if "expert" in kinds:
-            add("expert_beside", [], script.argv("expert"))
+    if "hotlap" in kinds and "error" not in row["runs"].get("bare", ()):
+        row["tune"] = tuned(script, args.budget, folder / "tune", max(10.0, until - time.monotonic()), env)
+        save(args.out, row)
+        told = {name: row["tune"].get(name) for name in ("speedup", "interval", "starts", "wall_s", "error")}
+        print(f"{script.name} tune: {told}", file=sys.stderr, flush=True)
+        recipe = folder / "tune" / "recipe.toml"
+        if recipe.exists():
+            add("hotlap", ["--recipe", str(recipe)], script.argv("bare"))
+    if "expert" in kinds:
+        add("expert", [], script.argv("expert"))
 
 
 def check(args: argparse.Namespace) -> int:
