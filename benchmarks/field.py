@@ -7,7 +7,8 @@
 
 The repositories lie in `.field`, which git does not track; a copy of each runs in $FIELD_WORK (/tmp/field) beside its
 data. Step times are hotlap's (`hotlap run --steps N`), for all kinds alike. `run` measures bare and flags,
-tunes the bare command without memory of earlier tunes, then measures the recipe and the expert, one after the other:
+profiles the bare command (`traced`: its verdict, and how long kernels ran by the trace), tunes it without memory of
+earlier tunes, then measures the recipe and the expert, one after the other:
 `share` is the recipe's pace over the expert's. Results of the same script and budget are replaced.
 """
 
@@ -25,7 +26,11 @@ from field_scripts import Script, scripts
 from zoo_runs import caches, hotlap, machine, read, run, write
 
 Row = dict[str, Any]
-KINDS = "bare,flags,expert,hotlap"
+KINDS = "bare,flags,traced,expert,hotlap"
+MEASURED = (
+    "step_ms", "throughput", "throughput_unit", "bound", "steady_steps", "phases", "gpu_phases", "gpu_paced",
+    "gpu_busy",
+)  # fmt: skip
 OTHER_BATCH = 1.5
 """Rows a step that differ by this factor: samples a second are compared, not steps."""
 
@@ -49,8 +54,20 @@ def measured(script: Script, options: list[str], command: list[str], limit_s: fl
     row: Row = {"wall_s": round(time.monotonic() - begun, 1)}
     if not found.get("step_ms"):
         return row | {"error": f"exit code {code}: {(err.strip() or out)[-1500:]}"}
-    names = ("step_ms", "throughput", "throughput_unit", "bound", "steady_steps")
-    return row | {name: found.get(name) for name in names}
+    said = next(iter(found["findings"]), {})
+    row |= {"headline": said.get("title"), "share": said.get("share"), "where": said.get("where")}
+    return row | {name: found.get(name) for name in MEASURED}
+
+
+def traced(folder: Path, env: dict[str, str]) -> Row:
+    """Device ms of a step in which kernels ran, by the trace of a profiled run: what its bound is judged against."""
+    code, out, err = run(hotlap("trace", "--json", str(folder)), 60, env)
+    rank = next(iter((last_document(out) or {}).get("ranks") or ()), None)
+    if rank is None or not rank["breakdown"]:
+        return {"error": f"its trace: exit code {code}: {err.strip()[-500:]}"}
+    parts = rank["breakdown"][0]
+    step_ns = max(1, len(rank["window"]["steps"])) * 1e6
+    return {"busy_ms": (parts["span_ns"] - parts["idle_ns"]) / step_ns, "span_ms": parts["span_ns"] / step_ns}
 
 
 def pace(row: Row | None, over: Row | None) -> float | None:
@@ -73,7 +90,9 @@ def tuned(script: Script, budget: str, folder: Path, limit_s: float, env: dict[s
     tune = last_document(out)
     if not tune:
         return wall | {"error": f"exit code {code}: {err.strip()[-1500:]}"}
-    names = ("speedup", "interval", "starts", "turns", "how", "parity", "noise", "complete", "unproved")
+    names = (
+        "speedup", "interval", "starts", "turns", "how", "parity", "noise", "complete", "why_incomplete", "unproved",
+    )  # fmt: skip
     lever = ("lever", "settings", "predicted", "worth")
     return (
         wall
@@ -103,7 +122,10 @@ def measure(script: Script, args: argparse.Namespace, until: float) -> None:
 
     def add(name: str, options: list[str], command: list[str]) -> None:
         limit = max(10.0, min(args.run_timeout, until - time.monotonic()))
-        row["runs"][name] = measured(script, [*steps, *options], command, limit, env)
+        told_in = folder / name
+        row["runs"][name] = measured(script, [*steps, "--out", str(told_in), *options], command, limit, env)
+        if "--profile" in options and "error" not in row["runs"][name]:
+            row["runs"][name] |= traced(told_in, env)
         runs = row["runs"]
         row["as_written_ms"] = runs.get("bare", {}).get("step_ms")
         for kind in ("flags", "expert", "hotlap"):
@@ -116,6 +138,8 @@ def measure(script: Script, args: argparse.Namespace, until: float) -> None:
     kinds = args.kinds.split(",")
     for kind in (each for each in ("bare", "flags") if each in kinds):
         add(kind, [], script.argv(kind))
+    if "traced" in kinds:
+        add("traced", ["--profile"], script.argv("bare"))
     if "hotlap" in kinds and "error" not in row["runs"].get("bare", ()):
         row["tune"] = tuned(script, args.budget, folder / "tune", max(10.0, until - time.monotonic()), env)
         save(args.out, row)

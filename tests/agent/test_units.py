@@ -122,14 +122,15 @@ def test_every_nanosecond_is_in_one_phase(acts: list[tuple[str, int]], marking: 
         assert sum(segment.ns) == last - first
         assert segment.ns[GAP] == 0
         assert all(ns >= 0 for ns in segment.ns)
-        assert all(phase != GAP for phase, _ in segment.marks)
-    marks = [event for segment in taken for _, event in segment.marks]
+        assert all(phase != GAP for phase, *_ in segment.marks)
+    marks = [event for segment in taken for _, event, _ in segment.marks]
     assert marks == made
     if timeline.marking:  # the device's cuts say the same as the host's
         at = begun
         for segment in taken:
             by_phase = [0.0] * 6
-            for phase, event in segment.marks:
+            for phase, event, ns in segment.marks:
+                assert event.at == ns
                 by_phase[phase] += event.at - at
                 at = event.at
             assert by_phase == segment.ns[:6]
@@ -499,7 +500,7 @@ def test_device_time_is_read_late_and_by_phase(tmp_path: Path) -> None:
     recorder = Recorder(lambda: made, marks, LateLosses())
     recorder.previous_event = Event(100.0, waiting)
     segment = segment_of([0, 0, 1_000_000, 2_000_000, 0, 0], 3_000_000, [])
-    segment.marks = [[FORWARD, Event(104.0, waiting)], [BACKWARD, Event(111.5, waiting)]]
+    segment.marks = [[FORWARD, Event(104.0, waiting), 1_000_000], [BACKWARD, Event(111.5, waiting), 3_000_000]]
     recorder.add(segment)
     recorder.drain()
     path = Path(made.path) / "steps.jsonl"
@@ -522,8 +523,8 @@ def test_device_time_is_that_of_one_stream(
     recorder = Recorder(lambda: made, FakeMarks(done), LateLosses())
     recorder.previous_event = Event(100.0, done)
     segment = segment_of([0, 1_000_000, 1_000_000, 1_000_000, 0, 0], 3_000_000, [])
-    segment.marks = [[OTHER, Event(60.0, done, 1)], [H2D, Event(61.0, done, 1)], [FORWARD, Event(106.0, done)]]
-    segment.marks.append([BACKWARD, Event(111.5, done, ended_in)])
+    ends = ((OTHER, 60.0, 1), (H2D, 61.0, 1), (FORWARD, 106.0, 0), (BACKWARD, 111.5, ended_in))
+    segment.marks = [[phase, Event(at, done, stream), 1_000_000] for phase, at, stream in ends]
     recorder.add(segment)
     recorder.drain()
     step = msgspec.json.decode((Path(made.path) / "steps.jsonl").read_bytes(), type=Step)
@@ -531,6 +532,28 @@ def test_device_time_is_that_of_one_stream(
     phases = step.gpu_phases
     assert (phases and phases.forward) == forward
     assert phases is None or (phases.backward, phases.h2d, phases.other) == (5.5, 0.0, 0.0)
+
+
+def test_what_the_device_ends_with_the_host_is_told_as_the_host_s_pace(tmp_path: Path) -> None:
+    """A forward of 10 ms that the host took as long to issue, and a backward that the device does for 6 ms more."""
+    made, done = Folder(str(tmp_path), 0), [False]
+    recorder = Recorder(lambda: made, FakeMarks(done), LateLosses())
+    recorder.previous_event = Event(100.0, done)
+    for at in range(2):
+        begun = at * 20_000_000
+        segment = segment_of([0, 0, 10_000_000, 4_000_000, 0, 6_000_000], begun + 20_000_000, [])
+        segment.begun_ns = begun
+        for phase, host_ms, device_ms in ((FORWARD, 10, 10.02), (BACKWARD, 14, 20.0), (OTHER, 20, 20.01)):
+            event = Event(100.0 + 20 * at + device_ms, done)
+            segment.marks.append([phase, event, begun + host_ms * 1_000_000])
+        recorder.add(segment)
+    recorder.drain()
+    for line in (Path(made.path) / "steps.jsonl").read_bytes().splitlines():
+        step = msgspec.json.decode(line, type=Step)
+        assert step.gpu_paced is not None and step.gpu_phases is not None
+        assert step.gpu_paced.forward == step.gpu_phases.forward != 0.0
+        assert step.gpu_paced.backward == 0.0 and step.gpu_phases.backward is not None
+        assert step.gpu_phases.backward > 9.9
 
 
 def thin_steps(folder: Path, events: list[Any]) -> tuple[Recorder, Stretch, Path]:
@@ -667,7 +690,7 @@ def test_at_the_end_of_the_process_the_device_is_waited_for(tmp_path: Path) -> N
     made = Folder(str(tmp_path), 0)
     recorder = Recorder(lambda: made, FakeMarks(waiting), LateLosses())
     segment = segment_of([1], 1, [])
-    segment.marks = [[OTHER, Event(1.0, waiting)]]
+    segment.marks = [[OTHER, Event(1.0, waiting), 1]]
     recorder.add(segment)
     recorder.drain(wait=True)
     assert len((Path(made.path) / "steps.jsonl").read_bytes().splitlines()) == 1

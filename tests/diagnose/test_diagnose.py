@@ -153,6 +153,29 @@ def test_bound(tmp_path: Path, bound: str, host: Phases, device: Phases | None, 
     assert found.unknown == ()
 
 
+PACED = {
+    "forward and backward by the host": (phases(forward=4.0, backward=4.0), "launch", 0.8, 0.2),
+    "the forward alone": (phases(forward=4.0), "compute", 0.4, 0.6),
+    "nothing": (phases(), "compute", None, 1.0),
+}
+
+
+@pytest.mark.parametrize(("paced", "bound", "launch", "compute"), PACED.values(), ids=PACED.keys())
+def test_a_phase_that_the_host_paces_is_not_computing(
+    tmp_path: Path, paced: Phases, bound: str, launch: float | None, compute: float
+) -> None:
+    """Seen on public scripts: a forward of 9.92 ms on the host and 9.97 between events was told computing."""
+    on_device = phases(forward=4.0, backward=4.0, optimizer=2.0)
+    lines = steps(host=on_device, device=on_device, gpu_paced=paced, backlog_ms=QUEUED)
+    found = diagnose(folder_of(tmp_path, (lines, CUDA)))
+    shares = {finding.id: finding.share for finding in found.findings}
+    assert found.bound == bound
+    assert shares.get("launch") == (None if launch is None else pytest.approx(launch))
+    assert shares["compute"] == pytest.approx(compute)
+    told = next(finding.evidence for finding in found.findings if finding.id == "compute")
+    assert ("forward" in told) == (not paced.forward)
+
+
 def test_nothing_notable_has_no_bound(tmp_path: Path) -> None:
     found = diagnose(folder_of(tmp_path, (steps(host=Phases(), wall_ms=5.0), FACTS)))
     assert (found.bound, found.findings) == ("unknown", ())
@@ -730,10 +753,10 @@ def test_step_time_lies_among_the_steps(walls: list[float], period: int) -> None
 
 def test_phases_are_means_over_the_steps_that_know_them() -> None:
     lines = [step(device=phases(forward=4.0)), step(device=phases(forward=8.0, data=2.0)), *[step()] * 2]
-    assert mean_phases(lines[:2], device=True) == phases(forward=6.0, data=1.0)
-    assert mean_phases(lines, device=True) == phases(forward=7.0, data=1.5)  # the last one stands for three
-    assert mean_phases(lines[2:], device=True) is None
-    host = mean_phases(lines, device=False)
+    assert mean_phases(lines[:2], "gpu_phases") == phases(forward=6.0, data=1.0)
+    assert mean_phases(lines, "gpu_phases") == phases(forward=7.0, data=1.5)  # the last one stands for three
+    assert mean_phases(lines[2:], "gpu_phases") is None
+    host = mean_phases(lines, "phases")
     assert host is not None
     assert sum(msgspec.structs.astuple(host)) == pytest.approx(fmean(line.wall_ms for line in lines))
 
@@ -857,7 +880,7 @@ def unseen(one: Step) -> Step:
 
 
 def equal(one: Sequence[Step], two: Sequence[Step]) -> bool:
-    rows = [mean_phases(lines, device=False) for lines in (one, two)]
+    rows = [mean_phases(lines, "phases") for lines in (one, two)]
     return msgspec.structs.astuple(rows[0]) == pytest.approx(msgspec.structs.astuple(rows[1]))
 
 

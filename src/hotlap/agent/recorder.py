@@ -29,6 +29,9 @@ LINE = (
 
 THIN = '{"step":%d,"time":%.6f,"wall_ms":%.6f,"gpu_ms":%s,"phases":null,"loss":null,"samples":null%s,"kind":"%s"}\n'
 """Of a step that was not looked at."""
+AT_ONCE_MS, AT_ONCE_SHARE = 0.05, 0.15
+"""How long after the host the device may reach the end of a stretch that it is still said to have waited in: what a
+last kernel and its launch take, and a share of the stretch."""
 
 
 class Folder:
@@ -118,26 +121,40 @@ class Recorder:
         if lines:
             self.folder().append("steps.jsonl", "".join(lines))
 
-    def _device(self, step: Segment) -> tuple[float | None, list[float] | None]:
+    def _device(self, step: Segment) -> tuple[float | None, list[float] | None, list[float]]:
         """Device ms of the step, and by phase where every cut was marked. Both are of the stream in which it ended:
-        what a phase issued in others, such as batches that are copied ahead, runs beside."""
+        what a phase issued in others, such as batches that are copied ahead, runs beside. Last, those ms by phase in
+        which the device was done with what it had as soon as the host had issued it: the host's pace, not its own."""
         marks, begun = step.marks, self.previous_event
         self.previous_event = marks[-1][1] if marks else None
         if begun is None or not marks:
-            return None, None
+            return None, None, []
         total = self.marks.elapsed(begun, marks[-1][1])
-        phases = [0.0] * 6
-        previous = begun
+        phases, paced = [0.0] * 6, [0.0] * 6
         if step.full and total is not None:
-            for phase, event in marks:
-                passed = self.marks.elapsed(previous, event)
-                if passed is not None:
-                    phases[min(phase, 5)] += passed
-                    previous = event
+            anchor = self._anchor(step.begun_ns)
+            passed, previous, reached = [], begun, 0.0
+            for phase, event, at in marks:
+                took = self.marks.elapsed(previous, event)
+                if took is not None:
+                    previous, reached = event, reached + took
+                    lag = self.device_ms + reached - (at - anchor) / 1e6
+                    self.least_lag = min(self.least_lag, lag)
+                    passed.append((min(phase, 5), took, lag))
+            for phase, took, lag in passed:
+                phases[phase] += took
+                if lag - self.least_lag < AT_ONCE_MS + AT_ONCE_SHARE * took:
+                    paced[phase] += took
         self.marks.give_back(begun)
-        for _, event in marks[:-1]:
-            self.marks.give_back(event)
-        return total, phases if step.full and total is not None else None
+        for mark in marks[:-1]:
+            self.marks.give_back(mark[1])
+        return total, phases if step.full and total is not None else None, paced
+
+    def _anchor(self, begun_ns: int) -> int:
+        """When, on the host's clock, device time is counted from."""
+        if self.host_anchor is None:
+            self.host_anchor, self.device_ms, self.least_lag = begun_ns, 0.0, 0.0
+        return self.host_anchor
 
     def _backlog(self, begun_ns: int, end_ns: int, gpu_ms: float | None) -> float | None:
         """Device ms still queued when the host reached the step's end: how far device time runs behind host time,
@@ -145,10 +162,9 @@ class Recorder:
         if gpu_ms is None:
             self.host_anchor = None
             return None
-        if self.host_anchor is None:
-            self.host_anchor, self.device_ms, self.least_lag = begun_ns, 0.0, 0.0
+        anchor = self._anchor(begun_ns)
         self.device_ms += gpu_ms
-        lag = self.device_ms - (end_ns - self.host_anchor) / 1e6
+        lag = self.device_ms - (end_ns - anchor) / 1e6
         self.least_lag = min(self.least_lag, lag)
         return lag - self.least_lag
 
@@ -156,11 +172,12 @@ class Recorder:
         """ended: seconds since the epoch."""
         gpu, rest = "null", ""
         if step.marks or self.previous_event is not None:
-            gpu_ms, gpu_phases = self._device(step)
+            gpu_ms, gpu_phases, paced = self._device(step)
             backlog = self._backlog(step.begun_ns, step.end_ns, gpu_ms)
             gpu = _number(gpu_ms)
             if gpu_phases is not None:
                 rest += f',"gpu_phases":{PHASES_JSON % tuple(gpu_phases)}'
+                rest += f',"gpu_paced":{PHASES_JSON % tuple(paced)}'
             if backlog is not None:
                 rest += f',"backlog_ms":{backlog:.4f}'
         if step.evaluation or step.skipped or step.probe or step.starved or step.compiles:

@@ -21,9 +21,9 @@ class Segment:
     """What was accumulated since the last cut between steps.
 
     cuts: the phase that a cut ends, and when, ns. A phase below zero is the complement of that to which the
-    time of GAP so far belongs. marks: phase and event of each cut. open_marks: those whose phase is not known yet.
-    full: whether every cut was marked. starved: it waited for workers (`records.run.Step`). thin: it was not looked at,
-    or not from its beginning.
+    time of GAP so far belongs. marks: phase, event and ns of each cut. open_marks: those whose phase is not known yet.
+    full: whether every cut was marked. starved: it waited for workers (`records.run.Step`). thin: it was not looked
+    at, or not from its beginning.
     """
 
     __slots__ = (
@@ -180,7 +180,7 @@ class Timeline:
     def _mark(self, phase: int) -> None:
         event = self.mark() if self.mark is not None else None
         if event is not None:
-            self.segment.marks.append([phase, event])
+            self.segment.marks.append([phase, event, self.cuts[-1][1] if self.cuts else self.segment.begun_ns])
             if phase == GAP:
                 self.segment.open_marks.append(self.segment.marks[-1])
 

@@ -1,7 +1,7 @@
-"""What the machine gave the command of the processor over its steady steps, from the run's telemetry."""
+"""What the machine gave the command over its steady steps, from the run's telemetry: processor time; a GPU's use."""
 
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from hotlap.records.run import Environment, Step
@@ -12,6 +12,8 @@ from .findings._base import CpuUse
 LEAST_S: Final = 0.9
 """Between the first and the last sample: nine periods of a quota, which are mostly of 100 ms. In less, a sample whose
 thread lost its core between the clock and the counters would say too much."""
+LEAST_LOOKS: Final = 4
+"""Samples of a GPU below which nothing is said of its use: NVML looks back over up to a second."""
 
 
 def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: Environment) -> CpuUse:
@@ -43,6 +45,25 @@ def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: 
         waited_ms=rate(lambda one: one.waited_ms),
         running=median(running) if running else None,
     )
+
+
+def gpu_busy(
+    samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: Environment, ranks: int
+) -> float | None:
+    """Share of the steady steps' time (0 to 1) in which a kernel of anybody's ran on the command's GPUs, by NVML; None
+    where too few samples lie in it, or it is not known which GPUs are the command's."""
+    chosen = machine.variables.get("CUDA_VISIBLE_DEVICES")
+    words = [] if chosen is None else chosen.split(",")
+    if not all(word.isdecimal() for word in words):
+        return None
+    wanted = [int(word) for word in words[:ranks]] or list(range(ranks))
+    busy = [
+        gpu.busy_percent / 100
+        for one in _within(samples, steps)
+        for gpu in one.gpus
+        if gpu.index in wanted and gpu.busy_percent is not None
+    ]
+    return fmean(busy) if len(busy) >= LEAST_LOOKS * len(wanted) else None
 
 
 def _within(samples: Sequence[TelemetrySample], steps: Sequence[Step]) -> list[TelemetrySample]:

@@ -27,7 +27,7 @@ from hotlap.records.tune import LeverLine
 
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
-from .cpu_use import cpu_use
+from .cpu_use import cpu_use, gpu_busy
 from .findings import findings_of
 from .findings._base import CpuUse, Measured
 from .findings._settled import settled
@@ -116,8 +116,10 @@ def diagnose(folder: Path) -> Diagnosis:
         raise NothingMeasured(_too_few(first))
     run = read_run(folder)
     memory_bytes = run.environment.memory_gib * 2**30
-    use = cpu_use(read_telemetry(folder), first.steady.steps, run.environment)
-    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, memory_bytes)
+    seen = read_telemetry(folder)
+    use = cpu_use(seen, first.steady.steps, run.environment)
+    busy = gpu_busy(seen, first.steady.steps, run.environment, len(together))
+    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, busy, memory_bytes)
 
 
 def _apart(ranks: Sequence[Rank]) -> bool:
@@ -126,12 +128,18 @@ def _apart(ranks: Sequence[Rank]) -> bool:
 
 
 def _verdict(
-    mode: str, first: Rank, ranks: Sequence[Rank], levers: tuple[str, ...], use: CpuUse, memory_bytes: float
+    mode: str,
+    first: Rank,
+    ranks: Sequence[Rank],
+    levers: tuple[str, ...],
+    use: CpuUse,
+    busy: float | None,
+    memory_bytes: float,
 ) -> Diagnosis:
     steady, facts = first.steady, first.facts
     run_ms = sum(step.wall_ms for step in first.steps)
     usual = without_restarts(steady.steps, facts.feeding if facts else None, run_ms) or steady.steps
-    device = mean_phases(usual, device=True)
+    device, paced = mean_phases(usual, "gpu_phases"), mean_phases(usual, "gpu_paced")
     host, sampled, unseen_ms = _host_phases(steady, usual, device)
     slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
@@ -139,12 +147,12 @@ def _verdict(
     waiting = waiting_share(steady.steps)
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
-        growth(steady.times), memory_bytes, steady.evaluating,
+        growth(steady.times), memory_bytes, steady.evaluating, paced, busy,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
     if late is None:
-        found = without_waiting(found, [mean_phases(rank.steady.steps, device=True) for rank in ranks])
+        found = without_waiting(found, [mean_phases(rank.steady.steps, "gpu_phases") for rank in ranks])
     else:
         found = [*without_the_wait(found, late, ranks[late.index] is first), _straggler(late, ranks[late.index])]
     findings = [without(finding, settled(facts, levers)) for finding in in_order(found)]
@@ -162,6 +170,8 @@ def _verdict(
         unseen_ms=unseen_ms,
         gpu_ms=mean_known([step.gpu_ms for step in steady.steps]),
         gpu_phases=device,
+        gpu_paced=paced,
+        gpu_busy=busy if first.facts is not None and first.facts.device == "cuda" else None,
         clock=slowest.clock,
         findings=tuple(findings),
         steps=steady.seen,
@@ -241,7 +251,7 @@ def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | No
     ms a step may then be spent on anything.
 
     On the CPU, where they take longer than a step is said to, the phases are shares of that."""
-    found = mean_phases(usual, device=False) or Phases()
+    found = mean_phases(usual, "phases") or Phases()
     looked_at = sum(step.phases is not None for step in usual)
     total = sum(getattr(found, name) or 0.0 for name in PHASES)
     if looked_at == len(usual) or not total:

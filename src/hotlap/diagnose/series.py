@@ -43,7 +43,7 @@ def _of_rank(index: int, rank: Rank, most: int) -> RankSteps:
         clock=clock,
         every=every,
         outliers=marks.count("outlier"),
-        phases=mean_phases(rank.steady.steps, device=False),
+        phases=mean_phases(rank.steady.steps, "phases"),
     )
 
 

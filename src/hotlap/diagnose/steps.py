@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean, median
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -155,9 +155,9 @@ def spread(walls: Sequence[float]) -> Spread:
     return Spread(p10=low, p50=middle, p90=high)
 
 
-def mean_phases(steps: Sequence[Step], device: bool) -> Phases | None:
+def mean_phases(steps: Sequence[Step], of: Literal["phases", "gpu_phases", "gpu_paced"]) -> Phases | None:
     """Mean ms in each phase over the steps that know them, by how many each stands for; None where no step does."""
-    known = standing([step.gpu_phases if device else step.phases for step in steps])
+    known = standing([getattr(step, of) for step in steps])
     if not known:
         return None
     total = sum(times for _, times in known)

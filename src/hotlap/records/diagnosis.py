@@ -75,8 +75,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     profiled run.
 
     phases: host ms a step (they sum to the mean of the steps that were looked at; on the CPU, where that is more than
-    25% above step_ms, to that, and `unknown` says so). gpu_phases: the same cuts on the device. unseen_ms: by how much
-    the mean step is longer than those that were looked at, where that is much: the time may be any phase's.
+    25% above step_ms, to that, and `unknown` says so). gpu_phases: the same cuts on the device; gpu_paced: of
+    these, ms in which the device was done as soon as the host had issued the work, so that it waited for the host.
+    gpu_busy: share (0 to 1) of the steady steps in which a kernel of anybody's ran on the GPU, by NVML.
+    unseen_ms: by how much the mean step is longer than those that were looked at, where that is much: the time may be
+    any phase's.
 
     steps: seen; steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None:
     of an older hotlap, all); evaluations: those after warm-up that they do not rest on since an evaluation ran inside,
@@ -98,6 +101,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock = "host"
     gpu_ms: float | None = None
     gpu_phases: Phases | None = None
+    gpu_paced: Phases | None = None
+    gpu_busy: float | None = None
     utilisation: Utilisation | None = None
     findings: tuple[Finding, ...] = ()
     steps: int = 0

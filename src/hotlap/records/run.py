@@ -110,7 +110,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     "inference". evaluation: an evaluation ran inside. compiles: frames torch.compile compiled inside. skipped: a
     GradScaler skipped the update. probe: evidence of parity was taken, so the time is not to be quoted. starved: a
     batch that workers make was not there when it was asked for, and of those they make ahead a quarter at most was.
-    backlog_ms: device work still queued when the host reached the step's end (CUDA).
+    backlog_ms: device work still queued when the host reached the step's end (CUDA). gpu_paced: of gpu_phases, ms in
+    which the device was done as soon as the host had issued the work: it waited for the host.
 
     phases: None in a step that was timed and not looked at (`agent/thin.py`); its loss and samples are not known then.
     """
@@ -121,6 +122,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     gpu_ms: Ms | None = None
     phases: Phases | None
     gpu_phases: Phases | None = None
+    gpu_paced: Phases | None = None
     loss: float | None = None
     losses: tuple[float | None, ...] | None = None
     nonfinite: bool = False

@@ -6,6 +6,7 @@ from hotlap.records.diagnosis import Place
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, LoaderFacts, Phases, RootFacts
 
+MODEL = ("forward", "backward", "optimizer")
 DRAINED_MS = 0.5
 DRAINED_SHARE = 0.05
 
@@ -52,7 +53,8 @@ class Measured:
     the steps that were looked at are from all, in words, empty where they are not. starved: of the time that batches
     were waited for, what share was in starved steps (`records.run.Step`). growth: of steps that take longer and
     longer, ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the
-    machine's. evaluating: as `Diagnosis.evaluating`."""
+    machine's. evaluating: as `Diagnosis.evaluating`. gpu_paced: as `Step.gpu_paced`. gpu_busy: as
+    `Diagnosis.gpu_busy`."""
 
     step_ms: float
     phases: Phases
@@ -68,6 +70,8 @@ class Measured:
     growth: tuple[float, float, int] | None = None
     memory_bytes: float | None = None
     evaluating: float = 0.0
+    gpu_paced: Phases | None = None
+    gpu_busy: float | None = None
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
@@ -89,9 +93,19 @@ class Measured:
         pairs = ((getattr(self.gpu_phases, name) or 0.0, getattr(self.phases, name) or 0.0) for name in PHASES)
         return max(self.backlog_ms, sum(max(0.0, device - host) for device, host in pairs))
 
+    def waited_ms(self, name: str) -> float:
+        """Device ms of a phase of the model in which it waited for the host to issue its work."""
+        if self.gpu_paced is not None:
+            return getattr(self.gpu_paced, name) or 0.0
+        return (getattr(self.gpu_phases, name, None) or 0.0) if self.drained else 0.0
+
     @property
     def drained(self) -> bool:
-        """Whether the device never had work queued: it waits for the host."""
+        """Whether the device mostly has no work queued: it waits for the host."""
+        if self.gpu_paced is not None:
+            times = self.gpu_phases or self.gpu_paced
+            paced, took = (sum(getattr(one, name) or 0.0 for name in MODEL) for one in (self.gpu_paced, times))
+            return 2 * paced > took
         lead = self.lead_ms
         return lead is not None and lead < max(DRAINED_MS, DRAINED_SHARE * self.step_ms)
 

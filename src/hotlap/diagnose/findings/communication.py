@@ -56,6 +56,11 @@ def held(measured: Measured) -> float:
     return share if share >= LEAST else 0.0
 
 
+def held_of(measured: Measured, name: str) -> float:
+    """Of a phase, the share (0 to 1) that `find` claims."""
+    return held(measured) / measured.share(name) if name == "backward" and held(measured) else 0.0
+
+
 def _root(measured: Measured) -> RootFacts | None:
     """The module that exchanges gradients, where one does, which need not be the largest."""
     roots = measured.facts.roots if measured.facts is not None else ()

@@ -4,10 +4,10 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import RootFacts
 
-from ._base import Measured
-from .communication import held
+from ._base import LEAST_COST, MODEL, Measured
+from .communication import held, held_of
+from .launch import waited, waits
 
-MODEL = ("forward", "backward", "optimizer")
 LEVERS = (
     "kv-cache",
     "bf16-autocast",
@@ -40,16 +40,17 @@ ON_CPU = ("cpu-threads", "host-allocator")
 def find(measured: Measured) -> Finding | None:
     """Share: forward, backward and optimizer, unless the device only waits for launches there, and without what the
     backward holds of an exchange between ranks."""
-    share = measured.share(*MODEL) - held(measured)
-    if measured.drained or share <= 0:
+    waiting = waited(measured)
+    share = measured.share(*MODEL) - held(measured) - waiting
+    if share <= (LEAST_COST if waiting else 0.0):
         return None
     root = measured.root
     times = measured.gpu_phases or measured.phases
     on_device = measured.facts is not None and measured.facts.device == "cuda"
     parts = ", ".join(
-        f"{name} {ms(took * (1 - exchange))}{' without the exchange' if exchange else ''}"
-        for name in MODEL
-        if (took := getattr(times, name) or 0.0) * (1 - (exchange := _exchange(measured, name))) > 0
+        f"{name} {ms(computed)}{' without the exchange' if exchange else ''}"
+        for name, wait in waits(measured).items()
+        if (computed := (getattr(times, name) or 0.0) * (1 - (exchange := held_of(measured, name))) - wait) > 0
     )
     small, names = _small(measured), _models(measured)
     ahead = f"; the host is {ms(measured.lead_ms)} ahead" if measured.lead_ms is not None else ""
@@ -99,11 +100,6 @@ def _untrained(measured: Measured) -> str:
         return ""
     names = {one.name for one in facts.roots if one.optimized == 0 and one.training}
     return f"; forwards of {', '.join(sorted(names))}, which no optimizer updates, are in it" if names else ""
-
-
-def _exchange(measured: Measured, name: str) -> float:
-    """Of a phase, what `communication.py` claims."""
-    return held(measured) / measured.share(name) if name == "backward" and held(measured) else 0.0
 
 
 def _small(measured: Measured) -> bool:

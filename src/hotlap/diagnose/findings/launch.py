@@ -3,7 +3,8 @@
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
-from ._base import Measured
+from ._base import LEAST_COST, MODEL, Measured
+from .communication import held_of
 
 LEVERS = (
     "grouped-experts", "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
@@ -15,11 +16,22 @@ INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; co
 FOR_INFERENCE = ("graph-forward", "kv-cache", "grouped-experts", "compile", "attention", "constant-tensors")
 
 
+def waits(measured: Measured) -> dict[str, float]:
+    """Device ms of each of the model's phases in which it waited for the host, but for what an exchange holds."""
+    return {name: measured.waited_ms(name) * (1 - held_of(measured, name)) for name in MODEL}
+
+
+def waited(measured: Measured) -> float:
+    """The share of the step that these are."""
+    took = {name: getattr(measured.gpu_phases, name, None) or 0.0 for name in MODEL}
+    return sum(measured.share(name) * ms / took[name] for name, ms in waits(measured).items() if took[name])
+
+
 def find(measured: Measured) -> Finding | None:
-    """Share: forward, backward and optimizer, when the device has nothing queued at the step's end."""
-    if not measured.cuda or not measured.drained:
+    """Share: forward, backward and optimizer, as far as the device was done with them when the host had issued them."""
+    share = waited(measured)
+    if not measured.cuda or share < LEAST_COST:
         return None
-    share = measured.share("forward", "backward", "optimizer")
     infers = measured.facts is not None and measured.facts.mode == "inference"
     return Finding(
         id="launch",
@@ -27,8 +39,18 @@ def find(measured: Measured) -> Finding | None:
         share=share,
         title="the device waits for Python to launch its kernels",
         where=measured.place_of(measured.root),
-        evidence=f"the host is at most {ms(measured.lead_ms)} ahead of the device in a step of {ms(measured.step_ms)}",
+        evidence=_evidence(measured),
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
         instead=INFERS if infers else TRAINS,
         levers=FOR_INFERENCE if infers else LEVERS,
     )
+
+
+def _evidence(measured: Measured) -> str:
+    """How long the device waited, by phase, and what NVML says of it."""
+    busy = f"; a kernel ran {measured.gpu_busy:.0%} of the time, by NVML" if measured.gpu_busy is not None else ""
+    if measured.gpu_paced is None:
+        ahead = f"the host is at most {ms(measured.lead_ms)} ahead of the device"
+        return f"{ahead} in a step of {ms(measured.step_ms)}{busy}"
+    parts = ", ".join(f"{name} {ms(took)}" for name, took in waits(measured).items() if took)
+    return f"{parts} on the device, which was done as soon as the host had issued the work{busy}"
