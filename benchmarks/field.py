@@ -107,9 +107,11 @@ def tuned(script: Script, budget: str, folder: Path, limit_s: float, env: dict[s
 
 
 def commit() -> str | None:
-    """The commit that is measured; where no git is (on a lent machine), what FIELD_COMMIT says."""
+    """The commit that is measured: what FIELD_COMMIT says (a lent machine may hold another), else git."""
+    if said := os.environ.get("FIELD_COMMIT"):
+        return said
     code, out, _ = run(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], 10, dict(os.environ))
-    return out.strip()[:9] if code == 0 else os.environ.get("FIELD_COMMIT")
+    return out.strip()[:9] if code == 0 else None
 
 
 def measure(script: Script, args: argparse.Namespace, until: float) -> None:
