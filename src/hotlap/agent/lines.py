@@ -19,7 +19,6 @@ from torch.utils import _python_dispatch as dispatch
 
 from hotlap.records.whose import users
 
-from .traces import unseen
 from .warned import filtered
 
 LONGEST: Final = 200_000
@@ -185,11 +184,7 @@ class Lines:
         @functools.wraps(original)
         def told(*args: Any, **kwargs: Any) -> Any:
             self._tell(self._call, name)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                unseen(error)
-                raise
+            return original(*args, **kwargs)
 
         own = attribute in vars(holder)
         setattr(holder, attribute, told)

@@ -34,7 +34,6 @@ from .capture import Capture, Ended, nvtx
 from .guard import hook
 from .lines import Lines, other_modes
 from .samples import Samples
-from .traces import unseen
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -146,11 +145,7 @@ class Profile:
         def _prepare_trace(self: Any) -> Any:
             if self is not getattr(profile.own, "profiler", None) and profile.agent.mine():
                 profile.agent.guard.spare(WINDOW, profile.give_up, profile._give_way)
-            try:
-                return original(self)
-            except BaseException as error:
-                unseen(error)
-                raise
+            return original(self)
 
         torch_profiler.profile._prepare_trace = _prepare_trace
 

@@ -88,14 +88,6 @@ def main():
         if kind == "no gradient" and now >= at:
             loss = loss.detach()
         loss.backward()
-        if kind == "caught" and now >= at:
-            try:
-                model(x[:, :2])
-            except RuntimeError as error:
-                trace = error.__traceback__
-                while trace is not None:
-                    print(trace.tb_frame.f_code.co_name)
-                    trace = trace.tb_next
         scaler.step(optimizer)
         optimizer.zero_grad()
         here("loop")

@@ -16,7 +16,6 @@ from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 from ..steps import BY_HAND, UNUSED_OPTIMIZER_BACKWARDS
-from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -91,31 +90,27 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return original(t_outputs, *args, **kwargs)
+        if get_ident() != guard.live or steps.in_backward or not steps.thin:
+            return seen(t_outputs, args, kwargs)
+        by_optimizer = steps.thin > 0
+        if by_optimizer:
+            unexpected = steps.backwards_since_step >= MOST
+        else:  # a step BY_HAND has one, and where nothing else is seen of the loop, its line has to be looked at
+            known = steps.thin == BY_HAND and steps.recording is None
+            unexpected = not known or bool(steps.manual_open or steps.alone)
+        if unexpected:
+            return seen(t_outputs, args, kwargs)
+        steps.in_backward = 1
         try:
-            if get_ident() != guard.live or steps.in_backward or not steps.thin:
-                return seen(t_outputs, args, kwargs)
-            by_optimizer = steps.thin > 0
-            if by_optimizer:
-                unexpected = steps.backwards_since_step >= MOST
-            else:  # a step BY_HAND has one, and where nothing else is seen of the loop, its line has to be looked at
-                known = steps.thin == BY_HAND and steps.recording is None
-                unexpected = not known or bool(steps.manual_open or steps.alone)
-            if unexpected:
-                return seen(t_outputs, args, kwargs)
-            steps.in_backward = 1
-            try:
-                return original(t_outputs, *args, **kwargs)
-            finally:
-                steps.in_backward = 0
-                steps.backwards += 1
-                steps.backwards_since_step += 1
-                if not by_optimizer:
-                    steps.manual_open, thin.backward_ns = 1, thin.clock()
-                elif steps.inside:
-                    updated()
-        except BaseException as error:
-            unseen(error)
-            raise
+            return original(t_outputs, *args, **kwargs)
+        finally:
+            steps.in_backward = 0
+            steps.backwards += 1
+            steps.backwards_since_step += 1
+            if not by_optimizer:
+                steps.manual_open, thin.backward_ns = 1, thin.clock()
+            elif steps.inside:
+                updated()
 
     return run
 
@@ -144,11 +139,7 @@ def _patch_scale(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
-        try:
-            scaled = original(self, outputs)
-        except BaseException as error:
-            unseen(error)
-            raise
+        scaled = original(self, outputs)
         quiet = agent.steps.thin or agent.steps.recording is not None
         if not quiet and isinstance(outputs, torch.Tensor) and agent.mine():
             agent.guard.call(SCALE, agent.script.scaled, scaled, outputs)

@@ -13,7 +13,6 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
-from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -43,10 +42,6 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
         if not is_dynamo_compiling() and probe.active and get_ident() == guard.live:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             guard.call(CLIP, probe.before_clip, parameters, steps.backwards)
-        try:
-            return original(parameters, *args, **kwargs)
-        except BaseException as error:
-            unseen(error)
-            raise
+        return original(parameters, *args, **kwargs)
 
     return clip

@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from sys import _getframe
 from threading import get_ident
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +26,6 @@ from ..guard import hook
 from ..probe import leaves, mapped, nudge, random_state, redraw
 from ..seams import Forward
 from ..steps import BY_HAND, INFERENCE, Steps
-from ..traces import Shown, unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -67,11 +65,7 @@ def _patch_eval(agent: "Agent", finder: "Finder") -> None:
             if finder.hidden:
                 guard.call(FIND, finder.see, True)
             guard.call(FIND, finder.expect_evaluation)
-        try:
-            return original(self)
-        except BaseException as error:
-            unseen(error)
-            raise
+        return original(self)
 
     torch.nn.Module.eval = eval
 
@@ -159,9 +153,6 @@ class Finder:
                 elif finder.looking and agent.steps.in_backward:  # on a device the backward has threads of its own
                     agent.script.recomputed += 1
                 return original(self, *args, **kwargs)
-            except BaseException as error:
-                unseen(error)
-                raise
             finally:
                 if swapped and finder.looking and agent.guard.on:
                     finder._swap(original, finder.patched)
@@ -235,29 +226,24 @@ def _needs_gradient(item: Any) -> bool:
 
 def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     """A call of an outermost module."""
-    try:
-        caller, module = _getframe(1), root.module()
-        if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not module:
-            return owner._call_impl(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
-        steps = root.steps
-        if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
+    caller, module = _getframe(1), root.module()
+    if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not module:
+        return owner._call_impl(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
+    steps = root.steps
+    if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
+        return root.seen(args, kwargs)
+    if steps.thin == BY_HAND and (steps.manual_open or steps.alone) and is_grad_enabled():
+        root.agent.thin.event()
+        if not steps.thin:
             return root.seen(args, kwargs)
-        if steps.thin == BY_HAND and (steps.manual_open or steps.alone) and is_grad_enabled():
-            root.agent.thin.event()
-            if not steps.thin:
-                return root.seen(args, kwargs)
-        steps.forwards += 1
-        steps.in_forward = 1
-        try:
-            return module._call_impl(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
-        finally:
-            steps.in_forward = 0
-            if steps.thin == INFERENCE or not module.training or root.graded is not None:
-                root.ended_thin()
-    except BaseException as error:
-        unseen(error)
-        SHOWN.show()
-        raise
+    steps.forwards += 1
+    steps.in_forward = 1
+    try:
+        return module._call_impl(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
+    finally:
+        steps.in_forward = 0
+        if steps.thin == INFERENCE or not module.training or root.graded is not None:
+            root.ended_thin()
 
 
 class Observed(functools.partial[Any]):
@@ -271,15 +257,6 @@ class Observed(functools.partial[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
-
-
-def _took_ours(frame: FrameType) -> bool:
-    """Whether a call of a module led to `_call`, where without hotlap it is the module's own."""
-    ours = vars(frame.f_locals["self"]).get(IMPL)
-    return isinstance(ours, Observed) and not ours.root.compiled
-
-
-SHOWN = Shown(_CALL_CODE, "_call_impl", _took_ours)
 
 
 class Watched:

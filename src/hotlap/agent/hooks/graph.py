@@ -21,7 +21,6 @@ import torch
 from ..guard import hook
 from ..steps import BY_HAND, INFERENCE, Recorded
 from ..timeline import FORWARD
-from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -75,11 +74,7 @@ class Graphs:
             with contextlib.ExitStack() as refused:
                 refused.callback(self.ended, id(graph), None)
                 self.begun(graph)
-                try:
-                    result = original(graph, *args, **kwargs)
-                except BaseException as error:
-                    unseen(error)
-                    raise
+                result = original(graph, *args, **kwargs)
                 refused.pop_all()
             return result
 
@@ -93,9 +88,6 @@ class Graphs:
                 result = original(graph, *args, **kwargs)
                 done = graph
                 return result
-            except BaseException as error:
-                unseen(error)
-                raise
             finally:
                 self.ended(id(graph), done)
 
@@ -106,29 +98,25 @@ class Graphs:
 
         @functools.wraps(original)
         def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            held = self._held(graph) if self.known and get_ident() == guard.live else None
+            if held is None or (self._inside() and not held.updates):
+                return original(graph, *args, **kwargs)
+            if steps.thin and steps.thin != BY_HAND:
+                expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
+                if expected or not steps.replay_ends_step(held):
+                    result = original(graph, *args, **kwargs)
+                    steps.replayed_thin(held)
+                    if held.evaluation and not expected:
+                        thin.evaluating()
+                    if expected:
+                        thin.lapped()
+                    return result
+            self.replays(held)
             try:
-                held = self._held(graph) if self.known and get_ident() == guard.live else None
-                if held is None or (self._inside() and not held.updates):
-                    return original(graph, *args, **kwargs)
-                if steps.thin and steps.thin != BY_HAND:
-                    expected = steps.thin == held.key or (steps.thin == INFERENCE and FORWARD in held.phases)
-                    if expected or not steps.replay_ends_step(held):
-                        result = original(graph, *args, **kwargs)
-                        steps.replayed_thin(held)
-                        if held.evaluation and not expected:
-                            thin.evaluating()
-                        if expected:
-                            thin.lapped()
-                        return result
-                self.replays(held)
-                try:
-                    return original(graph, *args, **kwargs)
-                finally:
-                    if get_ident() == guard.live:
-                        self.replayed(held)
-            except BaseException as error:
-                unseen(error)
-                raise
+                return original(graph, *args, **kwargs)
+            finally:
+                if get_ident() == guard.live:
+                    self.replayed(held)
 
         return replay
 

@@ -20,7 +20,6 @@ from ..guard import hook
 from ..loaders import LOOKED_AT, is_late, is_starved
 from ..probe import leaves
 from ..steps import BY_HAND, INFERENCE
-from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -63,27 +62,23 @@ def _patch_next(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
-        try:
-            if not steps.thin or get_ident() != guard.live:
+        if not steps.thin or get_ident() != guard.live:
+            return seen(self)
+        if steps.thin == BY_HAND and (steps.manual_open or steps.alone):
+            if steps.alone:
+                thin.event()
+            else:
+                steps.manual_open = 0
+                lapped()
+            if not steps.thin:
                 return seen(self)
-            if steps.thin == BY_HAND and (steps.manual_open or steps.alone):
-                if steps.alone:
-                    thin.event()
-                else:
-                    steps.manual_open = 0
-                    lapped()
-                if not steps.thin:
-                    return seen(self)
-            if steps.thin != INFERENCE and not is_grad_enabled():
-                thin.evaluating()
-            steps.in_data += 1  # a forward that makes a batch is none of the loop's
-            try:
-                batch = (first if self._hotlap_starts else fetch)(self)
-            finally:
-                steps.in_data -= 1
-        except BaseException as error:
-            unseen(error)
-            raise
+        if steps.thin != INFERENCE and not is_grad_enabled():
+            thin.evaluating()
+        steps.in_data += 1  # a forward that makes a batch is none of the loop's
+        try:
+            batch = (first if self._hotlap_starts else fetch)(self)
+        finally:
+            steps.in_data -= 1
         facts = self._hotlap_facts
         if facts is not None and facts["batches"] > LOOKED_AT:
             facts["batches"] += 1
@@ -184,9 +179,6 @@ def _patch_start(agent: "Agent") -> None:
         try:
             iterator = original(self)
             return iterator
-        except BaseException as error:
-            unseen(error)
-            raise
         finally:
             if mine and agent.mine():
                 agent.guard.call(START, end, self, iterator, thin, begun_ns)
@@ -213,11 +205,7 @@ def _patch_iter(agent: "Agent") -> None:
     def __iter__(self: Any) -> Any:
         if agent.mine():
             agent.guard.call(START, agent.seams.loader, self, torch.is_grad_enabled())
-        try:
-            return original(self)
-        except BaseException as error:
-            unseen(error)
-            raise
+        return original(self)
 
     torch.utils.data.DataLoader.__iter__ = __iter__
 

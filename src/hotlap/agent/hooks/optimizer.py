@@ -10,7 +10,6 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as module
 
 from ..guard import hook
-from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -99,11 +98,7 @@ def _patch_init(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            unseen(error)
-            raise
+        original(self, *args, **kwargs)
         if guard.on:
             guard.call(BUILT, built, self)
 
@@ -117,11 +112,7 @@ def _patch_scaler(agent: "Agent") -> None:
     @functools.wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = agent.steps.optimizer_steps
-        try:
-            result = original(self, optimizer, *args, **kwargs)
-        except BaseException as error:
-            unseen(error)
-            raise
+        result = original(self, optimizer, *args, **kwargs)
         skipped = agent.steps.optimizer_steps == before and agent.steps.recording is None
         if skipped and agent.mine() and self.is_enabled():
             agent.guard.call(SCALER, agent.thin.skipped, id(optimizer))

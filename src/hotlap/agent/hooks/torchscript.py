@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..traces import unseen
 from .forward import IMPL, Observed
 
 if TYPE_CHECKING:
@@ -37,13 +36,9 @@ def _wrap(owner: Any, name: str, around: Callable[[Any], contextlib.AbstractCont
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            modules = (one for one in (*args[at : at + 1], *kwargs.values()) if isinstance(one, torch.nn.Module))
-            with around(next(modules, None)):
-                return original(*args, **kwargs)
-        except BaseException as error:
-            unseen(error)
-            raise
+        modules = (one for one in (*args[at : at + 1], *kwargs.values()) if isinstance(one, torch.nn.Module))
+        with around(next(modules, None)):
+            return original(*args, **kwargs)
 
     setattr(owner, name, wrapped)
     return True

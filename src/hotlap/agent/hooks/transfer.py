@@ -16,7 +16,6 @@ from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 from ..steps import BY_HAND
-from ..traces import unseen
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -89,12 +88,8 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
-        try:
-            if steps.thin and (steps.thin != BY_HAND or not (steps.manual_open or steps.alone)):  # it ends no step
-                return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
-            return seen(self, args, kwargs)
-        except BaseException as error:
-            unseen(error)
-            raise
+        if steps.thin and (steps.thin != BY_HAND or not (steps.manual_open or steps.alone)):  # it ends no step
+            return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
+        return seen(self, args, kwargs)
 
     return move
