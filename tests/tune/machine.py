@@ -23,7 +23,7 @@ from hotlap.experiment.evidence import Evidence
 from hotlap.experiment.side import TURN_S, Special
 from hotlap.levers._base import Applies, Context, Lever, Settings
 from hotlap.records import run as records
-from hotlap.records.diagnosis import Diagnosis, Spread
+from hotlap.records.diagnosis import Diagnosis, Finding, Spread
 from hotlap.records.run import Environment, Facts, LeftOut, Phases
 from hotlap.records.tune import Trial, Turn
 from hotlap.tune import tune as tune_module
@@ -153,6 +153,8 @@ class Machine:
     """Levers that find nothing to change."""
     evidence_of: Callable[[Uses], Evidence] = lambda uses: Evidence(LOSSES)
     bound: Callable[[Uses], str] = lambda uses: "compute"
+    launch: float = 0.0
+    """Share of the step in which the device waits for the host."""
     peak_mib: Callable[[Uses], float] = lambda uses: 1000.0
     rows: Callable[[Uses], float | None] = lambda uses: 32.0
     room: int = 100
@@ -361,6 +363,7 @@ class Machine:
         return Diagnosis(
             mode="train", bound=self.bound(uses_of(trial.levers)), step_ms=step,
             spread=Spread(p10=step, p50=step, p90=step), phases=Phases(forward=step), steady_steps=20,
+            findings=(Finding(id="x", bound="launch", share=self.launch, title="", evidence="", why="", instead=""),),
         )  # type: ignore[arg-type]  # fmt: skip
 
     def rank(self, trial: Trial) -> Any:

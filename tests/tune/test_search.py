@@ -34,6 +34,15 @@ def test_what_costs_nothing_comes_first_and_each_stage_is_proved_before_the_next
     assert not found.not_done and found.unproved is None
 
 
+@pytest.mark.parametrize("launch", [0.0, 0.5])
+def test_where_the_device_waits_for_launches_graphs_come_before_compilers(launch: float, tune: Tune) -> None:
+    """Seen on a ResNet-50 with small batches: compiling took what was left of the budget."""
+    graphs = FakeLever("graphs", 0.5, stage="graphs", switchable=False)
+    _, machine = tune([compiler("whole", costs_s=60.0), graphs], factors(whole=0.8, graphs=0.8), launch=launch)
+    tried = [names[-1] for what, names in machine.log if what in {"switch", "try graphs", "try whole"} and names]
+    assert tried[0] == ("graphs" if launch else "whole")
+
+
 def test_of_compilers_the_cheaper_one_is_switched_on_first(tune: Tune) -> None:
     _, machine = tune([compiler("whole", costs_s=60.0), compiler("blocks", costs_s=20.0)], factors(blocks=0.8))
     assert next(names for what, names in machine.log if what == "switch" and names) == ("blocks",)

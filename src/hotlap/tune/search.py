@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import pstdev
 from typing import Final
 
-import msgspec
-
 from hotlap.experiment.evidence import gaps
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Bench, Side, Special
@@ -42,8 +40,9 @@ FIRST_STEPS: Final = 16
 """Steady steps of the bare command's first run, which is diagnosed."""
 MOST: Final = 0.3
 """Of the step: what an input lever promises so much of hides what all others are worth, and comes before them."""
-PROMISED: Final = 1.3
-"""What levers for arithmetic promise by their share of a step that is taken for arithmetic."""
+LAUNCHES: Final = 0.3
+"""Of the step, in which the device waits for the host, from which CUDA graphs come before compilers: to record costs a
+start, to compile up to a third of the budget."""
 AGAIN: Final = 1.15
 """What a lever has to promise for a second look."""
 WORTH_A_PROOF: Final = 1.1
@@ -88,10 +87,10 @@ class Search:
             while stages:
                 stage = stages.pop(0)
                 self.stage(stage)
-                if stage == "first" and self.waits_for_launches():
-                    stages.sort(key=lambda one: one != "graphs")
                 if state.open_ratio >= WORTH_A_PROOF:
                     prove(state)
+                if stage == "first" and self.waits_for_launches():
+                    stages.sort(key=lambda one: one != "graphs")
             prove(state)
             self._one_by_one(None)
             prove(state)
@@ -329,19 +328,9 @@ class Search:
             kept = try_start(self.state, ordered[0]) or kept
 
     def waits_for_launches(self) -> bool:
-        """Whether the device waits for the host, by experiment: what makes its arithmetic faster won nothing. The bound
-        is said to be that then."""
-        state = self.state
-        diagnosis = state.best.diagnosis
-        if state.facts.device != "cuda" or diagnosis.bound != "compute" or diagnosis.clock == "device":
-            return False
-        promised = [name for name, ratio in state.found.predicted.items() if ratio >= PROMISED]
-        vain = [name for name in promised if (one := state.found.dropped.get(name)) is not None and one.ratio]
-        if len(vain) < 2 or len(vain) < len(promised):
-            return False
-        state.best.diagnosis = msgspec.structs.replace(diagnosis, bound="launch")
-        state.say(f"bound  the device waits for launches: {', '.join(vain)} win nothing; CUDA graphs come next")
-        return True
+        """Whether the device waits for the host in so much of the step that CUDA graphs come before compilers."""
+        diagnosis = self.state.best.diagnosis
+        return sum(finding.share for finding in diagnosis.findings if finding.bound == "launch") >= LAUNCHES
 
     def _rivals(self, stage: Stage) -> list[Candidate]:
         """Levers of a stage that one in use keeps out."""
