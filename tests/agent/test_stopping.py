@@ -11,6 +11,7 @@ import pytest
 from hotlap.diagnose.steps import steady_steps
 from hotlap.records.files import read_facts, read_steps
 from hotlap.records.run import Lever
+from hotlap.records.session import ENDED_HARD
 
 from .harness import Runner, check_clean, check_lines, free_port
 
@@ -34,6 +35,35 @@ def test_the_steps_asked_for_are_steady_ones(runner: Runner) -> None:
     assert ran.code == 0
     assert len(ran.steps) == 12
     assert not ran.facts.stopped
+
+
+LINGERS = """
+import sys, time, torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    for step in range(100_000):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+finally:
+    print("saving", flush=True)
+    time.sleep(float(sys.argv[1]))
+    print("saved", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("takes_s", "code", "output"), [("0.5", 0, "saving\nsaved\n"), ("60", 121, "saving\n")])
+def test_what_does_not_end_by_itself_ends_with_a_code_that_says_so(
+    takes_s: str, code: int, output: str, runner: Runner, tmp_path: Path
+) -> None:
+    """A checkpoint that was being written was cut, and the exit code said that all was well."""
+    (tmp_path / "lingers.py").write_text(LINGERS)
+    grace_s = 30.0 if code == 0 else 1.0
+    ran = runner.forked(str(tmp_path / "lingers.py"), takes_s, steps=8, grace_s=grace_s, hard_code=ENDED_HARD)
+    assert (ran.code, ran.output) == (code, output)
+    check_lines(ran.folder)
+    assert ran.facts.stopped
 
 
 @pytest.mark.parametrize(("kind", "evaluating"), [("often", {False}), ("always", {True})])

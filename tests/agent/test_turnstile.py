@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hotlap.agent.stopper import GRACE_S
 from hotlap.agent.turnstile import MOST_LINE, Turnstile
 from hotlap.launch.gate import Gate
+from hotlap.records.session import Session
 
 from .harness import Ran, Runner, check_clean, check_lines
 
@@ -77,7 +77,7 @@ def at_turnstile(runner: Runner, path: Path | str) -> tuple[Ran, Ran]:
     bare = runner.bare("turns.py", "gan", "400")
     begun = time.monotonic()
     ran = runner.forked("turns.py", "gan", "400", steps=STEPS, turns=str(path))
-    assert time.monotonic() - begun < GRACE_S * 0.75, "it had to be ended hard"
+    assert time.monotonic() - begun < Session.grace_s * 0.75, "it had to be ended hard"
     return ran, bare
 
 

@@ -18,8 +18,6 @@ from .turnstile import Turnstile
 if TYPE_CHECKING:
     from .core import Agent
 
-GRACE_S = 20.0
-"""Seconds a process may take to end after the stop before it is ended hard."""
 AHEAD = 3
 """Steps between the decision and the stop in distributed runs: ranks are at most one collective apart."""
 MOST_DRAINING = 4.0
@@ -196,7 +194,7 @@ class Stopper:
             self.agent.recorder.drain(wait=True)
             self.agent.write_facts(kind, stopped=True)
             end_compile_workers()
-            timer = threading.Timer(GRACE_S, os._exit, args=(0,))
+            timer = threading.Timer(self.session.grace_s, os._exit, args=(self.session.hard_code,))
             timer.daemon = True
             timer.start()
         self.raised += 1

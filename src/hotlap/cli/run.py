@@ -19,6 +19,7 @@ from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import HotlapError, NothingMeasured, RecordError, UsageError
 from hotlap.records.files import rank_folders, read_problems, write_record
 from hotlap.records.run import Environment, Lever, Problem, Run
+from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
 from hotlap.tune.held import with_levers_held
@@ -28,6 +29,8 @@ from ._beside import Profiler, screens
 from ._common import print_json, run_folder
 
 PROFILE_STEPS: Final = 3
+GRACE_S: Final = 120.0
+"""A checkpoint that is written as the script ends may take so long."""
 MOST_PROFILED: Final = 100
 """A trace is written whole, and three steps of a large model are already 100 MB."""
 
@@ -100,6 +103,8 @@ def run(
         profile_stacks=profile_stacks,
         capture_steps=captured,
         every_step=every_step,
+        grace_s=GRACE_S,
+        hard_code=ENDED_HARD,
         recipe=str(recipe) if recipe else None,
         cwd=here,
     )

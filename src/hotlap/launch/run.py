@@ -45,6 +45,8 @@ class Request:
     capture_steps: int = 0
     every_step: bool = True
     turns: str = ""
+    grace_s: float = 20.0
+    hard_code: int = 0
     recipe: str | None = None
     perf: str | None = None
     py_spy: str | None = None
@@ -72,6 +74,8 @@ class Request:
             capture_steps=self.capture_steps if self.nsight else 0,
             every_step=self.every_step,
             turns=self.turns,
+            grace_s=self.grace_s,
+            hard_code=self.hard_code,
         )
 
     def record(self) -> Run:

@@ -13,6 +13,8 @@ STOP_FILE: Final = "stop-at"
 """Written in the run folder by the rank that decides to stop; holds the step at which every rank stops."""
 PROFILE_FILE: Final = "profile-at"
 """The same for the step after which every rank begins its profile."""
+ENDED_HARD: Final = 121
+"""Exit code of a command under `hotlap run --steps` that did not end by itself after its steps."""
 FEWEST_STEPS: Final = 8
 """Steady steps that a step's time can still be told from, with the warm-up that comes before them."""
 
@@ -39,7 +41,8 @@ class Session:
     profile_memory, profile_stacks: with allocations, with Python stacks. capture_steps: steps that the profiler in
     front of the command is to record, which `capture` names (`nsys`, `ncu`), 0 for none. every_step: look at the phases
     of every step, however short. turns: path of the socket at which turns are given once the steps are made
-    (`agent.turnstile`); "" to end then. fail_in: the hook in which a test wants an error.
+    (`agent.turnstile`); "" to end then. grace_s: seconds that a process has to end by itself after its steps, before
+    it is ended hard, with the exit code hard_code. fail_in: the hook in which a test wants an error.
     """
 
     folder: str
@@ -60,6 +63,8 @@ class Session:
     capture_steps: int = 0
     every_step: bool = True
     turns: str = ""
+    grace_s: float = 20.0
+    hard_code: int = 0
     fail_in: str | None = None
 
     @property

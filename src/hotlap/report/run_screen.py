@@ -12,9 +12,11 @@ from rich.text import Text
 
 from ..records.diagnosis import Diagnosis, Finding, Place
 from ..records.durations import ms
+from ..records.errors import EXIT_CODES
 from ..records.files import observed_ranks
 from ..records.phases import PHASES
 from ..records.run import REFUSED, Phases, Problem, Run
+from ..records.session import ENDED_HARD
 from .console import (
     CommandLine,
     Parts,
@@ -210,6 +212,8 @@ def ending_text(run: Run) -> str:
     after = "" if run.wall_s is None else f" after {minutes(run.wall_s)}"
     if run.signal is not None:
         return f"{run.status}{after}, ended by {_signal_name(run.signal)}"
+    if run.exit_code == ENDED_HARD:
+        return f"ended by hotlap{after}: {EXIT_CODES[ENDED_HARD]}; exit code {ENDED_HARD}"
     return f"{run.status}{after}" + ("" if run.exit_code is None else f", exit code {run.exit_code}")
 
 
