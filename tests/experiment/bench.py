@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from agent.harness import Runner
 
 HERE = Path(__file__).resolve().parent
+PLANTED = {"PYTHONPATH": str(HERE / "planted")}
+DOOR = "exec(open({0!r}).read(), {{'__file__': {0!r}}})".format(str(HERE / "planted" / "sitecustomize.py"))
+"""What Python runs by itself where that is on its path."""
 STEPS = 40
 REDRAW = 4049
 TIMEOUT_S = 200.0
@@ -59,7 +62,7 @@ class Case:
 
 def planted(what: str, **settings: Any) -> Lever:
     """A lever of `planted/lever.py`."""
-    return Lever(name="planted.lever", settings={"what": what, **settings})
+    return Lever(name="planted", settings={"what": what, **settings})
 
 
 def real(name: str, **settings: Any) -> Lever:
@@ -156,7 +159,7 @@ class Bench:
         self, folder: Path, script: Script, seed: int, levers: tuple[Lever, ...], steps: int, special: dict[str, Any]
     ) -> None:
         arguments = [str(data_file(self.folder)) if word == "DATA" else word for word in script.arguments]
-        own = [lever for lever in levers if "." not in lever.name]
+        own = [lever for lever in levers if lever.name != "planted"]
         request = Request(
             command=(sys.executable, str(HERE / "scripts" / script.name), *arguments),
             folder=folder,
@@ -164,7 +167,7 @@ class Bench:
             steps=steps,
             least_steps=steps,
             levers=levers,
-            variables={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), **variables_of(own)},
+            variables={**PLANTED, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **variables_of(own)},
             seed=seed,
             probe_steps=PROBE_STEPS,
             nudge=special.get("nudge", 0.0),
@@ -184,8 +187,7 @@ def run_by(runner: "Runner", request: Request) -> None:
     session = request.folder.resolve() / "session.json"
     request.session().write(session)
     ran = runner.fork(
-        request.command[1:], request.folder / "output.txt", str(session), f"import sys; sys.path.append({str(HERE)!r})",
-        request.cwd,
+        request.command[1:], request.folder / "output.txt", str(session), DOOR, request.cwd,
     )  # fmt: skip
     (request.folder / "run.json").write_text(json.dumps({"exit_code": ran.code}))
 
@@ -214,7 +216,7 @@ def _become(request: Request) -> NoReturn:
         os.dup2(output, 2)
         os.chdir(request.cwd)
         os.environ["HOTLAP_SESSION"] = str(request.folder.resolve() / "session.json")
-        sys.path.insert(0, str(HERE))
+        exec(DOOR)
         sys.argv = list(request.command[1:])
         from hotlap.agent.wake import wake
 

@@ -102,7 +102,7 @@ def test_channels_last_draws_other_masks_and_is_judged_by_a_run_that_does_not(ru
     assert within.ok and (within.update_gap or 0) < 1e-3 and (within.loss_gap or 0) < 1e-3
 
 
-def test_planted_levers_are_put_in_by_a_dotted_name_and_no_other_way(runs: Bench) -> None:
+def test_planted_levers_are_no_levers_of_a_recipe(runs: Bench) -> None:
     """The door that the frauds come through is not open to recipes, and a wrong name is said."""
     from hotlap.launch.environment import environment
     from hotlap.records.errors import RecipeError
@@ -110,7 +110,7 @@ def test_planted_levers_are_put_in_by_a_dotted_name_and_no_other_way(runs: Bench
     from hotlap.tune.recipe import levers_of
 
     recipe = runs.folder / f"recipe-{os.getpid()}.toml"
-    recipe.write_text('format = 1\nhotlap = "0"\n[[lever]]\nname = "planted.lever"\n')
-    with pytest.raises(RecipeError, match=r"planted\.lever.*no such lever"):
+    recipe.write_text('format = 1\nhotlap = "0"\n[[lever]]\nname = "planted"\n')
+    with pytest.raises(RecipeError, match=r"planted.*no such lever"):
         levers_of(recipe, environment(runs.folder))
-    assert runs.evidence(bench.MLP, 0, (Lever(name="planted.absent"),)) is None
+    assert runs.evidence(bench.MLP, 0, (Lever(name="absent"),)) is None

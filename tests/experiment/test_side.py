@@ -44,7 +44,7 @@ def bench_in(folder: Path) -> Bench:
 def variables() -> Iterator[None]:
     """One thread each, as two sides and their parent have two cores here; planted levers are found."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**ENV, "PYTHONPATH": str(HERE)}.items():
+        for name, value in {**ENV, "PYTHONPATH": str(HERE / "planted")}.items():
             patch.setenv(name, value)
         yield
 
@@ -212,12 +212,12 @@ def test_a_lever_that_raises_when_it_is_switched_on_is_refused_and_the_side_goes
 ) -> None:
     side = sides["still"]
     first = steps_of(side)[-1].loss
-    assert bench.turn(side, 4, {"planted.lever": {"what": "raises"}}) is not None
+    assert bench.turn(side, 4, {"planted": {"what": "raises"}}) is not None
     refused = refusal_in(side.folder)
-    assert refused is not None and "planted.lever could not be put in" in refused[0] and "not this one" in refused[0]
-    assert refused[1] == {"lever": "planted.lever"} and side.ready
+    assert refused is not None and "planted could not be put in" in refused[0] and "not this one" in refused[0]
+    assert refused[1] == {"lever": "planted"} and side.ready
     assert bench.turn(side, 4, {}) is not None and steps_of(side)[-1].loss == first
-    absent = bench.turn(side, 4, {"planted.absent": {}})
+    absent = bench.turn(side, 4, {"absent": {}})
     assert absent is not None and side.ready
 
 
@@ -271,7 +271,7 @@ def test_sides_that_do_not_get_ready_say_why(tmp_path: Path) -> None:
         nothing = bench.start("nothing", command=(sys.executable, "-c", "print('done')"))
         fails = bench.start("fails", command=(sys.executable, "-c", "raise SystemExit('no data')"))
         short = bench.start("short", command=command("still", 6))
-        raises = Lever(name="planted.lever", settings={"what": "raises"})
+        raises = Lever(name="planted", settings={"what": "raises"})
         refused = bench.start("try", [raises], command=command("still", 10**6))
         slow = bench.start("try", special=Special(slow_ms=500.0), command=command("slow", 10**6))
         late = bench.start("late", command=(sys.executable, "-c", "import time; time.sleep(600)"), timeout_s=1.0)
@@ -283,7 +283,7 @@ def test_sides_that_do_not_get_ready_say_why(tmp_path: Path) -> None:
             "nothing": "too few steps", "fails": "crashed", "short": "too few steps", "try": "refused",
             "late": "timeout",
         }  # fmt: skip
-        assert fails.measured.why == "exit code 1: no data" and refused.measured.lever == "planted.lever"
+        assert fails.measured.why == "exit code 1: no data" and refused.measured.lever == "planted"
         assert slow.measured.outcome in {"too slow", "measured"}
         assert not any(side.alive for side in (nothing, fails, short, refused, late))
         assert [one.id for one in read_lines(tmp_path / JOURNALS[0], Trial)] == [one.id for one in bench.done]

@@ -3,11 +3,14 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.harness import Runner, check_same
 from hotlap.levers.device_prefetch import DEPTH, LATER, MOST_LATER_S, Prefetcher
+from hotlap.records.run import Lever
 
 
 class Copies:
@@ -128,3 +131,41 @@ def test_a_thread_that_has_no_room_is_ended(started: Start) -> None:
     copies.until(DEPTH)
     prefetcher.stop()
     assert not prefetcher.thread.is_alive() and len(copies.sent) == DEPTH
+
+
+OFF = """
+import sys
+import torch
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+
+loader = torch.utils.data.DataLoader(Rows(), 4, num_workers=2, persistent_workers=sys.argv[1] == "persistent")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+for epoch in range(4):
+    for at, batch in enumerate(loader):
+        print(epoch, at, batch[:, 0].tolist())
+        model(batch).sum().backward()
+        optimizer.step()
+        if (epoch, at) == (1, 5) and hasattr(sys, "_hotlap_agent"):
+            sys._hotlap_agent.guard.failed("a test", RuntimeError("as where the disk is full"))
+        if (epoch, at) == (2, 7):
+            break
+"""
+PLANTED = str(Path(__file__).parents[1] / "experiment" / "planted" / "sitecustomize.py")
+
+
+@pytest.mark.parametrize("workers", ["persistent", "of an epoch"])
+def test_no_batch_is_lost_where_hotlap_switches_itself_off(workers: str, runner: Runner, tmp_path: Path) -> None:
+    """An epoch that is under way then, one that is broken off later, and one after it."""
+    (tmp_path / "off.py").write_text(OFF)
+    argv = (str(tmp_path / "off.py"), workers)
+    before = f"exec(open({PLANTED!r}).read(), {{'__file__': {PLANTED!r}}})"
+    ran = runner.forked(*argv, before=before, levers=(Lever(name="planted", settings={"what": "ahead"}),))
+    check_same(ran, runner.bare(*argv))
+    assert [problem.what for problem in ran.problems] == ["RuntimeError: as where the disk is full"]
+    assert ran.output.count("\n") == 16 * 3 + 8

@@ -310,8 +310,7 @@ class Seams:
     def install_by_name(self, name: str, settings: dict[str, Any]) -> None:
         """Levers are found by name; none is imported unless it is used."""
         try:
-            # A name with a dot is a module of its own: the planted levers of hotlap's tests. No recipe can hold one.
-            module = importlib.import_module(name if "." in name else f"hotlap.levers.{name.replace('-', '_')}")
+            module = importlib.import_module(f"hotlap.levers.{name.replace('-', '_')}")
             install = module.LEVER.install
         except (ImportError, AttributeError) as error:
             self.agent.guard.problem(f"lever {name}", error, name)

@@ -18,7 +18,7 @@ from ._base import Lever, Settings
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
 
-NAME: Final = __name__
+NAME: Final = __name__.rpartition(".")[2]
 
 
 class PinnedDraws(Lever):

@@ -17,7 +17,7 @@ from ._base import Lever, Settings, unknown
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
 
-NAME: Final = __name__
+NAME: Final = __name__.rpartition(".")[2]
 SETTING: Final = "same_random"
 LAYOUT: Final = ("channels-last",)
 DTYPE: Final = ("bf16-autocast", "fp16-scaling")

@@ -63,21 +63,16 @@ class DevicePrefetch(Lever):
         chosen = None if settings["leaves"] == "all" else frozenset(settings["leaves"])
         inference = "inference" in settings
 
-        def forget(loader: Any) -> None:
-            stop(getattr(loader, "_iterator", None))
-
         def fetch(iterator: Any, next_batch: Callable[[], Any]) -> Any:
             import torch
 
             if not getattr(iterator, "_num_workers", 0) or not (inference or torch.is_grad_enabled()):
                 return next_batch()
-            prefetcher = getattr(iterator, "_hotlap_prefetcher", None)
-            if prefetcher is None:
+            if iterator._hotlap_held is None:
                 copies = DeviceCopies(chosen, torch.cuda.current_device())
-                prefetcher = iterator._hotlap_prefetcher = Prefetcher(next_batch, copies)
-            return prefetcher.next()
+                iterator._hotlap_held = Prefetcher(next_batch, copies)
+            return iterator._hotlap_held.next()
 
-        seams.on_loader(forget, inference)
         seams.on_batch(fetch)
 
     def source(self, settings: Settings) -> str:
@@ -87,14 +82,6 @@ class DevicePrefetch(Lever):
             "    following = [t.to(device, non_blocking=True) for t in next(batches)]\n"
             "torch.cuda.current_stream().wait_stream(copy_stream)  # before it is used"
         )
-
-
-def stop(iterator: Any) -> None:
-    """End the prefetching of an iterator that is about to be used again."""
-    prefetcher = getattr(iterator, "_hotlap_prefetcher", None)
-    if prefetcher is not None:
-        prefetcher.stop()
-        iterator._hotlap_prefetcher = None
 
 
 class Copies(Protocol):

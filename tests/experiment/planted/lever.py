@@ -6,7 +6,7 @@ import torch
 
 
 class Planted:
-    """Named `planted.lever` in a session: the agent imports names with a dot as they are."""
+    """Named `planted` in a session (`sitecustomize.py`)."""
 
     def install(self, seams: Any, settings: dict[str, Any]) -> None:
         KINDS[settings["what"]](seams, settings)
@@ -246,7 +246,28 @@ def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def _ahead(seams: Any, settings: dict[str, Any]) -> None:
+    """Not a fraud: device-prefetch on a machine without a device."""
+    from hotlap.levers.device_prefetch import Prefetcher
+
+    class Copies:
+        def begin(self) -> None: ...
+
+        def send(self, batch: Any) -> tuple[Any, Any]:
+            return batch, True
+
+        def arrive(self, batch: Any, there: Any) -> None: ...
+
+    def fetch(iterator: Any, next_batch: Any) -> Any:
+        if iterator._hotlap_held is None:
+            iterator._hotlap_held = Prefetcher(next_batch, Copies())
+        return iterator._hotlap_held.next()
+
+    seams.on_batch(fetch)
+
+
 KINDS = {
+    "ahead": _ahead,
     "skips-steps": _skips_steps,
     "idle-steps": _idle_steps,
     "scales-gradients": _scales_gradients,

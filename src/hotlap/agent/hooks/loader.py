@@ -31,7 +31,7 @@ def install(agent: "Agent") -> None:
     """Patch the iterator's `__next__`, and where loaders make their iterator."""
     _patch_next(agent)
     _patch_start(agent)
-    if agent.seams.wants_loaders:
+    if agent.seams.wants_loaders or agent.seams.wants_batches:
         _patch_iter(agent)
 
 
@@ -48,7 +48,7 @@ def _patch_next(agent: "Agent") -> None:
 
     def seen(iterator: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
-            return original(iterator)
+            return original(iterator) if iterator._hotlap_held is None else iterator._hotlap_held.next()
         begun(iterator)
         if steps.thin:  # from here on
             return __next__(iterator)
@@ -85,6 +85,8 @@ def _patch_next(agent: "Agent") -> None:
         return batch
 
     module._BaseDataLoaderIter._hotlap_facts = module._BaseDataLoaderIter._hotlap_late = None
+    module._BaseDataLoaderIter._hotlap_held = None
+    """What a lever holds of its batches (`next`, `stop`): they are handed out by it when hotlap is off, too."""
     module._BaseDataLoaderIter.__next__ = __next__
 
 
@@ -203,6 +205,9 @@ def _patch_iter(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:
+        if (held := getattr(self._iterator, "_hotlap_held", None)) is not None:  # of an epoch that was broken off
+            held.stop()
+            self._iterator._hotlap_held = None
         if agent.mine():
             agent.guard.call(START, agent.seams.loader, self, torch.is_grad_enabled())
         return original(self)
