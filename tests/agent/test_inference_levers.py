@@ -78,3 +78,11 @@ def test_graphs_need_a_device(runner: Runner) -> None:
     bare = runner.bare("inference.py", "no_grad")
     ran = runner.forked("inference.py", "no_grad", levers=(LeverUse("graph-forward", {}),))
     assert ran.output == bare.output and "not on one CUDA device" in ran.problems[0].what
+
+
+@pytest.mark.parametrize(("how", "grows"), [("whole", True), ("cached", False)])
+def test_a_sequence_that_goes_through_whole_for_each_token_is_told(runner: Runner, how: str, grows: bool) -> None:
+    ran = runner.forked("generates.py", how)
+    check_clean(ran)
+    (root,) = ran.facts.roots
+    assert root.shapes > 4 and (root.grows > 0.8) is grows

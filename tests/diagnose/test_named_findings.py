@@ -47,6 +47,7 @@ def named(found: Measured) -> list[str]:
 
 EXCHANGE = ExchangeFacts(compute_ms=1.0, exchange_ms=1.0, hidden_ms=0.0, backwards=1.0)
 MICRO = {"root": {"exchange": EXCHANGE}, "more": {"world": 2, "backwards": 80, "optimizer_steps": 10}}
+DECODES = {"root": {"training": False, "shapes": 15, "grows": 0.9}, "more": {"mode": "inference"}}
 CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40}}),
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
@@ -60,6 +61,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
+    ("whole-sequence", {**DECODES, "growth": (4.0, 16.0, 50)}),
 ]
 
 
@@ -101,6 +103,9 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {**MICRO, "root": {"exchange": msgspec.structs.replace(EXCHANGE, backwards=8.0)}},  # under no_sync
         {**MICRO, "more": {"world": 2, "backwards": 30, "optimizer_steps": 20}},  # a GAN
         {**MICRO, "more": {"world": 1, "backwards": 80, "optimizer_steps": 10}},
+        {**DECODES, "more": {"mode": "train"}},  # text that is sampled beside a training
+        {**DECODES, "root": {"shapes": 15, "grows": 0.3}},  # texts of all lengths
+        {**DECODES, "root": {"shapes": 2, "grows": 1.0}},
     ],
 )
 def test_what_is_not_so_is_not_named(changes: dict[str, Any]) -> None:

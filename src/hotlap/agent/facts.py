@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
 from .siblings import siblings
+from .tokens import INTEGERS
 from .updates import parameters_of
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Script:
         self.switches: set[str] = set()
         self.recomputed = 0
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
-        self._shapes: dict[int, set[tuple[Any, ...]]] = {}
+        self._inputs: dict[int, list[tuple[Any, ...]]] = {}
 
     # loaders
 
@@ -226,6 +228,7 @@ class Script:
             "blocks": len(blocks),
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "shapes": 0,
+            "grows": 0.0,
             "hooks": (hooks_of(module), 0),
             "empty_blocks": 0.0,
             "optimized": None,
@@ -237,11 +240,15 @@ class Script:
         self._modules[id(module)] = weakref.ref(module)
 
     def inputs(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Count the different shapes of a module's inputs."""
-        seen = self._shapes.setdefault(id(module), set())
-        seen.add(tuple(leaf.shape for leaf in leaves([*args, *kwargs.values()])))
+        """Count the different shapes of a module's inputs, and how often there is one token more than before."""
+        found = list(leaves([*args, *kwargs.values()]))
+        tokens = next((tuple(leaf.shape) for leaf in found if leaf.dtype in INTEGERS and leaf.dim() == 2), (0, 0))
+        seen = self._inputs.setdefault(id(module), [])
+        seen.append((tokens, tuple(leaf.shape for leaf in found)))
         if id(module) in self.roots:
-            self.roots[id(module)]["shapes"] = len(seen)
+            longer = [(rows, length + 1) == after for ((rows, length), _), (after, _) in pairwise(seen)]
+            shapes = len({shapes for _, shapes in seen})
+            self.roots[id(module)] |= {"shapes": shapes, "grows": sum(longer) / max(1, len(longer))}
 
     def ran(self, module: Any, output: Any) -> bool:
         """Note whether a softmax that a module's code has did run in a forward with gradients. Returns whether to look

@@ -6,7 +6,6 @@ choose or widen rows give another of its kind; everything else computes the logi
 and goes on with those.
 """
 
-import contextlib
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -46,9 +45,6 @@ class Watch:
     late: Callable[[], None] = lambda: None
 
 
-NOBODY: Final = Watch(lambda: None, lambda name: None)
-
-
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Product:
     """What is needed to compute logits. dtype: of the product itself; swapped: classes are the dimension before the
@@ -56,9 +52,7 @@ class Product:
     replay: the logits that these were made of, and how, for where the values are needed. kept: weight and bias as they
     were, where they have changed since. rows: they were made without gradients, and rows that are chosen of them are
     computed alone; alone: the version of such a value as it was computed; whole: the logits, where rows are only
-    compared with them; given, room: indices of rows of logits that are there already, and an ordinary
-    tensor of their shape in which nothing but these rows is filled, of which the script has views; taken: a loss read
-    the halves."""
+    compared with them; taken: a loss read the halves."""
 
     hidden: torch.Tensor
     weight: torch.Tensor | None
@@ -71,8 +65,6 @@ class Product:
     replay: Callable[[Any], Any] = lambda logits: logits
     value: torch.Tensor | None = None
     made: list[Any] = field(default_factory=list)
-    given: list[Any] = field(default_factory=list)
-    room: Any = None
     kept: tuple[torch.Tensor, torch.Tensor | None] | None = None
     versions: tuple[int, ...] = ()
     alone: int | None = None
@@ -99,8 +91,6 @@ class Product:
         if self.changed():
             raise RuntimeError("hotlap: logits are used after something changed the weights")
         weight, bias = self.kept or (self.weight, self.bias)
-        if weight is None and self.rows:  # they are kept, and what the script writes is not for those that come later
-            return self.hidden.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
         return product(self.hidden, weight, bias, self.dtype)
 
 
@@ -188,26 +178,9 @@ class _Like:
 def lazy_logits(found: Product, seen_as: torch.dtype | None = None) -> LazyLogits:
     """The logits of a product."""
     like = _Like(seen_as or found.dtype, found.swapped)
-    made: LazyLogits
-    if found.rows and found.weight is None and not found.hidden.requires_grad and not found.swapped:
-        made = torch.Tensor._make_wrapper_subclass(
-            LazyLogits, found.hidden.shape, dtype=like.dtype, device=found.hidden.device
-        )
-        made.lazy = found
-        return made
-    made = _Made.apply(found.hidden, found.weight, found.bias, like, found.dtype)
+    made: LazyLogits = _Made.apply(found.hidden, found.weight, found.bias, like, found.dtype)
     made.lazy = found
     return made
-
-
-def ordinary() -> Any:
-    """Where tensors are made that keep track of their versions."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
-
-
-def without_gradients() -> Any:
-    """Where they are off already, nothing is turned."""
-    return torch.no_grad() if torch.is_grad_enabled() else contextlib.nullcontext()
 
 
 def alone(tensor: torch.Tensor) -> bool:
@@ -222,9 +195,7 @@ def values(logits: LazyLogits) -> torch.Tensor:
     lazy = logits.lazy
     if lazy.value is None:
         with torch.inference_mode(False), torch.set_grad_enabled(logits.requires_grad):
-            if lazy.given:
-                lazy.value = _around_rows(lazy)
-            elif lazy.parent is None:
+            if lazy.parent is None:
                 lazy.value = lazy.compute()
             elif _of_fewer_rows(lazy, lazy.parent.lazy) and not _written(_first(logits)):
                 lazy.value = _rows_alone(logits, lazy.parent)
@@ -237,18 +208,6 @@ def values(logits: LazyLogits) -> torch.Tensor:
             else:
                 _bring_back(other, lazy.value)
     return lazy.value
-
-
-def _around_rows(lazy: Product) -> Any:
-    """The logits where rows of them are the script's already, with what was written into these."""
-    room, given = lazy.room, lazy.given
-    saved = [room[index].clone() for index in given]
-    data = room.data  # as no version of the script's rows tells
-    data.copy_(lazy.hidden)
-    for index, rows in zip(given, saved, strict=True):
-        data[index] = rows
-    lazy.given, lazy.room = [], None
-    return room
 
 
 def _made_of(lazy: Product) -> "list[LazyLogits]":
@@ -354,8 +313,6 @@ def _without_values(name: str, func: Any, logits: LazyLogits, args: Any, kwargs:
     if takes_loss and getattr(func, "__module__", "") == functional.__name__:
         return (_fused if logits.lazy.weight is not None else _of_half)(logits, *args[1:], **kwargs)
     change = CHANGES.get(name)
-    if logits.lazy.given and name != "__getitem__":
-        return None
     return None if change is None or logits.lazy.swapped else change(logits, func, args[1:], kwargs)
 
 
@@ -429,7 +386,7 @@ def _another(logits: LazyLogits, replay: Callable[[Any], Any], hidden: Any = Non
     lazy = logits.lazy
     seen_as = changes.pop("seen_as", logits.dtype)
     changes |= {"parent": logits, "replay": replay, "hidden": lazy.hidden if hidden is None else hidden}
-    made = lazy_logits(replace(lazy, made=[], given=[], room=None, whole=None, taken=False, **changes), seen_as)
+    made = lazy_logits(replace(lazy, made=[], whole=None, taken=False, **changes), seen_as)
     lazy.made.append(weakref.ref(made))
     return made
 
@@ -464,52 +421,10 @@ def _chosen(logits: LazyLogits, func: Any, args: Any, kwargs: Any) -> Any:
     (index,) = args
     if not _of_rows(index, logits.dim()):
         return None
-    lazy = logits.lazy
-    chosen = lazy.hidden[index]
-    there = lazy.rows and lazy.weight is None and lazy.parent is None and lazy.dtype == lazy.hidden.dtype
-    if there and chosen.numel() < lazy.hidden.numel() and not _made_of(lazy):
-        return _rows_there(logits, index, chosen)
-    made = _another(logits, lambda found: found[index], chosen)
+    made = _another(logits, lambda found: found[index], logits.lazy.hidden[index])
     if _of_fewer_rows(made.lazy, logits.lazy):
         values(made)  # at once: the weights may be others when they are used
     return made
-
-
-def _rows_there(logits: LazyLogits, index: Any, chosen: torch.Tensor) -> torch.Tensor | None:
-    """Of logits that are there: an ordinary tensor, with which nothing takes longer than it would. What is written into
-    it shows in others of the same rows; None, for the whole, where there is one of some of them."""
-    lazy = logits.lazy
-    if type(index) is torch.Tensor:  # no view in an ordinary call either
-        return None if lazy.given else chosen
-    for other in lazy.given:
-        place, known = _place(index, logits.shape), _place(other, logits.shape)
-        if place == known:
-            return lazy.room[index]
-        if not any(type(a) is int and type(b) is int and a != b for a, b in zip(place, known, strict=False)):
-            return None
-    with ordinary():
-        if lazy.room is None:
-            # As large as what is kept, so that the allocator finds the last one's place again, however long this is.
-            size = lazy.hidden.untyped_storage().nbytes() // lazy.dtype.itemsize
-            flat = torch.empty(size, dtype=lazy.dtype, device=lazy.hidden.device)
-            lazy.room = flat[: logits.numel()].view(logits.shape)
-        found = lazy.room[index]
-        with without_gradients():
-            found.copy_(chosen)
-    lazy.given.append(index)
-    lazy.watch.fused()
-    return found
-
-
-def _place(index: Any, shape: torch.Size) -> list[Any]:
-    """An index of rows by dimensions, without those at the end that are taken whole."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if Ellipsis in parts:
-        at = parts.index(Ellipsis)
-        parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
-    while parts and parts[-1] == slice(None):
-        del parts[-1]
-    return [part % shape[dim] if type(part) is int else part for dim, part in enumerate(parts)]
 
 
 def _of_rows(index: Any, dims: int) -> bool:

@@ -80,7 +80,6 @@ class Model:
         self._address: Callable[[Any], int] = _data_ptr() if whole else id
         self._kinds_of: tuple[Callable[[Any], Any], ...] = _kinds_of() if whole else ()
         self._addresses, self._kinds = list(map(self._address, now)), self._kinds_in(now)
-        self._now: list[Any] = []
         self._whole, self._kept = whole, [] if whole else now  # another one must not get the identity of one of them
         self._tensors: list[Any] = []
         self._once: list[Any] = []
@@ -93,57 +92,39 @@ class Model:
 
     def same(self) -> bool:
         """Whether all is as it was."""
-        return self.harmless() and self.same_beside()
-
-    def harmless(self) -> bool:
-        """Whether its parts are the same, tensors lie where they lay, and numbers and functions are as they were: a
-        replay finds its weights, and looks up what is there. What it makes may be used where `same_beside` says so."""
-        return self.in_place() and self.same_parts()
-
-    def in_place(self) -> bool:
-        """Whether tensors lie where they lay, of the parts that it had."""
         self.form = None
         self._until = -1 if self._writes is None else self._writes.count()
         try:
-            self._now = now = self._tensors if self._unwritten() and self._tensors else self._held.values()
-            return self._addresses == list(map(self._address, now))
-        except (TypeError, LookupError):  # what was a tensor is none, or is not there
-            return False
-
-    def same_parts(self) -> bool:
-        """Whether its parts are the same, and numbers and functions are as they were."""
-        try:
-            return (self._unwritten() or (self._parts.same() and self._values.same())) and self._outside.same()
-        except (TypeError, LookupError):  # something is not there
-            return False
-
-    def _unwritten(self) -> bool:
-        """Whether nothing was written to its dictionaries since all of them were as they should be."""
-        return self._writes is not None and self._until == self._since == self._writes.count()
-
-    def same_beside(self) -> bool:
-        """Whether all is as it was, where `harmless` has just said so."""
-        try:
+            now = self._tensors if self._unwritten() and self._tensors else self._held.values()
+            if self._addresses != list(map(self._address, now)) or not self._same_parts():
+                return False
             same = (
                 (self._unwritten() or (not any(self._empty) and self._sizes == list(map(len, self._sized))))
                 and not any(map(operator.call, *self._absent))
                 and self._lengths == list(map(len, self._lists))
                 and self._loose.same()
                 and all(now == was for now, was in self._sets)
-                and self._same_kinds()
+                and self._same_kinds(now)
             )
-        except (TypeError, ValueError):  # a cell of a function is empty
+        except (TypeError, LookupError, ValueError):  # something is not there, or a cell of a function is empty
             return False
         self._since = self._until if same else -1
         return same
 
+    def _same_parts(self) -> bool:
+        """Whether its parts are the same, and numbers and functions are as they were."""
+        return (self._unwritten() or (self._parts.same() and self._values.same())) and self._outside.same()
+
+    def _unwritten(self) -> bool:
+        """Whether nothing was written to its dictionaries since all of them were as they should be."""
+        return self._writes is not None and self._until == self._since == self._writes.count()
+
     def _kinds_in(self, tensors: list[Any]) -> list[Any]:
         return [list(map(kind, tensors)) for kind in self._kinds_of]
 
-    def _same_kinds(self) -> bool:
+    def _same_kinds(self, now: list[Any]) -> bool:
         """Whether tensors have the sizes that they had, and so on. A guard asks that of all at once, and whether the
         same ones need a gradient; it knows one state of the thread, such as autocast, so there are some."""
-        now, self._now = self._now, []
         known = self._tensors
         if now is not known and (len(now) != len(known) or not all(map(operator.is_, now, known))):
             self._tensors, self._once, self._guards = [], [], []

@@ -37,7 +37,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
         "allocator": not cuda,
         "compile-loss": not facts.losses,
         "graph-forward": not cuda or not _graphable(facts),
-        "kv-cache": not _grows(facts),
         "graph-training": not cuda or not _records(facts),
         "graph-optimizer": not cuda or all(one.capturable for one in facts.optimizers),
     }
@@ -67,16 +66,6 @@ def _graphable(facts: Facts) -> bool:
     inferring = facts.mode == "inference" and not any(root.training for root in facts.roots)
     few = all(root.shapes <= MOST_SHAPES for root in facts.roots)
     return inferring and few and not all(root.compiled for root in facts.roots)
-
-
-def _grows(facts: Facts) -> bool:
-    """Whether all that the command does is forwards of an attention without gradients, of inputs in many shapes."""
-    inferring = facts.mode == "inference" and not any(root.training for root in facts.roots)
-    return (
-        inferring
-        and facts.world == 1
-        and any((root.softmax or root.sdpa) and root.shapes > 2 and not root.compiled for root in facts.roots)
-    )
 
 
 def _records(facts: Facts) -> bool:

@@ -9,7 +9,6 @@ from .communication import held, held_of
 from .launch import waited, waits
 
 LEVERS = (
-    "kv-cache",
     "bf16-autocast",
     "tf32",
     "compile",

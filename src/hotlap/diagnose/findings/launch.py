@@ -13,7 +13,7 @@ LEVERS = (
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
-FOR_INFERENCE = ("graph-forward", "kv-cache", "grouped-experts", "compile", "attention", "constant-tensors")
+FOR_INFERENCE = ("graph-forward", "grouped-experts", "compile", "attention", "constant-tensors")
 
 
 def waits(measured: Measured) -> dict[str, float]:

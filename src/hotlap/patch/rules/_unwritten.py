@@ -129,11 +129,6 @@ REASONS: dict[str, Unwritten] = {
         "values, write `@torch.compile` before its `def`",
         _update,
     ),
-    "kv-cache": Unwritten(
-        "the attention has to take keys and values of the tokens before, positions have to follow, and the loop has to "
-        "give the new token alone",
-        _models,
-    ),
     "logits-to-keep": Unwritten(
         "the forward has to know which positions its caller will use: give it a parameter for that, and cut the input "
         "of the last layer",
