@@ -1,6 +1,7 @@
 """Facts that can't be told, and those of which torch has two."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +110,14 @@ def test_the_screen_says_why_there_are_none(runner: Runner) -> None:
         said = diagnose(ran.folder).unknown
         assert failed in said and died not in said
         assert (went_off in said) != goes_on
+
+
+def test_a_loop_over_experts_is_told_where_it_looks_for_rows(runner: Runner) -> None:
+    ran = runner.forked("experts.py")
+    check_same(ran, runner.bare("experts.py"))
+    check_clean(ran)
+    (root,) = ran.facts.roots
+    assert root.expert_loop is not None
+    file, line, function = root.expert_loop
+    assert "torch.where(chosen == number)" in Path(file).read_text().splitlines()[line - 1]
+    assert function == "Layer.forward"

@@ -41,6 +41,13 @@ def measured(
     return replace(Measured(10.0, PHASES, None, None, facts, memory_bytes=16 * GIB), **changes)
 
 
+EXPERTS = Path(__file__).parent.parent / "agent" / "scripts" / "experts.py"
+
+
+def line_of(file: Path, text: str) -> int:
+    return next(at for at, line in enumerate(file.read_text().splitlines(), start=1) if text in line)
+
+
 def named(found: Measured) -> list[str]:
     return [one.id for one in in_order(findings_of(found)) if one.named]
 
@@ -48,6 +55,10 @@ def named(found: Measured) -> list[str]:
 EXCHANGE = ExchangeFacts(compute_ms=1.0, exchange_ms=1.0, hidden_ms=0.0, backwards=1.0)
 MICRO = {"root": {"exchange": EXCHANGE}, "more": {"world": 2, "backwards": 80, "optimizer_steps": 10}}
 DECODES = {"root": {"training": False, "shapes": 15, "grows": 0.9}, "more": {"mode": "inference"}}
+LOOP = {
+    "root": {"expert_loop": (str(EXPERTS), line_of(EXPERTS, "torch.where"), "Layer.forward")},
+    "gpu_phases": PHASES, "backlog_ms": 0.0,
+}  # fmt: skip
 CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40}}),
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
@@ -61,6 +72,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
+    ("expert-loop", LOOP),
     ("whole-sequence", {**DECODES, "growth": (4.0, 16.0, 50)}),
 ]
 
@@ -103,6 +115,10 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {**MICRO, "root": {"exchange": msgspec.structs.replace(EXCHANGE, backwards=8.0)}},  # under no_sync
         {**MICRO, "more": {"world": 2, "backwards": 30, "optimizer_steps": 20}},  # a GAN
         {**MICRO, "more": {"world": 1, "backwards": 80, "optimizer_steps": 10}},
+        {**LOOP, "backlog_ms": 20.0},
+        {**LOOP, "gpu_phases": None},
+        {**LOOP, "root": {"expert_loop": (str(EXPERTS), 14, "Layer.__init__")}},  # a function without such a loop
+        {**LOOP, "root": {"expert_loop": ("gone.py", 23, "Layer.forward")}},
         {**DECODES, "more": {"mode": "train"}},  # text that is sampled beside a training
         {**DECODES, "root": {"shapes": 15, "grows": 0.3}},  # texts of all lengths
         {**DECODES, "root": {"shapes": 2, "grows": 1.0}},

@@ -216,7 +216,7 @@ class Script:
             "sdpa": code.sdpa,
             "cumsum": code.cumsum,
             "constants": code.constants,
-            "experts": code.experts,
+            "expert_loop": code.expert_loop,
             "mask_checks": code.mask_checks,
             "shapes_by": code.shapes_by,
             "classes": max((_integer(head.out_features) or 0 for head in heads(module)), default=0),

@@ -15,7 +15,6 @@ BY_VALUE: Final = ("nonzero", "masked_select", "unique", "unique_consecutive", "
 """Functions whose result has a shape that depends on values, for which the host has to wait."""
 LOOKS: Final = frozenset({"nonzero", "where", "any", "argwhere"})
 """Names of what finds the rows of an expert."""
-NUMBERS: Final = frozenset({"enumerate", "range"})
 MAKERS: Final = frozenset({"tensor", "as_tensor", "new_tensor"})
 """What makes tensors of Python's numbers, beside a list as an index."""
 SUBSCRIPTS: Final = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_OP"})
@@ -80,11 +79,10 @@ class ModelCode:
         return any(all(_torchs(type(one), WITHOUT_WEIGHTS) for one in module.layers) for module in held)
 
     @property
-    def experts(self) -> int:
-        """The most modules of one class in a list whose owner's forward numbers them in a loop, and looks for the rows
-        of each."""
-        lists = [part for owner in self.modules if _looks(owner) for part in owner.children()]
-        return max((len(list(part)) for part in lists if _alike(part)), default=0)
+    def expert_loop(self) -> tuple[str, int, str] | None:
+        """Where a module with a list of modules of one class looks for some rows, as in a loop over experts."""
+        owners = (owner for owner in self.modules if any(map(_alike, owner.children())))
+        return next((at for owner in owners if (at := _looks(owner))), None)
 
     @property
     def shapes_by(self) -> str:
@@ -102,11 +100,14 @@ def _torchs(kind: type, names: tuple[str, ...]) -> bool:
     return kind.__module__ == "torch.nn.modules.transformer" and kind.__name__ in names
 
 
-def _looks(module: Any) -> bool:
+def _looks(module: Any) -> tuple[str, int, str] | None:
+    """File, line and function of the first such call of its forward."""
     forward = inspect.getattr_static(type(module), "forward", None)  # of TorchScript it is no attribute of the class
     code = getattr(getattr(forward, "__wrapped__", forward), "__code__", None)
-    names = set(code.co_names) if code is not None else set()
-    return not LOOKS.isdisjoint(names) and not NUMBERS.isdisjoint(names)
+    if code is None or LOOKS.isdisjoint(code.co_names):
+        return None
+    lines = (one.positions.lineno for one in dis.get_instructions(code) if str(one.argval) in LOOKS and one.positions)
+    return next(((code.co_filename, line, code.co_qualname) for line in lines if line), None)
 
 
 def _alike(module: Any) -> bool:

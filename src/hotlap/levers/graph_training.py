@@ -58,8 +58,7 @@ class GraphTraining(Lever):
             return Applies(False, "the script compiles the model itself, and may capture it itself")
         if any(root.sparse for root in trained):
             return Applies(False, "the model has sparse embeddings, whose gradients have no fixed size")
-        by = next((root.shapes_by for root in trained if root.shapes_by), "")
-        if by and "grouped-experts" not in context.active:  # whose loops are gone then
+        if by := next((root.shapes_by for root in trained if root.shapes_by), ""):
             return Applies(False, f"its code names {by}, after which shapes follow from values")
         if any(root.shapes > MOST_SHAPES for root in trained):
             return Applies(False, f"its inputs come in more than {MOST_SHAPES} shapes")

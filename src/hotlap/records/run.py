@@ -216,9 +216,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     end. blocks: modules in it that are repeated
     (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it beside a product of matrices,
     sdpa: it calls torch's fused attention, cumsum: it names that, constants: it makes tensors of Python's numbers,
-    experts: the most modules that a loop in it numbers and looks for the rows of, mask_checks: it holds torch's encoder
-    or decoder, which compare their mask with the causal one in each forward, shapes_by: a function in it whose result
-    has a shape that depends on values (all `agent/model_code.py`). classes:
+    expert_loop: where a forward may loop over a list of modules and look for the rows of each, mask_checks: it holds
+    torch's encoder or decoder, which compare their mask with the causal one in each forward, shapes_by: a function in
+    it whose result has a shape that depends on values (all `agent/model_code.py`). classes:
     the most outputs of a linear layer outside of repeated blocks. sibling_linears: modules in it that hold two linear
     layers or more with equally many inputs (`agent/siblings.py`). shapes: different shapes of its inputs in the first
     forwards; grows: share of these that got one token more than the forward before. empty_blocks: where the lever
@@ -244,7 +244,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     sdpa: bool = False
     cumsum: bool = False
     constants: bool = False
-    experts: Count = 0
+    expert_loop: tuple[str, int, str] | None = None
     mask_checks: bool = False
     shapes_by: str = ""
     classes: Count = 0

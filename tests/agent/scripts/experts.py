@@ -1,6 +1,4 @@
-"""A mixture of experts as a loop. --shows: with a statement in it that is not known."""
-
-import sys
+"""A mixture of experts as a loop."""
 
 import torch
 from common import said
@@ -27,21 +25,8 @@ class Layer(nn.Module):
         return out
 
 
-class Shows(Layer):
-    def forward(self, x):
-        weights, chosen = torch.topk(torch.softmax(self.router(x), dim=-1), TOP, dim=-1)
-        out = torch.zeros_like(x)
-        for number, expert in enumerate(self.experts):
-            rows, slots = torch.where(chosen == number)
-            SEEN.append(number)
-            out[rows] += weights[rows, slots, None] * expert(x[rows])
-        return out
-
-
-SEEN = []
 torch.manual_seed(0)
-layer = Shows if "--shows" in sys.argv else Layer
-model = nn.Sequential(nn.Linear(WIDTH, WIDTH), layer(), layer())
+model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Layer(), Layer())
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 for _ in range(6):
     x = torch.randn(12, WIDTH)

@@ -7,13 +7,13 @@ from ._base import LEAST_COST, MODEL, Measured
 from .communication import held_of
 
 LEVERS = (
-    "grouped-experts", "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
+    "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
     "constant-tensors", "causal-mask-check", "single-thread-backward", "combo-kernels",
     "compile-loss",
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
-FOR_INFERENCE = ("graph-forward", "grouped-experts", "compile", "attention", "constant-tensors")
+FOR_INFERENCE = ("graph-forward", "compile", "attention", "constant-tensors")
 
 
 def waits(measured: Measured) -> dict[str, float]:

@@ -77,11 +77,6 @@ def _encoders(places: Places) -> list[Line]:
     return [source.place(call) for source, call in calls_named(places, *names)] or _models(places)
 
 
-def _experts(places: Places) -> list[Line]:
-    """Where rows of one expert are looked for; else the model's calls, as a library may loop."""
-    return [source.place(call) for source, call in calls_named(places, "nonzero", "where")] or _models(places)
-
-
 def _linears(places: Places) -> list[Line]:
     """Where linear layers are made; else the model's calls, as a library may make them."""
     return [source.place(call) for source, call in calls_named(places, "Linear")] or _models(places)
@@ -172,11 +167,6 @@ REASONS: dict[str, Unwritten] = {
         "a CUDA graph needs buffers for its inputs, a recording for each shape and a watch for what a replay leaves "
         "out: no small diff",
         _models,
-    ),
-    "grouped-experts": Unwritten(
-        "experts whose weights are stacked are other parameters, by other names in checkpoints; where the lever leaves "
-        "them as they are, what stands for their layers is some 200 lines",
-        _experts,
     ),
     "graph-training": Unwritten(
         "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
