@@ -1,11 +1,9 @@
-"""The levers of inference on a CUDA device, side by side with eager calls and with torch.compile: times and errors.
+"""Forwards as CUDA graphs, side by side with eager calls and with torch.compile: times and differences.
 
-    python benchmarks/inference_levers.py graphs [--compile] [--out FILE]
-    python benchmarks/inference_levers.py quantize [--out FILE]
+    python benchmarks/inference_levers.py [--compile] [--out FILE]
 
-graphs: an MLP and a transformer on inputs of three shapes in turns, and the decoder of `inference_loop.py`, whose cache
-is written in place. Outputs of replays are compared with eager ones; --compile: torch.compile beside them. quantize:
-linear layers in bfloat16 and float32 under the settings of `quantize-linear`, with the error of the output.
+An MLP and a transformer on inputs of three shapes in turns, and the decoder of `inference_loop.py`, whose cache is
+written in place. Outputs of replays are compared with eager ones; --compile: torch.compile beside them.
 
 Times are medians over rounds in which the ways take turns, ms a call, in one process: for comparing ways, not a proof.
 """
@@ -20,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from inference_loop import Decoder, decode, linears
+from inference_loop import Decoder, decode
 from torch import nn
 
-from hotlap.levers import graph_forward, quantize_linear
+from hotlap.levers import graph_forward
 from hotlap.levers._forward_graph import GraphedForward, relative_error
-from hotlap.levers._quantize import Quantized, ready
-from hotlap.levers._traceable import traceable
 
 ROUNDS, CALLS = 7, 45
 Call = Callable[..., Any]
@@ -116,52 +112,16 @@ def graphs(compiling: bool) -> list[dict[str, Any]]:
     ]
 
 
-def quantized(dtype: torch.dtype, rows: int, how: str) -> dict[str, Any]:
-    """One setting, eager and compiled."""
-    torch.manual_seed(0)
-    plain, x = linears(4096, 4).to("cuda", dtype).eval(), torch.randn(rows, 4096, device="cuda", dtype=dtype)
-    ways: dict[str, Call] = {"eager": plain, "compile": torch.compile(plain)}
-    whys: list[str] = []
-    errors: list[dict[str, Any]] = []
-    for name in ("eager", "compile"):
-        torch.manual_seed(0)
-        model = linears(4096, 4).to("cuda", dtype).eval()
-        wrap = Quantized(how, unsteady=lambda: None, measured=errors.append, gave_up=whys.append)
-        own = wrap.inside(model, model._call_impl)
-        ways[f"{name}, quantized"] = wrap.outside(
-            model, own if name == "eager" else torch.compile(traceable(model, own))
-        )
-    for way in ways.values():
-        for _ in range(6):
-            way(x)
-    found = {"dtype": str(dtype).removeprefix("torch."), "rows": rows, "how": how, "refused": whys, "errors": errors}
-    return {**found, "ms": timed(ways, [(x,)])}
-
-
-def quantize() -> list[dict[str, Any]]:
-    ready()
-    cases = [(torch.bfloat16, 4096, how) for how in quantize_linear.HOWS]
-    cases += [(torch.bfloat16, 16, "int8-weight"), (torch.float32, 4096, "float8-dynamic")]
-    found = []
-    for case in cases:
-        found.append(quantized(*case))
-        print(json.dumps(found[-1]), flush=True)
-        torch.cuda.empty_cache()
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("graphs", "quantize"))
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this needs a CUDA device")
     with torch.no_grad():
-        rows = graphs(args.compile) if args.what == "graphs" else quantize()
-    if args.what == "graphs":
-        print("\n".join(map(json.dumps, rows)))
+        rows = graphs(args.compile)
+    print("\n".join(map(json.dumps, rows)))
     if args.out:
         document = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
         args.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,10 +1,7 @@
-"""Loops that only infer, as users write them; for `hotlap tune --only graph-forward` and `--only quantize-linear`.
+"""A loop that only infers, as users write them: tokens one by one through a small transformer whose keys and values are
+kept in buffers of fixed size, so the device waits for launches.
 
-    hotlap tune --only graph-forward python benchmarks/inference_loop.py decode
-    hotlap tune --only compile,quantize-linear --allow semantic python benchmarks/inference_loop.py linears
-
-decode: tokens one by one through a small transformer whose keys and values are kept in buffers of fixed size, so the
-device waits for launches. linears: large products in bfloat16, so the device is what takes its time.
+    hotlap tune --only graph-forward python benchmarks/inference_loop.py
 """
 
 import argparse
@@ -67,11 +64,6 @@ class Decoder(nn.Module):
         return self.head(self.norm(h[:, -1]))
 
 
-def linears(width: int = 4096, layers: int = 8) -> nn.Module:
-    """Large products."""
-    return nn.Sequential(*[part for _ in range(layers) for part in (nn.Linear(width, width), nn.GELU())])
-
-
 def decode(model: Any, device: str, steps: int) -> torch.Tensor:
     """Greedy tokens of all rows, one step a token."""
     token = torch.arange(model.batch, device=device).unsqueeze(1)
@@ -85,24 +77,14 @@ def decode(model: Any, device: str, steps: int) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model", choices=("decode", "linears"))
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--width", type=int, default=4096)
-    parser.add_argument("--rows", type=int, default=2048)
     args = parser.parse_args()
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = Decoder() if args.model == "decode" else linears(args.width)
-    model = model.to(device, torch.float32 if args.model == "decode" else torch.bfloat16).eval()
+    model = Decoder().to(device).eval()
     start = time.perf_counter()
     with torch.no_grad():
-        if args.model == "decode":
-            print(int(decode(model, device, args.steps).sum()))
-        else:
-            x = torch.randn(args.rows, args.width, device=device, dtype=torch.bfloat16)
-            for _ in range(args.steps):
-                y = model(x)
-            print(float(y.sum()))
+        print(int(decode(model, device, args.steps).sum()))
     print(f"{(time.perf_counter() - start) / args.steps * 1000:.2f} ms a step")
 
 

@@ -46,7 +46,6 @@ class Case(NamedTuple):
 
 
 LM = ("memory_levers.py", "train")
-LINEARS = ("inference_loop.py", "linears", "--rows", "8192")
 CASES = (
     # the first nine
     Case("tf32", ("planted/fp32_matmuls.py",)),
@@ -65,13 +64,11 @@ CASES = (
     Case("constant-tensors", ("lever_wins/constants.py",), wins=False),
     Case("constant-tensors", ("lever_wins/constants.py",), beside="graph-training", budget=100),
     Case("chunked-cumsum", ("scan_loop.py",)),
-    Case("graph-forward", ("inference_loop.py", "decode")),
+    Case("graph-forward", ("inference_loop.py",)),
     Case("logits-to-keep", ("lever_wins/scoring.py",)),
     Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), options=SEMANTIC),
     Case("compile-blocks", LM, budget=120),
     Case("flex-attention", ("lever_wins/window.py",), beside="attention", budget=110),
-    Case("quantize-linear", LINEARS, beside="compile", options=SEMANTIC, budget=120),
-    Case("quantize-linear", (*LINEARS[:2], "--rows", "1"), beside="compile", options=SEMANTIC, budget=150),
     Case("blas-library", ("planted/fp32_matmuls.py",), wins=False),
     # memory: what becomes smaller is the peak
     Case("checkpoint-blocks", LM, options=MEMORY),

@@ -49,31 +49,6 @@ def test_levers_of_the_model(runner: Runner, lever: str, settings: dict[str, Any
     assert lever == "bf16-autocast" or ran.output == bare.output
 
 
-def test_quantized_weights_tell_their_error(runner: Runner) -> None:
-    """In a script's own process: its output has no word of torchao's, and the error is on disk."""
-    pytest.importorskip("torchao")
-    bare = runner.bare("large.py")
-    ran = runner.forked("large.py", levers=(LeverUse("quantize-linear", {"how": "int8-weight"}),))
-    check_clean(ran)
-    assert ran.output.splitlines()[-1] == "classes Int8Tensor Int8Tensor", ran.output
-    assert len(ran.output.splitlines()) == len(bare.output.splitlines())
-    lines = (ran.folder / "rank-0" / "levers.jsonl").read_text().splitlines()  # type: ignore[operator]
-    used, told = map(json.loads, lines)
-    assert used == {"lever": "quantize-linear"} and told["output_error"]["layers"] == 2
-    assert 0 < told["output_error"]["relative"] <= told["output_error"]["largest"] < 0.05
-    assert all(step.probe for step in ran.steps[:4]) and not ran.steps[-1].probe
-
-
-@pytest.mark.parametrize(("what", "why"), [("tied", "share their weights"), ("cache", "can't be run twice")])
-def test_models_that_can_not_be_quantized_are_left_alone(runner: Runner, what: str, why: str) -> None:
-    pytest.importorskip("torchao")
-    bare = runner.bare("large.py", what)
-    ran = runner.forked("large.py", what, levers=(LeverUse("quantize-linear", {"how": "int8-weight"}),))
-    assert ran.output == bare.output
-    (problem,) = ran.problems
-    assert why in problem.what and problem.lever == "quantize-linear"
-
-
 def test_graphs_need_a_device(runner: Runner) -> None:
     bare = runner.bare("inference.py", "no_grad")
     ran = runner.forked("inference.py", "no_grad", levers=(LeverUse("graph-forward", {}),))

@@ -67,7 +67,6 @@ from hotlap.records.tune import (
     Kept,
     LeverLine,
     Open,
-    OutputError,
     Parity,
     Proof,
     Recipe,
@@ -111,7 +110,7 @@ DIAGNOSIS = Diagnosis(
     utilisation=Utilisation(mfu=0.25, flops=7e12, products=(Products(dtype="bf16", flops=7e12, tensor_cores=True),)),
 )  # fmt: skip
 PARITY = Parity(ok=True, level="numeric", why="losses agree", loss_gap=1e-5, gradient_gap=0.0, samples="same", steps=40)
-LINE = LeverLine(lever="quantize-linear", output_error=OutputError(relative=0.014, largest=0.02, forwards=4, layers=6))
+LINE = LeverLine(lever="compile", left_out="the script compiles the model itself", step=3)
 TRIAL = Trial(
     id=3, purpose="try", levers=(LEVER,), folder="trials/003", outcome="measured", parity=PARITY,
     left_out=(LeftOut(lever=LEVER, why="no hand-written attention was found"),),

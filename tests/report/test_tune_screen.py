@@ -15,7 +15,6 @@ from hotlap.records.tune import (
     Interval,
     Kept,
     Open,
-    OutputError,
     Parity,
     Proof,
     Reference,
@@ -139,17 +138,6 @@ def test_what_it_costs_to_fit() -> None:
 def test_what_was_taken_over_is_said() -> None:
     shown = text(reused=("the set that the tune of 2026-11-21 kept was tried first",))
     assert "reused" in shown and "tune of 2026-11-21" in shown
-
-
-def test_levers_that_change_outputs_say_by_how_much() -> None:
-    error = OutputError(relative=0.0123, largest=0.0156, forwards=4, layers=12)
-    kept = Kept(
-        lever="quantize-linear", settings={"how": "int8-weight"}, risk="semantic", meaning="m",
-        output_error=error,
-    )  # fmt: skip
-    shown = text(kept=(kept,))
-    assert "quantize-linear changes outputs by 1.23% (relative, mean of 4 forwards; largest 1.56%)" in shown
-    assert "changes outputs" not in text()
 
 
 def test_levers_that_trials_were_made_with_come_before_those_that_were_ruled_out() -> None:

@@ -145,11 +145,6 @@ class Seams:
         """Say that this step is not yet as fast as later ones, so that its time is not quoted: a cache is filling."""
         self.agent.timeline.segment.probe = True
 
-    def measured(self, lever: str, error: dict[str, Any]) -> None:
-        """Say how far a lever changes what the model returns (fields of `records.tune.OutputError`)."""
-        line = json.dumps({"lever": lever, "output_error": error})
-        self._try(lever, self.agent.append, "levers.jsonl", line + "\n")
-
     def skipped(self, optimizer: Any) -> None:
         """Say that a lever left out an update, as a GradScaler would: a step ends here all the same."""
         agent = self.agent

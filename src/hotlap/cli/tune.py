@@ -32,7 +32,7 @@ def tune(
     ] = STEPS,
     only: Annotated[str, typer.Option(help="Try only these levers: a,b.")] = "",
     without: Annotated[str, typer.Option(help="Don't try these levers: a,b.")] = "",
-    allow: Annotated[str, typer.Option(help="'semantic' lets levers change training or outputs.")] = "",
+    allow: Annotated[str, typer.Option(help="'semantic' lets levers change training.")] = "",
     objective: Annotated[str, typer.Option(help="What to make smaller: time, memory, or cost a row.")] = "time",
     price: Annotated[float | None, typer.Option(help="Dollars an hour of this machine, for --objective cost.")] = None,
     slowdown: Annotated[

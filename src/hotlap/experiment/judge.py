@@ -45,9 +45,6 @@ class Judge:
         """Whether learning is unchanged in a trial with these levers."""
         if any(self.levers[lever.name].resizes_step for lever in levers if lever not in self.given):
             return Parity(ok=True, level="semantic", why=RESIZED)
-        changed = [lever.name for lever in levers if self.levers[lever.name].measures_output]
-        if changed:
-            return by_output_error(trial, changed)
         same = [self._for_parity(lever) for lever in levers]
         if not self.base.draws or same == list(levers):
             return self._judged(levers, trial, self._twin_runs(levers))
@@ -116,17 +113,3 @@ class Judge:
 
 def _key(purpose: str, levers: Sequence[records.Lever]) -> str:
     return f"{purpose} {levers}"
-
-
-def by_output_error(trial: Trial, names: Sequence[str]) -> Parity:
-    """Of levers that change what the model returns: what they measured, shown and not judged."""
-    found = []
-    for name in names:
-        error = trial.output_errors.get(name)
-        if error is None:
-            return Parity(ok=False, level="semantic", why=f"{name} did not measure the error of the output")
-        found.append(
-            f"{name} changes what the model returns by {error.relative:.2%} "
-            f"(relative, mean of the first {error.forwards} forwards; largest {error.largest:.2%})"
-        )
-    return Parity(ok=True, level="semantic", why=f"not compared: {'; '.join(found)}")

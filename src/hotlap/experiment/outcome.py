@@ -16,9 +16,9 @@ from hotlap.launch.run import output_tail
 from hotlap.launch.supervise import Ended
 from hotlap.records.diagnosis import Place
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import rank_folders, read_lines, read_problems
+from hotlap.records.files import rank_folders, read_problems
 from hotlap.records.run import REFUSED, Lever, Step
-from hotlap.records.tune import LeverLine, Outcome, OutputError
+from hotlap.records.tune import Outcome
 from hotlap.records.whose import users
 
 from .watch import NONE, Spare, left_out
@@ -148,7 +148,6 @@ def _measure(folder: Path) -> Reading:
         "peak_memory_bytes": max((one.peak_memory_bytes or 0 for one in facts), default=0) or None,
         "peak_rss_bytes": max((one.peak_rss_bytes or 0 for one in facts), default=0) or None,
         "rows": sum(one for one in rows if one) if all(rows) else None,
-        "output_errors": _output_errors(folder),
     }
     return "measured", "" if steady.settled else "no steady state was reached", measured
 
@@ -163,17 +162,6 @@ def _too_few(rank: Rank) -> str:
         rarer = ", or evaluate less often" if held else ""
         ended = f"the command ended by itself; let it make more steps{rarer}"
     return f"only {len(steady.steps)} steady steps of {steady.seen}{held}; {ended}"
-
-
-def _output_errors(folder: Path) -> dict[str, OutputError]:
-    """What levers measured of the output's error, by lever, the largest of the ranks."""
-    found: dict[str, OutputError] = {}
-    for rank in rank_folders(folder):
-        for line in read_lines(rank / "levers.jsonl", LeverLine):
-            error, known = line.output_error, found.get(line.lever)
-            if error is not None and (known is None or error.largest > known.largest):
-                found[line.lever] = error
-    return found
 
 
 def _rows(steps: Sequence[Step]) -> float | None:

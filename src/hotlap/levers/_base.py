@@ -71,7 +71,7 @@ class Lever:
     """One change that may help. Subclass, set the class variables, and bind one instance to `LEVER` in the module.
 
     name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise, or
-    within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training or outputs).
+    within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
     redraws: random transforms of the data may draw other numbers, though the samples stay the same. tolerance: for
     `numeric`, how far (relative) losses and first gradients may lie from the baseline's (of one that is `semantic` for
     another reason, too). saves_memory: it lowers the
@@ -84,7 +84,6 @@ class Lever:
     put in and taken out between two steps of a live process (`Seams.switch`, and `undo` of the others): no environment
     variables, nothing of a loader. memory_order: where memory counts, levers come by it, from those that make a step
     shorter or little longer to those that cost most time; 100 where the lever is not known to save any.
-    measures_output: it changes what the model returns, and says by how much (`Seams.measured`).
     """
 
     name: ClassVar[str]
@@ -100,7 +99,6 @@ class Lever:
     costs_s: ClassVar[float] = 0.0
     switchable: ClassVar[bool] = False
     memory_order: ClassVar[int] = 100
-    measures_output: ClassVar[bool] = False
 
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""

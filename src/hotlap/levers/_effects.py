@@ -40,15 +40,6 @@ class Effects:
     hooked: bool = False
     odd: str = ""
 
-    @property
-    def state(self) -> str:
-        """Why a second run of the forward with the same inputs would not be the first one again, "" if it would."""
-        if self.draws:
-            return "the forward draws random numbers"
-        if self.hooked:
-            return "hooks on modules are called with what the forward makes"
-        return "the forward changes the model or its arguments" if self.leaves or self.written else ""
-
 
 def watched(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Effects]:
     """The output of a forward, run eagerly also where something in it is compiled, and what else it did."""

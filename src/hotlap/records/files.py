@@ -213,9 +213,6 @@ def _without_none(value: Any) -> Any:
 def write_recipe(path: Path, recipe: Recipe) -> None:
     """Write a recipe as TOML. Raises RecordError."""
     head = "# hotlap recipe. Use it:  hotlap run --recipe THIS-FILE COMMAND...\n"
-    for lever in recipe.lever:
-        if lever.output_error is not None:
-            head += f"# {lever.name} changes what the model returns, by {lever.output_error:.2%} (relative).\n"
     write_atomic(path, (head + tomli_w.dumps(_without_none(plain(recipe)))).encode())
 
 

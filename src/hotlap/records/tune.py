@@ -66,24 +66,13 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class OutputError(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a lever changes what the model returns: norm of the difference over the norm, of the output's worst
-    tensor. relative: mean over `forwards`, the first ones; largest: of them; layers: that it changed."""
-
-    relative: float
-    largest: float
-    forwards: int
-    layers: int
-
-
 class LeverLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of `rank-K/levers.jsonl`: a lever took hold, has measured the error of the output, or left itself out.
+    """A line of `rank-K/levers.jsonl`: a lever took hold, or left itself out.
 
     left_out: why, where it did; step: the one in which it did so, whose time and those before are not of the rest.
     nothing: why it had nothing to change in the first thing that it was given; it may yet take hold."""
 
     lever: str
-    output_error: OutputError | None = None
     left_out: str | None = None
     nothing: str | None = None
     step: int = 0
@@ -94,7 +83,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     mean_ms: of typical steps (`diagnose.steps.step_time`), and of all steady ones; rows: a step has, over all ranks,
     None unknown; peak_rss_bytes: the largest of a rank's process. where: the innermost line of the user's that its
     output shows of a crash. lever: the one that could not be put in. ended: why it ended before it was told to, ""
-    where it did not. output_errors: by lever, of those that change outputs; the largest of a rank."""
+    where it did not."""
 
     id: int
     purpose: str
@@ -113,7 +102,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     rows: float | None = None
     lever: str | None = None
     ended: str = ""
-    output_errors: dict[str, OutputError] = {}
     left_out: tuple[LeftOut, ...] = ()
 
     @property
@@ -171,7 +159,6 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     worth: Worth | None = None
     late: bool = False
     source: str = ""
-    output_error: OutputError | None = None
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,7 +297,7 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
 
 class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A `[[lever]]` of a recipe. measured, low, high: step time without it over with it, beside the others, and the 95%
-    interval. output_error: relative, where it changes what the model returns."""
+    interval."""
 
     name: str
     settings: dict[str, Any] = {}
@@ -318,7 +305,6 @@ class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     measured: float | None = None
     low: float | None = None
     high: float | None = None
-    output_error: float | None = None
 
 
 class RecipeEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ from ..records.diagnosis import ONE_PACE, Diagnosis
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases, Versions
-from ..records.tune import Interval, Kept, Open, OutputError, Parity, Proof, Reference, Trial, Tune, foretold
+from ..records.tune import Interval, Kept, Open, Parity, Proof, Reference, Trial, Tune, foretold
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, number, plain, ratio
 from .run_screen import bound_text, place_text
 
@@ -292,9 +292,6 @@ def _kept(tune: Tune) -> Iterator[RenderableType]:
     yield Text()
     yield ByWidth(WIDE_ENOUGH, _kept_table(kept), _kept_list(kept))
     yield from (plain(line, "dim") for line in worth_notes(tune))
-    for lever in kept:
-        if lever.output_error is not None:
-            yield plain(f"{lever.lever} {output_error_text(lever.output_error)}", "bold yellow")
 
 
 def worth_notes(tune: Tune) -> Iterator[str]:
@@ -312,12 +309,6 @@ def worth_notes(tune: Tune) -> Iterator[str]:
         others = recipe_levers(tune) - {lever.lever}
         if lever.worth is not None and {*lever.worth.beside} != others:
             yield f"{lever.lever} was measured beside {', '.join(lever.worth.beside) or 'no other lever'} only"
-
-
-def output_error_text(error: OutputError) -> str:
-    """By how much a lever changes what the model returns."""
-    seen = f"relative, mean of {number(error.forwards, 'forward')}; largest {error.largest:.2%}"
-    return f"changes outputs by {error.relative:.2%} ({seen})"
 
 
 def _kept_table(kept: Sequence[Kept]) -> Table:

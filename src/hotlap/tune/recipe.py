@@ -34,7 +34,6 @@ def recipe_of(tune: Tune) -> Recipe:
                     measured=kept.worth.ratio if kept.worth else None,
                     low=kept.worth.interval.low if kept.worth and kept.worth.interval else None,
                     high=kept.worth.interval.high if kept.worth and kept.worth.interval else None,
-                    output_error=kept.output_error.relative if kept.output_error else None,
                 )
                 for kept in tune.kept
             ),

@@ -297,14 +297,10 @@ class State:
                 worth=found.worth.get(use.name),
                 late=lever.stage == "late",
                 source=lever.source(use.settings),
-                output_error=self._output_error(use.name),
             )
             for use in uses
             if (lever := self.levers[use.name])
         ]
-
-    def _output_error(self, name: str) -> Any:
-        return next((one.output_errors[name] for one in reversed(self.bench.done) if name in one.output_errors), None)
 
     def say(self, text: str) -> None:
         """A line for the listener."""

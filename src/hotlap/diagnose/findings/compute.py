@@ -21,7 +21,7 @@ LEVERS = (
     "channels-last",
     "cudnn-benchmark",
 )
-QUANTIZED = "; where the output may change: weights in int8 or float8 (--allow semantic --only quantize-linear)"
+QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
 INT8 = (8, 0)
 SHORT_MS, SMALL_MS = 2.0, 0.2
 """Forward, backward and update of a step, and of a module in it, below which Python and dispatch may take most on a

@@ -183,11 +183,6 @@ REASONS: dict[str, Unwritten] = {
         "every line that takes them has to be looked at",
         _losses,
     ),
-    "quantize-linear": Unwritten(
-        "outputs change by an error that the lever measures in each run, and weights that are used elsewhere keep "
-        "their precision, which is seen only there",
-        _models,
-    ),
     "optimizer-offload": Unwritten(
         "it takes two hooks of some 20 lines that keep what of the optimizer's state is where; checkpoints and "
         "whatever else reads the state between steps have to be looked at",
