@@ -121,9 +121,10 @@ def _accept(state: State, comparison: Comparison, proof: Proof) -> None:
         for side in comparison.after:
             state.bench.end(side)
         return
+    tuned = state.bench.diagnosis(comparison.after[0].measured)  # before it stands: Ctrl-C may come here
     _stands(state, comparison, proof)
     state.leave_open(None)
-    state.found.tuned = state.bench.diagnosis(comparison.after[0].measured)
+    state.found.tuned = tuned
     state.narrow_down = partial(narrow_down, state, comparison)
     state.keep(proof.levers, comparison.after[0])
     state.side = comparison.after[0] if comparison.after[0].alive else None
