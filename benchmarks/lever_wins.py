@@ -61,8 +61,6 @@ CASES = (
     Case(FIRST_NINE, ("planted/healthy_conv.py",), wins=False, budget=150),
     # later ones
     Case("sdpa-backend", ("lever_wins/lengths.py",)),
-    Case("constant-tensors", ("lever_wins/constants.py",), wins=False),
-    Case("constant-tensors", ("lever_wins/constants.py",), beside="graph-training", budget=100),
     Case("chunked-cumsum", ("scan_loop.py",)),
     Case("graph-forward", ("inference_loop.py",)),
     Case("logits-to-keep", ("lever_wins/scoring.py",)),

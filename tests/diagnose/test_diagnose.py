@@ -358,6 +358,14 @@ def test_findings_launch_and_compute_part_at_an_empty_queue(step_ms: float, limi
         assert found.where is not None and found.where.function == "Net.forward"
 
 
+def test_finding_launch_names_tensors_of_numbers() -> None:
+    model = phases(forward=4.0)
+    makes = msgspec.structs.replace(CUDA, roots=(msgspec.structs.replace(CUDA.roots[0], constants=True),))
+    for facts, said in ((CUDA, False), (makes, True)):
+        found = fires("launch", model, model, DRAINED, facts)
+        assert found is not None and ("in `__init__` as buffers" in found.instead) is said
+
+
 def test_finding_launch_is_of_a_device_only() -> None:
     assert fires("launch", phases(forward=9.0)) is None
     assert fires("launch", phases(forward=9.0), phases(forward=9.0), None, CUDA) is None

@@ -506,6 +506,15 @@ def test_shapes_that_depend_on_values_are_seen_in_the_code() -> None:
     assert ModelCode([CallsAFunction(1, 1), nn.Conv2d(1, 1, 1)]).shapes_by == ""
 
 
+class OfNumbers(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * torch.tensor([0.5, 2.0], device=x.device)
+
+
+def test_tensors_of_numbers_are_seen_in_the_code() -> None:
+    assert ModelCode([OfNumbers()]).constants and not ModelCode([nn.Linear(2, 2)]).constants
+
+
 class Generates:
     """As transformers' models: beside the forward, methods that training never calls."""
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 from contexts import context
-from fake_graphs import BEFORE, Recorder
+from fake_graphs import BEFORE, Recorder, recorded
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hotlap.levers import _anchored, _forward_graph, all_levers, graph_training
 from hotlap.levers._base import Context
+from hotlap.levers._effects import watched
 from hotlap.levers._forward_graph import apart
 from hotlap.levers._training_call import clone_as_it_lies, copy_as_it_lies, waves
 from hotlap.levers._training_graph import TWICE, GraphedTraining, TrainingBucket
@@ -806,6 +807,43 @@ def test_what_a_replay_would_leave_out_is_seen(how: str) -> None:
     for step in range(5):
         (pair.graphed(batch(4, step)) ** 2).sum().backward()
     assert pair.graphed.replays == 0 and len(pair.whys) == 1 and WHYS[how] in pair.whys[0]
+
+
+class Indexed(nn.Module):
+    """how: to index by."""
+
+    def __init__(self, how: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.inside, self.how = nn.Linear(4, 4), how
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.inside(x)[self.how(lengths)]
+
+
+@pytest.mark.parametrize(("how", "why"), [
+    (lambda lengths: lengths, ""),
+    (lambda lengths: torch.cat([lengths, lengths]) > 0, "the host waits for the device in it (aten::index)"),
+    (lambda lengths: lengths.tolist(), "the host waits for the device in it (tolist)"),
+    (lambda lengths: slice(int(lengths.numpy()[0])), "the host waits for the device in it (numpy)"),
+])  # fmt: skip
+def test_rows_may_be_taken_by_integers_of_arguments(how: Callable[[torch.Tensor], Any], why: str) -> None:
+    """They are as many as these; values of arguments must not become a part of the record."""
+    model, whys = Indexed(how), list[str]()
+    forward = recorded(model, model._call_impl, GraphedTraining, whys)
+    for step in range(BEFORE + 3):
+        x, lengths = torch.randn(4, 4), torch.tensor([step % 3, 1])
+        assert torch.equal(forward(x, lengths), model(x, lengths) if why else model.inside(x)[lengths])
+    assert whys == ([why] if why else []) and bool(forward.replays) is not bool(why)
+
+
+OUTSIDE = torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize("form", [lambda x: x[:, OUTSIDE], lambda x: x[:, torch.tensor([0, 1]) + 1]])
+def test_a_copy_to_the_device_is_a_wait(form: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """The meta device stands for the other one."""
+    effects = watched(nn.Linear(4, 4), form, (torch.randn(4, 4, device="meta"),), {})[1]
+    assert "aten::index" in effects.waits and not effects.odd
 
 
 class Lazy(nn.Module):

@@ -26,7 +26,7 @@ SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
 FIRST["cpu-threads"] = {"threads": 3}
 NOTHING_HERE = (
-    "blas-library", "causal-mask-check", "chunked-cumsum", "constant-tensors", "flex-attention", "merge-linears",
+    "blas-library", "causal-mask-check", "chunked-cumsum", "flex-attention", "merge-linears",
 )  # fmt: skip
 """They say so, or that this is no CUDA device."""
 EXACT = ("gc-pauses", "inference-mode", "single-thread-backward")

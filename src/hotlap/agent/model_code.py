@@ -2,7 +2,7 @@
 
 import dis
 import inspect
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from types import CodeType
 from typing import Any, Final
 
@@ -16,8 +16,7 @@ BY_VALUE: Final = ("nonzero", "masked_select", "unique", "unique_consecutive", "
 LOOKS: Final = frozenset({"nonzero", "where", "any", "argwhere"})
 """Names of what finds the rows of an expert."""
 MAKERS: Final = frozenset({"tensor", "as_tensor", "new_tensor"})
-"""What makes tensors of Python's numbers, beside a list as an index."""
-SUBSCRIPTS: Final = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_OP"})
+"""What makes tensors of Python's numbers."""
 SDPA: Final = "scaled_dot_product_attention"
 SDPA_KERNEL: Final = "sdpa"
 OWN_ATTENTION: Final = "MultiheadAttention"
@@ -62,15 +61,8 @@ class ModelCode:
 
     @property
     def constants(self) -> bool:
-        """Whether a model's code may make tensors of Python's numbers, or takes a list as an index that it writes out
-        or that a module holds."""
-        return not MAKERS.isdisjoint(self.names) or self.indexes_by_list
-
-    @property
-    def indexes_by_list(self) -> bool:
-        """The latter, or `new_tensor`: methods of tensors."""
-        held = {name for module in self.modules for name, value in vars(module).items() if _is_list_of_numbers(value)}
-        return "new_tensor" in self.names or any(_indexes_by_list(code, held) for code in self.codes)
+        """Whether a model's code may make tensors of Python's numbers."""
+        return not MAKERS.isdisjoint(self.names)
 
     @property
     def mask_checks(self) -> bool:
@@ -119,27 +111,3 @@ def _multiplies(code: CodeType) -> bool:
     if not PRODUCTS.isdisjoint(code.co_names):
         return True
     return any(one.opname == "BINARY_OP" and one.argrepr in {"@", "@="} for one in dis.get_instructions(code))
-
-
-def _is_list_of_numbers(value: Any) -> bool:
-    return type(value) is list and bool(value) and type(value[0]) is int
-
-
-def _indexes_by_list(code: CodeType, held: Collection[str]) -> bool:
-    """Whether `x[[0, 2]]`, `x[:, [0, 2]]` or `x[:, self.rows]` is in it: a list is made, or loaded by a name of `held`,
-    and then at most constants, slices and the tuple of the index until it is used. Not `self.rows[0]`."""
-    made = itself = False
-    for one in dis.get_instructions(code):
-        if one.opname in {"BUILD_LIST", "LIST_EXTEND"} or (one.opname == "LOAD_ATTR" and one.argval in held):
-            made, itself = True, False
-        elif made and one.opname in SUBSCRIPTS and (one.opname != "BINARY_OP" or one.argrepr == "[]"):
-            if not itself:
-                return True
-            made = False
-        elif one.opname in {"LOAD_CONST", "LOAD_SMALL_INT", "BUILD_SLICE"}:
-            itself = True  # a list that is indexed, unless a tuple follows
-        elif one.opname == "BUILD_TUPLE":
-            itself = False
-        elif one.opname not in {"CACHE", "RESUME"}:
-            made = False
-    return False

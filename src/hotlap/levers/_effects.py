@@ -24,16 +24,14 @@ PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 @dataclass
 class Effects:
     """Of one forward. read: tensors that were not made inside of it, one for each storage; written: storages of them
-    that were written to; waits: the op for which the host waited, "" none; copies: the one that copied to another
-    device, which is no wait where it copied Python's numbers; draws: it drew random numbers; draws_on_host: other ones
-    than from the device's default generator; leaves: it left new tensors, or other numbers and words, in the model or
-    in its arguments; hooked: modules have hooks, or it puts some on tensors; odd: what is not seen of its tensors: a
-    layout without a storage, an operator of several, "" none."""
+    that were written to; waits: the op for which the host waited, "" none; draws: it drew random numbers;
+    draws_on_host: other ones than from the device's default generator; leaves: it left new tensors, or other numbers
+    and words, in the model or in its arguments; hooked: modules have hooks, or it puts some on tensors; odd: what is
+    not seen of its tensors: a layout without a storage, an operator of several, "" none."""
 
     read: dict[int, Any] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
     waits: str = ""
-    copies: str = ""
     draws: bool = False
     draws_on_host: bool = False
     leaves: bool = False
@@ -87,7 +85,6 @@ def _watch(effects: Effects) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.made: set[int] = set()
-            self.numbers: set[int] = set()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
@@ -98,7 +95,6 @@ def _watch(effects: Effects) -> Any:
             effects.odd = effects.odd or next((f"layout {t.layout}" for _, t in given if t.layout != torch.strided), "")
             if func._schema.name.startswith("aten::lift_fresh"):  # what `torch.tensor` made of Python's values
                 self.made |= {key for key, _ in given}
-                self.numbers |= {key for key, tensor in given if _pageable(tensor)}
             for key, tensor in given:
                 if key not in self.made:
                     effects.read.setdefault(key, tensor)
@@ -109,27 +105,15 @@ def _watch(effects: Effects) -> Any:
             effects.written |= written - self.made
             output = func(*args, **kwargs)
             known = {key for key, _ in given}
-            of_numbers = bool(given) and known <= self.numbers
-            self.numbers -= set() if of_numbers else written
             seeds = func._schema.name.startswith("aten::_scaled_dot_product")  # on the host, and of the host
             for tensor in _leaves(output):
                 if storage(tensor) not in known:
                     self.made.add(storage(tensor))
-                if of_numbers and _pageable(tensor):
-                    self.numbers.add(storage(tensor))
-                away = {key for key, t in given if t.device != tensor.device and t.dim()}
-                if away and not seeds:
-                    what = f"{func._schema.name} from one device to another"
-                    effects.copies = effects.copies or what
-                    effects.waits = effects.waits or ("" if away <= self.numbers else what)
+                if any(t.device != tensor.device and t.dim() for _, t in given) and not seeds:
+                    effects.waits = effects.waits or f"{func._schema.name} from one device to another"
             return output
 
     return Watch()
-
-
-def _pageable(tensor: Any) -> bool:
-    """Whether it is on the host, where no recording may copy from: of pinned memory it may."""
-    return tensor.device.type == "cpu" and not tensor.is_pinned()
 
 
 def _by_integers(func: Any, args: Any) -> bool:

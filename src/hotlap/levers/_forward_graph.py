@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ._call_inputs import ODD, Inputs, Key, Unfit, put, read
-from ._compiled_constants import KEPT_OF
 from ._effects import PLAIN, Effects, storage, strange, watched
 from ._mask_check import as_given
 from ._model_state import Model
@@ -255,7 +254,7 @@ class GraphedForward:
             return self._forward(*args, **kwargs)
         output, effects = seen
         try:
-            why = self._seen(Model(module), _with_numbers(effects, module), output, inputs)
+            why = self._seen(Model(module), effects, output, inputs)
         except ODD as error:
             why = f"it could not be looked at: {error}"
         self._looks = self._looks + 1 if why and (effects.waits or effects.leaves) else 0
@@ -332,13 +331,6 @@ class GraphedForward:
             self.given_up = True
             self.buckets, self._model = {}, None
             self._gave_up(why)
-
-
-def _with_numbers(effects: Effects, module: Any) -> Effects:
-    """Copies of what is made of numbers are waits, unless the compiler keeps them on the device."""
-    if module not in KEPT_OF:
-        effects.waits = effects.waits or effects.copies
-    return effects
 
 
 def unfit(effects: Effects, known: Sequence[Any]) -> str:

@@ -5,12 +5,11 @@ forwards with gradients, which costs one more compilation, of a forward alone; o
 run as they were written: text that is sampled now and then grows by a token a call. Commands that only infer are
 compiled from the first call on.
 
-A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Tensors that the
-forward makes of Python's numbers are kept on the device, as with `constant-tensors`, and bags of embeddings are sums of
-rows to the compiler. In half precision, logits of an odd number of classes lie in longer rows, which a loss takes as
-they are, so that the products with their gradient run on tensor cores; whatever else needs them gets a copy. Where the
-script's files name `retain_graph`, what a forward saves is not written over by its backward. A backward that was
-compiled can't be differentiated again: where they ask for gradients of parameters with `create_graph`, nothing is
+A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Bags of embeddings
+are sums of rows to the compiler. In half precision, logits of an odd number of classes lie in longer rows, which a loss
+takes as they are, so that the products with their gradient run on tensor cores; whatever else needs them gets a copy.
+Where the script's files name `retain_graph`, what a forward saves is not written over by its backward. A backward that
+was compiled can't be differentiated again: where they ask for gradients of parameters with `create_graph`, nothing is
 compiled; where for those of inputs, forwards of inputs that need a gradient run as they were written.
 
 Taken out, nothing of it runs; what it has set of the compiler's own ways stays, and concerns only what is compiled.
@@ -154,14 +153,11 @@ def _passes(module: Any) -> "list[Pass]":
 
     from ._aligned_heads import align_heads, odd_classes
     from ._compiled_bags import bags_as_sums
-    from ._compiled_constants import KEPT_OF, keep_on_device
 
     code = ModelCode(module.modules())
-    if code.constants:
-        KEPT_OF.add(module)
     bags = "embedding_bag" in code.names or any(type(one).__name__ == "EmbeddingBag" for one in code.modules)
     odd = odd_classes(module)
-    passes = ((keep_on_device, code.constants), (bags_as_sums, bags), (partial(align_heads, odd), odd))
+    passes = ((bags_as_sums, bags), (partial(align_heads, odd), odd))
     return [change for change, wanted in passes if wanted]
 
 

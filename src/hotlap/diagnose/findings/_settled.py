@@ -49,7 +49,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
             "pad-vocabulary": not cuda or root.classes < VOCABULARY or root.classes % ALIGNED == 0,
             "chunked-cumsum": not cuda or not root.cumsum,
             "causal-mask-check": not cuda or not root.mask_checks,
-            "constant-tensors": not cuda or root.compiled or not root.constants,
             "flex-attention": not cuda or root.empty_blocks < EMPTY_BLOCKS,
         }
     return frozenset(levers) | {name for name, is_out in out.items() if is_out}

@@ -8,12 +8,16 @@ from .communication import held_of
 
 LEVERS = (
     "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
-    "constant-tensors", "causal-mask-check", "single-thread-backward", "combo-kernels",
+    "causal-mask-check", "single-thread-backward", "combo-kernels",
     "compile-loss",
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
-FOR_INFERENCE = ("graph-forward", "compile", "attention", "constant-tensors")
+NUMBERS = (
+    "; tensors that the forward makes of Python's numbers (`torch.tensor([...])`, a list as an index): make them once, "
+    "in `__init__` as buffers"
+)
+FOR_INFERENCE = ("graph-forward", "compile", "attention")
 
 
 def waits(measured: Measured) -> dict[str, float]:
@@ -32,16 +36,16 @@ def find(measured: Measured) -> Finding | None:
     share = waited(measured)
     if not measured.cuda or share < LEAST_COST:
         return None
-    infers = measured.facts is not None and measured.facts.mode == "inference"
+    infers, root = measured.facts is not None and measured.facts.mode == "inference", measured.root
     return Finding(
         id="launch",
         bound="launch",
         share=share,
         title="the device waits for Python to launch its kernels",
-        where=measured.place_of(measured.root),
+        where=measured.place_of(root),
         evidence=_evidence(measured),
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
-        instead=INFERS if infers else TRAINS,
+        instead=(INFERS if infers else TRAINS) + (NUMBERS if root and root.constants and not root.compiled else ""),
         levers=FOR_INFERENCE if infers else LEVERS,
     )
 

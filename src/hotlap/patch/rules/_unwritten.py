@@ -65,12 +65,6 @@ def _scans(places: Places) -> list[Line]:
     return [source.place(call) for source, call in calls_named(places, "cumsum")] or _models(places)
 
 
-def _constants(places: Places) -> list[Line]:
-    """Where tensors are made of numbers; else the model's calls, as a library may make them."""
-    made = [source.place(call) for source, call in calls_named(places, "tensor", "as_tensor", "new_tensor")]
-    return made or _models(places)
-
-
 def _encoders(places: Places) -> list[Line]:
     """Where torch's encoders and decoders are made; else the model's calls, as a library may make them."""
     names = ("Transformer", "TransformerEncoder", "TransformerDecoder")
@@ -143,11 +137,6 @@ REASONS: dict[str, Unwritten] = {
         "which scans are long enough is known by their shapes, which the lever looks at in each call; the rest has to "
         "stay with torch.cumsum",
         _scans,
-    ),
-    "constant-tensors": Unwritten(
-        "which tensors are the same at each call is known by their content, which the lever looks at in each call; a "
-        "buffer in the source needs their numbers when the model is built",
-        _constants,
     ),
     "dataset-on-device": Unwritten(
         "which tensors the samples are views of is known by asking for every sample, which the lever does; a loop over "

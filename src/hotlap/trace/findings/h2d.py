@@ -26,7 +26,8 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"{ms(per_step_ms(answers, exposed))} a step of copies alone on the device, "
             f"{ms(waited)} idle while pageable memory is staged",
             why="a copy on the stream that computes, or from pageable memory, overlaps nothing",
-            instead="pin the batches and copy the next one on a stream of its own while this one is computed",
-            levers=("loader-workers", "device-prefetch", "constant-tensors"),
+            instead="pin the batches and copy the next one on a stream of its own while this one is computed; make "
+            "small tensors of numbers once, in `__init__` as buffers, not with `torch.tensor([...])` in each forward",
+            levers=("loader-workers", "device-prefetch"),
         )
     ]
