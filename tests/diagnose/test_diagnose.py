@@ -358,12 +358,15 @@ def test_findings_launch_and_compute_part_at_an_empty_queue(step_ms: float, limi
         assert found.where is not None and found.where.function == "Net.forward"
 
 
-def test_finding_launch_names_tensors_of_numbers() -> None:
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"constants": True}, "in `__init__` as buffers"), ({"sibling_linears": 3}, "one `nn.Linear`"),
+])  # fmt: skip
+def test_finding_launch_names_operations_that_are_not_needed(changes: dict[str, Any], said: str) -> None:
     model = phases(forward=4.0)
-    makes = msgspec.structs.replace(CUDA, roots=(msgspec.structs.replace(CUDA.roots[0], constants=True),))
-    for facts, said in ((CUDA, False), (makes, True)):
-        found = fires("launch", model, model, DRAINED, facts)
-        assert found is not None and ("in `__init__` as buffers" in found.instead) is said
+    makes = msgspec.structs.replace(CUDA, roots=(msgspec.structs.replace(CUDA.roots[0], **changes),))
+    without, found = (fires("launch", model, model, DRAINED, facts) for facts in (CUDA, makes))
+    assert without is not None and found is not None
+    assert said in found.instead and said not in without.instead
 
 
 def test_finding_launch_is_of_a_device_only() -> None:

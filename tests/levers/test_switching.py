@@ -26,7 +26,7 @@ SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
 FIRST["cpu-threads"] = {"threads": 3}
 NOTHING_HERE = (
-    "blas-library", "causal-mask-check", "chunked-cumsum", "flex-attention", "merge-linears",
+    "blas-library", "causal-mask-check", "chunked-cumsum", "flex-attention",
 )  # fmt: skip
 """They say so, or that this is no CUDA device."""
 EXACT = ("gc-pauses", "inference-mode", "single-thread-backward")
@@ -244,7 +244,7 @@ def test_in_and_out_in_a_loop() -> None:
     """From a state of the loop on, bare steps are those of a loop that goes on from it without any lever."""
     turns: list[tuple[str, ...]] = [
         ("fused-optimizer",), ("channels-last", "fused-optimizer"), ("compile",), ("bf16-autocast", "compile"),
-        ("compile-blocks",), ("channels-last", "compile", "attention", "merge-linears"), ("tf32", "compile"),
+        ("compile-blocks",), ("channels-last", "compile", "attention"), ("tf32", "compile"),
     ]  # fmt: skip
     live = Live()
     live.step()

@@ -2,6 +2,7 @@
 
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
+from hotlap.records.run import RootFacts
 
 from ._base import LEAST_COST, MODEL, Measured
 from .communication import held_of
@@ -16,6 +17,10 @@ INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; co
 NUMBERS = (
     "; tensors that the forward makes of Python's numbers (`torch.tensor([...])`, a list as an index): make them once, "
     "in `__init__` as buffers"
+)
+SIBLINGS = (
+    "; linear layers that read the same input (query, key and value; gate and up): make them one `nn.Linear`, whose "
+    "output is split"
 )
 FOR_INFERENCE = ("graph-forward", "compile", "attention")
 
@@ -45,7 +50,7 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_of(root),
         evidence=_evidence(measured),
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
-        instead=(INFERS if infers else TRAINS) + (NUMBERS if root and root.constants and not root.compiled else ""),
+        instead=(INFERS if infers else TRAINS) + _in_the_model(root),
         levers=FOR_INFERENCE if infers else LEVERS,
     )
 
@@ -58,3 +63,10 @@ def _evidence(measured: Measured) -> str:
         return f"{ahead} in a step of {ms(measured.step_ms)}{busy}"
     parts = ", ".join(f"{name} {ms(took)}" for name, took in waits(measured).items() if took)
     return f"{parts} on the device, which was done as soon as the host had issued the work{busy}"
+
+
+def _in_the_model(root: RootFacts | None) -> str:
+    """What of its code makes operations that are not needed."""
+    if root is None:
+        return ""
+    return (NUMBERS if root.constants and not root.compiled else "") + (SIBLINGS if root.sibling_linears else "")

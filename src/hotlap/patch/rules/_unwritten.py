@@ -71,11 +71,6 @@ def _encoders(places: Places) -> list[Line]:
     return [source.place(call) for source, call in calls_named(places, *names)] or _models(places)
 
 
-def _linears(places: Places) -> list[Line]:
-    """Where linear layers are made; else the model's calls, as a library may make them."""
-    return [source.place(call) for source, call in calls_named(places, "Linear")] or _models(places)
-
-
 def _reads(places: Places) -> list[Line]:
     """Calls that read a value; else the backward, after which one may be read by other means."""
     return [source.place(call) for source, call in calls_named(places, "item", "cpu")] or _update(places)
@@ -161,11 +156,6 @@ REASONS: dict[str, Unwritten] = {
         "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
         "backward, and one backward for each forward, which the lever looks at in each call",
         _models,
-    ),
-    "merge-linears": Unwritten(
-        "a layer in the place of several is another parameter, by another name in checkpoints, drawn otherwise at the "
-        "start; the lever puts the weights together anew in each forward",
-        _linears,
     ),
     "pad-vocabulary": Unwritten(
         "it pads the head's weight anew in each forward, and logits come as a slice, on which `.view(-1)` raises: "
