@@ -1,27 +1,17 @@
-"""Correctness against fp64 and side-by-side times of pad-vocabulary and flex-attention, on a GPU.
+"""Correctness against fp64 and side-by-side times of pad-vocabulary, on a GPU.
 
-python benchmarks/heads_and_windows.py head
-python benchmarks/heads_and_windows.py attention
+python benchmarks/heads_and_windows.py
 """
 
 import functools
-import sys
-from types import SimpleNamespace
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hotlap.levers import _attention_flex as flex
-from hotlap.levers import _graph
 from hotlap.levers import _padded_head as padded
 from hotlap.levers._chunked_loss import Loss, chunked_cross_entropy
 from hotlap.levers._losses import compile_losses
-from hotlap.levers.attention import Fused
-
-script = SimpleNamespace(empty_blocks=lambda roots, share: print("empty blocks", share))
-agent = SimpleNamespace(append=lambda name, text: print(name, text.strip()), script=script)
-SEAMS = SimpleNamespace(agent=agent, refuse=lambda *why: print("REFUSED", *why))
 
 
 def timed(cases, rounds=9, inner=3):
@@ -174,79 +164,6 @@ def errors():
         )
 
 
-class Window(nn.Module):
-    def __init__(self, length=4096, window=256, heads=12, width=64):
-        super().__init__()
-        torch.manual_seed(0)
-        self.heads = heads
-        self.qkv = nn.Linear(heads * width, 3 * heads * width, device="cuda")
-        at = torch.arange(length, device="cuda")
-        self.register_buffer("mask", (at[:, None] >= at) & (at[:, None] - at < window))
-
-    def forward(self, x):
-        B, T, C = x.shape
-        q, k, v = (t.view(B, T, self.heads, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
-        att = (q @ k.transpose(-2, -1)) * q.size(-1) ** -0.5
-        att = att.masked_fill(~self.mask, float("-inf"))
-        return (F.softmax(att, dim=-1) @ v).transpose(1, 2).reshape(B, T, C)
-
-
-def rewritten(model, mode, sparse):
-    """The model with the lever attention, and flex-attention, under `compile` (mode) or without (None)."""
-    flex.REQUESTS[:] = [flex.Request()] if sparse else []
-    _graph.PASSES.clear()
-    fused = Fused(SEAMS, False)
-    _graph.PASSES.append(fused.rewrite)
-    return fused.wrap(model, _graph.Compiled(model.forward, mode) if mode else model.forward)
-
-
-def attention():
-    def step(forward, model, x):
-        with torch.autocast("cuda", torch.bfloat16):
-            out = forward(x)
-        (out.float() * torch.linspace(-1, 1, out.shape[-1], device="cuda")).sum().backward()
-        return out
-
-    forms = {
-        "naive": ("", False),
-        "attention": (None, False),
-        "attention, flex-attention": (None, True),
-        "compile, attention": ("default", False),
-        "compile, attention, flex-attention": ("default", True),
-    }
-    x = torch.randn(4, 4096, 768, device="cuda", requires_grad=True)
-    model = Window().double()
-    exact = [[], []]
-    for one in x.detach().double().split(1):  # apart, to fit
-        one.requires_grad_()
-        out = model(one)
-        (out * torch.linspace(-1, 1, 768, device="cuda")).sum().backward()
-        exact[0].append(out.detach())
-        exact[1].append(one.grad)
-        del out
-    exact = [torch.cat(exact[0]), torch.cat(exact[1]), model.qkv.weight.grad]
-    del model
-    for name, (mode, sparse) in forms.items():
-        torch._dynamo.reset()
-        model = Window()
-        forward = model if mode == "" else rewritten(model, mode, sparse)
-        got_x = x.detach().clone().requires_grad_()
-        out = step(forward, model, got_x)
-        apart = [
-            float((a.double() - b).norm() / b.norm())
-            for a, b in zip((out.detach(), got_x.grad, model.qkv.weight.grad), exact, strict=True)
-        ]
-        print(f"{name}: relative errors out {apart[0]:.2e} dx {apart[1]:.2e} dW {apart[2]:.2e}", flush=True)
-        # One form at a time: a form's graphs are captured by what is asked for then.
-        print("sliding window of 256, 4x4096 tokens, 12 heads of 64, bf16 autocast")
-        timed({name: functools.partial(step, forward, model, x)}, 7)
-    fewer = step(forward, model, x[:3])  # captured anew, for any batch
-    print(
-        "3 of the batch, by the last form: error",
-        float((fewer.detach().double() - exact[0][:3]).norm() / exact[0][:3].norm()),
-    )
-
-
 if __name__ == "__main__":
     torch.manual_seed(0)
-    {"head": head, "attention": attention}[sys.argv[1]]()
+    head()

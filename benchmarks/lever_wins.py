@@ -66,7 +66,7 @@ CASES = (
     Case("logits-to-keep", ("lever_wins/scoring.py",)),
     Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), options=SEMANTIC),
     Case("compile-blocks", LM, budget=120),
-    Case("flex-attention", ("lever_wins/window.py",), beside="attention", budget=110),
+    Case("attention", ("lever_wins/window.py",)),
     Case("blas-library", ("planted/fp32_matmuls.py",), wins=False),
     # memory: what becomes smaller is the peak
     Case("checkpoint-blocks", LM, options=MEMORY),

@@ -394,6 +394,13 @@ def test_what_a_recipe_does_already_is_not_proposed(levers: tuple[str, ...], low
     assert ("no autocast of its own, with" if levers else "no autocast around it") in found.evidence
 
 
+@pytest.mark.parametrize("changes", [{"softmax": True}, {"sdpa": True}])
+def test_attention_by_a_mask_with_little_in_it_has_a_kernel(changes: dict[str, Any]) -> None:
+    facts = msgspec.structs.replace(CUDA, roots=(msgspec.structs.replace(ROOT, **changes),))
+    found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, facts)
+    assert found is not None and found.instead.endswith("FlexAttention with a block mask")
+
+
 @pytest.mark.parametrize(
     ("dtypes", "offered"), [(("float32",), True), ((), True), (("float32", "int8"), True), (("float64",), False)]
 )

@@ -15,7 +15,7 @@ from torch.nn.modules import transformer
 
 from hotlap.agent.guard import Guard
 from hotlap.agent.seams import Seams
-from hotlap.levers import _attention_flex, _graph, _heads, all_levers, single_thread_backward
+from hotlap.levers import _graph, _heads, all_levers, single_thread_backward
 from hotlap.levers._base import STAGES, Lever
 from hotlap.levers._fused import fuse, unfuse
 from hotlap.levers._heads import Head
@@ -26,7 +26,7 @@ SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
 FIRST["cpu-threads"] = {"threads": 3}
 NOTHING_HERE = (
-    "blas-library", "causal-mask-check", "chunked-cumsum", "flex-attention",
+    "blas-library", "causal-mask-check", "chunked-cumsum",
 )  # fmt: skip
 """They say so, or that this is no CUDA device."""
 EXACT = ("gc-pauses", "inference-mode", "single-thread-backward")
@@ -92,7 +92,6 @@ class Live:
             guard=guard, begun=True, session=SimpleNamespace(turns="a socket"), recorder=SimpleNamespace(index=3),
             stopper=SimpleNamespace(disturbed=[], steady=None), append=lambda *line: self.lines.append(line),
             timeline=SimpleNamespace(segment=SimpleNamespace(probe=False)),
-            script=SimpleNamespace(empty_blocks=lambda *_: None),
         )  # fmt: skip
         self.seams = Seams(agent)  # type: ignore[arg-type]
         self.seams.rewrap = self.rewrap
@@ -153,7 +152,6 @@ def process() -> dict[str, Any]:
         "loss": functional.cross_entropy,
         "masks": transformer._detect_is_causal_mask,
         "passes": list(_graph.PASSES),
-        "sparse": list(_attention_flex.REQUESTS),
         "static": torch._dynamo.config.assume_static_by_default,
         "combined": torch._inductor.config.combo_kernels,
         "autocast": torch.is_autocast_enabled("cpu"),

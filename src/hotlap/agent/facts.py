@@ -230,7 +230,6 @@ class Script:
             "shapes": 0,
             "grows": 0.0,
             "hooks": (hooks_of(module), 0),
-            "empty_blocks": 0.0,
             "optimized": None,
             "part_of": None,
             "exchange": None,
@@ -258,12 +257,6 @@ class Script:
             return False
         facts["softmax_ran"] = softmax_ran(output, module.parameters())
         return facts["softmax_ran"] is False
-
-    def empty_blocks(self, modules: list[Any], share: float) -> None:
-        """The lever `attention` saw a constant mask that leaves this share of its blocks empty."""
-        for module in modules:
-            if (facts := self.roots.get(id(module))) is not None:
-                facts["empty_blocks"] = max(facts["empty_blocks"], share)
 
     def inside_autocast(self, module: Any, device: str) -> None:
         """The autocast that is on where a module is called, by its dtype: `autocast(dtype=float32)` is none."""

@@ -1,11 +1,10 @@
 """Writes the nodes of one fused attention into a graph, in the shape and type of the product that it replaces."""
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
-from ._attention_flex import buffers, kept, sparse_attention
 from ._attention_graph import Operand, Site, Step, Unfit, same, shape_of
 
 SURELY_NEVER: Final = -1e8
@@ -29,13 +28,6 @@ def without_cudnn(*args: Any, **kwargs: Any) -> Any:
         torch.backends.cuda.enable_cudnn_sdp(enabled)
 
 
-class SparseMask(NamedTuple):
-    """Nodes that hold a sparse mask and its blocks, and its place among those kept."""
-
-    nodes: tuple[Any, ...]
-    at: int
-
-
 def _kernel(site: Site, dtype: Any, same_random: bool) -> Any:
     if same_random and site.dropout:
         return by_math
@@ -46,10 +38,10 @@ def _kernel(site: Site, dtype: Any, same_random: bool) -> Any:
 
 
 class Build:
-    """Writes the nodes of one site. alone: no compiler follows."""
+    """Writes the nodes of one site."""
 
-    def __init__(self, graph: Any, site: Site, dtype: Any, same_random: bool, alone: bool = False) -> None:
-        self.graph, self.site, self.dtype, self.alone = graph, site, dtype, alone
+    def __init__(self, graph: Any, site: Site, dtype: Any, same_random: bool) -> None:
+        self.graph, self.site, self.dtype = graph, site, dtype
         self.batch = site.shape[:-2]
         self.kernel = _kernel(site, dtype, same_random)
         self.uniform: Any = None
@@ -77,19 +69,14 @@ class Build:
     # the whole
 
     def attention(self, q: Operand, k: Operand, v: Operand, causal: bool, mask: Any) -> Any:
-        """The result in the shape and type of the product that it replaces. mask: what `mask` or `sparse` wrote."""
+        """The result in the shape and type of the product that it replaces. mask: what `mask` wrote."""
         own = shape_of(self.site.product)[:-2]
         weights = self.site.weights_shape[:-2]
         taken = [self._operand(q, own), self._operand(k, own), self._operand(v, weights)]
         scale = math.prod(step.value for step in self.site.steps if step.kind == "scale")
-        if isinstance(mask, SparseMask):
-            result = self.call(
-                sparse_attention, *taken, *mask.nodes, at=mask.at, scale=scale, alone=self.alone,
-            )  # fmt: skip
-        else:
-            result = self.call(
-                self.kernel, *taken, attn_mask=mask, dropout_p=self.site.dropout, is_causal=causal, scale=scale,
-            )  # fmt: skip
+        result = self.call(
+            self.kernel, *taken, attn_mask=mask, dropout_p=self.site.dropout, is_causal=causal, scale=scale,
+        )  # fmt: skip
         if self.uniform is not None:
             mean = self.method("mean", taken[2], -2, keepdim=True)
             result = self.call(torch.where, self.uniform, result, mean)
@@ -129,16 +116,6 @@ class Build:
         return (math.prod(batch[:-1]), batch[-1])
 
     # masks
-
-    def sparse(self, keep: Any) -> SparseMask:
-        """The mask to pass to FlexAttention."""
-        at = kept(keep)
-        return SparseMask(tuple(self._buffer(name) for name in buffers(self.graph.owning_module, at)), at)
-
-    def _buffer(self, name: str) -> Any:
-        node = self._note(self.graph.get_attr(name))
-        node.meta["example_value"] = self.graph.owning_module.get_buffer(name)
-        return node
 
     def mask(self) -> Any:
         """The mask to pass."""

@@ -95,8 +95,6 @@ def _run(nodes: list[Any], known: dict[Any, Any]) -> dict[Any, Any]:
             continue
         if "dropout_p" in kwargs:
             kwargs = {**kwargs, "dropout_p": 0.0}
-        if "alone" in kwargs:
-            kwargs = {**kwargs, "alone": False}  # what is compared is the mask: no kernel is compiled for it
         function = getattr(args[0], node.target) if node.op == "call_method" else node.target
         values[node] = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
     return values

@@ -1,8 +1,7 @@
 """Puts scaled_dot_product_attention in the place of attention that `_attention_graph` found.
 
 What is kept, beyond rounding:
-* A mask that is provably causal becomes `is_causal`, which alone lets the flash kernel run. A constant one that leaves
-  many blocks empty goes to FlexAttention, where the lever `flex-attention` asks for it. Others are passed on: as a
+* A mask that is provably causal becomes `is_causal`, which alone lets the flash kernel run. Others are passed on: as a
   boolean mask where every step on the scores is a fill, else as the sum that those steps make of zeros.
 * A row in which everything is masked: with a fill of minus infinity the script gets NaN, from here on zeros or NaN, as
   the kernel has it. With a finite fill (at most NEVER, which weighs nothing beside any other score) the script gets the
@@ -19,9 +18,8 @@ from typing import Any, Final
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from ._attention_build import HALF, SURELY_NEVER, Build, SparseMask
+from ._attention_build import HALF, SURELY_NEVER, Build
 from ._attention_check import ALLOWED, Unchecked, differs
-from ._attention_flex import BUFFER, REQUESTS, empty_share, unsuited
 from ._attention_graph import (
     PURE,
     Finder,
@@ -44,37 +42,27 @@ CASTED: Final = {"to", "float", "double", "type"}
 
 @dataclass
 class Report:
-    """What became of the softmaxes of one graph. sparse: of those rewritten, went to FlexAttention; empty: the largest
-    share of blocks that a constant mask, other than a causal one, leaves empty; left: why each of the others was left
-    alone; unchecked: why the new form of some could not be compared with the old on random tensors."""
+    """What became of the softmaxes of one graph. left: why each of the others was left alone; unchecked: why the new
+    form of some could not be compared with the old on random tensors."""
 
     rewritten: int = 0
     causal: int = 0
     masked: int = 0
-    sparse: int = 0
-    empty: float = 0.0
     left: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
 
 class Rewrite:
-    """One graph. constant_masks: whether masks may be looked at. same_random: draw as dropout by hand. alone: no
-    compiler follows."""
+    """One graph. constant_masks: whether masks may be looked at. same_random: draw as dropout by hand."""
 
     def __init__(
-        self,
-        graph_module: Any,
-        inputs: list[Any],
-        roots: list[Any],
-        constant_masks: bool,
-        same_random: bool,
-        alone: bool = False,
+        self, graph_module: Any, inputs: list[Any], roots: list[Any], constant_masks: bool, same_random: bool
     ) -> None:
         self.graph_module, self.graph = graph_module, graph_module.graph
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         known = dict(zip(placeholders, inputs, strict=True)) if inputs and constant_masks else {}
         self.constants = Constants(known, holders(iter(roots)) if known else {}, op, writes)
-        self.same_random, self.alone, self.whole = same_random, alone, bool(inputs)
+        self.same_random = same_random
         self.held: dict[tuple[int, str], Held] = {}
         self.report = Report()
         self.checked: set[str] = set()
@@ -132,13 +120,12 @@ class Rewrite:
         dtype = site.final.meta["example_value"].dtype
         q, k, v = (self._lower(operand, dtype) for operand in (site.q, site.k, site.v))
         _same_types(site, (q, k, v), dtype)
-        made, fits = Build(self.graph, site, dtype, self.same_random, self._alone(site)), False
+        made, fits = Build(self.graph, site, dtype, self.same_random), False
         try:
             with self.graph.inserting_before(site.final):
                 causal, masks = self._masks(site, made)
                 result = made.attention(q, k, v, causal, masks)
-            sparse = isinstance(masks, SparseMask)
-            self._check(site, result, (dtype, causal, sparse, q.shape, k.shape, v.shape))
+            self._check(site, result, (dtype, causal, q.shape, k.shape, v.shape))
             fits = True
         finally:
             if not fits:
@@ -149,13 +136,6 @@ class Rewrite:
         self.report.rewritten += 1
         self.report.causal += causal
         self.report.masked += masks is not None
-        self.report.sparse += sparse
-        for request in REQUESTS:
-            request.used += sparse
-
-    def _alone(self, site: Site) -> bool:
-        """Whether a kernel has to be compiled where it is called. On the CPU it needs none."""
-        return self.alone and bool(site.final.meta["example_value"].is_cuda)
 
     def _check(self, site: Site, result: Any, alike: tuple[Any, ...]) -> None:
         """Compare with the original on random tensors, once for attention that is alike. Raises Unfit."""
@@ -176,8 +156,6 @@ class Rewrite:
 
     def _known(self, node: Any) -> Any:
         """A constant's value, where its size is known too."""
-        if node.op == "get_attr" and node.target.startswith(BUFFER):
-            return self.graph_module.get_buffer(node.target)
         try:
             value, _, cropped = self._constant(node)
         except Varies:
@@ -217,24 +195,7 @@ class Rewrite:
         if not dynamic and (fixed is None or bool(fixed.all()) or is_causal(fixed)):
             self.held.update(held)
             return fixed is not None and not bool(fixed.all()), None
-        if not dynamic and self._sparse(site, fixed):
-            self.held.update(held)
-            with unset_fake_temporarily(), torch.no_grad():
-                return False, made.sparse(fixed)
         return False, made.mask()
-
-    def _sparse(self, site: Site, keep: Any) -> bool:
-        """Whether FlexAttention was asked for and takes a constant mask."""
-        with unset_fake_temporarily():
-            empty = empty_share(keep)
-            self.report.empty = max(self.report.empty, empty)
-            if not REQUESTS:
-                return False
-            # A graph inside another can hold no tensors of its own, and is given no inputs here.
-            why = unsuited(site, keep, empty) if self.whole else "a part that is computed again"
-        for request in REQUESTS:
-            request.left += [why] if why else []
-        return not why
 
     def _kept(self, site: Site, step: Step) -> tuple[Any, dict[tuple[int, str], Held]]:
         """Where a constant mask lets attend, (L, S) or larger where sizes are not known yet. Raises Varies."""
@@ -290,28 +251,20 @@ def _same_types(site: Site, operands: tuple[Operand, ...], dtype: Any) -> None:
 
 
 def rewrite(
-    graph_module: Any,
-    inputs: list[Any],
-    roots: list[Any],
-    guard: Guard,
-    constant_masks: bool,
-    same_random: bool,
-    alone: bool = False,
+    graph_module: Any, inputs: list[Any], roots: list[Any], guard: Guard, constant_masks: bool, same_random: bool
 ) -> Report:
     """Rewrite a graph and those inside it; what masks rely on is added to the guard."""
-    one = Rewrite(graph_module, inputs, roots, constant_masks, same_random, alone)
+    one = Rewrite(graph_module, inputs, roots, constant_masks, same_random)
     try:
         report = one.run()
     finally:
         guard.add(one.held)  # of what was rewritten before an error, too
     for name, inner in graph_module.named_modules():
         if name and isinstance(inner, torch.fx.GraphModule):
-            more = Rewrite(inner, [], [], constant_masks, same_random, alone).run()
+            more = Rewrite(inner, [], [], constant_masks, same_random).run()
             report.rewritten += more.rewritten
             report.causal += more.causal
             report.masked += more.masked
-            report.sparse += more.sparse
-            report.empty = max(report.empty, more.empty)
             report.left += more.left
             report.unchecked += more.unchecked
     return report

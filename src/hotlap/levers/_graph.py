@@ -74,16 +74,6 @@ def heed_hooks() -> None:
     torch._dynamo.config.skip_nnmodule_hook_guards = False
 
 
-def hold(graph_module: Any, name: str, tensor: Any) -> None:
-    """Give a graph module a buffer, with what Dynamo notes of each tensor that a graph holds, and compilers ask for."""
-    import torch._dynamo.source
-
-    graph_module.register_buffer(name, tensor, persistent=False)
-    sources = getattr(graph_module, "_param_name_to_source", None)
-    if sources is not None:
-        sources[name] = torch._dynamo.source.ConstantSource(name)
-
-
 def scalars_on_host(module: Any) -> None:
     """Where a model is on a GPU, what Inductor makes for the host is of scalars and small constants. It is made without
     vector instructions then: to see which there are, torch 2.11 builds a library for each kind, and loads it in a

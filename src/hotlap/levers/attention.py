@@ -85,17 +85,16 @@ class Fused:
         self.constant_masks = True
         self.forwards = self.found = 0
         self.left: list[str] = []
-        self.off = self.alone = False
+        self.off = False
 
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
         """Around an outermost forward: check what masks rely on, and capture graphs where `compile` does not."""
         from ._graph import Compiled
         from ._traceable import traceable
 
-        plain, compiled, alone = forward, getattr(forward, "compiled", forward), False
+        plain, compiled = forward, getattr(forward, "compiled", forward)
         if not isinstance(compiled, Compiled):
             forward = compiled = Compiled(traceable(module, forward), None)
-            alone = True
         self.roots.add(module)
         self.compiled.append(compiled)
 
@@ -104,7 +103,6 @@ class Fused:
                 return plain(*args, **kwargs)
             if not self.guard.holds():
                 self.capture_anew()
-            self.alone = alone
             return forward(*args, **kwargs)
 
         with_fused_attention.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
@@ -135,17 +133,15 @@ class Fused:
 
         if self.off:
             return
-        roots = list(self.roots)
         try:
-            report = rewrite(graph_module, inputs, roots, self.guard, self.constant_masks, self.same_random, self.alone)
-            self.note(report, roots)
+            self.note(
+                rewrite(graph_module, inputs, list(self.roots), self.guard, self.constant_masks, self.same_random)
+            )
         except ERRORS as error:
             self.seams.refuse(LEVER.name, f"{type(error).__name__}: {error}")
 
-    def note(self, report: "Report", roots: list[Any]) -> None:
+    def note(self, report: "Report") -> None:
         """Write down what became of a graph that has a softmax."""
-        if report.empty:
-            self.seams.agent.script.empty_blocks(roots, report.empty)
         if report.rewritten or report.left:
             self.found += report.rewritten
             self.left += report.left

@@ -221,9 +221,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     it whose result has a shape that depends on values (all `agent/model_code.py`). classes:
     the most outputs of a linear layer outside of repeated blocks. sibling_linears: modules in it that hold two linear
     layers or more with equally many inputs (`agent/siblings.py`). shapes: different shapes of its inputs in the first
-    forwards; grows: share of these that got one token more than the forward before. empty_blocks: where the lever
-    `attention` is in, the largest share of blocks (128 by 128) that a constant mask leaves empty: of those within the
-    lower triangle where it lies in that, else of all. exchange: of gradients
+    forwards; grows: share of these that got one token more than the forward before. exchange: of gradients
     between ranks, by DistributedDataParallel. part_of: another one that holds it, whose forward may call it too.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
@@ -258,7 +256,6 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     shapes: Count = 0
     grows: float = 0.0
     hooks: tuple[Count, Count] = (0, 0)
-    empty_blocks: float = 0.0
     optimized: Count | None = None
     part_of: str | None = None
     exchange: ExchangeFacts | None = None

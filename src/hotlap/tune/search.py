@@ -163,7 +163,7 @@ class Search:
             raise NothingMeasured(f"{trial.folder}: it was not told what the script is made of")
         state.facts = facts
         diagnosis = state.bench.diagnosis(trial)
-        state.best = Best(list(state.given), diagnosis, facts)
+        state.best = Best(list(state.given), diagnosis)
         state.found.baseline, state.found.seeded = diagnosis, facts.seeded
         state.bare = [first]
         if not first.alive:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from hotlap.experiment.judge import Judge
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Bench, Side, Special
@@ -15,7 +13,6 @@ from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.durations import ms, three
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import read_facts
 from hotlap.records.run import Facts
 from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Open, Proof, Reference, Trial, Worth
 
@@ -47,7 +44,6 @@ class Best:
 
     levers: list[records.Lever]
     diagnosis: Diagnosis
-    facts: Facts
 
 
 @dataclass
@@ -198,7 +194,7 @@ class State:
         """What levers decide from; active: levers to suppose, by default the best."""
         own = {lever.name: lever.settings for lever in self.best.levers}
         chosen = own if active is None else dict(active)
-        return Context(self.best.diagnosis, self.best.facts, self.bench.plan.environment, chosen)
+        return Context(self.best.diagnosis, self.facts, self.bench.plan.environment, chosen)
 
     def keep(self, uses: Sequence[records.Lever], side: Side | None = None, ratio: float = 1.0) -> None:
         """These are the best levers from here on. side: one that started with them, by which they are diagnosed.
@@ -209,7 +205,6 @@ class State:
             self.found.dropped.pop(use.name, None)
         if side is not None:
             self.best.diagnosis = self.bench.diagnosis(side.measured)
-            self.best.facts = self.facts_with(side.measured)
             self.budget.best_warmup_s = max(self.budget.warmup_s, WARM * (side.measured.warmup_s or 0.0))
         self.budget.to_prove = self.unproved
         self.budget.bare = sum(one.ready for one in self.bare)
@@ -231,15 +226,6 @@ class State:
         self.say(f"one after another  {why}; from here on each side runs alone, in pairs")
         self.bench.end_all()
         self.side = None
-
-    def facts_with(self, trial: Trial) -> Facts:
-        """Those of the bare command, and of its masks what only a lever sees that is in."""
-        seen = read_facts(self.bench.rank(trial).folder)
-        empty: dict[str, float] = {}
-        for root in seen.roots if seen else ():
-            empty[root.name] = max(root.empty_blocks, empty.get(root.name, 0.0))
-        roots = (msgspec.structs.replace(root, empty_blocks=empty.get(root.name, 0.0)) for root in self.facts.roots)
-        return msgspec.structs.replace(self.facts, roots=tuple(roots))
 
     def drop(
         self, name: str, why: str, worth: Worth | None = None, trial: Trial | None = None, remembered: bool = False

@@ -12,8 +12,6 @@ be a multiple of."""
 MOST_SHAPES = 8
 """Shapes of a forward's inputs up to which each gets a CUDA graph of its own."""
 HAVE_FUSED_FORM = ("Adam", "AdamW", "SGD", "Adagrad")
-EMPTY_BLOCKS = 0.4
-"""Share of a mask's blocks from which skipping the empty ones pays."""
 
 
 def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]:
@@ -49,7 +47,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
             "pad-vocabulary": not cuda or root.classes < VOCABULARY or root.classes % ALIGNED == 0,
             "chunked-cumsum": not cuda or not root.cumsum,
             "causal-mask-check": not cuda or not root.mask_checks,
-            "flex-attention": not cuda or root.empty_blocks < EMPTY_BLOCKS,
         }
     return frozenset(levers) | {name for name, is_out in out.items() if is_out}
 

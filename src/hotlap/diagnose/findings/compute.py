@@ -16,12 +16,12 @@ LEVERS = (
     "attention",
     "fused-optimizer",
     "pad-vocabulary",
-    "flex-attention",
     "chunked-cumsum",
     "channels-last",
     "cudnn-benchmark",
 )
 QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
+SPARSE = "; attention by a mask that leaves most of it empty (a window, documents): FlexAttention with a block mask"
 INT8 = (8, 0)
 SHORT_MS, SMALL_MS = 2.0, 0.2
 """Forward, backward and update of a step, and of a module in it, below which Python and dispatch may take most on a
@@ -68,6 +68,7 @@ def find(measured: Measured) -> Finding | None:
         if small
         else _lower(root, measured.levers, on_device)
         + "compiled and fused kernels, a better memory format"
+        + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
         + (QUANTIZED if on_device and _only_infers(measured) else ""),
         levers=tuple(name for name in (*LEVERS, *(() if on_device else ON_CPU)) if not small or name not in OF_LARGE)
         if root

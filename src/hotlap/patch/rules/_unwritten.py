@@ -9,7 +9,6 @@ from ..places import Places
 from ..tensors import FUNCTIONAL
 from ._base import CannotWrite, calls_named
 
-ATTENTION = ("scaled_dot_product_attention", "softmax")
 NO_RULE = "no rule of this hotlap writes it"
 
 
@@ -54,10 +53,6 @@ def _losses(places: Places) -> list[Line]:
             and full.endswith(("cross_entropy", "_loss"))
         )
     ]
-
-
-def _attentions(places: Places) -> list[Line]:
-    return [source.place(call) for source, call in calls_named(places, *ATTENTION)]
 
 
 def _scans(places: Places) -> list[Line]:
@@ -142,10 +137,6 @@ REASONS: dict[str, Unwritten] = {
         "whether a value was computed before the backward and not written to since is known when it is read, which the "
         "lever looks at in each read; of a profiled run's waits `hotlap patch RUN` rewrites the lines that it can",
         _reads,
-    ),
-    "flex-attention": Unwritten(
-        "a mask is known by its values, which the lever looks at in each run; the source tells only how it is made",
-        _attentions,
     ),
     "graph-forward": Unwritten(
         "a CUDA graph needs buffers for its inputs, a recording for each shape and a watch for what a replay leaves "
