@@ -61,7 +61,6 @@ CASES = (
     Case(FIRST_NINE, ("planted/healthy_conv.py",), wins=False, budget=150),
     # later ones
     Case("sdpa-backend", ("lever_wins/lengths.py",)),
-    Case("chunked-cumsum", ("scan_loop.py",)),
     Case("graph-forward", ("inference_loop.py",)),
     Case("logits-to-keep", ("lever_wins/scoring.py",)),
     Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), options=SEMANTIC),

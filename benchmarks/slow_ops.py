@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from slow_ops_cases import GROUPS, Call, Case, Machine, Row, cumsum_case, cumsum_inputs, name
+from slow_ops_cases import GROUPS, Call, Case, Machine, Row
 from torch import Tensor
 
 from hotlap.trace.peaks import peaks_of
@@ -54,14 +54,6 @@ def add_errors(m: Machine, op: str, of: str, calls: dict[str, Call], exact: Tens
         })  # fmt: skip
 
 
-def cumsum_errors(m: Machine) -> None:
-    for dtype in (torch.float32, torch.bfloat16):
-        for kind, x in cumsum_inputs(m, dtype):
-            exact = x.cpu().double().cumsum(1).to(m.device)
-            calls = cumsum_case(x, 1).forms
-            add_errors(m, "cumsum", f"{kind}, {name(x)}", calls, exact)
-
-
 def measure(m: Machine, case: Case) -> list[Row]:
     """A row for each form and for the copy, which takes its turn with them."""
     source, target = (torch.empty(max(1, case.least // 2), dtype=torch.uint8, device=m.device) for _ in range(2))
@@ -90,8 +82,6 @@ def measure(m: Machine, case: Case) -> list[Row]:
 def run(m: Machine, groups: list[str], seconds: float) -> tuple[list[Row], list[str]]:
     """Rows, and the cases that the time did not suffice for."""
     until, rows, left_out = time.perf_counter() + seconds, list[Row](), list[str]()
-    if "cumsum" in groups:
-        cumsum_errors(m)
     for group in groups:
         for case in GROUPS[group](m):
             if time.perf_counter() > until:

@@ -1,25 +1,17 @@
 """The ops and inputs of `slow_ops.py`, each with the candidates that could take its place."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-import scans
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hotlap.levers._scan import in_chunks
-
 Call: TypeAlias = Callable[[], Any]
 Row: TypeAlias = dict[str, Any]
-ROWS: Final = (1, 4, 8, 32, 128, 1024)
-LENGTHS: Final = (1 << 12, 1 << 16, 1 << 20, 1 << 22)
-MOST: Final = 1 << 27
-"""Elements of an input."""
 
 
 @dataclass
@@ -80,90 +72,16 @@ def name(*tensors: Tensor) -> str:
 # cumsum
 
 
-def cumsum_case(x: Tensor, dim: int, note: str = "", backward: bool = False) -> Case:
-    rows = x.numel() // x.shape[dim]
-    calls = {"library": partial(torch.cumsum, x, dim)}
-    for title, form in scans.forms(x).items():
-        if title != "row by row" or rows <= 8:
-            calls[title] = partial(scans.cumsum, x, dim, form=form)
-    if backward:
-        calls = {
-            title: partial(there_and_back, call, x.requires_grad_(), torch.ones_like(x))
-            for title, call in calls.items()
-        }
-    return Case(
-        "cumsum" + ("+backward" if backward else ""),
-        f"{name(x)} dim {dim}{note}",
-        (4 if backward else 2) * nbytes(x),
-        calls,
-    )
-
-
-def there_and_back(call: Call, x: Tensor, grad: Tensor) -> Tensor:
-    return torch.autograd.grad(call(), x, grad)[0]
-
-
 def cumsums(m: Machine) -> Iterator[Case]:
-    few, long = m.size(8 << 10) if m.tiny else 8, m.size(1 << 20)
-    yield cumsum_case(m.randn(m.size(1 << 24)), 0)
-    yield cumsum_case(m.randn(few, long), 1, backward=True)
-    yield cumsum_case(m.randn(long, few), 0, backward=True)
-    yield cumsum_case(m.randn(long, few).t(), 1, " transposed")
-    yield cumsum_case(m.randn(few, 2 * long)[:, ::2], 1, " every second")
-    yield cumsum_case(m.randn(few, long - 45), 1, " odd length")
-    for inner in ROWS[:-1]:
-        yield cumsum_case(m.randn(long, inner), 0)
-    for shape in ((1 << 16, 8), (1 << 16, 1024), (1 << 12, 1024)):
-        yield cumsum_case(m.randn(m.size(shape[0]), shape[1]), 0)
-    yield cumsum_case(m.randn(long, few, dtype=torch.bfloat16), 0)
-    for dtype in (torch.float32, torch.bfloat16):
-        for rows in ROWS:
-            for length in LENGTHS:
-                if rows * length <= MOST:
-                    yield cumsum_case(m.randn(rows, m.size(length), dtype=dtype), 1)
+    """Over few long columns, as the positions of tokens with their experts."""
+    for long, few in ((1 << 12, 1024), (1 << 16, 8), (1 << 16, 1024), (1 << 20, 8)):
+        x = m.randn(m.size(long), few)
+        forms = {"library": partial(torch.cumsum, x, 0), "last dimension": partial(in_rows, x)}
+        yield Case("cumsum", f"{name(x)} dim 0", 2 * nbytes(x), forms)
 
 
-def tokens(m: Machine) -> Iterator[Case]:
-    """Masks of tokens by experts, as routers count positions in: by the library and by the lever chunked-cumsum, with
-    all that it takes from the mask to the result. Integers of the two are equal, or have errors."""
-    for length in (1 << 12, 1 << 14, 1 << 15, 1 << 16):
-        for experts in (8, 64):
-            ids = m.integers(experts, m.size(length))
-            for dtype in (torch.int64, torch.bool, torch.float32):
-                yield lever_case(F.one_hot(ids, experts).to(dtype), 0)
-    yield lever_case(m.randn(m.size(1 << 14), 8, dtype=torch.bfloat16), 0)
-    yield lever_case(m.integers(9, 8, m.size(1 << 20)), 1)
-
-
-def lever_case(x: Tensor, dim: int) -> Case:
-    dtype = x.dtype if x.is_floating_point() else torch.int64
-    shape = math.prod(x.shape[:dim]), x.shape[dim], -1
-    calls: dict[str, Call] = {
-        "library": partial(torch.cumsum, x, dim),
-        "lever": lambda: in_chunks(x.to(dtype).view(shape)).view(x.shape),
-    }
-    least = nbytes(x) + x.numel() * dtype.itemsize
-    return Case("cumsum of tokens", f"{name(x)} dim {dim}", least, calls, lambda: torch.cumsum(x.double(), dim))
-
-
-def cumsum_inputs(m: Machine, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Easy and nasty ones."""
-    shape = 4, m.size(1 << 20)
-    x = m.randn(*shape)
-    yield "normal", x.to(dtype)
-    yield "uniform 0..1", torch.rand_like(x).to(dtype)
-    yield "normal + 1e4", (x + 1e4).to(dtype)
-    signs = torch.ones(shape[1], device=m.device)
-    signs[1::2] = -1
-    pairs = m.randn(4, shape[1] // 2).repeat_interleave(2, 1)
-    yield "pairs that cancel, 1e6", (signs * 1e6 * pairs + x).to(dtype)
-    yield "denormal", (x * 1e-41).to(dtype)
-    nasty = x.clone()
-    nasty[0, shape[1] // 3], nasty[1, shape[1] // 5], nasty[1, shape[1] // 2] = math.nan, math.inf, -math.inf
-    nasty[2, shape[1] // 2] = -math.inf
-    yield "with nan and inf", nasty.to(dtype)
-    yield "near overflow", (signs * 3e38).to(dtype).repeat(4, 1)
-    yield "transposed", x.t().contiguous().t().to(dtype)
+def in_rows(x: Tensor) -> Tensor:
+    return x.t().contiguous().cumsum(1).t()
 
 
 # gradients of gathers
@@ -331,6 +249,6 @@ def of_space(m: Machine) -> Iterator[Case]:
 
 GROUPS: Final[dict[str, Callable[[Machine], Iterator[Case]]]] = {
     "index": scatters, "loss": losses, "norm": norms, "scan": scans_of_others, "pick": picks, "space": of_space,
-    "tokens": tokens, "cumsum": cumsums,
+    "cumsum": cumsums,
 }  # fmt: skip
 """The longest last: it is what a limit cuts."""

@@ -19,14 +19,13 @@ from hotlap.levers import _graph, _heads, all_levers, single_thread_backward
 from hotlap.levers._base import STAGES, Lever
 from hotlap.levers._fused import fuse, unfuse
 from hotlap.levers._heads import Head
-from hotlap.levers._scan import Scans
 from hotlap.levers.compile_loss import Losses
 
 SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
 FIRST["cpu-threads"] = {"threads": 3}
 NOTHING_HERE = (
-    "blas-library", "causal-mask-check", "chunked-cumsum",
+    "blas-library", "causal-mask-check",
 )  # fmt: skip
 """They say so, or that this is no CUDA device."""
 EXACT = ("gc-pauses", "inference-mode", "single-thread-backward")
@@ -382,16 +381,6 @@ def test_functions_that_make_losses() -> None:
         loss(x)
         calls.append(of.calls)
     assert calls == [0, 1, 1, 2], "the first is an ordinary one"
-
-
-def test_scans_are_the_librarys_again() -> None:
-    scans = Scans({"last": (64, 8), "other": (64, 8)}, lambda: None, "CPU")
-    x, used = torch.ones(2, 64), []
-    for change in (scans.put_in, scans.take_out, scans.put_in, scans.take_out):
-        change()
-        x.cumsum(1)
-        used.append(scans.used)
-    assert used == [1, 1, 2, 2]
 
 
 def test_a_backward_is_handed_over_again() -> None:

@@ -214,7 +214,6 @@ class Script:
             "softmax": code.softmax,
             "softmax_ran": None,
             "sdpa": code.sdpa,
-            "cumsum": code.cumsum,
             "constants": code.constants,
             "expert_loop": code.expert_loop,
             "mask_checks": code.mask_checks,

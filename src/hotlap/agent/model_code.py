@@ -55,11 +55,6 @@ class ModelCode:
         return own or any(_kernel_of(module) == SDPA_KERNEL for module in self.modules) or SDPA in self.names
 
     @property
-    def cumsum(self) -> bool:
-        """Whether a model's code names cumsum."""
-        return "cumsum" in self.names
-
-    @property
     def constants(self) -> bool:
         """Whether a model's code may make tensors of Python's numbers."""
         return not MAKERS.isdisjoint(self.names)

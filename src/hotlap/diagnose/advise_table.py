@@ -322,7 +322,7 @@ ROWS: Final = (
             "Fewer copies: expand instead of repeat, no .contiguous() back and forth, channels_last for convolutions.",
             "torch.cumsum over few long rows or columns (positions of tokens in their experts) in chunks.",
         ),
-        levers=("compile", "fused-optimizer", "attention", "bf16-autocast", "channels-last", "chunked-cumsum"),
+        levers=("compile", "fused-optimizer", "attention", "bf16-autocast", "channels-last"),
         verify="The step is shorter; in a trace fewer kernels move the same data.",
     ),
     share_of(

@@ -215,7 +215,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     (None: not known). hooks: on the forwards of its modules, when it was first seen and at the
     end. blocks: modules in it that are repeated
     (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it beside a product of matrices,
-    sdpa: it calls torch's fused attention, cumsum: it names that, constants: it makes tensors of Python's numbers,
+    sdpa: it calls torch's fused attention, constants: it makes tensors of Python's numbers,
     expert_loop: where a forward may loop over a list of modules and look for the rows of each, mask_checks: it holds
     torch's encoder or decoder, which compare their mask with the causal one in each forward, shapes_by: a function in
     it whose result has a shape that depends on values (all `agent/model_code.py`). classes:
@@ -240,7 +240,6 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     softmax: bool = False
     softmax_ran: bool | None = None
     sdpa: bool = False
-    cumsum: bool = False
     constants: bool = False
     expert_loop: tuple[str, int, str] | None = None
     mask_checks: bool = False

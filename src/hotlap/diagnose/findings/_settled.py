@@ -45,7 +45,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
             "channels-last": root.channels_last or not root.conv_input_4d,
             "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,
             "pad-vocabulary": not cuda or root.classes < VOCABULARY or root.classes % ALIGNED == 0,
-            "chunked-cumsum": not cuda or not root.cumsum,
             "causal-mask-check": not cuda or not root.mask_checks,
         }
     return frozenset(levers) | {name for name, is_out in out.items() if is_out}

@@ -16,7 +16,6 @@ LEVERS = (
     "attention",
     "fused-optimizer",
     "pad-vocabulary",
-    "chunked-cumsum",
     "channels-last",
     "cudnn-benchmark",
 )

@@ -55,11 +55,6 @@ def _losses(places: Places) -> list[Line]:
     ]
 
 
-def _scans(places: Places) -> list[Line]:
-    """Of the project; else the model's calls, as a library may scan."""
-    return [source.place(call) for source, call in calls_named(places, "cumsum")] or _models(places)
-
-
 def _encoders(places: Places) -> list[Line]:
     """Where torch's encoders and decoders are made; else the model's calls, as a library may make them."""
     names = ("Transformer", "TransformerEncoder", "TransformerDecoder")
@@ -122,11 +117,6 @@ REASONS: dict[str, Unwritten] = {
         "which cores are near the GPU, and which threads share one, is of the machine and not of the source; the "
         "loader's workers would have to be given all of them back",
         _models,
-    ),
-    "chunked-cumsum": Unwritten(
-        "which scans are long enough is known by their shapes, which the lever looks at in each call; the rest has to "
-        "stay with torch.cumsum",
-        _scans,
     ),
     "dataset-on-device": Unwritten(
         "which tensors the samples are views of is known by asking for every sample, which the lever does; a loop over "

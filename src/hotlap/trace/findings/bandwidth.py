@@ -16,6 +16,10 @@ MOVES: Final = re.compile(
 )
 """Kernels that move data and compute next to nothing, by their names."""
 SCAN: Final = "aten::cumsum"
+BY_ROWS: Final = (
+    "cumsum over the last, contiguous dimension (transpose first), or in chunks to which the sums of those before are "
+    "added; "
+)
 SCANS: Final = 0.1
 """Share of all device work from which such scans are named: as a rule they are over few long rows then."""
 
@@ -42,11 +46,9 @@ def find(answers: RankTrace) -> list[Finding]:
             + (f" at {first.of_peak:.0%} of memory bandwidth" if first.of_peak is not None else "")
             + (f"; {ms(per_step_ms(answers, scan.ns))} in {SCAN}" if scan else ""),
             why="each operation reads and writes whole tensors: the same data cross the memory bus again and again",
-            instead="compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
-            levers=(
-                *(("chunked-cumsum",) if scan else ()),
-                *("compile", "fused-optimizer", "bf16-autocast", "channels-last"),
-            ),
+            instead=(BY_ROWS if scan else "")
+            + "compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
+            levers=("compile", "fused-optimizer", "bf16-autocast", "channels-last"),
         )
     ]
 
