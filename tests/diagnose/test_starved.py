@@ -168,6 +168,8 @@ def test_crowded() -> None:
     assert "in the median 1 thread of the machine" in few.evidence and "in the median 5 threads" in many.evidence
     assert few.why.startswith("at times more threads want to run than there are cores")
     assert many.why.startswith("more threads want to run than there are cores")
+    ranks = beneath(found("cpu_crowded", None, msgspec.structs.replace(alone, world=2)))
+    assert "--numa-binding" in ranks.instead and "--numa-binding" not in few.instead
     short = msgspec.structs.replace(host(waited_ms=0.035, threads_waited_ms=0.035, involuntary=0.03), threads=1)
     said = beneath(found("cpu_crowded", None, short, step_ms=0.5)).evidence
     assert "0.04 ms a step" in said and "0.03 involuntary" in said and "1 intra-op thread and" in said

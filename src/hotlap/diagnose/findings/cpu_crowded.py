@@ -32,6 +32,8 @@ def find(measured: Measured) -> Finding | None:
         fewer.append("fewer intra-op threads (OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device)")
     if any(loader.workers for loader in facts.loaders):
         fewer.append("fewer workers")
+    if facts.world > 1:
+        fewer.append("cores of its own for each rank (torchrun --numa-binding=exclusive)")
     return Finding(
         id="cpu-crowded",
         bound="unknown",

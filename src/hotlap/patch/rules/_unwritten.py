@@ -113,11 +113,6 @@ REASONS: dict[str, Unwritten] = {
         "it, give `is_causal` to the encoder or decoder",
         _encoders,
     ),
-    "cpu-affinity": Unwritten(
-        "which cores are near the GPU, and which threads share one, is of the machine and not of the source; the "
-        "loader's workers would have to be given all of them back",
-        _models,
-    ),
     "dataset-on-device": Unwritten(
         "which tensors the samples are views of is known by asking for every sample, which the lever does; a loop over "
         "indices in the loader's place changes what the script can ask of the loader",
