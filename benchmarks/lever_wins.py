@@ -66,7 +66,6 @@ CASES = (
     Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), options=SEMANTIC),
     Case("compile-blocks", LM, budget=120),
     Case("attention", ("lever_wins/window.py",)),
-    Case("blas-library", ("planted/fp32_matmuls.py",), wins=False),
     # memory: what becomes smaller is the peak
     Case("checkpoint-blocks", LM, options=MEMORY),
     Case("activation-offload", LM, options=("--objective", "memory", "--slowdown", "4")),

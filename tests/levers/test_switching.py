@@ -24,9 +24,7 @@ from hotlap.levers.compile_loss import Losses
 SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
 FIRST["cpu-threads"] = {"threads": 3}
-NOTHING_HERE = (
-    "blas-library", "causal-mask-check",
-)  # fmt: skip
+NOTHING_HERE = ("causal-mask-check",)
 """They say so, or that this is no CUDA device."""
 EXACT = ("gc-pauses", "inference-mode", "single-thread-backward")
 KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -145,7 +143,6 @@ def process() -> dict[str, Any]:
         "precision": torch.get_float32_matmul_precision(),
         "cudnn": torch.backends.cudnn.benchmark,
         "attention": [getattr(cuda, f"{name}_sdp_enabled")() for name in ("cudnn", "flash", "mem_efficient", "math")],
-        "blas": cuda.preferred_blas_library().name,
         "threads": torch.get_num_threads(),
         "collector": (gc.get_threshold(), gc.get_freeze_count()),
         "loss": functional.cross_entropy,

@@ -14,7 +14,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch-fetch": {},
     "batch-size": {"times": 4},
     "bf16-autocast": {},
-    "blas-library": {},
     "channels-last": {},
     "checkpoint-blocks": {"every": 1},
     "compile": {"mode": "default"},

@@ -633,15 +633,6 @@ def test_each_kernel_of_attention_that_is_left_out_has_its_line(patched: Patcher
         assert came == [f"{name}.backends.cuda.enable_{kernel}_sdp(False)" for kernel in ("cudnn", "flash")]
 
 
-def test_a_library_of_products_that_the_source_chooses_stays(patched: Patcher) -> None:
-    line = 'torch.backends.cuda.preferred_blas_library("cublaslt")'
-    assert patched(SCRIPT, "blas-library").lines() == ([], [line])
-    assert patched(f"{SCRIPT}{line}\n", "blas-library").written["blas-library"].already
-    own = line.replace("lt", "")
-    (where,) = patched(f"{SCRIPT}{own}\n", "blas-library").refused["blas-library"].look_at
-    assert where.line == len(SCRIPT.splitlines()) + 1
-
-
 def test_rules_work_on_what_the_last_one_left(patched: Patcher) -> None:
     result = patched(SCRIPT, "compile", "fused-optimizer")
     again, written, _ = write(result.after, [Lever(name="tf32")], None, True)
