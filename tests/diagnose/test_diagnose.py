@@ -401,6 +401,16 @@ def test_attention_by_a_mask_with_little_in_it_has_a_kernel(changes: dict[str, A
     assert found is not None and found.instead.endswith("FlexAttention with a block mask")
 
 
+def test_of_a_large_vocabulary_the_advice_is_about_its_logits() -> None:
+    def instead(**fields: Any) -> str:
+        roots = (msgspec.structs.replace(ROOT, classes=fields.pop("classes", 50257)),)
+        facts = msgspec.structs.replace(CUDA, roots=roots, **fields)
+        return str(fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, facts).instead)
+
+    assert "`head(hidden[:, -1:])`" in instead(mode="inference")
+    assert "logits" not in instead(mode="inference", classes=1000)
+
+
 @pytest.mark.parametrize(
     ("dtypes", "offered"), [(("float32",), True), ((), True), (("float32", "int8"), True), (("float64",), False)]
 )

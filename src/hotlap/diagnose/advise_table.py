@@ -305,6 +305,7 @@ ROWS: Final = (
             "Lower precision (bf16 autocast) and torch.compile. Benchmark the two together and alone.",
             "Fused attention (scaled_dot_product_attention), channels_last for convolutions, dimensions that fill "
             "tiles.",
+            "Inference over a large vocabulary: logits of only those positions that are used.",
             "A single slow kernel: profile it before rewriting it; on NVIDIA GPUs with ncu.",
         ),
         levers=("bf16-autocast", "tf32", "compile", "attention", "channels-last", "cudnn-benchmark", "cpu-threads"),

@@ -22,6 +22,8 @@ LEVERS = (
 QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
 SPARSE = "; attention by a mask that leaves most of it empty (a window, documents): FlexAttention with a block mask"
 INT8 = (8, 0)
+VOCABULARY = 4096
+"""Outputs of a linear layer from which it is taken for the head over a vocabulary."""
 SHORT_MS, SMALL_MS = 2.0, 0.2
 """Forward, backward and update of a step, and of a module in it, below which Python and dispatch may take most on a
 CPU: of small layers they took 0.03 to 0.1 ms a module."""
@@ -68,6 +70,7 @@ def find(measured: Measured) -> Finding | None:
         else _lower(root, measured.levers, on_device)
         + "compiled and fused kernels, a better memory format"
         + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
+        + _vocabulary(measured)
         + (QUANTIZED if on_device and _only_infers(measured) else ""),
         levers=tuple(name for name in (*LEVERS, *(() if on_device else ON_CPU)) if not small or name not in OF_LARGE)
         if root
@@ -114,6 +117,16 @@ def _lower(root: RootFacts | None, levers: tuple[str, ...], on_device: bool) -> 
     if "bf16-autocast" in levers or (root is not None and root.autocast):
         return ""
     return f"lower precision {'on the tensor cores' if on_device else 'if this CPU multiplies in it'}, "
+
+
+def _vocabulary(measured: Measured) -> str:
+    """What to do about logits over a large vocabulary."""
+    facts, root = measured.facts, measured.root
+    if facts is None or root is None or root.classes < VOCABULARY:
+        return ""
+    if facts.mode == "inference":
+        return "; logits of only those positions that are used, as `head(hidden[:, -1:])` in the forward"
+    return ""
 
 
 def _only_infers(measured: Measured) -> bool:

@@ -103,11 +103,6 @@ REASONS: dict[str, Unwritten] = {
         "values, write `@torch.compile` before its `def`",
         _update,
     ),
-    "logits-to-keep": Unwritten(
-        "the forward has to know which positions its caller will use: give it a parameter for that, and cut the input "
-        "of the last layer",
-        _losses,
-    ),
     "causal-mask-check": Unwritten(
         "whether a mask is the causal one is known by its values, which the lever looks at in each run; where you know "
         "it, give `is_causal` to the encoder or decoder",
