@@ -12,12 +12,14 @@ import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from agent.harness import NO_KERNELS, Runner
 from hotlap.levers import _asked_gradients, _graph, _worth_compiling, all_levers
 from hotlap.levers._asked_gradients import _files
+from hotlap.levers._losses import compile_losses
 from hotlap.levers._worth_compiling import FEW, MANY, Worth
 from hotlap.records.run import Lever
 
@@ -422,6 +424,17 @@ def test_modules_of_torchscript_are_left(runner: Runner) -> None:
     assert (ran.code, ran.losses) == (0, bare.losses)
     assert [one.what for one in ran.problems] == ["Refused: torch.compile leaves modules of TorchScript as they are"]
     assert ran.facts.roots[0].compiled
+
+
+def scripted(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, classes)
+
+
+def test_torchscript_takes_the_loss_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional, "cross_entropy", functional.cross_entropy)
+    compile_losses()
+    logits, classes = torch.randn(4, 5), torch.tensor([0, 1, 2, 3])
+    assert torch.equal(torch.jit.script(scripted)(logits, classes), scripted(logits, classes))
 
 
 def test_each_layer_that_is_called_by_itself_is_compiled(runner: Runner) -> None:

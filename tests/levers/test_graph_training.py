@@ -21,7 +21,7 @@ from hotlap.levers import _anchored, _forward_graph, all_levers, graph_training
 from hotlap.levers._base import Context
 from hotlap.levers._effects import watched
 from hotlap.levers._forward_graph import apart
-from hotlap.levers._training_call import clone_as_it_lies, copy_as_it_lies, waves
+from hotlap.levers._training_call import waves
 from hotlap.levers._training_graph import TWICE, GraphedTraining, TrainingBucket
 
 LEVER = all_levers()["graph-training"]
@@ -650,48 +650,6 @@ def test_what_two_calls_give_alike_is_not_taken_to_float64(monkeypatch: pytest.M
     large, small = torch.randn(1000), torch.randn(10)
     assert apart([large, small * 1.5], [large, small], spread=[large.clone(), small * 2]) == ""
     assert set(looked) == {10}
-
-
-class Cut(nn.Module):
-    """Rows with gaps, as the first columns of a wider product have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)[..., :60]
-
-
-def test_rows_with_gaps_are_copied_as_they_lie() -> None:
-    pair = Pair(Cut()).trained(4, steps=BEFORE + 3)
-    assert pair.graphed.replays >= 2 and not pair.whys
-    output = pair.graphed(batch(4, 0))
-    assert output.stride() == (64, 1) and output._base is None
-    assert torch.equal(output, pair.twin(batch(4, 0)))
-
-
-@pytest.mark.parametrize(
-    ("lies", "kept"),
-    [
-        (lambda: torch.randn(3, 5, 64)[..., :60], True),
-        (lambda: torch.randn(5, 64)[:, 2:62], True),
-        (lambda: torch.randn(5, 64)[:, :8], False),  # mostly gaps
-        (lambda: torch.randn(5, 64), False),
-        (lambda: torch.randn(64, 5).t(), True),
-        (lambda: torch.randn(1, 8).expand(5, 8), False),
-        (lambda: torch.randn(0, 8), False),
-        (lambda: torch.randn(5, 8).to_sparse(), False),
-    ],
-)  # fmt: skip
-def test_a_copy_that_lies_as_its_tensor(lies: Callable[[], torch.Tensor], kept: bool) -> None:
-    tensor = lies()
-    made = clone_as_it_lies(tensor.detach())
-    assert torch.equal(made.to_dense(), tensor.to_dense())
-    assert not kept or made.stride() == tensor.stride()
-    into = torch.zeros_like(made)
-    copy_as_it_lies(into, made)
-    assert torch.equal(into.to_dense(), tensor.to_dense())
 
 
 class Dict(nn.Module):

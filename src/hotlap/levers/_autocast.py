@@ -54,18 +54,15 @@ def backward_by_dtypes() -> None:
         config.backward_pass_autocast = "off"
 
 
-def autocasting(
-    half: Any, wanted: Callable[[], bool] = lambda: True, left: Callable[[Any], bool] = lambda tensor: False
-) -> "Callable[[Any, Forward], Forward]":
-    """Autocast to a dtype of torch around a forward whose caller gets float32 back; while it is wanted. left: which
-    outputs are left to others to widen."""
+def autocasting(half: Any, wanted: Callable[[], bool] = lambda: True) -> "Callable[[Any, Forward], Forward]":
+    """Autocast to a dtype of torch around a forward whose caller gets float32 back; while it is wanted."""
     import torch
 
     def wrap(module: Any, forward: "Forward") -> "Forward":
         device = next((p.device.type for p in module.parameters()), "cpu")
 
         def widened(tensor: Any) -> Any:
-            return tensor if tensor.dtype != half or left(tensor) else tensor.float()
+            return tensor.float() if tensor.dtype == half else tensor
 
         def half_forward(*args: Any, **kwargs: Any) -> Any:
             if in_half(device) or _transforms.vmapped() or not wanted():  # batch norm has no rule for both

@@ -28,9 +28,8 @@ def switched_losses() -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def compile_losses() -> Callable[[], None]:
-    """Compile `F.cross_entropy` where its logits are many, on the device. Its `of_half` is that of logits which are to
-    be widened first. Returns what takes it back; what was compiled is kept with torch's code, and found there if it is
-    put in again."""
+    """Compile `F.cross_entropy` where its logits are many, on the device. Returns what takes it back; what was compiled
+    is kept with torch's code, and found there if it is put in again."""
     import torch
 
     functional = torch.nn.functional
@@ -44,10 +43,6 @@ def compile_losses() -> Callable[[], None]:
             return original(input, *args, **kwargs)
         return (compiled if inside else original)(input, *args, **kwargs)
 
-    def widened(input: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(input.float(), *args, **kwargs)
-
-    cross_entropy.of_half = torch.compile(widened)  # type: ignore[attr-defined]
     # TorchScript takes the original in its place, as it does for what `torch.jit.script_if_tracing` made.
     setattr(cross_entropy, "__script_if_tracing_wrapper", True)
     setattr(cross_entropy, "__original_fn", original)

@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ._autocast import without_autocast
 from ._forward_graph import restore_all
@@ -15,10 +15,6 @@ def tensors(output: Any) -> list[Any]:
     from torch.utils import _pytree
 
     return [leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-
-
-MOST_REACH: Final = 1.1
-"""Of a tensor's elements, the most memory that it may lie in to be copied with its gaps."""
 
 
 class Results(NamedTuple):
@@ -93,39 +89,6 @@ def reach_of(call: Call, used: list[bool], again: Callable[[], bool]) -> list[li
             call.differentiate(at)
         reach[at] = call.used()
     return reach
-
-
-def copy_as_it_lies(into: Any, of: Any) -> None:
-    """`into.copy_(of)`. Where the rows of both have the same gaps (the first columns of a wider product), these are
-    copied too, which is one piece of memory: row by row it takes three times as long for 50257 columns of 50304."""
-    whole, given = _extent(into), _extent(of)
-    if whole is None or given is None or into.stride() != of.stride():
-        into.copy_(of)
-    else:
-        whole.copy_(given)
-
-
-def clone_as_it_lies(tensor: Any) -> Any:
-    """A copy whose rows have the same gaps: for `clone` alone a tensor with gaps is to become one without."""
-    import torch
-
-    if _extent(tensor) is None:
-        return tensor.clone()
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    copy_as_it_lies(made, tensor)
-    return made
-
-
-def _extent(tensor: Any) -> Any:
-    """All memory from a tensor's first element to its last as one row; None where it has no gaps, or large ones."""
-    import torch
-
-    if tensor.layout != torch.strided or tensor.is_contiguous() or not tensor.numel() or not _apart(tensor):
-        return None
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    if not tensor.numel() < reach <= MOST_REACH * tensor.numel():
-        return None
-    return tensor.detach().as_strided((reach,), (1,))
 
 
 def waves(leaf: Any) -> Any:

@@ -29,17 +29,7 @@ from ._effects import Effects, storage
 from ._forward_graph import PATIENCE, Bucket, GraphedForward, apart, restore_all, tried, unfit, without_cached_casts
 from ._lent import Lent
 from ._model_state import MOST_GUARDS, Model
-from ._training_call import (
-    Call,
-    Results,
-    aliased,
-    as_if_once,
-    clone_as_it_lies,
-    copy_as_it_lies,
-    reach_of,
-    tensors,
-    waves,
-)
+from ._training_call import Call, Results, aliased, as_if_once, reach_of, tensors, waves
 
 ELSEWHERE: Final = 0.02
 """Relative (of norms) difference of two ordinary calls on two streams, in half precision: each stream has a workspace
@@ -105,10 +95,7 @@ class TrainingBucket(Bucket):
         saved = [own.clone() for own in held]
         for own, given in zip(self.cotangents, gradients, strict=True):
             if own is not None:
-                if given is None:
-                    own.zero_()
-                else:
-                    copy_as_it_lies(own, given)
+                own.zero_() if given is None else own.copy_(given)
         self.backward()
         reached = self._reached(tuple(given is not None for given in gradients))
         if not held:
@@ -447,7 +434,7 @@ def _function() -> Any:
             ctx.graphed, ctx.bucket, ctx.serial = graphed, bucket, graphed.serial
             ctx.call, ctx.inputs = call, inputs.tensors
             ctx.freed = (False,) * len(bucket.cotangents)
-            made = tuple(clone_as_it_lies(tensor) for tensor in bucket.tensors())
+            made = tuple(tensor.clone() for tensor in bucket.tensors())
             pairs = zip(made, bucket.cotangents, strict=True)
             ctx.mark_non_differentiable(*(tensor for tensor, of in pairs if of is None))
             return made

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from . import _same_random, _widening
+from . import _same_random
 from ._autocast import HALF, ORDER, autocasting
 from ._base import Applies, Context, Settings
 
@@ -49,8 +49,7 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
 
         if settings.get(_same_random.SETTING):
             _same_random.draw_as_without(self.name)
-        seams.wrap_forward(autocasting(torch.bfloat16, left=_widening.large), ORDER)
-        seams.wrap_forward(_widening.Widening(torch.bfloat16).wrap, _widening.ORDER)
+        seams.wrap_forward(autocasting(torch.bfloat16), ORDER)
 
     def source(self, settings: Settings) -> str:
         return "with torch.autocast(inputs.device.type, dtype=torch.bfloat16):\n    output = model(inputs)"

@@ -6,11 +6,10 @@ run as they were written: text that is sampled now and then grows by a token a c
 compiled from the first call on.
 
 A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Bags of embeddings
-are sums of rows to the compiler. In half precision, logits of an odd number of classes lie in longer rows, which a loss
-takes as they are, so that the products with their gradient run on tensor cores; whatever else needs them gets a copy.
-Where the script's files name `retain_graph`, what a forward saves is not written over by its backward. A backward that
-was compiled can't be differentiated again: where they ask for gradients of parameters with `create_graph`, nothing is
-compiled; where for those of inputs, forwards of inputs that need a gradient run as they were written.
+are sums of rows to the compiler. Where the script's files name `retain_graph`, what a forward saves is not written over
+by its backward. A backward that was compiled can't be differentiated again: where they ask for gradients of parameters
+with `create_graph`, nothing is compiled; where for those of inputs, forwards of inputs that need a gradient run as they
+were written.
 
 Taken out, nothing of it runs; what it has set of the compiler's own ways stays, and concerns only what is compiled.
 
@@ -22,10 +21,9 @@ the search with it, before leave-one-out.
 
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _aligned_heads, _compile_cache, _same_random, graph_training
+from . import _compile_cache, _same_random, graph_training
 from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
@@ -120,7 +118,6 @@ class Compile(_same_random.DrawsOtherwise):
         backward_by_dtypes()
         seams.switch(*switched_losses())
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
-        seams.wrap_forward(_aligned_heads.Rows().wrap, _aligned_heads.ORDER)
 
     def source(self, settings: Settings) -> str:
         mode = settings["mode"]
@@ -151,13 +148,11 @@ def _passes(module: Any) -> "list[Pass]":
     """What changes the captured graphs of a model, where its code says that there is something to change."""
     from hotlap.agent.model_code import ModelCode
 
-    from ._aligned_heads import align_heads, odd_classes
     from ._compiled_bags import bags_as_sums
 
     code = ModelCode(module.modules())
     bags = "embedding_bag" in code.names or any(type(one).__name__ == "EmbeddingBag" for one in code.modules)
-    odd = odd_classes(module)
-    passes = ((bags_as_sums, bags), (partial(align_heads, odd), odd))
+    passes = ((bags_as_sums, bags),)
     return [change for change, wanted in passes if wanted]
 
 
