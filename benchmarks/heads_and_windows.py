@@ -3,14 +3,12 @@
 python benchmarks/heads_and_windows.py
 """
 
-import functools
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from hotlap.levers import _padded_head as padded
-from hotlap.levers._chunked_loss import Loss, chunked_cross_entropy
 from hotlap.levers._losses import compile_losses
 
 
@@ -65,11 +63,6 @@ def own_loss(logits, labels):
     return F.cross_entropy(logits, labels)
 
 
-def in_chunks(hidden, weight, labels, half, devices):
-    padded.DEVICES = devices
-    chunked_cross_entropy(hidden, weight, None, labels, half).backward()
-
-
 def head():
     errors()
     x = torch.randn(12, 1024, 768, device="cuda", requires_grad=True)
@@ -91,35 +84,6 @@ def head():
     print("the same in float32 with TF32")
     timed({"bare": case(Head(), False), "padded": case(taken(Head()), False)}, 5)
     torch.set_float32_matmul_precision("highest")
-    print("in chunks (linear-cross-entropy), bf16, against fp64")
-    chunks = {}
-    exact = None
-    for name, devices in (("fp64", ()), ("chunks", ()), ("chunks padded", ("cuda",))):
-        padded.DEVICES = devices
-        h, w = (
-            t.detach().clone().to(torch.float64 if name == "fp64" else torch.float32).requires_grad_()
-            for t in (x[0], Head().head.weight)
-        )
-        if name == "fp64":
-            F.cross_entropy(F.linear(h, w), y[0]).backward()
-            exact = h.grad, w.grad
-            continue
-        half = Loss(None, -100, "mean", 0.0, torch.bfloat16, torch.float32)
-        value = chunked_cross_entropy(h, w, None, y[0], half)
-        value.backward()
-        print(
-            "  ",
-            name,
-            repr(value.item()),
-            [float((a.double() - b).norm() / b.norm()) for a, b in zip((h.grad, w.grad), exact, strict=True)],
-        )
-
-        chunks[name] = functools.partial(
-            in_chunks, x.detach().flatten(0, 1).requires_grad_(), w, y.flatten(), half, devices
-        )
-    timed(chunks, 5)
-    padded.DEVICES = ("cuda",)
-    del exact, h, w
     print("the products alone, bf16 (gradient given)")
     g = torch.randn(12 * 1024, 50257, device="cuda", dtype=torch.bfloat16)
     w, h = (torch.randn(n, 768, device="cuda", dtype=torch.bfloat16) for n in (50257, 12 * 1024))

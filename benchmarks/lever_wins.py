@@ -69,7 +69,6 @@ CASES = (
     Case("checkpoint-blocks", LM, options=MEMORY),
     Case("activation-offload", LM, options=("--objective", "memory", "--slowdown", "4")),
     Case("optimizer-offload", LM, options=("--objective", "memory", "--slowdown", "4")),
-    Case("linear-cross-entropy", ("lever_wins/scoring.py", "--train"), options=MEMORY),
     Case("activation-budget", (*LM, "--batch", "4"), beside="compile", options=MEMORY, budget=150),
     Case("activation-budget", ("lever_wins/compiled.py",), options=MEMORY, budget=150),
     Case("accumulate", LM, options=(*MEMORY, *SEMANTIC)),

@@ -27,14 +27,13 @@ from hotlap.records.run import MemoryFacts
 GIB = 1 << 30
 FULL = MemoryFacts(peak_bytes=70 * GIB, peak_reserved_bytes=79 * GIB, total_bytes=80 * GIB, since=10, step=60)
 ROOMY = MemoryFacts(peak_bytes=8 * GIB, peak_reserved_bytes=9 * GIB, total_bytes=80 * GIB, since=10, step=60)
-BLOCKS = msgspec.structs.replace(ROOT, blocks=12, block="Block", shapes=1, classes=50_304)
+BLOCKS = msgspec.structs.replace(ROOT, blocks=12, block="Block", shapes=1)
 SAVERS = (
     "accumulate",
     "activation-budget",
     "activation-offload",
     "allocator",
     "checkpoint-blocks",
-    "linear-cross-entropy",
     "optimizer-offload",
 )
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from agent.harness import Runner, check_clean, check_same
 from hotlap.agent.seams import Refused
-from hotlap.levers import _chunked_loss, _padded_head, all_levers
+from hotlap.levers import _padded_head, all_levers
 from hotlap.levers._padded_head import MULTIPLE, PATIENCE, PaddedHeads
 from hotlap.records.run import Lever
 
@@ -216,28 +216,6 @@ def test_copies_and_files_do_not_know() -> None:
     for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
         assert other.head.forward.__self__ is other.head and other(X).is_contiguous()
         torch.testing.assert_close(other(X), Model()(X))
-
-
-def test_losses_in_chunks_are_padded_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """linear-cross-entropy excludes the lever and pads its own products."""
-    assert "linear-cross-entropy" in LEVER.excludes
-    monkeypatch.setattr(_chunked_loss, "LEAST_ROWS", 4)
-    loss = _chunked_loss.Loss(torch.rand(CLASSES), 3, "mean", 0.1, torch.float32, torch.float32)
-
-    def step() -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        inputs = [torch.randn(size, requires_grad=True) for size in ((36, 8), (CLASSES, 8), (CLASSES,))]
-        value = _chunked_loss.chunked_cross_entropy(*inputs, X.flatten(), loss)
-        value.backward()
-        return [value.detach(), *(tensor.grad for tensor in inputs)]
-
-    sizes: list[int] = []
-    linear = functional.linear
-    monkeypatch.setattr(functional, "linear", lambda x, w, b=None: (sizes.append(len(w)), linear(x, w, b))[1])
-    padded = step()
-    monkeypatch.setattr(_padded_head, "DEVICES", ())
-    check_equal(padded, step())
-    assert set(sizes[: len(sizes) // 2]) == {64} and set(sizes[len(sizes) // 2 :]) == {CLASSES}
 
 
 def test_when_it_applies() -> None:

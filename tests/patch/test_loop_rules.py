@@ -397,9 +397,7 @@ def test_the_model_of_a_command_that_only_infers_is_found(patched: Patcher) -> N
 
 def test_lines_are_those_of_the_file_as_it_was(patched: Patcher) -> None:
     text = SCRIPT.replace("    model = Net()\n", "    model = nn.DataParallel(Net())\n")
-    result = patched(
-        text, "gc-pauses", "bf16-autocast", "compile-blocks", "linear-cross-entropy", "accumulate", parts=2
-    )
+    result = patched(text, "gc-pauses", "bf16-autocast", "compile-blocks", "accumulate", parts=2)
     lines = result.refused["accumulate"].look_at
     assert [line.text for line in lines] == [text.splitlines()[line.line - 1].strip() for line in lines]
     assert "optimizer.step()" in [line.text for line in lines]

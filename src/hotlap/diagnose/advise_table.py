@@ -364,6 +364,8 @@ ROWS: Final = (
             "bf16 autocast: activations take half. zero_grad() sets gradients to None by itself; do not turn that off.",
             "PYTORCH_ALLOC_CONF=expandable_segments:True where shapes vary.",
             "Activation checkpointing (use_reentrant=False), or a smaller batch with gradient accumulation.",
+            "Logits of a large vocabulary: F.linear_cross_entropy with its options (torch 2.13 or later), or head and "
+            "loss in chunks of rows.",
             "Don't keep tensors alive: lists of losses hold whole graphs unless they are detached.",
         ),
         levers=("bf16-autocast", "allocator", "activation-budget", "checkpoint-blocks", "activation-offload"),

@@ -8,7 +8,6 @@ asked: graphs that draw random numbers, or write into what the function was give
 """
 
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -56,7 +55,6 @@ class LossFunction:
         if torch.compiler.is_compiling() or self.off or not (torch.is_grad_enabled() and _calm() and self._suits()):
             return self.ordinary(*args, **kwargs)
         leaves, spec = _flat((args, kwargs))
-        leaves = [_with_values(leaf) for leaf in leaves]
         if not all(type(leaf) in {torch.Tensor, torch.nn.Parameter} or type(leaf) in PLAINLY for leaf in leaves):
             self._give_up("it is given something else than tensors, numbers and words")
             return self.ordinary(*args, **kwargs)
@@ -263,12 +261,6 @@ def _put(item: Any, leaves: Iterator[Any], deep: int) -> Any:
     if all(map(operator.is_, made, inside)):
         return item
     return dict(zip(item, made, strict=True)) if type(item) is dict else type(item)(made)
-
-
-def _with_values(leaf: Any) -> Any:
-    """Logits that were not computed yet as an ordinary tensor."""
-    lazy = sys.modules.get(f"{__package__}._lazy_logits")
-    return lazy.values(leaf) if lazy is not None and isinstance(leaf, lazy.LazyLogits) else leaf
 
 
 LOSSES: Final[dict[str, LossFunction]] = {}

@@ -113,15 +113,6 @@ def padded_linear(hidden: Any, weight: Any, bias: Any, dtype: torch.dtype) -> to
     return _Cut.apply(logits, classes)
 
 
-def extra_classes(weight: Any, dtype: torch.dtype) -> int:
-    """How many rows of zeros a weight (classes, features) wants behind it for products in a dtype; 0 where they run on
-    no tensor cores."""
-    fast = dtype in HALF or (dtype == torch.float32 and tf32_matmul())
-    if weight.device.type not in DEVICES or not fast or len(weight) % ALIGNED == 0:
-        return 0
-    return -len(weight) % MULTIPLE
-
-
 def with_zeros(weight: Any, bias: Any, dtype: torch.dtype, extra: int) -> tuple[Any, Any]:
     """Weight and bias in a dtype, with so many zeros behind them."""
     wide, shift = weight.to(dtype), None if bias is None else bias.to(dtype)

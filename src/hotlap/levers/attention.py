@@ -105,7 +105,6 @@ class Fused:
                 self.capture_anew()
             return forward(*args, **kwargs)
 
-        with_fused_attention.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
         return with_fused_attention
 
     def watch(self, _: Any, forward: "Forward") -> "Forward":

@@ -38,7 +38,6 @@ class PadVocabulary(Lever):
     meaning = "the products of a head with an odd number of classes padded to a multiple of 64; logits keep their shape"
     risk = "semantic"
     tolerance = 0.005
-    excludes = ("linear-cross-entropy",)
 
     def applies(self, context: Context) -> Applies:
         facts, classes = context.facts, large_head(context)

@@ -126,7 +126,10 @@ def _vocabulary(measured: Measured) -> str:
         return ""
     if facts.mode == "inference":
         return "; logits of only those positions that are used, as `head(hidden[:, -1:])` in the forward"
-    return ""
+    return (
+        f"; where logits of {root.classes} classes fill memory, `F.linear_cross_entropy` with its `options` (torch "
+        "2.13 or later), or head and loss in chunks of rows"
+    )
 
 
 def _only_infers(measured: Measured) -> bool:

@@ -93,11 +93,6 @@ REASONS: dict[str, Unwritten] = {
         "is captured: no small diff, and every way of clearing gradients or changing the rate has to be looked at",
         _optimizers,
     ),
-    "linear-cross-entropy": Unwritten(
-        "the lever's loss in chunks is some 80 lines of autograd; `F.linear_cross_entropy` is in torch 2.13 and later "
-        "only, adds up in the inputs' dtype, and needs a forward that returns what the head would get, not logits",
-        _losses,
-    ),
     "compile-loss": Unwritten(
         "which of the functions makes the loss is seen when it runs: where it draws no random numbers and reads no "
         "values, write `@torch.compile` before its `def`",
