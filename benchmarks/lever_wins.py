@@ -62,7 +62,6 @@ CASES = (
     # later ones
     Case("sdpa-backend", ("lever_wins/lengths.py",)),
     Case("graph-forward", ("inference_loop.py",)),
-    Case("pad-vocabulary", ("lever_wins/scoring.py", "--train"), options=SEMANTIC),
     Case("compile-blocks", LM, budget=120),
     Case("attention", ("lever_wins/window.py",)),
     # memory: what becomes smaller is the peak

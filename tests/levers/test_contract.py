@@ -20,8 +20,6 @@ from hotlap.levers._base import Context, Lever, Settings
 FOLDER = Path(hotlap.levers.__file__).parent
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
 LEVERS = sorted(all_levers().values(), key=lambda lever: lever.name)
-COMPARED = ("pad-vocabulary",)
-"""Semantic ones whose losses are compared all the same."""
 CONTEXTS = {
     "cpu": context(False),
     "cuda": context(True),
@@ -61,8 +59,7 @@ def test_identity(lever: Lever) -> None:
     assert not lever.meaning.endswith(".") and lever.meaning == lever.meaning.strip()
     assert lever.risk in {"exact", "numeric", "semantic"}
     assert 0 <= lever.tolerance <= 0.05
-    numeric = lever.risk == "numeric" or (lever.risk == "semantic" and lever.name in COMPARED)
-    assert (lever.tolerance > 0) == numeric, "a tolerance is what numeric levers are judged by"
+    assert (lever.tolerance > 0) == (lever.risk == "numeric"), "a tolerance is what numeric levers are judged by"
     assert lever.redraws in {True, False}
 
 

@@ -190,6 +190,16 @@ def test_busy_time_is_divided_into_arithmetic_with_and_without_tensor_cores_and_
     assert found["bandwidth"].share == pytest.approx(0.1)
 
 
+def test_a_vocabulary_that_is_odd_is_to_be_padded() -> None:
+    for found, cores in (("compute", True), ("no-tensor-cores", False)):
+        row = op("compute", 20, cores, "bf16")
+        sizes = [msgspec.structs.replace(row, shape=f"[8, {size}]") for size in (50257, 50304)]
+        says = [findings_of(answers(roofline=(one,)))[0] for one in sizes]
+        assert [one.id for one in says] == [found, found]
+        assert says[0].instead.startswith("the vocabulary padded from 50257 to a multiple of 64; ")
+        assert "padded" not in says[1].instead
+
+
 def test_scans_that_take_long_are_named_with_their_line() -> None:
     def found(share: float) -> Finding:
         scan = KernelTime(

@@ -292,7 +292,7 @@ ROWS: Final = (
             "TF32 where float32 has to stay: torch.set_float32_matmul_precision('high').",
             "Dimensions (vocabulary, heads, channels) in multiples of 8, better of 64.",
         ),
-        levers=("bf16-autocast", "tf32", "pad-vocabulary"),
+        levers=("bf16-autocast", "tf32"),
         verify="Faster, and parity of the losses holds.",
     ),
     share_of(

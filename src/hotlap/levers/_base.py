@@ -73,8 +73,7 @@ class Lever:
     name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise, or
     within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
     redraws: random transforms of the data may draw other numbers, though the samples stay the same. tolerance: for
-    `numeric`, how far (relative) losses and first gradients may lie from the baseline's (of one that is `semantic` for
-    another reason, too). saves_memory: it lowers the
+    `numeric`, how far (relative) losses and first gradients may lie from the baseline's. saves_memory: it lowers the
     peak of device memory, mostly at the cost of time, so it is for `--objective memory` and for commands that run out
     of memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
     number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.

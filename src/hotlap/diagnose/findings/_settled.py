@@ -6,9 +6,6 @@ from hotlap.records.run import Facts, OptimizerFacts
 
 FAULTS = 256
 """Page faults a step from which host memory is said to go to the kernel and back."""
-VOCABULARY, ALIGNED = 4096, 8
-"""Outputs of a linear layer from which it is taken for the head over a vocabulary, and what tensor cores want them to
-be a multiple of."""
 MOST_SHAPES = 8
 """Shapes of a forward's inputs up to which each gets a CUDA graph of its own."""
 HAVE_FUSED_FORM = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -44,7 +41,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
             "compile": root.compiled,
             "channels-last": root.channels_last or not root.conv_input_4d,
             "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,
-            "pad-vocabulary": not cuda or root.classes < VOCABULARY or root.classes % ALIGNED == 0,
             "causal-mask-check": not cuda or not root.mask_checks,
         }
     return frozenset(levers) | {name for name, is_out in out.items() if is_out}

@@ -15,15 +15,15 @@ LEVERS = (
     "compile-loss",
     "attention",
     "fused-optimizer",
-    "pad-vocabulary",
     "channels-last",
     "cudnn-benchmark",
 )
 QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
 SPARSE = "; attention by a mask that leaves most of it empty (a window, documents): FlexAttention with a block mask"
 INT8 = (8, 0)
-VOCABULARY = 4096
-"""Outputs of a linear layer from which it is taken for the head over a vocabulary."""
+VOCABULARY, ALIGNED, TILE = 4096, 8, 64
+"""Outputs of a linear layer from which it is taken for the head over a vocabulary, what tensor cores want them to be a
+multiple of, and what they are best padded to."""
 SHORT_MS, SMALL_MS = 2.0, 0.2
 """Forward, backward and update of a step, and of a module in it, below which Python and dispatch may take most on a
 CPU: of small layers they took 0.03 to 0.1 ms a module."""
@@ -124,11 +124,13 @@ def _vocabulary(measured: Measured) -> str:
     facts, root = measured.facts, measured.root
     if facts is None or root is None or root.classes < VOCABULARY:
         return ""
+    odd = facts.device == "cuda" and root.classes % ALIGNED
+    padded = f"; the vocabulary padded from {root.classes} to a multiple of {TILE}" if odd else ""
     if facts.mode == "inference":
-        return "; logits of only those positions that are used, as `head(hidden[:, -1:])` in the forward"
+        return f"{padded}; logits of only those positions that are used, as `head(hidden[:, -1:])` in the forward"
     return (
-        f"; where logits of {root.classes} classes fill memory, `F.linear_cross_entropy` with its `options` (torch "
-        "2.13 or later), or head and loss in chunks of rows"
+        f"{padded}; where logits of {root.classes} classes fill memory, `F.linear_cross_entropy` with its `options` "
+        "(torch 2.13 or later), or head and loss in chunks of rows"
     )
 
 

@@ -4,8 +4,6 @@ from dataclasses import replace as with_fields
 
 import libcst as cst
 
-from hotlap.levers._large_head import LEAST_CLASSES
-
 from ..edits import Replacement, fresh, inside, replace
 from ..places import CannotWrite, Places
 from ..project import Project
@@ -16,6 +14,7 @@ from ._base import Edit, Touched, assigned, at_the_top, last_import, touched
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 NAME = "compiled_cross_entropy"
+LEAST_CLASSES = 4096
 LEFT = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
 
 

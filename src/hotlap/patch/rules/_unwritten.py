@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from hotlap.records.patch import Line
 
 from ..places import Places
-from ..tensors import FUNCTIONAL
 from ._base import CannotWrite, calls_named
 
 NO_RULE = "no rule of this hotlap writes it"
@@ -41,18 +40,6 @@ def _batches(places: Places) -> list[Line]:
 def _optimizers(places: Places) -> list[Line]:
     steps = [source.place(call) for source, call in calls_named(places, "step")[:3]]
     return [site.place for site in places.optimizers] or steps
-
-
-def _losses(places: Places) -> list[Line]:
-    return [
-        scope.source.place(call)
-        for scope, call in places.names.calls
-        if places.tensors.is_loss(call, scope)
-        or (
-            FUNCTIONAL.fullmatch(full := places.names.resolve(call.func, scope) or "") is not None
-            and full.endswith(("cross_entropy", "_loss"))
-        )
-    ]
 
 
 def _encoders(places: Places) -> list[Line]:
@@ -122,11 +109,6 @@ REASONS: dict[str, Unwritten] = {
         "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
         "backward, and one backward for each forward, which the lever looks at in each call",
         _models,
-    ),
-    "pad-vocabulary": Unwritten(
-        "it pads the head's weight anew in each forward, and logits come as a slice, on which `.view(-1)` raises: "
-        "every line that takes them has to be looked at",
-        _losses,
     ),
     "optimizer-offload": Unwritten(
         "it takes two hooks of some 20 lines that keep what of the optimizer's state is where; checkpoints and "

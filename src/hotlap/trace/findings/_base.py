@@ -11,8 +11,9 @@ from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.trace import Gap, OpRoofline, RankTrace
 
 PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul")
-VOCABULARY, ALIGNED = 4096, 8
-"""A dimension from which a product is taken for that of a head over a vocabulary, and what it had better divide by."""
+VOCABULARY, ALIGNED, TILE = 4096, 8, 64
+"""A dimension from which a product is taken for that of a head over a vocabulary, what it had better divide by, and
+what it is best padded to."""
 
 
 def idle(answers: RankTrace, *causes: str) -> list[Gap]:
@@ -77,6 +78,11 @@ def odd_vocabulary(row: OpRoofline) -> int | None:
     if row.op not in PRODUCTS or row.dtype not in {"bf16", "fp16", "tf32"}:
         return None
     return next((n for n in map(int, re.findall(r"\d+", row.shape)) if n >= VOCABULARY and n % ALIGNED), None)
+
+
+def padded(odd: int | None) -> str:
+    """What to do about such a dimension."""
+    return f"the vocabulary padded from {odd} to a multiple of {TILE}; " if odd else ""
 
 
 def predicted_ms(answers: RankTrace, change: str) -> float | None:

@@ -4,7 +4,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
 
-from ._base import ALIGNED, odd_vocabulary, per_step_ms, share
+from ._base import ALIGNED, odd_vocabulary, padded, per_step_ms, share
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -26,7 +26,7 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"{ms(per_step_ms(answers, ns))} a step; most in {first.op} {first.shape}{reached}"
             + (f"; {odd} is not a multiple of {ALIGNED}" if odd else ""),
             why="the device multiplies as fast as the type of its operands lets it, or its dimensions do not fit well",
-            instead="lower precision, fused attention, dimensions that fill whole tiles, less to compute",
-            levers=(*(("pad-vocabulary",) if odd else ()), "compile", "bf16-autocast"),
+            instead=f"{padded(odd)}lower precision, fused attention, dimensions that fill whole tiles, less to compute",
+            levers=("compile", "bf16-autocast"),
         )
     ]
