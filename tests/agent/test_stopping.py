@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ from hotlap.records.files import read_facts, read_steps
 from hotlap.records.run import Lever
 from hotlap.records.session import ENDED_HARD
 
-from .harness import Runner, check_clean, check_lines, free_port
+from .harness import Ran, Runner, check_clean, check_lines, free_port
 
 
 @pytest.mark.parametrize("kind", ["catch", "bare"])
@@ -175,6 +176,22 @@ def test_every_rank_under_torchrun(runner: Runner) -> None:
     facts = [read_facts(rank) for rank in ran.ranks]
     assert [(found.rank, found.world, found.stopped) for found in facts if found] == [(0, 2, True), (1, 2, True)]
     assert len({len(read_steps(rank)) for rank in ran.ranks}) == 1
+
+
+def test_ranks_that_share_no_folder_stop_together(runner: Runner) -> None:
+    """As on two machines: rank 0 stopped alone, and the others waited for it in a collective."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
+
+    def rank(number: int) -> Ran:
+        return runner.under(["ranks.py", "env", "long"], variables={**address, "RANK": str(number)}, steps=8)
+
+    with ThreadPoolExecutor() as pool:
+        ranks = list(pool.map(rank, range(2)))
+    assert [ran.code for ran in ranks] == [0, 0]
+    for ran in ranks:
+        check_clean(ran)
+        assert ran.facts.stopped
+    assert len(ranks[0].steps) == len(ranks[1].steps) < 200
 
 
 POOL = """

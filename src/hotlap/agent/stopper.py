@@ -4,11 +4,11 @@ import os
 import threading
 from collections.abc import Callable
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hotlap.records.session import FEWEST_STEPS, PROFILE_FILE, STOP_FILE, Session
+from hotlap.records.session import FEWEST_STEPS, Session
 from hotlap.records.steady import AGREE, Steady, counted, least_tail, own_pace, steady_start
 
 from .compiled import end_compile_workers
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 AHEAD = 3
 """Steps between the decision and the stop in distributed runs: ranks are at most one collective apart."""
+ASK_EVERY = 4
+"""Steps between two questions to the store, which take 70 us each on one host."""
 MOST_DRAINING = 4.0
 """Times the seconds of steps that a run is to measure."""
 QUIET_STEPS, QUIET_S, LEAST_QUIET = 20, 10.0, 5
@@ -28,28 +30,36 @@ never fewer than the last."""
 
 
 class Agreed:
-    """A step that all ranks know, chosen by rank 0 and told by a file in the run folder."""
+    """A step that all ranks know, chosen by rank 0 and told through the job's own store, which any two of its machines
+    share. Ranks without a process group wait for no other, and choose for themselves."""
 
-    def __init__(self, folder: str, name: str) -> None:
-        self.path = os.path.join(folder, name)
+    def __init__(self, name: str) -> None:
+        self.key = f"hotlap/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
         self.at: int | None = None
 
-    def step(self, index: int, rank: int, world: int, ready: Callable[[], bool]) -> int | None:
+    def step(self, index: int, ready: Callable[[], bool]) -> int | None:
         """The step, None while it is not chosen. Alone, a process takes the one at which it is ready."""
         if self.at is not None:
             return self.at
-        if world == 1:
+        store, rank = _ranks()
+        if store is None:
             self.at = index if ready() else None
         elif rank == 0:
             if ready():
-                self.at = index + AHEAD
-                with open(f"{self.path}.part", "w", encoding="utf-8") as file:
-                    file.write(str(self.at))
-                os.replace(f"{self.path}.part", self.path)
-        elif os.path.exists(self.path):
-            with open(self.path, encoding="utf-8") as file:
-                self.at = int(file.read())
+                self.at = (index // ASK_EVERY + 1) * ASK_EVERY + AHEAD
+                store.set(self.key, str(self.at))
+        elif index % ASK_EVERY == 0 and store.check([self.key]):
+            self.at = int(store.get(self.key))
         return self.at
+
+
+def _ranks() -> tuple[Any, int]:
+    """The store of the process group, and which rank this is of it; None where there is no other rank."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None, 0
+    if torch.distributed.get_world_size() == 1:
+        return None, 0
+    return torch.distributed.distributed_c10d._get_default_store(), torch.distributed.get_rank()
 
 
 class Stopper:
@@ -71,8 +81,7 @@ class Stopper:
         """At each step's end, batches of workers that nobody took yet."""
         self.stopped = False
         self.raised = 0
-        self.at = Agreed(session.folder, STOP_FILE)
-        self.profile_at = Agreed(session.folder, PROFILE_FILE)
+        self.at, self.profile_at = Agreed("stop"), Agreed("profile")
         self.turnstile = Turnstile(session.turns, agent) if session.turns else None
 
     def begin_anew(self) -> None:
@@ -120,7 +129,7 @@ class Stopper:
         if self.session.steps is None:
             self.wanted = False
             return
-        at = self.at.step(index, self.agent.rank, self.agent.world, self._enough)
+        at = self.at.step(index, self._enough)
         if at is not None and index >= at:
             self.draining = self.draining or (self.steady is not None and self._draining(self.steady))
             more = self.turnstile.wait(index, kind) if self.turnstile is not None else None
@@ -131,7 +140,7 @@ class Stopper:
     def _profiled(self, index: int) -> bool:
         """Whether the windows of a profiled run are over. They begin when the times that will be quoted were taken."""
         agent = self.agent
-        at = self.profile_at.step(index, agent.rank, agent.world, self._measured)
+        at = self.profile_at.step(index, self._measured)
         return at is not None and index >= at and agent.profile.boundary()
 
     def _measured(self) -> bool:

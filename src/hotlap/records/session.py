@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 VARIABLE: Final = "HOTLAP_SESSION"
-STOP_FILE: Final = "stop-at"
-"""Written in the run folder by the rank that decides to stop; holds the step at which every rank stops."""
-PROFILE_FILE: Final = "profile-at"
-"""The same for the step after which every rank begins its profile."""
 ENDED_HARD: Final = 121
 """Exit code of a command under `hotlap run --steps` that did not end by itself after its steps."""
 FEWEST_STEPS: Final = 8
