@@ -69,11 +69,24 @@ def test_the_bare_command_that_does_not_run_beside_itself(tune: Tune) -> None:
 
     def outcome(uses: Any) -> tuple[str, str]:
         starts.append(1)
-        return ("crashed", "address in use") if len(starts) == 2 else ("measured", "")
+        return ("crashed", "address in use") if len(starts) in {2, 3} else ("measured", "")
 
     found, machine = tune([FakeLever("a")], factors(a=0.5), outcome=outcome)
     assert kept(found) == ["a"] and found.proved.how == "one after another"
     assert "two at once do not run: crashed: address in use" in machine.told("one after another")[0]
+
+
+@pytest.mark.parametrize("crashes", range(1, 8))
+def test_a_start_that_comes_to_nothing_by_chance_is_made_again(tune: Tune, crashes: int) -> None:
+    """Seen: two processes that began in one second wanted a folder of one name."""
+    starts: list[int] = []
+
+    def outcome(uses: Any) -> tuple[str, str]:
+        starts.append(1)
+        return ("crashed", "it exists") if len(starts) == crashes else ("measured", "")
+
+    found, _ = tune([FakeLever("a")], factors(a=0.5), outcome=outcome)
+    assert kept(found) == ["a"] and found.proved.how == "turns"
 
 
 def test_the_reference_that_ends_during_the_tune_is_replaced(tune: Tune) -> None:

@@ -192,7 +192,7 @@ def test_what_failed_is_not_tried_again(session: Session) -> None:
         "outcome": lambda uses: ("crashed", "exit code 1: no") if "bad" in uses else ("measured", ""),
         "dies": lambda uses, turns: "signal 11" if "worse" in uses else "",
     }
-    first = session(after_proof=5, **more)
+    first = session(after_proof=40, **more)
     assert "s" in names(first) and {one.lever for one in first.dropped} >= {"bad", "worse"}
     second = session(**more)
     assert names(second) == ["s", "compile"]

@@ -34,6 +34,15 @@ def test_what_costs_nothing_comes_first_and_each_stage_is_proved_before_the_next
     assert not found.not_done and found.unproved is None
 
 
+def test_the_first_gain_that_is_worth_a_proof_is_proved_before_anything_else_is_tried(tune: Tune) -> None:
+    """Seen: a budget ended with 1.5x and 1.3x measured, and nothing proved."""
+    found, machine = tune([starter("a", 0.6), starter("b", 0.5), starter("c", 0.4)], factors(a=0.7, b=0.8, c=0.9))
+    purposes = list(dict.fromkeys(side.purpose for side in machine.sides))
+    assert purposes.index("try a") < purposes.index("prove") < purposes.index("try b") < purposes.index("try c")
+    assert [names for what, names in machine.log if what == "written"] == [("a",), ("a", "b", "c")]
+    assert kept(found) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("launch", [0.0, 0.5])
 def test_where_the_device_waits_for_launches_graphs_come_before_compilers(launch: float, tune: Tune) -> None:
     """Seen on a ResNet-50 with small batches: compiling took what was left of the budget."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from hotlap.experiment.outcome import names
+from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Side, Special
 from hotlap.experiment.statistics import (
     LEAST_GAIN,
@@ -133,9 +133,12 @@ class Comparison:
         bare = max(0, min(wanted, MOST_BARE) - len(self.before))
         todo = [True] * (wanted - len(self.after)) + [False] * bare
         while todo:
+            if self._over():
+                return
             batch, todo = todo[: state.budget.at_once], todo[state.budget.at_once :]
             begun = [self._start(with_levers) for with_levers in batch]
             state.bench.ready(*begun)
+            begun = [self._once_more(side, with_levers) for side, with_levers in zip(begun, batch, strict=True)]
             self.fresh += begun
             for side in begun:
                 self._arrived(side)
@@ -163,6 +166,11 @@ class Comparison:
         known = effects(self.turns)
         before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())
         self.ratio = between_processes(before, after, look)
+
+    def _over(self) -> bool:
+        """Whether no time is left for another start."""
+        self.short = self.short or self.state.budget.left < self.state.budget.best_start_s
+        return self.short
 
     def _both(self) -> tuple[list[Side], list[Side]]:
         return self.before, self.after
@@ -208,6 +216,17 @@ class Comparison:
             return state.start("prove", self.levers, Special(trying=tuple(use.name for use in self.levers)))
         return state.start("bare", state.given)
 
+    def _once_more(self, side: Side, with_levers: bool) -> Side:
+        """A start that came to nothing where others of the same did not is made again, by itself. Seen: scripts that
+        began in the same second took the same name for their folder."""
+        same = [one for one in self.state.bench.done if same_levers(one.levers, side.requested)]
+        chance = side.measured.outcome in {"crashed", "too few steps"} and any(one.outcome == "measured" for one in same)
+        if not chance or self._over():
+            return side
+        again = self._start(with_levers)
+        self.state.bench.ready(again)
+        return again
+
     def _arrived(self, side: Side) -> None:
         """A side is there, or came to nothing."""
         state, trial = self.state, side.measured
@@ -240,7 +259,7 @@ class Comparison:
         state = self.state
         while len(self.pairs) < STARTS + 1 + look and not self.failed:
             first = len(self.pairs) % 2 == 0
-            if self.pairs and state.budget.left < 2 * state.budget.best_start_s:
+            if state.budget.left < (2 if self.pairs else 1) * state.budget.best_start_s:
                 self.short = True
                 return
             made = {}

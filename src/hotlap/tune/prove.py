@@ -22,7 +22,7 @@ NEARLY = 0.98
 def prove(state: State) -> None:
     """Prove the best set, or go back to what is proved."""
     while state.unproved and state.best.levers:
-        if state.budget.left < ENOUGH * state.budget.proof_s:
+        if state.budget.left < ENOUGH * state.budget.least_proof_s:
             _no_time(state)
             return
         culprit = _prove(state)

@@ -5,7 +5,6 @@ then cycles of blocks of the whole set and of none, and where that is a gain, of
 it beside the others goes out, and the rest is measured again.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,8 +29,8 @@ PASS_S: Final = 20.0
 """Of cycles, in one pass."""
 PASSES: Final = 4
 SLOWER: Final = 1.07
-"""Times as long as before that steps take with a lever just switched on, from which it is left out at once; more where
-blocks differ by more."""
+"""Times as long as before that steps take with a lever just switched on, from which blocks with and without it take
+turns at once: one that is slower spoils what the others win."""
 CLEAR: Final = 1.01
 """What is worth less than this is not looked at any longer to see whether it is worth anything."""
 
@@ -189,11 +188,15 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
         for use in uses:
             state.refuse(use, why)
         return False
-    if now > math.exp(max(math.log(SLOWER), 2 * state.turns_differ)) * usual and not compiles:
-        for name in added:
-            state.drop(name, "slower when it was switched on", Worth(ratio=usual / now, beside=full, by="switching"))
-        state.say(f"drop  {' + '.join(added)}  {usual / now:.2f}×  slower when it was switched on")
-        return False
+    if now > SLOWER * usual and not compiles:  # or it is the machine: blocks in turn tell
+        ours = (*full, *added)
+        switching.measure([full, ours], lambda so_far: so_far.clear([(full, ours)], CLEAR), PASS_S / 2)
+        worth = _worth(switching.ratio(full, ours), ours, added[0])
+        if worth.interval is not None and worth.interval.high < 1:
+            for name in added:
+                state.drop(name, "slower when it was switched on", worth)
+            state.say(f"drop  {' + '.join(added)}  {worth_text(worth)}slower when switched on")
+            return False
     return True
 
 

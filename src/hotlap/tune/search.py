@@ -133,15 +133,15 @@ class Search:
         first, second = (state.bench.start("baseline", (), special, state.budget.left / 2) for _ in range(2))
         state.reference = first
         state.bench.ready(first, second)
-        if first.measured.outcome != "measured":
-            state.bench.end(second)
-        if first.measured.outcome == "memory" and second.measured.outcome == "measured":
-            first, second = second, first  # it is the other one that had no room
+        if first.measured.outcome != "measured" and second.measured.outcome == "measured":
+            first, second = second, first  # it had no room, or both wanted a folder of one name
         if first.measured.outcome == "memory":
             first = state.reference = fit(state, first)
             second = state.started("baseline", state.given)
         state.reference = first
         self._first(first)
+        if second.measured.outcome not in {"measured", "memory"}:  # once more: it may be that they began in one second
+            second = state.started("baseline", state.given)
         if second.measured.outcome != "measured":
             beside = second.measured
             state.bench.end_all()
@@ -285,7 +285,7 @@ class Search:
             ordered = [one for one in candidates(self.state, stage) if not one.lever.switchable]
             if not ordered or ordered[0].predicted < 1 / (1 - MOST):
                 return kept
-            kept = try_start(self.state, ordered[0]) or kept
+            kept = self._tried(ordered[0]) or kept
 
     def _screened(self, stage: Stage) -> bool:
         """Levers that can be switched: all at once those that cost nothing to switch; then the others one after
@@ -325,7 +325,16 @@ class Search:
             ordered = [one for one in candidates(self.state, stage) if not (switched and one.lever.switchable)]
             if not ordered or ordered[0].predicted < least:
                 return kept
-            kept = try_start(self.state, ordered[0]) or kept
+            kept = self._tried(ordered[0]) or kept
+
+    def _tried(self, candidate: Candidate) -> bool:
+        """Whether a lever with a start of its own is kept. The first gain that is worth a proof is proved at once: a
+        budget that ends later then ends with a recipe."""
+        state = self.state
+        kept = try_start(state, candidate)
+        if kept and state.found.proved is None and state.open_ratio >= WORTH_A_PROOF:
+            prove(state)
+        return kept
 
     def waits_for_launches(self) -> bool:
         """Whether the device waits for the host in so much of the step that CUDA graphs come before compilers."""

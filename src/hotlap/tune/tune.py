@@ -148,7 +148,7 @@ def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s
     why = "; ".join(filter(None, (why, *found.not_done)))
     return Tune(
         command=request.command,
-        speedup=proof.ratio if proof else None,
+        speedup=(proof.ratio or None) if proof else None,
         interval=proof.interval if proof else None,
         starts=proof.starts if proof else 0,
         turns=proof.turns if proof else 0,
