@@ -2,8 +2,8 @@
 
     python benchmarks/field.py list
     python benchmarks/field.py check --only nanogpt,gin [--kinds bare,flags,expert] [--cpu]
-    python benchmarks/field.py run --only nanogpt,gin --budget 300s --out benchmarks/results/field-h100.json
-    python benchmarks/field.py merge benchmarks/results/field-h100.json part.json
+    python benchmarks/field.py run --only nanogpt,gin --budget 300s --out benchmarks/results/field.json
+    python benchmarks/field.py merge benchmarks/results/field.json part.json
 
 The repositories lie in `.field`, which git does not track; a copy of each runs in $FIELD_WORK (/tmp/field) beside its
 data. Step times are hotlap's (`hotlap run --steps N`), for all kinds alike. `run` measures bare and flags,
@@ -193,7 +193,7 @@ def parse() -> argparse.Namespace:
     runs.add_argument("--budget", default="300s", help="of tune")
     runs.add_argument("--steps", type=int, help="of every measured run; without it what suits the script")
     runs.add_argument("--deadline", type=float, default=7200, help="seconds for all; nothing goes on after them")
-    runs.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "field-h100.json")
+    runs.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "field.json")
     for mode, kinds, limit in ((checks, "bare", 90), (runs, KINDS, 240)):
         mode.add_argument("--only", help="names with commas between; all without it")
         mode.add_argument("--kinds", default=kinds)
