@@ -10,7 +10,7 @@ from agent.harness import Runner
 from hotlap.agent.compiled import _first_lines
 from hotlap.diagnose.compiled import with_compiled
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
-from hotlap.records.run import CompiledFunction, Facts, Phases
+from hotlap.records.run import CompiledFunction, Facts, Phases, RootFacts
 from hotlap.report.run_screen import finding_head
 
 SCRIPT = """
@@ -150,6 +150,10 @@ def test_a_break_splits_a_function(functions: list[CompiledFunction]) -> None:
     assert split.graphs == 2
     found = with_compiled(verdict(), facts(split)).findings
     assert [(one.id, one.share) for one in found] == [("graph-break", 0.0)]
+    for holds in (True, False):  # torch's encoder, which breaks the graph by its look at the mask
+        root = RootFacts(name="Net", parameters=1, modules=1, mask_checks=holds)
+        (finding,) = with_compiled(verdict(), msgspec.structs.replace(facts(split), roots=(root,))).findings
+        assert ("is_causal" in finding.instead) is holds
 
 
 def test_recompilations_are_counted_and_explained(functions: list[CompiledFunction]) -> None:

@@ -360,6 +360,7 @@ def test_findings_launch_and_compute_part_at_an_empty_queue(step_ms: float, limi
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"constants": True}, "in `__init__` as buffers"), ({"sibling_linears": 3}, "one `nn.Linear`"),
+    ({"mask_checks": True}, "`tgt_is_causal=True`"),
 ])  # fmt: skip
 def test_finding_launch_names_operations_that_are_not_needed(changes: dict[str, Any], said: str) -> None:
     model = phases(forward=4.0)

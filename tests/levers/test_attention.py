@@ -515,6 +515,18 @@ def test_tensors_of_numbers_are_seen_in_the_code() -> None:
     assert ModelCode([OfNumbers()]).constants and not ModelCode([nn.Linear(2, 2)]).constants
 
 
+class OwnLayer(nn.TransformerEncoderLayer):
+    """May go by `is_causal` alone."""
+
+
+def test_modules_that_look_at_their_mask_are_seen() -> None:
+    both = nn.Transformer(4, 2, 1, 1, 8, batch_first=True)
+    assert ModelCode(both.modules()).mask_checks and ModelCode(both.decoder.modules()).mask_checks
+    assert not ModelCode(nn.MultiheadAttention(4, 2).modules()).mask_checks
+    own = nn.TransformerEncoder(OwnLayer(4, 2, 8), 1, enable_nested_tensor=False)
+    assert not ModelCode(own.modules()).mask_checks
+
+
 class Generates:
     """As transformers' models: beside the forward, methods that training never calls."""
 

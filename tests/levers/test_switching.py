@@ -11,7 +11,6 @@ import torch
 from contexts import context
 from torch import nn
 from torch.nn import functional
-from torch.nn.modules import transformer
 
 from hotlap.agent.guard import Guard
 from hotlap.agent.seams import Seams
@@ -23,8 +22,6 @@ from hotlap.levers.compile_loss import Losses
 SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
 FIRST["cpu-threads"] = {"threads": 3}
-NOTHING_HERE = ("causal-mask-check",)
-"""They say so, or that this is no CUDA device."""
 EXACT = ("gc-pauses", "inference-mode", "single-thread-backward")
 KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
@@ -145,7 +142,6 @@ def process() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "collector": (gc.get_threshold(), gc.get_freeze_count()),
         "loss": functional.cross_entropy,
-        "masks": transformer._detect_is_causal_mask,
         "passes": list(_graph.PASSES),
         "static": torch._dynamo.config.assume_static_by_default,
         "combined": torch._inductor.config.combo_kernels,
@@ -215,12 +211,12 @@ def test_taken_out_all_is_as_it_was(lever: Lever) -> None:
         live.put_in()
         assert (process(), live.ways()) == (flags, ways) and live.forward == own
         assert [lies for lies, _ in before] == [lies for lies, _ in live.state()]
-    assert not live.problems or lever.name in NOTHING_HERE, live.problems
+    assert not live.problems, live.problems
 
 
-@pytest.mark.parametrize("name", [*EXACT, "causal-mask-check"])
+@pytest.mark.parametrize("name", EXACT)
 def test_losses_go_on_as_without_the_lever(name: str) -> None:
-    """Of levers that are exact, or do nothing here: what they have changed has no part in later steps either."""
+    """Of levers that are exact: what they have changed has no part in later steps either."""
     bare, live = Live(), Live()
     expected = [bare.step() for _ in range(6)]
     losses = [live.step(), live.step()]

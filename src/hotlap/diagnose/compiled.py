@@ -7,7 +7,6 @@ and they are told with a share of 0.
 """
 
 import re
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -15,6 +14,8 @@ import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Place
 from hotlap.records.run import CompiledFunction, Facts
+
+from .findings.launch import MASKS
 
 MANY: Final = 4
 """Recompilations of a function that are worth telling: one or two come with the last batch and with evaluation."""
@@ -38,7 +39,7 @@ INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/torch/")
 
 def with_compiled(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
     """The verdict with what stands in the way of the script's own torch.compile."""
-    found = _of(facts.compiled) if facts is not None else []
+    found = _of(facts) if facts is not None else []
     launch = next((one for one in diagnosis.findings if one.id == "launch"), None)
     if not found or launch is None:
         return msgspec.structs.replace(diagnosis, findings=(*diagnosis.findings, *found))
@@ -54,14 +55,16 @@ def with_compiled(diagnosis: Diagnosis, facts: Facts | None) -> Diagnosis:
     return msgspec.structs.replace(diagnosis, findings=(*findings, *others))
 
 
-def _of(functions: Sequence[CompiledFunction]) -> list[Finding]:
+def _of(facts: Facts) -> list[Finding]:
     """The worst first."""
+    functions = facts.compiled
+    breaks = partial(_breaks, masks=any(root.mask_checks for root in facts.roots))
     again = [one for one in functions if one.recompiles >= MANY]
     broken = [one for one in functions if (one.failed or one.breaks) and one not in again]
     again.sort(key=lambda one: -one.recompiles)
     broken.sort(key=lambda one: (not one.failed, -len(one.breaks)))
     launched = [one for one in functions if one.without_graph]
-    return [*map(_recompiles, again), *map(_breaks, broken), *map(_without_graph, launched)][:MOST]
+    return [*map(_recompiles, again), *map(breaks, broken), *map(_without_graph, launched)][:MOST]
 
 
 def _crashed(function: CompiledFunction) -> Finding:
@@ -76,7 +79,7 @@ def _crashed(function: CompiledFunction) -> Finding:
     )
 
 
-def _breaks(function: CompiledFunction) -> Finding:
+def _breaks(function: CompiledFunction, masks: bool) -> Finding:
     if function.failed.startswith(RAISED):
         return _crashed(function)
     where = _failed(function) if function.failed else _place(function, function.breaks[0])
@@ -92,8 +95,8 @@ def _breaks(function: CompiledFunction) -> Finding:
         where=where,
         evidence=said,
         why="torch.compile can't see past this line: what follows is launched by the host again, and can't be fused",
-        instead="take it out of the forward: print, log and branch on values outside of the compiled function",
-        levers=("causal-mask-check",),
+        instead="take it out of the forward: print, log and branch on values outside of the compiled function"
+        + (MASKS if masks else ""),
     )
 
 

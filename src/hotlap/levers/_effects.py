@@ -138,15 +138,6 @@ def _hooks(effects: Effects) -> Any:
     return Hooks()
 
 
-def checkpointing() -> bool:
-    """Whether what this call keeps for the backward is computed again there, which has to be done in the same way."""
-    import torch
-
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    hooks = top(False) if top is not None else ()
-    return bool(hooks) and any(getattr(hook, "__module__", "") == "torch.utils.checkpoint" for hook in hooks)
-
-
 def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """The arguments of an op that it writes to."""
     for at, argument in enumerate(func._schema.arguments):

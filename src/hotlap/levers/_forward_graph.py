@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 
 from ._call_inputs import ODD, Inputs, Key, Unfit, put, read
 from ._effects import PLAIN, Effects, storage, strange, watched
-from ._mask_check import as_given
 from ._model_state import Model
 
 MOST_SHAPES: Final = 8
@@ -222,10 +221,6 @@ class GraphedForward:
         return bucket.replay is None or bucket.addresses == [inputs.tensors[at].data_ptr() for at in bucket.held]
 
     def _towards(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
-        with as_given():  # a record reads masks where they lie, and their values may change
-            return self._one_more(bucket, inputs, args, kwargs)
-
-    def _one_more(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any) -> Any:
         bucket.calls += 1
         self._unsteady()
         if self.changes > MOST_CHANGES:

@@ -220,7 +220,9 @@ class Comparison:
         """A start that came to nothing where others of the same did not is made again, by itself. Seen: scripts that
         began in the same second took the same name for their folder."""
         same = [one for one in self.state.bench.done if same_levers(one.levers, side.requested)]
-        chance = side.measured.outcome in {"crashed", "too few steps"} and any(one.outcome == "measured" for one in same)
+        chance = side.measured.outcome in {"crashed", "too few steps"} and any(
+            one.outcome == "measured" for one in same
+        )
         if not chance or self._over():
             return side
         again = self._start(with_levers)

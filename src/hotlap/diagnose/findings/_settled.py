@@ -41,7 +41,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
             "compile": root.compiled,
             "channels-last": root.channels_last or not root.conv_input_4d,
             "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,
-            "causal-mask-check": not cuda or not root.mask_checks,
         }
     return frozenset(levers) | {name for name, is_out in out.items() if is_out}
 

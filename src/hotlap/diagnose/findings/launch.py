@@ -9,7 +9,7 @@ from .communication import held_of
 
 LEVERS = (
     "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
-    "causal-mask-check", "single-thread-backward", "combo-kernels",
+    "single-thread-backward", "combo-kernels",
     "compile-loss",
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
@@ -21,6 +21,10 @@ NUMBERS = (
 SIBLINGS = (
     "; linear layers that read the same input (query, key and value; gate and up): make them one `nn.Linear`, whose "
     "output is split"
+)
+MASKS = (
+    "; `nn.TransformerEncoder` and `nn.TransformerDecoder` compare their mask with the causal one in each forward, and "
+    "the host waits: give `is_causal=True` (encoder) or `tgt_is_causal=True` (decoder) where it is, else False"
 )
 FOR_INFERENCE = ("graph-forward", "compile", "attention")
 
@@ -69,4 +73,5 @@ def _in_the_model(root: RootFacts | None) -> str:
     """What of its code makes operations that are not needed."""
     if root is None:
         return ""
-    return (NUMBERS if root.constants and not root.compiled else "") + (SIBLINGS if root.sibling_linears else "")
+    numbers = NUMBERS if root.constants and not root.compiled else ""
+    return numbers + (SIBLINGS if root.sibling_linears else "") + (MASKS if root.mask_checks else "")

@@ -42,12 +42,6 @@ def _optimizers(places: Places) -> list[Line]:
     return [site.place for site in places.optimizers] or steps
 
 
-def _encoders(places: Places) -> list[Line]:
-    """Where torch's encoders and decoders are made; else the model's calls, as a library may make them."""
-    names = ("Transformer", "TransformerEncoder", "TransformerDecoder")
-    return [source.place(call) for source, call in calls_named(places, *names)] or _models(places)
-
-
 def _reads(places: Places) -> list[Line]:
     """Calls that read a value; else the backward, after which one may be read by other means."""
     return [source.place(call) for source, call in calls_named(places, "item", "cpu")] or _update(places)
@@ -84,11 +78,6 @@ REASONS: dict[str, Unwritten] = {
         "which of the functions makes the loss is seen when it runs: where it draws no random numbers and reads no "
         "values, write `@torch.compile` before its `def`",
         _update,
-    ),
-    "causal-mask-check": Unwritten(
-        "whether a mask is the causal one is known by its values, which the lever looks at in each run; where you know "
-        "it, give `is_causal` to the encoder or decoder",
-        _encoders,
     ),
     "dataset-on-device": Unwritten(
         "which tensors the samples are views of is known by asking for every sample, which the lever does; a loop over "

@@ -11,7 +11,8 @@ ITEM = "`.item()`"
 INSTEAD = {
     ITEM: "keep the value on the device; read it every n steps, or a step later from a pinned copy",
     "`print(tensor)`": "print every n steps; detach and copy without blocking first",
-    "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps",
+    "`bool(tensor)`, as in `if` or `assert`": "decide on the device (torch.where), or check every n steps; where "
+    "torch's encoder or decoder looks at its mask, give it `is_causal`",
     "boolean mask": "multiply by the mask or use torch.where: a boolean index has to count on the host",
     "`nonzero`": "use a mask, or torch.nonzero_static with a size",
     "`torch.cuda.synchronize()`": "take it out of the loop; time with CUDA events",
