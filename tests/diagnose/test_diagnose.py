@@ -355,6 +355,7 @@ def test_findings_launch_and_compute_part_at_an_empty_queue(step_ms: float, limi
         assert found is not None
         assert found.share == pytest.approx(0.75)
         assert "compile" in found.levers
+        assert ("set_multithreading_enabled" in found.instead) == (launch and step_ms == 2.0)
         assert found.where is not None and found.where.function == "Net.forward"
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from hotlap.agent.guard import Guard
 from hotlap.agent.seams import Seams
-from hotlap.levers import _graph, all_levers, single_thread_backward
+from hotlap.levers import _graph, all_levers
 from hotlap.levers._base import STAGES, Lever
 from hotlap.levers._fused import fuse, unfuse
 from hotlap.levers.compile_loss import Losses
@@ -22,7 +22,7 @@ from hotlap.levers.compile_loss import Losses
 SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
 FIRST["cpu-threads"] = {"threads": 3}
-EXACT = ("gc-pauses", "inference-mode", "single-thread-backward")
+EXACT = ("gc-pauses", "inference-mode")
 KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, amsgrad=True),
@@ -355,24 +355,3 @@ def test_functions_that_make_losses() -> None:
         loss(x)
         calls.append(of.calls)
     assert calls == [0, 1, 1, 2], "the first is an ordinary one"
-
-
-def test_a_backward_is_handed_over_again() -> None:
-    live = Live()
-    seen: list[bool] = []
-
-    class Node(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            seen.append(torch._C._is_multithreading_enabled())
-            return gradient
-
-    for names in [(), (single_thread_backward.LEVER.name,), (), (single_thread_backward.LEVER.name,)]:
-        live.put_in(*names)
-        Node.apply(torch.ones(3, requires_grad=True)).sum().backward()
-    live.put_in()
-    assert seen == [True, False, True, False]

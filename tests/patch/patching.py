@@ -29,7 +29,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "inference-mode": {},
     "loader-workers": {"workers": 4, "prefetch": 2, "pin_memory": True, "persistent": True},
     "sdpa-backend": {},
-    "single-thread-backward": {},
     "tf32": {},
 }
 

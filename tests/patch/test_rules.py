@@ -579,16 +579,6 @@ def test_tf32_does_not_mix_with_the_script_s_own(line: str, patched: Patcher) ->
     assert refused.look_at[0].text == line
 
 
-def test_the_thread_of_the_backward_that_the_source_chooses_stays(patched: Patcher) -> None:
-    line = "torch.autograd.set_multithreading_enabled(flag)"
-    refused = patched(f"import torch\n{line}\n", "single-thread-backward").refused["single-thread-backward"]
-    assert refused.look_at[0].text == line
-    ours = patched(SCRIPT, "single-thread-backward")
-    assert ours.lines() == ([], ["torch.autograd.set_multithreading_enabled(False)"])
-    again = patched(ours.text(), "single-thread-backward")
-    assert again.lines() == ([], []) and not again.refused
-
-
 def test_kernels_are_joined_where_something_is_compiled(patched: Patcher) -> None:
     assert "compiles" in patched(SCRIPT, "combo-kernels").refused["combo-kernels"].why
     both = patched(SCRIPT, "compile", "combo-kernels")

@@ -127,10 +127,7 @@ def test_launch_names_the_levers_whose_work_is_in_the_trace() -> None:
         ({}, ("compile",)),
         ({"annotations": (note,)}, ("compile", "fused-optimizer", "graph-optimizer")),
         ({"annotations": (labelled("forward"),)}, ("graph-forward", "compile")),
-        (
-            {"annotations": (labelled("forward"), labelled("backward"))},
-            ("compile", "graph-training", "single-thread-backward"),
-        ),
+        ({"annotations": (labelled("forward"), labelled("backward"))}, ("compile", "graph-training")),
         ({"kernels": (softmax,)}, ("compile", "attention")),
     ]:
         found = findings_of(answers(gaps=(gap("launch", 12),), launches=LAUNCHES, **more))

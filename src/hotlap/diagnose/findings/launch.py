@@ -8,12 +8,17 @@ from ._base import LEAST_COST, MODEL, Measured
 from .communication import held_of
 
 LEVERS = (
-    "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
-    "single-thread-backward", "combo-kernels",
+    "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer", "combo-kernels",
     "compile-loss",
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
+SHORT_MS = 10.0
+"""Steps up to which the 0.25 to 0.5 ms count that handing over a backward to autograd's thread took on an H200."""
+SHORT = (
+    "; steps as short as these, on one device: have the backward run where it is called, by "
+    "`torch.autograd.set_multithreading_enabled(False)`"
+)
 NUMBERS = (
     "; tensors that the forward makes of Python's numbers (`torch.tensor([...])`, a list as an index): make them once, "
     "in `__init__` as buffers"
@@ -46,6 +51,7 @@ def find(measured: Measured) -> Finding | None:
     if not measured.cuda or share < LEAST_COST:
         return None
     infers, root = measured.facts is not None and measured.facts.mode == "inference", measured.root
+    short = SHORT if measured.step_ms < SHORT_MS else ""
     return Finding(
         id="launch",
         bound="launch",
@@ -54,7 +60,7 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_of(root),
         evidence=_evidence(measured),
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
-        instead=(INFERS if infers else TRAINS) + _in_the_model(root),
+        instead=(INFERS if infers else TRAINS + short) + _in_the_model(root),
         levers=FOR_INFERENCE if infers else LEVERS,
     )
 

@@ -74,7 +74,7 @@ def _levers(answers: RankTrace) -> tuple[str, ...]:
     return (
         *(("graph-forward",) if infers else ()),
         "compile",
-        *(("graph-training", "single-thread-backward") if "hotlap:backward" in phases else ()),
+        *(("graph-training",) if "hotlap:backward" in phases else ()),
         *(("attention",) if softmax else ()),
         *(("fused-optimizer", "graph-optimizer") if steps else ()),
     )
