@@ -132,7 +132,6 @@ class Live:
 def process() -> dict[str, Any]:
     """What levers set in a process, as torch tells it."""
     import torch._dynamo.config
-    import torch._inductor.config
 
     cuda = torch.backends.cuda
     return {
@@ -144,7 +143,6 @@ def process() -> dict[str, Any]:
         "loss": functional.cross_entropy,
         "passes": list(_graph.PASSES),
         "static": torch._dynamo.config.assume_static_by_default,
-        "combined": torch._inductor.config.combo_kernels,
         "autocast": torch.is_autocast_enabled("cpu"),
     }
 

@@ -18,7 +18,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "checkpoint-blocks": {"every": 1},
     "compile": {"mode": "default"},
     "compile-blocks": {"shapes": "automatic"},
-    "combo-kernels": {},
     "cpu-threads": {"threads": 4},
     "cudnn-benchmark": {},
     "device-prefetch": {"leaves": "all"},

@@ -579,15 +579,6 @@ def test_tf32_does_not_mix_with_the_script_s_own(line: str, patched: Patcher) ->
     assert refused.look_at[0].text == line
 
 
-def test_kernels_are_joined_where_something_is_compiled(patched: Patcher) -> None:
-    assert "compiles" in patched(SCRIPT, "combo-kernels").refused["combo-kernels"].why
-    both = patched(SCRIPT, "compile", "combo-kernels")
-    assert "torch._inductor.config.combo_kernels = True" in both.lines()[1] and not both.refused
-    assert patched(both.text(), "combo-kernels").lines() == ([], [])
-    own = patched(f"{SCRIPT}torch._inductor.config.combo_kernels = flag\n", "combo-kernels")
-    assert "itself" in own.refused["combo-kernels"].why
-
-
 def test_torch_is_imported_where_only_parts_of_it_are(patched: Patcher) -> None:
     text = '"""Doc."""\nfrom torch import nn\nimport os\n\nx = 1\n'
     assert patched(text, "tf32").text().splitlines()[3:] == [

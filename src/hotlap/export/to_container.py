@@ -27,7 +27,7 @@ PYTHON: Final = re.compile(r"3\.\d{1,2}\.\d{1,2}")
 WHEEL: Final = re.compile(r"cpu|cu\d{2,4}|rocm\d[\d.]{0,8}")
 """Builds of torch that its own index has."""
 VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
-COMPILERS: Final = ("compile", "graph", "combo-kernels")
+COMPILERS: Final = ("compile", "graph")
 OF_TORCH: Final = frozenset({"torch", "triton"})
 """Torch's own line pins these."""
 INDEX: Final = "https://download.pytorch.org/whl"

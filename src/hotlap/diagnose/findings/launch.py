@@ -8,16 +8,17 @@ from ._base import LEAST_COST, MODEL, Measured
 from .communication import held_of
 
 LEVERS = (
-    "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer", "combo-kernels",
+    "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
     "compile-loss",
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
 SHORT_MS = 10.0
-"""Steps up to which the 0.25 to 0.5 ms count that handing over a backward to autograd's thread took on an H200."""
+"""Steps up to which 0.25 to 0.5 ms count (a backward handed over to autograd's thread, on an H200), and 0.04 to 0.4
+(small kernels launched one by one)."""
 SHORT = (
-    "; steps as short as these, on one device: have the backward run where it is called, by "
-    "`torch.autograd.set_multithreading_enabled(False)`"
+    "; on one device, steps as short as these: `torch.autograd.set_multithreading_enabled(False)` (no other thread for "
+    "the backward); with torch.compile try `torch._inductor.config.combo_kernels = True` (small kernels in one launch)"
 )
 NUMBERS = (
     "; tensors that the forward makes of Python's numbers (`torch.tensor([...])`, a list as an index): make them once, "
