@@ -163,16 +163,6 @@ def not_inference(context: Context) -> str | None:
     return None
 
 
-def not_taken_over(context: Context) -> str | None:
-    """The reason of levers that take over what a model returns, where others have a hand in it; None if nobody has."""
-    roots = context.facts.roots
-    if all(root.compiled for root in roots):
-        return "the script compiles the model itself"
-    if context.facts.world > 1 or any(root.wrapper for root in roots):
-        return "the model is wrapped or run by several processes, which look at its output"
-    return None
-
-
 def integer(settings: Mapping[str, Any], name: str, low: int, high: int) -> str | None:
     """What is wrong with an integer setting, if anything."""
     value = settings.get(name)
