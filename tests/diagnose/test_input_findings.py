@@ -86,12 +86,14 @@ def test_worker_processes_are_not_advised_to_a_loader_that_has_them() -> None:
 def test_waiting_names_the_levers_that_what_was_seen_leaves_open() -> None:
     for changes, levers in [
         ({"iterable": True}, ("loader-workers",)),
-        ({"iterable": False, "default_collate": True}, ("loader-workers", "sample-cache")),
-        ({"iterable": False, "default_collate": True, "draws": True}, ("loader-workers",)),
-        (
-            {"iterable": False, "default_collate": True, "holds_tensors": True},
-            ("loader-workers", "batch-fetch", "sample-cache"),
-        ),
+        ({"iterable": False, "default_collate": True}, ("loader-workers",)),
+        ({"iterable": False, "default_collate": True, "holds_tensors": True}, ("loader-workers", "batch-fetch")),
     ]:
         found = waiting.find(changed(**changes))
         assert found is not None and found.levers == levers
+
+
+def test_samples_that_may_be_the_same_in_each_epoch_are_advised_to_be_kept() -> None:
+    for changes, said in [({"iterable": True}, False), ({"iterable": False}, True), ({"draws": True}, False)]:
+        found = waiting.find(changed(**{"iterable": False, **changes}))
+        assert found is not None and ("in memory or on disk" in found.instead) is said

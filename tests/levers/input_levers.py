@@ -22,7 +22,6 @@ class DataSeams:
         self.looks: list[Callable[[Any], None]] = []
         self.fetches: list[Callable[[Any, Callable[[], Any]], Any]] = []
         self.refused: list[str] = []
-        self.filling = 0
 
     def on_loader(self, change: Callable[[Any], None], inference: bool = False) -> None:
         self.looks.append(change)
@@ -34,9 +33,6 @@ class DataSeams:
         self.refused.append(why)
 
     leave_out = refuse
-
-    def unsteady(self) -> None:
-        self.filling += 1
 
     def apart(self, work: Callable[[], str], seconds: float) -> str | None:
         return apart(self.agent, work, seconds)
@@ -106,34 +102,6 @@ class Augmented(Counted):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return torch.arange(4).float() + random.random(), index % 3
-
-
-class Private(Counted):
-    """Draws from a generator of its own, whose draws hardly ever change a sample."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.transforms = [partial(self.flip, generator=torch.Generator().manual_seed(1))]
-        generator = torch.Generator().manual_seed(1)
-        self.transform = lambda row: row if torch.rand((), generator=generator) > 1e-6 else -row
-
-    @staticmethod
-    def flip(row: Any, generator: Any) -> Any:
-        return row
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.transform(torch.arange(4).float() * index), index % 3
-
-
-class Curriculum(Counted):
-    """Other samples from epoch to epoch, as the loop tells it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.epoch = [0]
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return torch.arange(4).float() * index + self.epoch[0], index % 3
 
 
 class Windows(Dataset):

@@ -46,7 +46,7 @@ def test_levers_of_loaders_are_told_that_the_command_only_infers(name: str) -> N
 
 
 def test_levers_that_need_training_refuse() -> None:
-    for name in ("sample-cache", "accumulate", "fused-optimizer", "graph-optimizer", "checkpoint-blocks"):
+    for name in ("accumulate", "fused-optimizer", "graph-optimizer", "checkpoint-blocks"):
         assert not all_levers()[name].applies(inferring(cuda=True)).yes, name
 
 

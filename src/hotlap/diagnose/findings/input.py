@@ -10,6 +10,7 @@ LEAST = 0.05
 ENOUGH = 8
 """Batches that say whether those of workers are there in time."""
 MOSTLY = 0.5
+ONCE = "; samples that are the same in each epoch: make them once, keep the result in memory or on disk"
 
 
 def find(measured: Measured) -> Finding | None:
@@ -31,7 +32,8 @@ def find(measured: Measured) -> Finding | None:
         why=_why(measured, loader),
         instead="hand over fewer and larger tensors a batch, in pinned memory where the model is on a device"
         if _handed_over(measured, loader)
-        else f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper",
+        else f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
+        + _cheaper(measured, loader),
         levers=(
             "loader-workers",
             *(("device-prefetch",) if measured.cuda else ()),
@@ -59,10 +61,14 @@ def _handed_over(measured: Measured, loader: LoaderFacts) -> bool:
     return loader.asked >= ENOUGH and loader.late < loader.asked / 2 and measured.starved < MOSTLY
 
 
+def _cheaper(measured: Measured, loader: LoaderFacts) -> str:
+    """How a batch may be made cheaper, as far as what was seen of its samples leaves that open."""
+    once = measured.facts is not None and measured.facts.mode == "inference"
+    return "" if loader.iterable or loader.draws or once else ONCE
+
+
 def made_once(measured: Measured, loader: LoaderFacts) -> tuple[str, ...]:
     """Levers that make batches cheaper, where what was seen leaves them open; their own `applies` decides."""
     if loader.iterable or not loader.default_collate or loader.draws:
         return ()
-    once = measured.facts is not None and measured.facts.mode == "inference"
-    views = ("batch-fetch", *(("dataset-on-device",) if measured.cuda else ())) if loader.holds_tensors else ()
-    return (*views, *(() if once else ("sample-cache",)))
+    return ("batch-fetch", *(("dataset-on-device",) if measured.cuda else ())) if loader.holds_tensors else ()

@@ -104,9 +104,4 @@ REASONS: dict[str, Unwritten] = {
         "whatever else reads the state between steps have to be looked at",
         _optimizers,
     ),
-    "sample-cache": Unwritten(
-        "that samples are the same each time they are made is proved anew in every run (some are made twice and "
-        "compared, random generators watched); a cache in the source would stay when the dataset changes",
-        _samples,
-    ),
 }
