@@ -15,7 +15,7 @@ from hotlap.tune.search import Search
 
 LEVERS = [
     FakeLever("a"), FakeLever("vain", 0.4), starter("s", 0.3), workers(2, 4), compiler(),
-    FakeLever("graphs", 0.5, stage="graphs", switchable=False), starter("late", 0.5, stage="late"),
+    FakeLever("graphs", 0.5, stage="graphs", switchable=False), starter("late", 0.5, stage="graphs"),
 ]  # fmt: skip
 STEP = factors(a=0.7, s=0.8, workers=0.7, compile=0.7, graphs=0.8, late=0.8)
 
@@ -92,7 +92,7 @@ def test_whatever_the_budget_is_what_was_proved_stands(tmp_path: Path, budget: f
 def test_a_search_that_ends_by_itself_is_complete(tmp_path: Path) -> None:
     one, machine, written = whole(tmp_path / "m")
     found = run(one, machine)
-    assert not found.not_done and len(written) >= 4 and [*found.dropped] == ["vain"]
+    assert not found.not_done and len(written) >= 3 and [*found.dropped] == ["vain"]
     assert kept(one) == ["workers", "a", "s", "compile", "graphs", "late"] or len(kept(one)) == 6
 
 

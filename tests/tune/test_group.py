@@ -65,7 +65,7 @@ def test_levers_that_can_not_be_together_are_not(tune: Tune) -> None:
 def test_beside_a_graph_nothing_is_switched(tune: Tune) -> None:
     """What it has recorded is fixed."""
     graphs = FakeLever("graphs", 0.5, stage="graphs", switchable=False)
-    late = FakeLever("late", 0.4, stage="late")
+    late = FakeLever("late", 0.4, stage="graphs")
     found, machine = tune([graphs, late, FakeLever("a", 0.3)], factors(graphs=0.5, late=0.8, a=0.8))
     assert sorted(kept(found)) == ["a", "graphs", "late"] and machine.starts("try late") == [("a", "graphs", "late")]
     begins = machine.log.index(("try graphs", ("a", "graphs")))

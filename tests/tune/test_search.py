@@ -15,22 +15,20 @@ from hotlap.tune.objective import Objective
 from hotlap.tune.state import by_text, value_text
 
 GRAPHS = FakeLever("graphs", 0.5, stage="graphs", switchable=False)
-LATE = starter("cache", 0.5, stage="late")
 
 # the order
 
 
 def test_what_costs_nothing_comes_first_and_each_stage_is_proved_before_the_next(tune: Tune) -> None:
-    levers = [LATE, GRAPHS, compiler("whole", costs_s=60.0), compiler("blocks", costs_s=20.0), FakeLever("a", 0.1)]
-    found, machine = tune(levers, factors(a=0.8, blocks=0.8, whole=0.8, graphs=0.8, cache=0.8))
-    assert kept(found) == ["a", "blocks", "whole", "graphs", "cache"]
-    assert [proof.ratio for proof in found.proofs] == pytest.approx([0.8**-1, 0.8**-3, 0.8**-4, 0.8**-5])
+    levers = [GRAPHS, compiler("whole", costs_s=60.0), compiler("blocks", costs_s=20.0), FakeLever("a", 0.1)]
+    found, machine = tune(levers, factors(a=0.8, blocks=0.8, whole=0.8, graphs=0.8))
+    assert kept(found) == ["a", "blocks", "whole", "graphs"]
+    assert [proof.ratio for proof in found.proofs] == pytest.approx([0.8**-1, 0.8**-3, 0.8**-4])
     assert [names for what, names in machine.log if what == "written"] == [
         ("a",), ("a", "blocks", "whole"), ("a", "blocks", "whole", "graphs"),
-        ("a", "blocks", "whole", "graphs", "cache"),
     ]  # fmt: skip
     first = next(at for at, (what, _) in enumerate(machine.log) if what == "written")
-    assert not [names for _, names in machine.log[:first] if {*names} & {"blocks", "whole", "graphs", "cache"}]
+    assert not [names for _, names in machine.log[:first] if {*names} & {"blocks", "whole", "graphs"}]
     assert not found.not_done and found.unproved is None
 
 
@@ -259,7 +257,7 @@ def test_what_chose_a_set_never_proves_it(tune: Tune) -> None:
 
 def test_a_later_set_that_is_slower_does_not_replace_the_proved_one(tune: Tune) -> None:
     """It was measured as a gain beside the best set, and is none beside the bare command."""
-    late = starter("late", 0.5, stage="late")
+    late = starter("late", 0.5, stage="graphs")
     found, machine = tune([starter("s"), late], factors(s=0.5, late=0.8), luck=in_proofs("late", {}, 1.5))
     assert kept(found) == ["s"] and found.proved.ratio == pytest.approx(2.0)
     assert [proof.proved for proof in found.proofs] == [True, False] and machine.told("drop  s + late")

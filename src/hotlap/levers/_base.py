@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 Risk = Literal["exact", "numeric", "semantic"]
-Stage = Literal["first", "compiler", "graphs", "late"]
-STAGES: Final[tuple[Stage, ...]] = ("first", "compiler", "graphs", "late")
+Stage = Literal["first", "compiler", "graphs"]
+STAGES: Final[tuple[Stage, ...]] = ("first", "compiler", "graphs")
 WATCHES: Final = 95
 """The order of a wrapper that only counts forwards (`Seams.wrap_forward`): outside of those that replay a forward
 without a call of what lies within, where a lever that finds nothing to do would never come to say so."""
@@ -78,11 +78,11 @@ class Lever:
     of memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
     number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.
     stage: when in the search it comes: `first` what costs no compilation, then compilers on top of what is proved, then
-    CUDA graphs, then what wins nothing before the second epoch (`late`). compiles: it has something compiled. costs_s:
-    seconds that a trial takes with it before steps are at their pace, beyond those of others. switchable: it can be
-    put in and taken out between two steps of a live process (`Seams.switch`, and `undo` of the others): no environment
-    variables, nothing of a loader. memory_order: where memory counts, levers come by it, from those that make a step
-    shorter or little longer to those that cost most time; 100 where the lever is not known to save any.
+    CUDA graphs. compiles: it has something compiled. costs_s: seconds that a trial takes with it before steps are at
+    their pace, beyond those of others. switchable: it can be put in and taken out between two steps of a live process
+    (`Seams.switch`, and `undo` of the others): no environment variables, nothing of a loader. memory_order: where
+    memory counts, levers come by it, from those that make a step shorter or little longer to those that cost most time;
+    100 where the lever is not known to save any.
     """
 
     name: ClassVar[str]

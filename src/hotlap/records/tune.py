@@ -147,9 +147,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """A lever in the recipe. predicted: the most it could win by its share of the step, as a ratio; None unknown.
-    worth: measured; None where the tune ended before. late: it wins nothing before the second epoch, and steps were
-    timed from there on.
-    """
+    worth: measured; None where the tune ended before."""
 
     lever: str
     settings: dict[str, Any]
@@ -157,7 +155,6 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
     predicted: float | None = None
     worth: Worth | None = None
-    late: bool = False
     source: str = ""
 
 

@@ -65,9 +65,8 @@ def _faster(tune: Tune) -> str:
     """The speed-up."""
     steps = (tune.before_ms or tune.baseline.step_ms, tune.after_ms)
     after = " → ".join(ms(step) for step in steps if step)
-    since = ", from the second epoch on" if any(kept.late for kept in tune.kept) else ""
     of = f"for the rows of a step, of which steps hold {held} times as many now" if (held := _held(tune)) else "a step"
-    return f"{ratio(tune.speedup)} faster, proved ({_evidence(tune)}): {after} {of}{since}"
+    return f"{ratio(tune.speedup)} faster, proved ({_evidence(tune)}): {after} {of}"
 
 
 def _held(tune: Tune) -> str:

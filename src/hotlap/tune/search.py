@@ -1,9 +1,9 @@
 """The search: the bare command, then stage by stage what is cheap first, and a proof after each stage.
 
-First what costs no compilation, then compilers on top of what is proved, then CUDA graphs, then what wins nothing
-before the second epoch. Within a stage, levers that can be switched are screened in one live process (`screening.py`),
-others get a start of their own (`starts.py`). Whatever a stage wins is proved (`prove.py`) before the next begins. At
-the end each kept lever is measured beside all the others (`worth.py`).
+First what costs no compilation, then compilers on top of what is proved, then CUDA graphs. Within a stage, levers that
+can be switched are screened in one live process (`screening.py`), others get a start of their own (`starts.py`).
+Whatever a stage wins is proved (`prove.py`) before the next begins. At the end each kept lever is measured beside all
+the others (`worth.py`).
 """
 
 import math

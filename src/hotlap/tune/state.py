@@ -281,7 +281,6 @@ class State:
                 meaning=lever.meaning,
                 predicted=found.predicted.get(use.name),
                 worth=found.worth.get(use.name),
-                late=lever.stage == "late",
                 source=lever.source(use.settings),
             )
             for use in uses
