@@ -97,3 +97,10 @@ def test_samples_that_may_be_the_same_in_each_epoch_are_advised_to_be_kept() -> 
     for changes, said in [({"iterable": True}, False), ({"iterable": False}, True), ({"draws": True}, False)]:
         found = waiting.find(changed(**{"iterable": False, **changes}))
         assert found is not None and ("in memory or on disk" in found.instead) is said
+
+
+def test_tensors_that_samples_are_taken_from_are_advised_to_lie_on_the_device() -> None:
+    for holds, device, said in [(True, True, True), (False, True, False), (True, False, False)]:
+        now = changed(iterable=False, holds_tensors=holds)
+        found = waiting.find(replace(now, gpu_phases=now.phases if device else None))
+        assert found is not None and ("fits on the device" in found.instead) is said

@@ -166,7 +166,7 @@ ROWS: Final = (
             "For a GPU: pin_memory=True and .to(device, non_blocking=True), so that the copy overlaps the computation.",
             "Make a batch cheaper: decode once and keep it, collate whole arrays instead of samples.",
         ),
-        levers=("loader-workers", "batch-fetch", "dataset-on-device", "device-prefetch"),
+        levers=("loader-workers", "batch-fetch", "device-prefetch"),
         verify="The `data` phase becomes short.",
     ),
     share_of(

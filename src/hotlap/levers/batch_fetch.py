@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import _samples
 from ._base import Applies, Context, Lever, Settings, inference_only, unknown
-from ._coming import Coming
 from ._dataset_state import state_of
 
 if TYPE_CHECKING:
@@ -150,7 +149,8 @@ class Gathering:
         if inner is not None and not isinstance(inner, Fetcher):
             table = self._table(iterator._dataset)
             if table is not None and _samples.standard(iterator):
-                iterator._dataset_fetcher = Fetcher(inner, table, table.take(iterator), self.give_up)
+                table.pinned = bool(getattr(iterator, "_pin_memory", False))
+                iterator._dataset_fetcher = Fetcher(inner, table, self.give_up)
         return next_batch()
 
     def give_up(self, why: str) -> None:
@@ -159,11 +159,11 @@ class Gathering:
 
 
 class Fetcher:
-    """In place of the loader's own. coming: of its iterator, None where no batch is made ahead."""
+    """In place of the loader's own."""
 
-    def __init__(self, inner: Any, table: "Table", coming: Coming | None, give_up: Callable[[str], None]) -> None:
+    def __init__(self, inner: Any, table: "Table", give_up: Callable[[str], None]) -> None:
         self.__dict__.update(inner.__dict__)
-        self.inner, self.table, self.coming, self.give_up = inner, table, coming, give_up
+        self.inner, self.table, self.give_up = inner, table, give_up
 
     def fetch(self, indices: Any) -> Any:
         table = self.table
@@ -173,11 +173,11 @@ class Fetcher:
         if why is None and table.compared < COMPARED:
             table.compared += 1
             own = self.inner.fetch(indices)
-            if _samples.alike(own, table.seen(indices)):
+            if _samples.alike(own, table.gather(indices)):
                 return own
             why = "a gathered batch is not what the dataset makes"
         if why is None:
-            return table.gather(indices, self.coming)
+            return table.gather(indices)
         table.why = why
         self.give_up(why)
         return self.inner.fetch(indices)
@@ -205,11 +205,6 @@ class Table:
         count = len(first)
         self.offsets = torch.frombuffer(self.memory, dtype=torch.int64).view(MOST_LEAVES, self.rows)[:count]
         self.windows = [windows(leaf) for leaf in first]
-        return None
-
-    def take(self, iterator: Any) -> Coming | None:
-        """An iterator is about to make its batches from here, some of them ahead where it says which will come."""
-        self.pinned = bool(getattr(iterator, "_pin_memory", False))
         return None
 
     def _begin(self) -> list[Any]:
@@ -284,15 +279,11 @@ class Table:
         why = self._place(sample, lambda leaf, offset: lies.append(self.cells[leaf * self.rows + at] == offset))
         return why or (None if all(lies) else "a sample lies elsewhere than it did")
 
-    def gather(self, indices: Sequence[int], coming: Coming | None = None) -> Any:
-        """The batch of some samples, in memory of its own. coming: those after it, of the same iterator."""
+    def gather(self, indices: Sequence[int]) -> Any:
+        """The batch of some samples, in memory of its own."""
         at = numbers(indices)
         pairs = zip(self.windows, self.offsets, strict=True)
         return _samples.rebuild(self.form, [_taken(window, offsets[at], self.pinned) for window, offsets in pairs])
-
-    def seen(self, indices: Sequence[int]) -> Any:
-        """The same, to be compared with the dataset's own."""
-        return self.gather(indices)
 
 
 def numbers(indices: Sequence[int]) -> Any:

@@ -105,7 +105,7 @@ class LoaderWorkers(Lever):
         loader = context.training_loader
         if loader is None or _scarce(context, loader):
             return True
-        made_otherwise = {"batch-fetch", "dataset-on-device"} & context.active.keys()
+        made_otherwise = {"batch-fetch"} & context.active.keys()
         return 4 * _needed(context) > _cores(context) or bool(made_otherwise)
 
     def share(self, context: Context) -> float:

@@ -11,6 +11,7 @@ ENOUGH = 8
 """Batches that say whether those of workers are there in time."""
 MOSTLY = 0.5
 ONCE = "; samples that are the same in each epoch: make them once, keep the result in memory or on disk"
+ON_DEVICE = "; a dataset that fits on the device: keep its tensors there and index them there"
 
 
 def find(measured: Measured) -> Finding | None:
@@ -37,7 +38,7 @@ def find(measured: Measured) -> Finding | None:
         levers=(
             "loader-workers",
             *(("device-prefetch",) if measured.cuda else ()),
-            *made_once(measured, loader),
+            *made_once(loader),
             *(("cpu-threads",) if measured.facts and measured.facts.device == "cuda" else ()),
         ),
     )
@@ -63,12 +64,14 @@ def _handed_over(measured: Measured, loader: LoaderFacts) -> bool:
 
 def _cheaper(measured: Measured, loader: LoaderFacts) -> str:
     """How a batch may be made cheaper, as far as what was seen of its samples leaves that open."""
+    if loader.iterable or loader.draws:
+        return ""
     once = measured.facts is not None and measured.facts.mode == "inference"
-    return "" if loader.iterable or loader.draws or once else ONCE
+    return ("" if once else ONCE) + (ON_DEVICE if measured.cuda and loader.holds_tensors else "")
 
 
-def made_once(measured: Measured, loader: LoaderFacts) -> tuple[str, ...]:
+def made_once(loader: LoaderFacts) -> tuple[str, ...]:
     """Levers that make batches cheaper, where what was seen leaves them open; their own `applies` decides."""
     if loader.iterable or not loader.default_collate or loader.draws:
         return ()
-    return ("batch-fetch", *(("dataset-on-device",) if measured.cuda else ())) if loader.holds_tensors else ()
+    return ("batch-fetch",) if loader.holds_tensors else ()

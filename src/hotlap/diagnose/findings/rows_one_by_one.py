@@ -5,7 +5,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
 from ._base import Measured
-from .input import made_once
+from .input import ON_DEVICE, made_once
 
 LEAST = 0.05
 LEAST_ROWS = 8
@@ -30,7 +30,8 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"data takes {ms(measured.phases.data or 0)} a step, of batches of {rows:,} rows",
         why=f"each batch is {rows:,} calls of __getitem__ and a stack of as many tensors, where one index would do",
         instead="`for at in torch.randperm(len(x)).split(batch_size): batch = x[at], y[at]`; or hand the loader "
-        "`sampler=BatchSampler(RandomSampler(data), batch_size, False), batch_size=None`",
-        levers=made_once(measured, loader),
+        "`sampler=BatchSampler(RandomSampler(data), batch_size, False), batch_size=None`"
+        + (ON_DEVICE if measured.cuda else ""),
+        levers=made_once(loader),
         named=True,
     )

@@ -51,18 +51,6 @@ def _models(places: Places) -> list[Line]:
     return [site.place for site in places.root_calls]
 
 
-def _samples(places: Places) -> list[Line]:
-    """Where samples are made, and the loader that asks for them."""
-    made = [
-        scope.source.place(scope.node)
-        for source in places.project.sources.values()
-        for scope in places.names.of(source).scopes.values()
-        if scope.name in {"__getitem__", "__getitems__"}
-    ]
-    loader = places.training_loader()
-    return [*made, *(() if isinstance(loader, CannotWrite) else (loader.place,))]
-
-
 REASONS: dict[str, Unwritten] = {
     "accumulate": Unwritten(
         "what a loop does once a batch (clipping, schedules, logs, means over the loader's length) would have to be "
@@ -78,11 +66,6 @@ REASONS: dict[str, Unwritten] = {
         "which of the functions makes the loss is seen when it runs: where it draws no random numbers and reads no "
         "values, write `@torch.compile` before its `def`",
         _update,
-    ),
-    "dataset-on-device": Unwritten(
-        "which tensors the samples are views of is known by asking for every sample, which the lever does; a loop over "
-        "indices in the loader's place changes what the script can ask of the loader",
-        _samples,
     ),
     "fewer-syncs": Unwritten(
         "whether a value was computed before the backward and not written to since is known when it is read, which the "
