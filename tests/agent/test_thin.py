@@ -453,7 +453,7 @@ def test_an_error_in_a_thin_step(hook: str, runner: Runner) -> None:
 
 def test_a_lever_is_in_thin_steps_too(runner: Runner) -> None:
     argv = ("loader.py", "map")
-    lever = LeverUse("batch-fetch", {})
+    lever = LeverUse("loader-workers", {"workers": 1, "prefetch": 2, "pin_memory": False, "persistent": True})
     ran = runner.forked(*argv, before=SOON, every_step=False, levers=(lever,))
     assert len(ran.steps) == 12
     assert thin(ran.steps)

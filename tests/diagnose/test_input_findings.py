@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from hotlap.diagnose.findings import compute, host_code, repeated_data, worker_copies
 from hotlap.diagnose.findings import input as waiting
@@ -16,6 +17,9 @@ LOADER = LoaderFacts(
     dataset="Stream", iterable=True, workers=4, batches=30, training=True, repeated_rows=16, file="train.py", line=7,
     function="Stream.__iter__",
 )  # fmt: skip
+
+
+TENSORS: dict[str, object] = {"holds_tensors": True, "default_collate": True}
 
 
 def measured(loader: LoaderFacts) -> Measured:
@@ -83,24 +87,22 @@ def test_worker_processes_are_not_advised_to_a_loader_that_has_them() -> None:
         assert found is not None and said in found.instead
 
 
-def test_waiting_names_the_levers_that_what_was_seen_leaves_open() -> None:
-    for changes, levers in [
-        ({"iterable": True}, ("loader-workers",)),
-        ({"iterable": False, "default_collate": True}, ("loader-workers",)),
-        ({"iterable": False, "default_collate": True, "holds_tensors": True}, ("loader-workers", "batch-fetch")),
-    ]:
-        found = waiting.find(changed(**changes))
-        assert found is not None and found.levers == levers
-
-
-def test_samples_that_may_be_the_same_in_each_epoch_are_advised_to_be_kept() -> None:
-    for changes, said in [({"iterable": True}, False), ({"iterable": False}, True), ({"draws": True}, False)]:
-        found = waiting.find(changed(**{"iterable": False, **changes}))
-        assert found is not None and ("in memory or on disk" in found.instead) is said
-
-
-def test_tensors_that_samples_are_taken_from_are_advised_to_lie_on_the_device() -> None:
-    for holds, device, said in [(True, True, True), (False, True, False), (True, False, False)]:
-        now = changed(iterable=False, holds_tensors=holds)
-        found = waiting.find(replace(now, gpu_phases=now.phases if device else None))
-        assert found is not None and ("fits on the device" in found.instead) is said
+@pytest.mark.parametrize(
+    ("seen", "at_once", "made_once"),
+    [
+        ({"iterable": True}, False, False),
+        ({"draws": True, **TENSORS}, False, False),
+        ({}, False, True),
+        ({"holds_tensors": True}, False, True),
+        (TENSORS, True, True),
+        ({"views": True, **TENSORS}, True, False),
+        ({"views": False, **TENSORS}, False, True),
+    ],
+)
+def test_how_a_batch_is_made_cheaper(seen: dict[str, object], at_once: bool, made_once: bool) -> None:
+    for on_device in (False, True):
+        now = changed(**{"iterable": False, **seen})
+        found = waiting.find(replace(now, gpu_phases=now.phases if on_device else None))
+        assert found is not None and ("a whole batch of indices" in found.instead) is at_once
+        assert ("fits on the device" in found.instead) is (on_device and at_once)
+        assert ("make them once" in found.instead) is made_once

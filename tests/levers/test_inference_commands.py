@@ -16,7 +16,7 @@ from hotlap.agent.seams import Seams
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
 
-LOADERS = ("loader-workers", "device-prefetch", "batch-fetch")
+LOADERS = ("loader-workers", "device-prefetch")
 INFERS = {
     "mode": "inference",
     "optimizers": (),

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hotlap.agent.seams import NothingToDo
 from hotlap.levers._base import Context, Settings
-from hotlap.levers._samples import IN_MAIN
 from hotlap.levers.loader_workers import LEVER
 from hotlap.records.diagnosis import Phases
 
@@ -48,11 +47,10 @@ def test_beside_a_device_with_cores_to_spare_a_few_too_many_go_in_with_the_other
     assert LEVER.searched(on(cores=16)), "the model needs the cores itself"
     assert LEVER.searched(beside_a_device(cores=4))
     assert LEVER.searched(beside_a_device(cores=16, draws="random.random"))
-    assert LEVER.searched(beside_a_device(cores=16, active={"batch-fetch": {}}))
 
 
 def test_waiting_for_most_of_a_step_leaves_it_among_the_others_while_cores_are_plenty() -> None:
-    """Or what else wins a lot goes first, beside levers that are for batches made in the training process."""
+    """Or what else wins a lot goes first."""
     half = waiting(beside_a_device(cores=16, bound="input"), data=6.0)
     assert not LEVER.searched(half) and counts(half)[0] == 6
     nearly_all = waiting(beside_a_device(cores=16, bound="input"), data=9.0)
@@ -192,6 +190,3 @@ def test_where_it_changes_nothing_it_says_why() -> None:
 
     with pytest.raises(NothingToDo, match="repeats its data"):
         changed(DataLoader(Stream()))
-    setattr(main := DataLoader(data), IN_MAIN, True)
-    with pytest.raises(NothingToDo, match="another lever"):
-        changed(main)

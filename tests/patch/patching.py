@@ -11,7 +11,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "activation-offload": {"least_mib": 1},
     "allocator": {"conf": "expandable_segments:True"},
     "attention": {},
-    "batch-fetch": {},
     "batch-size": {"times": 4},
     "bf16-autocast": {},
     "channels-last": {},

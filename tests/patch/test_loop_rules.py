@@ -100,7 +100,7 @@ def test_gc_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
     assert why in refused(patched, text, "gc-pauses")
 
 
-# batch-size, batch-fetch
+# batch-size
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,6 @@ def test_batch_size(call: str, expected: str, patched: Patcher) -> None:
     assert "options" in call or "no earlier patch" in again.notes[0]
 
 
-@pytest.mark.parametrize("lever", ["batch-size", "batch-fetch"])
 @pytest.mark.parametrize(
     ("call", "why"),
     [
@@ -139,46 +138,10 @@ def test_batch_size(call: str, expected: str, patched: Patcher) -> None:
         ("make(data)", "no DataLoader"),
     ],
 )
-def test_loaders_that_are_left_alone(lever: str, call: str, why: str, patched: Patcher) -> None:
+def test_loaders_that_are_left_alone(call: str, why: str, patched: Patcher) -> None:
     text = SCRIPT.replace("DataLoader(data, batch_size=4, shuffle=True)", call)
     text = text.replace("def train", "class Mine(DataLoader):\n    pass\n\n\ndef train")
-    assert why in refused(patched, text, lever)
-
-
-BATCHES = "torch.utils.data.BatchSampler(torch.utils.data.{}, {}, {})"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sampler", "size", "drop", "rest"),
-    [
-        ("batch_size=4, shuffle=True", "RandomSampler(data)", "4", "False", ""),
-        ("4, False, num_workers=2, drop_last=True", "SequentialSampler(data)", "4", "True", ", num_workers=2"),
-        ("shuffle=True, generator=g", "RandomSampler(data, generator=g)", "1", "False", ", generator=g"),
-    ],
-)
-def test_whole_batches_of_tensors(
-    arguments: str, sampler: str, size: str, drop: str, rest: str, patched: Patcher
-) -> None:
-    result = patched(SCRIPT.replace("batch_size=4, shuffle=True", arguments), "batch-fetch")
-    batches = BATCHES.format(sampler, size, drop)
-    assert f"loader = DataLoader(data, sampler={batches}, batch_size=None{rest})\n" in result.text()
-    assert patched(result.text(), "batch-fetch").written["batch-fetch"].already
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("    model = Net()\n", "    model = Net()\n    print(loader.batch_size)\n", "batch_size is read"),
-        ("    model = Net()\n", "    model = Net()\n    print(loader.drop_last)\n", "drop_last is read"),
-        ("    model = Net()\n", "    model = Net()\n    print(len(loader.batch_sampler))\n", "batch_sampler is read"),
-        ("shuffle=True", "shuffle=args.shuffle", "is not written out"),
-        ("shuffle=True", "collate_fn=list", "makes its batches itself"),
-        ("data = TensorDataset", "data = Images", "not torch's TensorDataset"),
-        ("loader = DataLoader(data,", "loader = DataLoader(TensorDataset(torch.randn(4, 4)),", "line of its own"),
-    ],
-)
-def test_batch_fetch_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
-    assert why in refused(patched, SCRIPT.replace(old, new, 1), "batch-fetch")
+    assert why in refused(patched, text, "batch-size")
 
 
 # fp16-scaling

@@ -86,7 +86,7 @@ for step in range(8):
 """
 LEVERS: list[tuple[dict[str, dict[str, Any]], int]] = [
     ({"activation-offload": {}}, 18),
-    ({"batch-fetch": {}, "gc-pauses": {}, "checkpoint-blocks": {"every": 2}}, 18),
+    ({"gc-pauses": {}, "checkpoint-blocks": {"every": 2}}, 18),
     ({"batch-size": {}, "checkpoint-blocks": {}}, 6),
 ]
 """Together where none could hide what another changes: losses are those of the levers, to the last bit."""

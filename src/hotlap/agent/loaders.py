@@ -31,9 +31,7 @@ def described(loader: Any) -> dict[str, Any]:
     return {
         "rows": rows,
         "epoch_batches": batches,
-        "sampler": sampler.__name__,
         "default_collate": getattr(loader, "collate_fn", None) is default_collate,
-        "own_workers": getattr(loader, "worker_init_fn", None) is not None or bool(getattr(loader, "timeout", 0)),
         "holds_tensors": _holds_tensors(getattr(loader, "dataset", None)),
         "objects": count if count >= MANY_OBJECTS else 0,
         "objects_in": name if count >= MANY_OBJECTS else "",

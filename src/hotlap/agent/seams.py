@@ -135,12 +135,6 @@ class Seams:
         stopper.disturbed = [True] * len(stopper.disturbed)
         stopper.steady = None
 
-    def apart(self, work: Callable[[], str], seconds: float) -> str | None:
-        """What `work` returns in a forked child of this process; None where it failed or took longer. Linux only."""
-        from .apart import apart
-
-        return apart(self.agent, work, seconds)
-
     def unsteady(self) -> None:
         """Say that this step is not yet as fast as later ones, so that its time is not quoted: a cache is filling."""
         self.agent.timeline.segment.probe = True

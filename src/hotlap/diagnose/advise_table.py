@@ -165,8 +165,9 @@ ROWS: Final = (
             "Make batches in worker processes (num_workers, persistent_workers=True). How many has to be measured.",
             "For a GPU: pin_memory=True and .to(device, non_blocking=True), so that the copy overlaps the computation.",
             "Make a batch cheaper: decode once and keep it, collate whole arrays instead of samples.",
+            "Tensors in memory: index them with a whole batch of indices, on the device where they fit.",
         ),
-        levers=("loader-workers", "batch-fetch", "device-prefetch"),
+        levers=("loader-workers", "device-prefetch"),
         verify="The `data` phase becomes short.",
     ),
     share_of(

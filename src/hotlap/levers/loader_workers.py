@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, inference_only, integer, unknown
 from ._dataset_state import state_of
-from ._samples import IN_MAIN
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -105,8 +104,7 @@ class LoaderWorkers(Lever):
         loader = context.training_loader
         if loader is None or _scarce(context, loader):
             return True
-        made_otherwise = {"batch-fetch"} & context.active.keys()
-        return 4 * _needed(context) > _cores(context) or bool(made_otherwise)
+        return 4 * _needed(context) > _cores(context)
 
     def share(self, context: Context) -> float:
         return context.share_of("data") + 0.5 * context.share_of("h2d")
@@ -134,8 +132,6 @@ class LoaderWorkers(Lever):
 
             if isinstance(loader.dataset, torch.utils.data.IterableDataset) and loader.num_workers == 0:
                 raise NothingToDo("an IterableDataset in several workers repeats its data unless it shards itself")
-            if getattr(loader, IN_MAIN, False):
-                raise NothingToDo("another lever makes the batches in the training process")
             if _has_it_already(loader, settings):
                 raise NothingToDo(f"the loader has {loader.num_workers} workers already, and the other settings too")
             _draw_in_time(loader)

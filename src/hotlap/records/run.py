@@ -141,17 +141,16 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that was iterated. moved: which leaves of a batch the script moves to the device itself.
 
     rows, epoch_batches: an epoch of it, where a sampler of torch's own tells. default_collate: torch makes its batches.
-    own_workers: it sets a timeout or starts its workers with a function of the user's. holds_tensors: the dataset has a
-    tensor among its attributes; views: the samples of a batch are views of the same tensors (of the second one, watched
-    as draws is). draws: making a sample drew random numbers (of the global generators; watched in trials
-    without workers only). making_cpu: share of the time spent making batches in which the processor was used; the rest
-    waits for files or the network. objects, objects_in: Python objects in the largest container of the dataset, where
-    these are very many; worker_growth_bytes: memory that its first worker has come to own meanwhile. repeated_rows:
-    rows that the second worker of an IterableDataset delivered like the first. starts: times that it started workers
-    that end with their epoch; of all but the first, restarting_ms: to start them, and refilling_ms: waited for their
-    first batch; loop: file, line and function of the user's code that asked for that. asked: batches that were asked
-    for of workers, but for the first of those that have just started, in steps that were looked at and made of them;
-    late: those of them that were not there yet. iterators: made of it.
+    holds_tensors: the dataset has a tensor among its attributes; views: the samples of a batch are views of the same
+    tensors (of the second one, watched as draws is). draws: making a sample drew random numbers (of the global
+    generators; watched in trials without workers only). making_cpu: share of the time spent making batches in which the
+    processor was used; the rest waits for files or the network. objects, objects_in: Python objects in the largest
+    container of the dataset, where these are very many; worker_growth_bytes: memory that its first worker has come to
+    own meanwhile. repeated_rows: rows that the second worker of an IterableDataset delivered like the first. starts:
+    times that it started workers that end with their epoch; of all but the first, restarting_ms: to start them, and
+    refilling_ms: waited for their first batch; loop: file, line and function of the user's code that asked for that.
+    asked: batches that were asked for of workers, but for the first of those that have just started, in steps that were
+    looked at and made of them; late: those of them that were not there yet. iterators: made of it.
 
     file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
     """
@@ -175,9 +174,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     non_blocking: bool = False
     rows: int | None = None
     epoch_batches: int | None = None
-    sampler: str = ""
     default_collate: bool = False
-    own_workers: bool = False
     holds_tensors: bool = False
     views: bool | None = None
     draws: bool | None = None

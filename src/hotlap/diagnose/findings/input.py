@@ -11,6 +11,10 @@ ENOUGH = 8
 """Batches that say whether those of workers are there in time."""
 MOSTLY = 0.5
 ONCE = "; samples that are the same in each epoch: make them once, keep the result in memory or on disk"
+AT_ONCE = (
+    "; tensors in memory: index them with a whole batch of indices, "
+    "`sampler=BatchSampler(RandomSampler(dataset), n, False), batch_size=None`"
+)
 ON_DEVICE = "; a dataset that fits on the device: keep its tensors there and index them there"
 
 
@@ -38,7 +42,6 @@ def find(measured: Measured) -> Finding | None:
         levers=(
             "loader-workers",
             *(("device-prefetch",) if measured.cuda else ()),
-            *made_once(loader),
             *(("cpu-threads",) if measured.facts and measured.facts.device == "cuda" else ()),
         ),
     )
@@ -66,12 +69,9 @@ def _cheaper(measured: Measured, loader: LoaderFacts) -> str:
     """How a batch may be made cheaper, as far as what was seen of its samples leaves that open."""
     if loader.iterable or loader.draws:
         return ""
-    once = measured.facts is not None and measured.facts.mode == "inference"
-    return ("" if once else ONCE) + (ON_DEVICE if measured.cuda and loader.holds_tensors else "")
-
-
-def made_once(loader: LoaderFacts) -> tuple[str, ...]:
-    """Levers that make batches cheaper, where what was seen leaves them open; their own `applies` decides."""
-    if loader.iterable or not loader.default_collate or loader.draws:
-        return ()
-    return ("batch-fetch",) if loader.holds_tensors else ()
+    said = ""
+    if loader.holds_tensors and loader.default_collate and loader.views is not False:
+        said += AT_ONCE + (ON_DEVICE if measured.cuda else "")
+    if not loader.views and measured.facts is not None and measured.facts.mode != "inference":
+        said += ONCE
+    return said

@@ -5,7 +5,7 @@ from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
 from ._base import Measured
-from .input import ON_DEVICE, made_once
+from .input import ON_DEVICE
 
 LEAST = 0.05
 LEAST_ROWS = 8
@@ -31,7 +31,7 @@ def find(measured: Measured) -> Finding | None:
         why=f"each batch is {rows:,} calls of __getitem__ and a stack of as many tensors, where one index would do",
         instead="`for at in torch.randperm(len(x)).split(batch_size): batch = x[at], y[at]`; or hand the loader "
         "`sampler=BatchSampler(RandomSampler(data), batch_size, False), batch_size=None`"
+        + ("" if loader.dataset == "TensorDataset" else " and let `__getitem__` take a list of indices")
         + (ON_DEVICE if measured.cuda else ""),
-        levers=made_once(loader),
         named=True,
     )
