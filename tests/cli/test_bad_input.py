@@ -189,6 +189,8 @@ def test_recipes(here: Path) -> None:
 
 
 def test_tune_options(here: Path) -> None:
+    (here / "asked").mkdir()
+    (here / "asked" / "request.json").write_text('{"command": ["python", "train.py"], "cwd": "/"}')
     (here / "broken").mkdir()
     (here / "broken" / "request.json").write_text('{"command": ["true"], "cwd": "/", "budget_s": null}')
 
@@ -208,7 +210,10 @@ def test_tune_options(here: Path) -> None:
         "without": (refused("--without", "warp"), 125, ["no lever 'warp'; the levers are"]),
         "allow": (refused("--allow", "everything"), 125, ["--allow takes only 'semantic', not everything"]),
         "out exists": (refused("--out", "taken"), 125, ["taken exists; nothing is overwritten"]),
-        "resume and a command": (["tune", "--resume", "broken", "python", "x.py"], 125, ["--resume takes the command"]),
+        "resume and another command": (
+            ["tune", "--resume", "asked", "python", "x.py"], 125, ["asked is of another command: python train.py"],
+        ),
+        "resume what nobody confirmed": (["tune", "--resume", "asked"], 125, ["python train.py", "--yes"]),
         "resume nothing": (["tune", "--resume", "none"], 125, ["none holds no request.json", "folder of a tune"]),
         "resume what is no tune": (["tune", "--resume", "taken"], 125, ["taken holds no request.json"]),
         "resume what is broken": (["tune", "--resume", "broken"], 125, ["request.json is not a", "`$.budget_s`"]),
@@ -312,7 +317,7 @@ def test_a_resumed_tune_has_its_old_budget_or_the_one_asked_for(
     tmp_path: Path, asked: str | None, seconds: float
 ) -> None:
     (tmp_path / "request.json").write_text(json.dumps({"command": ["true"], "cwd": str(tmp_path), "budget_s": 42}))
-    assert _resumed(tmp_path, [], asked).budget_s == seconds
+    assert _resumed(tmp_path, ["true"], asked, yes=False).budget_s == seconds
 
 
 def tune_folder(folder: Path, command: Sequence[str], cwd: Path) -> Path:
@@ -335,7 +340,7 @@ def test_resume_passes_over_broken_lines_and_keeps_the_journal(tmp_path: Path) -
     }
     journal = '{"id": 0, "purp\n' + json.dumps(trial) + "\n\x00\n" + json.dumps(trial)[:40]
     (folder / "trials.jsonl").write_text(journal)
-    check(hotlap("tune", "--resume", "t", cwd=tmp_path), 123, "the command itself fails", "exit code 5")
+    check(hotlap("tune", "--resume", "t", "--yes", cwd=tmp_path), 123, "the command itself fails", "exit code 5")
     kept = (folder / "trials.jsonl").read_text()
     assert kept.startswith(journal)
     assert [json.loads(line)["id"] for line in kept[len(journal) :].splitlines() if line] == [1, 2], "it starts twice"
@@ -347,7 +352,7 @@ def test_resume_from_elsewhere_starts_a_program_that_lies_beside_the_script(tmp_
     (work / "train").write_text("#!/bin/sh\necho said so; exit 5\n")
     (work / "train").chmod(0o755)
     tune_folder(tmp_path / "t", ["./train"], work)
-    check(hotlap("tune", "--resume", "t", cwd=tmp_path), 123, "exit code 5: said so")
+    check(hotlap("tune", "--resume", "t", "--yes", cwd=tmp_path), 123, "exit code 5: said so")
 
 
 # the command's own end comes first

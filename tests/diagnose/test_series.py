@@ -102,7 +102,8 @@ def test_few_samples_keep_the_peaks_of_many(tmp_path: Path) -> None:
     assert kept[0].time == 0 and {3_333, 7_777} <= {one.time for one in kept}
 
 
-def test_snippet_has_lines_around(tmp_path: Path) -> None:
+def test_snippet_has_lines_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "train.py"
     file.write_text("".join(f"line {n}\n" for n in range(1, 20)))
     found = snippet(Place(file="train.py", line=2, function="f"), tmp_path)
@@ -116,12 +117,25 @@ def test_snippet_has_lines_around(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["secrets.txt", "missing.py", "folder.py", "large.py", "short.py", "../.ssh/id_rsa", "\0.py"]
 )
-def test_snippet_reads_nothing_else(name: str, tmp_path: Path) -> None:
+def test_snippet_reads_nothing_else(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "secrets.txt").write_text("a\nb\nc\n")
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "large.py").write_text("x = 1\n" * 400_000)
     (tmp_path / "short.py").write_text("x = 1\n")
     assert snippet(Place(file=name, line=2), tmp_path) is None
+
+
+def test_snippet_is_of_the_project_that_the_user_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run folder from elsewhere may name any file of this machine."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "other.py").write_text("x = 1\n" * 9)
+    monkeypatch.chdir(tmp_path / "here")
+    for name in (str(tmp_path / "other.py"), "../other.py"):
+        assert snippet(Place(file=name, line=2), tmp_path / "here") is None
+    assert snippet(Place(file="other.py", line=2), tmp_path) is None
+    monkeypatch.chdir(tmp_path)
+    assert snippet(Place(file="other.py", line=2), tmp_path) is not None
 
 
 def tune_of(*trials: Trial, kept: tuple[Kept, ...] = ()) -> Tune:

@@ -172,7 +172,7 @@ def test_an_interrupted_tune_of_starts_that_crash_goes_on(tmp_path: Path) -> Non
     assert not first["complete"] and "interrupted" in first["why_incomplete"]
     assert not first["gain"] and not first["kept"] and first["baseline"]["bound"] == "input"
 
-    done = hotlap("tune", "--json", "--budget", "200s", "--resume", "t", cwd=tmp_path)
+    done = hotlap("tune", "--json", "--budget", "200s", "--resume", "t", "--yes", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     second = document(done)
     assert second["complete"] and second["wall_s"] > first["wall_s"]

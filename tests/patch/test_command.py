@@ -136,7 +136,7 @@ def started(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[Started]:
 
 
 def test_verifying_compares_the_recipe_with_the_patched_source(project: Path, started: list[Started]) -> None:
-    assert hotlap("r.toml", "--verify", "--out", "v").exit_code == 0
+    assert hotlap("r.toml", "--verify", "--yes", "--out", "v").exit_code == 0
     found = read_record(project / "v/patch.json", Patch).verification
     assert found is not None
     assert (found.ratio, found.turns, found.same_speed) == (pytest.approx(0.5), 16, False)
@@ -145,15 +145,23 @@ def test_verifying_compares_the_recipe_with_the_patched_source(project: Path, st
     assert isinstance(hotlap("r.toml", "--verify", "--budget", "soon").exception, UsageError)
 
 
+def test_a_recipe_s_command_runs_only_where_it_is_confirmed(project: Path, started: list[Started]) -> None:
+    """It may come from elsewhere."""
+    refused = hotlap("r.toml", "--verify", "--out", "no").exception
+    assert isinstance(refused, UsageError) and "--yes" in str(refused) and not started
+    other = hotlap("r.toml", "--verify", "--out", "other", "python", "train.py", "--more").exception
+    assert not isinstance(other, UsageError) or "another command" not in str(other)
+
+
 def test_verifying_says_that_memory_does_not_hold_all(project: Path, started: list[Started]) -> None:
-    assert hotlap("r.toml", "--verify", "--out", "big").exit_code == 0
+    assert hotlap("r.toml", "--verify", "--yes", "--out", "big").exit_code == 0
     found = read_record(project / "big/patch.json", Patch).verification
     assert found is not None and found.ratio is None
     assert "the recipe was not measured: it does not fit in memory beside the others" in found.why
 
 
 def test_verifying_compares_whole_runs_of_a_command_that_ends_by_itself(project: Path, started: list[Started]) -> None:
-    assert hotlap("r.toml", "--verify", "--out", "short").exit_code == 0
+    assert hotlap("r.toml", "--verify", "--yes", "--out", "short").exit_code == 0
     found = read_record(project / "short/patch.json", Patch).verification
     assert found is not None and (found.ratio, found.turns) == (pytest.approx(0.5), 0)
 
@@ -167,7 +175,7 @@ def test_verifying_runs_the_recipe_and_the_patched_source(project: Path, monkeyp
         "{workers = 1, prefetch = 2, pin_memory = false, persistent = true}", "{threshold = 50000}"
     )
     (project / "r.toml").write_text(recipe.replace("PYTHON", sys.executable))
-    assert hotlap("r.toml", "--verify", "--budget", "10s", "--out", "v").exit_code == 0
+    assert hotlap("r.toml", "--verify", "--yes", "--budget", "10s", "--out", "v").exit_code == 0
     found = read_record(project / "v/patch.json", Patch).verification
     assert found is not None and found.parity is not None and found.ratio is not None, found
     assert found.parity.ok and found.parity.steps >= 20

@@ -2,16 +2,19 @@
 
 import math
 import re
+import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 from hotlap.records.errors import UsageError
 from hotlap.records.files import new_folder, to_json
-from hotlap.report.console import stderr_console
+from hotlap.report.console import plain, stderr_console
 
 RUNS = Path("hotlap-runs")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -32,6 +35,19 @@ def free_name(command: list[str], kind: str) -> Path:
     while (path := RUNS / (stem if not number else f"{stem}-{number}")).exists():
         number += 1
     return path
+
+
+def confirmed(given: Sequence[str], recorded: Sequence[str], where: Path, cwd: str, yes: bool) -> None:
+    """That a command which a folder or a recipe holds may run: it may come from elsewhere. Raises UsageError."""
+    shown = shlex.join(recorded)
+    if given:
+        if tuple(given) != tuple(recorded):
+            raise UsageError(f"{where} is of another command: {shown}")
+        return
+    held = f"hotlap: {where} holds this command, to run in {cwd}:\n  {shown}"
+    stderr_console().print(plain(held), soft_wrap=True)
+    if not yes and not (sys.stdin.isatty() and typer.confirm("run it?", err=True)):
+        raise UsageError(f"it was not confirmed: give the command itself, or --yes, to run what {where} holds")
 
 
 def seconds(text: str) -> float:

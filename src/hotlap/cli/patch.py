@@ -17,7 +17,7 @@ from hotlap.report.patch_screen import patch_screen
 from hotlap.report.progress import Progress
 from hotlap.tune.recipe import levers_of
 
-from ._common import free_name, print_json, seconds
+from ._common import confirmed, free_name, print_json, seconds
 
 if TYPE_CHECKING:
     from hotlap.patch.patch import Patched
@@ -58,6 +58,7 @@ def patch(
         bool, typer.Option("--force", help="With --apply: also files that git has not as they are.")
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Run the patched source against the recipe.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --verify: run the command that the recipe holds.")] = False,
     budget: Annotated[str | None, typer.Option(help=f"Of --verify: 90s, 5m, 1h; default {BUDGET}.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print patch.json on one line of stdout.")] = False,
 ) -> int:
@@ -91,8 +92,12 @@ def patch(
     patched = (findings if of_run else patching).make(recipe, command or (), Path.cwd())
     record = patched.record
     folder = _folder(patched, out, verify)
+    if verify and not command:
+        confirmed((), record.command, recipe, record.cwd, yes)
     if verify and folder is not None:
         record = _verified(patched, recipe, folder, budget_s)
+    if apply and not Path(record.cwd).is_relative_to(Path.cwd()):
+        raise UsageError(f"{recipe} is of a run in {record.cwd}: go there to change its files")
     if apply:
         patching.apply(patched, force)
         record = msgspec.structs.replace(record, applied=True)

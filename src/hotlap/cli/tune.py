@@ -16,7 +16,7 @@ from hotlap.tune import tune as tuning
 from hotlap.tune.objective import SLOWDOWN, Kind
 from hotlap.tune.tune import TuneRequest
 
-from ._common import free_name, print_json, seconds
+from ._common import confirmed, free_name, print_json, seconds
 
 BUDGET = "10m"
 
@@ -40,6 +40,7 @@ def tune(
     ] = SLOWDOWN,
     fresh: Annotated[bool, typer.Option("--fresh", help="Take nothing from earlier tunes of this command.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted tune of this folder.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --resume: run the command that the folder holds.")] = False,
     json: Annotated[bool, typer.Option(help="Print tune.json as the last line of stdout.")] = False,
 ) -> int:
     """Make a training command faster, with proof: try levers, keep what measurably helps, write a recipe.
@@ -56,10 +57,10 @@ def tune(
 
       hotlap tune --objective memory --slowdown 0.2 python train.py
 
-      hotlap tune --resume hotlap-runs/1121-103000-tune-train
+      hotlap tune --resume hotlap-runs/1121-103000-tune-train python train.py
     """
     if resume is not None:
-        folder, request = resume, _resumed(resume, command or [], budget)
+        folder, request = resume, _resumed(resume, command or [], budget, yes)
     else:
         request = TuneRequest(
             command=tuple(command or ()),
@@ -82,11 +83,10 @@ def tune(
     return 130 if result.why_incomplete.startswith("interrupted") else 0
 
 
-def _resumed(folder: Path, command: list[str], budget: str | None) -> TuneRequest:
+def _resumed(folder: Path, command: list[str], budget: str | None, yes: bool) -> TuneRequest:
     """What an interrupted tune was asked for, with a budget of its own. Raises UsageError, RecordError."""
-    if command:
-        raise UsageError(f"--resume takes the command from {folder}; leave out {' '.join(command)[:80]!r}")
     request = tuning.read_request(folder)
+    confirmed(command, request.command, folder, request.cwd, yes)
     if budget is not None:
         request = msgspec.structs.replace(request, budget_s=seconds(budget))
     tuning.check(request)

@@ -1,6 +1,7 @@
 """What a page shows of a run folder, a tune folder or traces: their documents, and what is read beside them."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -193,7 +194,7 @@ def _curves(folder: Path, tune: Tune) -> Iterable[Curve]:
                 trial=trial.id,
                 step=tuple(steps[i].step for i in at),
                 loss=tuple(steps[i].loss for i in at),
-                levers=tuple(lever.name for lever in trial.levers if not lever.name.startswith("hotlap.")),
+                levers=tuple(lever.name for lever in trial.levers if not lever.name.startswith("_")),
             )
 
 
@@ -233,10 +234,11 @@ def _with_source(page: Page, findings: Sequence[Finding], cwd: Path, started: fl
 def snippet(where: Place, cwd: Path, started: float = 0.0) -> Snippet | None:
     """Lines around a place, None where its file is not there, not Python, large, or ends before.
 
-    The place comes from a record that anybody may have written, so nothing but Python source is read.
+    The place comes from a record that anybody may have written, so nothing is read but Python source below the current
+    folder: the project that the user stands in.
     """
-    path = cwd / where.file
-    if where.line is None or path.suffix != ".py" or not path.is_file():
+    path = Path(os.path.abspath(cwd / where.file))  # noqa: PTH100 - a name with a NUL in it has no real path
+    if where.line is None or path.suffix != ".py" or not path.is_relative_to(Path.cwd()) or not path.is_file():
         return None
     try:
         lines = read_bytes(path, LARGEST_SOURCE).decode("utf-8", "replace").splitlines()
