@@ -68,9 +68,7 @@ def test_an_error_in_a_hook(hook: str, runner: Runner) -> None:
     ]
     assert "injected into" in ran.problems[0].trace
     check_lines(ran.folder)
-    assert len(ran.steps) == {"exit": 12, "loss_made": 12, "grad_scaler_step": 5}.get(
-        hook, 0
-    )  # without facts of the loss
+    assert len(ran.steps) == {"exit": 12, "grad_scaler_step": 5}.get(hook, 0)
 
 
 def test_moves_without_an_error(runner: Runner) -> None:

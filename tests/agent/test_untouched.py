@@ -56,7 +56,7 @@ def test_a_filter_of_hotlaps_voids_no_registry() -> None:
         for inside in (False, True, False):
             for module in ("of the script's", "ours"):
                 if inside:
-                    with filtered("ignore", module="ours"):
+                    with filtered("ignore", "ours"):
                         warn(module)
                 else:
                     warn(module)

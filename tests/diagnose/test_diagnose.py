@@ -31,7 +31,6 @@ from hotlap.records.run import (
     Facts,
     Lever,
     LoaderFacts,
-    LossFacts,
     OptimizerFacts,
     Phases,
     Problem,
@@ -394,6 +393,12 @@ def test_what_a_recipe_does_already_is_not_proposed(levers: tuple[str, ...], low
     assert found is not None
     assert ("lower precision" in found.instead) is lower and found.instead.endswith("a better memory format")
     assert ("no autocast of its own, with" if levers else "no autocast around it") in found.evidence
+
+
+@pytest.mark.parametrize("backwards", [0, 40])
+def test_where_there_is_a_loss_the_advice_is_about_its_function_too(backwards: int) -> None:
+    found = fires("compute", phases(forward=9.0), facts=msgspec.structs.replace(FACTS, backwards=backwards))
+    assert found is not None and ("`@torch.compile` before its `def`" in found.instead) is bool(backwards)
 
 
 @pytest.mark.parametrize("changes", [{"softmax": True}, {"sdpa": True}])
@@ -952,11 +957,3 @@ def test_ranks_of_which_samples_were_looked_at_differently(tmp_path: Path) -> No
     facts = [msgspec.structs.replace(FACTS, rank=at, world=2) for at in range(2)]
     found = diagnose(folder_of(tmp_path / "run", *zip(ranks, facts, strict=True)))
     assert "straggler" in {finding.id for finding in found.findings}
-
-
-@pytest.mark.parametrize(
-    ("losses", "out"), [((), True), ((LossFacts(file="train.py", line=3, function="dice"),), False)]
-)
-def test_a_loss_of_the_scripts_own_is_what_compile_loss_is_named_for(losses: Any, out: bool) -> None:
-    facts = Facts(pid=1, rank=0, world=1, argv=("x",), python="3", torch="2", losses=losses)
-    assert ("compile-loss" in settled(facts)) is out

@@ -17,7 +17,6 @@ from hotlap.agent.seams import Seams
 from hotlap.levers import _graph, all_levers
 from hotlap.levers._base import STAGES, Lever
 from hotlap.levers._fused import fuse, unfuse
-from hotlap.levers.compile_loss import Losses
 
 SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
@@ -336,20 +335,3 @@ def test_the_loss_is_compiled_only_while_it_is_in(monkeypatch: pytest.MonkeyPatc
     assert compiled == [1], "nor by a name that the script took over"
 
 
-def test_functions_that_make_losses() -> None:
-    losses = Losses(SimpleNamespace(refuse=print, leave_out=print))  # type: ignore[arg-type]
-
-    def loss(x: Any) -> Any:
-        return ((x * 2 + 1).exp() - x).square().mean() * 3
-
-    losses.function(loss)
-    from hotlap.levers._loss_function import LOSSES
-
-    of, x = list(LOSSES.values())[-1], torch.ones(3, requires_grad=True)
-    of._backend = lambda graph, inputs: graph.forward  # type: ignore[method-assign]
-    calls = []
-    for inside in (True, True, False, True):
-        losses.switched(inside)
-        loss(x)
-        calls.append(of.calls)
-    assert calls == [0, 1, 1, 2], "the first is an ordinary one"

@@ -5,9 +5,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
-from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +23,6 @@ from .host import WARM_STEPS, Cost
 from .imported import imported
 from .lines import Places
 from .loaders import Making, described
-from .loss_code import Lines, forward_of, operations
 from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
@@ -56,8 +54,6 @@ class Script:
         self.device = "cpu"
         self.scaling: tuple[int, Any] | None = None
         self._places = Places()
-        self.loss_lines = Lines(self._places.users)
-        self.losses: list[dict[str, Any]] = []
         self.switches: set[str] = set()
         self.recomputed = 0
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
@@ -148,29 +144,6 @@ class Script:
             facts["refilling_ms"] += took_ns / 1e6
 
     # losses
-
-    def backward_from(self, frame: FrameType) -> Iterator[FunctionType]:
-        """Describe the user's functions that made the loss whose backward is called inside of a frame: those that were
-        not known. Worth asking while `loss_lines.left`."""
-        return filter(self._makes_loss, self.loss_lines.makers(frame))
-
-    def criterion(self, module: Any) -> bool:
-        """Describe a module without parameters that is called with what needs a gradient; whether its code is the
-        user's."""
-        forward = forward_of(module)
-        if not isinstance(forward, FunctionType) or not self._places.users(forward.__code__.co_filename):
-            return False
-        self._makes_loss(forward)
-        return True
-
-    def _makes_loss(self, function: FunctionType) -> bool:
-        """Whether it was not known to."""
-        code = function.__code__
-        row = {"file": code.co_filename, "line": code.co_firstlineno, "function": code.co_qualname}
-        new = all(row["line"] != known["line"] or row["file"] != known["file"] for known in self.losses)
-        if new:
-            self.losses.append({**row, "operations": operations(function)})
-        return new
 
     def scaled(self, scaled: Any, loss: Any) -> None:
         """Remember the loss behind a scaled one, until its backward."""
@@ -374,7 +347,6 @@ class Script:
             "stopped": stopped,
             "loaders": list(self.loaders.values()),
             "roots": list(self.roots.values()),
-            "losses": self.losses,
             "optimizers": list(self.optimizers.values()),
             "compiled": compiled_functions(next(iter(self.roots.values()), None)),
         }

@@ -251,7 +251,7 @@ class Lines:
 
         warnings.showwarning = show
         try:
-            with filtered("always", message=SYNC_WARNINGS):
+            with filtered("always", SYNC_WARNINGS):
                 torch.cuda.set_sync_debug_mode("warn")
                 yield
         finally:

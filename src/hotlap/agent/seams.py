@@ -33,7 +33,7 @@ class NothingToDo(Exception):
 
 
 class Change(NamedTuple):
-    """What a lever does to each module, optimizer or function that it is given, and what takes it back."""
+    """What a lever does to each module or optimizer that it is given, and what takes it back."""
 
     lever: str
     change: Callable[[Any], None]
@@ -52,9 +52,6 @@ class Seams:
         self._forwards: list[tuple[int, str, WrapForward]] = []
         self._optimizers: list[Change] = []
         self._switches: list[tuple[str, Callable[[], None], Callable[[], None]]] = []
-        self._criteria: list[Change] = []
-        self._losses: list[Change] = []
-        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._whole: list[str] = []
         self._in_use: set[str] = set()
         self._acted: set[str] = set()
@@ -106,16 +103,6 @@ class Seams:
     def optimizers(self) -> list[Any]:
         """Those that have made a step."""
         return _alive(self._optimizers_seen)
-
-    def on_criterion(self, change: Callable[[Any], None]) -> None:
-        """`change(module)` once for each module of the user's without parameters that is called with what needs a
-        gradient, outside of other modules: most are losses."""
-        self._criteria.append(Change(self.lever, change))
-
-    def on_loss(self, change: Callable[[Any], None]) -> None:
-        """`change(function)` for each of the user's functions that make a loss, in the backward of which that is
-        found."""
-        self._losses.append(Change(self.lever, change))
 
     def refuse(self, lever: str, why: str) -> None:
         """Say that a lever that was put in turned out not to belong here; what it still does is the lever's affair."""
@@ -280,17 +267,6 @@ class Seams:
     def _is_in(self, lever: str) -> bool:
         return lever not in self._out and lever not in self._off
 
-    def criterion(self, module: Any) -> None:
-        """Each call of it, while modules are looked for."""
-        if module in self._seen:
-            return
-        self._seen.add(module)
-        if self.agent.script.criterion(module):
-            self._change(self._criteria, module)
-
-    def loss(self, function: Any) -> None:
-        self._change(self._losses, function)
-
     def _change(self, requests: "list[Change]", what: Any) -> None:
         for lever, change, _ in requests:
             if self._is_in(lever):
@@ -318,9 +294,7 @@ class Seams:
             self._acted.discard(name)  # so far it only asked
 
     def _registered(self) -> int:
-        registered = (
-            self._loaders, self._batches, self._roots, self._forwards, self._optimizers, self._criteria, self._losses,
-        )  # fmt: skip
+        registered = (self._loaders, self._batches, self._roots, self._forwards, self._optimizers)
         return sum(len(requests) for requests in registered)
 
     def begin_anew(self) -> None:

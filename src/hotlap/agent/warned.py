@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def filtered(action: str, message: str = "", module: str = "") -> Iterator[None]:
-    """Has a filter before all others, by what messages and modules begin with (patterns).
+def filtered(action: str, message: str) -> Iterator[None]:
+    """Has a filter before all others, by what messages begin with (a pattern).
 
     `warnings.catch_warnings` does that too, but after it, as after any change that `warnings` is told of, the script
     would see each of its warnings once more.
     """
-    entry = (action, re.compile(message), Warning, re.compile(module), 0)
+    entry = (action, re.compile(message), Warning, re.compile(""), 0)
     filters = warnings.filters
     filters.insert(0, entry)  # type: ignore[attr-defined]
     try:

@@ -322,7 +322,7 @@ ROWS: Final = (
         kind=BYTES,
         because="{bandwidth} of the step is kernels that move data and compute next to nothing.",
         do=(
-            "torch.compile: chains of elementwise operations become one kernel.",
+            "torch.compile: chains of elementwise operations become one kernel, also in a loss function of your own.",
             "Smaller types; fused=True for the optimizer.",
             "Fewer copies: expand instead of repeat, no .contiguous() back and forth, channels_last for convolutions.",
             "torch.cumsum over few long rows or columns (positions of tokens in their experts) in chunks.",

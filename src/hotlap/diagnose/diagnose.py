@@ -54,7 +54,7 @@ LEAST_MS = 1e-6
 """The resolution of `wall_ms` on disk. A step of no time has no shares."""
 WITHOUT_FACTS = "facts"
 """Where a problem of hotlap's is after which it observes the steps as before: `Agent.write_facts`."""
-GOES_ON = (WITHOUT_FACTS, "loss_made", "profile_")
+GOES_ON = (WITHOUT_FACTS, "profile_")
 """How all of those begin that end a part alone (`Guard.spare`)."""
 UNEVEN = 1.15
 APART = 1.1

@@ -48,7 +48,6 @@ def files_of(facts: Facts | None) -> list[str]:
         loops,
         [one.file for one in facts.roots],
         [one.file for one in facts.loaders],
-        [one.file for one in facts.losses],
     )
     return [*dict.fromkeys([*facts.argv[:1], *(file for files in seen for file in files if file)])]
 

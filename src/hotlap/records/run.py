@@ -344,15 +344,6 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     collections: Count = 0
 
 
-class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of the user's that makes the loss of what the model returns. operations: calls and operators in it."""
-
-    file: str
-    line: int
-    function: str
-    operations: int = 0
-
-
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. switches: for debugging, that
     were on in a step of the loop (`agent/habits.py`). recomputed: calls of modules that were seen inside a backward, in
@@ -397,7 +388,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool = False
     loaders: tuple[LoaderFacts, ...] = ()
     roots: tuple[RootFacts, ...] = ()
-    losses: tuple[LossFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     compiled: tuple[CompiledFunction, ...] = ()
 

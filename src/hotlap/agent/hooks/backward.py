@@ -5,10 +5,8 @@ identity, and a wrapper in their place breaks the graph.
 """
 
 import functools
-import sys
 from collections.abc import Callable
 from threading import get_ident
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
 """Before an update, in a thin step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
-MADE, INSIDE = hook("loss_made"), hook("thin_inside")
+INSIDE = hook("thin_inside")
 
 
 def install(agent: "Agent") -> None:
@@ -34,14 +32,7 @@ def install(agent: "Agent") -> None:
 
 def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
     """What is done as a backward begins that is looked at."""
-    guard, steps, script = agent.guard, agent.steps, agent.script
-
-    def made(frame: FrameType) -> None:
-        for function in script.backward_from(frame):
-            agent.seams.loss(function)
-
-    def give_up() -> None:
-        script.loss_lines.left = 0
+    steps, script = agent.steps, agent.script
 
     def begin(tensors: Any, with_loss: Any) -> None:
         if not agent.begun:
@@ -50,8 +41,6 @@ def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
             agent.look_again()
         steps.backward_begin(bool(with_loss))
         if with_loss and steps.in_backward == 1:
-            if script.loss_lines.left > 0:
-                guard.spare(MADE, give_up, made, sys._getframe(1))
             for tensor in tensors[:8]:
                 loss = tensor if script.scaling is None else script.unscaled(tensor)
                 agent.timeline.segment.losses.append(agent.losses.take(loss))

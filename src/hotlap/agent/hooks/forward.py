@@ -148,7 +148,7 @@ class Finder:
             swapped = False
             try:
                 if finder.looking and agent.mine():
-                    agent.guard.call(FIND, finder.found, self, args, kwargs)
+                    agent.guard.call(FIND, finder.found, self)
                     swapped = finder._swap(finder.patched, original)
                 elif finder.looking and agent.steps.in_backward:  # on a device the backward has threads of its own
                     agent.script.recomputed += 1
@@ -159,7 +159,7 @@ class Finder:
 
         return __call__
 
-    def found(self, module: Any, args: Any, kwargs: Any) -> None:
+    def found(self, module: Any) -> None:
         """A call: wrap the module if it is an outermost one (of the loop, not of a checkpoint or a data set)."""
         steps = self.agent.steps
         _note_recorded(steps, module)
@@ -173,8 +173,6 @@ class Finder:
         if steps.thin or isinstance(module.__dict__.get(IMPL), Observed) or not hasattr(module, "training"):
             return  # the last is one that TorchScript has frozen
         if next(iter(module.parameters()), None) is None:
-            if is_grad_enabled() and any(map(_needs_gradient, (*args, *kwargs.values()))):
-                self.agent.seams.criterion(module)
             return
         self.last_new = self.agent.recorder.index
         root = Root(self.agent, module)
@@ -218,10 +216,6 @@ class Finder:
     def _step(self) -> int:
         """The number of the step that is going on."""
         return self.agent.recorder.index + len(self.agent.thin.ends)
-
-
-def _needs_gradient(item: Any) -> bool:
-    return isinstance(item, torch.Tensor) and item.requires_grad
 
 
 def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:

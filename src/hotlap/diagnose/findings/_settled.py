@@ -30,7 +30,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
         "fused-optimizer": all(map(_fused, facts.optimizers)),
         "attention": root is None or root.compiled or not root.by_hand or bool(levers and root.softmax_ran is None),
         "allocator": not cuda,
-        "compile-loss": not facts.losses,
         "graph-forward": not cuda or not _graphable(facts),
         "graph-training": not cuda or not _records(facts),
         "graph-optimizer": not cuda or all(one.capturable for one in facts.optimizers),

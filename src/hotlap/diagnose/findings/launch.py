@@ -9,9 +9,9 @@ from .communication import held_of
 
 LEVERS = (
     "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
-    "compile-loss",
 )  # fmt: skip
-TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
+LOSS = "a loss function of the script's own: `@torch.compile` before its `def`"
+TRAINS = f"compile the model, with CUDA graphs where shapes are static; {LOSS}; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
 SHORT_MS = 10.0
 """Steps up to which 0.25 to 0.5 ms count (a backward handed over to autograd's thread, on an H200), and 0.04 to 0.4

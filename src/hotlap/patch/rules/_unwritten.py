@@ -62,11 +62,6 @@ REASONS: dict[str, Unwritten] = {
         "is captured: no small diff, and every way of clearing gradients or changing the rate has to be looked at",
         _optimizers,
     ),
-    "compile-loss": Unwritten(
-        "which of the functions makes the loss is seen when it runs: where it draws no random numbers and reads no "
-        "values, write `@torch.compile` before its `def`",
-        _update,
-    ),
     "fewer-syncs": Unwritten(
         "whether a value was computed before the backward and not written to since is known when it is read, which the "
         "lever looks at in each read; of a profiled run's waits `hotlap patch RUN` rewrites the lines that it can",
