@@ -100,7 +100,10 @@ def tuned(script: Script, budget: str, folder: Path, limit_s: float, env: dict[s
         | {
             "baseline_ms": (tune.get("baseline") or {}).get("step_ms"),
             "kept": [{field: kept.get(field) for field in lever} for kept in tune.get("kept", ())],
-            "dropped": {each["lever"]: each["why"] for each in tune.get("dropped", ())},
+            "dropped": {
+                each["lever"]: {name: each.get(name) for name in ("why", "ratio", "interval")}
+                for each in tune.get("dropped", ())
+            },
             "trials": [[trial["purpose"], trial["outcome"], trial["wall_s"]] for trial in tune.get("trials", ())],
         }
     )

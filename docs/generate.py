@@ -9,12 +9,14 @@
 import ast
 import importlib
 import inspect
+import json
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -42,6 +44,17 @@ machine.
 Stage: when in the [search](tune.md#what-it-tries-in-order) it comes. Switched: it can be put in and taken out in a live
 process; others need a start of their own.
 """
+EVIDENCE = """
+## What each has won on public scripts
+
+By tunes of scripts that nobody here wrote (`benchmarks/field.py`, record `field.json`: scripts, cards, commits): each with
+and without it beside the others, by switching or by turns, with its 95% interval. A lever stays that wins on two of them, or
+that makes a command fit into memory; of those that are not listed none has been measured since this rule. Nineteen
+that had won only in hotlap's own zoo, or nowhere, are gone, and their causes are findings with advice.
+
+| lever | interval above 1 | interval that reaches 1 |
+|---|---|---|"""
+FIELD = Path(__file__).parents[1] / "benchmarks" / "results" / "field.json"
 ID = re.compile(r'\bid="([a-z0-9-]+)"')
 REASON = re.compile(r"str \| None|Applies")
 """What a function returns that says why a lever does not apply."""
@@ -146,6 +159,32 @@ def section(lever: Lever) -> Iterator[str]:
     yield f"```python\n{lever.source(settings)}\n```\n"
 
 
+def figure(worth: dict[str, Any] | None) -> tuple[str, float]:
+    """A lever's own figure in a tune, and the low end of its interval; "" without an interval."""
+    interval = (worth or {}).get("interval")
+    if not worth or not interval:
+        return "", 0.0
+    return f"{worth['ratio']:.2f}× ({interval['low']:.2f}–{interval['high']:.2f})", interval["low"]
+
+
+def evidence() -> Iterator[str]:
+    """What each lever was worth beside the others on public scripts: rows of a table, of those that were measured."""
+    rows = json.loads(FIELD.read_text(encoding="utf-8"))["rows"]
+    won: dict[str, list[str]] = {}
+    lost: dict[str, list[str]] = {}
+    for row in rows:
+        tune = row.get("tune") or {}
+        known = [(kept["lever"], kept["worth"]) for kept in tune.get("kept", ())]
+        dropped = tune.get("dropped", {}).items()
+        for name, worth in known + [(name, one) for name, one in dropped if isinstance(one, dict)]:
+            told, low = figure(worth)
+            if told and name in all_levers():
+                (won if low > 1 else lost).setdefault(name, []).append(f"{row['script']} {told}")
+    for name in all_levers():
+        if name in won or name in lost:
+            yield f"| [{name}](#{name}) | {'; '.join(won.get(name, ('-',)))} | {'; '.join(lost.get(name, ('-',)))} |"
+
+
 def page() -> str:
     """The whole file."""
     levers = all_levers().values()
@@ -154,7 +193,7 @@ def page() -> str:
         tolerance = f"{lever.tolerance:.1%}" if lever.tolerance else "-"
         switched = "yes" if lever.switchable else "-"
         lines.append(ROW.format(lever.name, lever.risk, tolerance, lever.stage, switched, lever.meaning))
-    lines.append("")
+    lines += [EVIDENCE, *evidence(), ""]
     for lever in levers:
         lines += section(lever)
     return "\n".join(lines).rstrip() + "\n"
