@@ -47,10 +47,10 @@ process; others need a start of their own.
 EVIDENCE = """
 ## What each has won on public scripts
 
-By tunes of scripts that nobody here wrote (`benchmarks/field.py`, record `field.json`: scripts, cards, commits): each with
-and without it beside the others, by switching or by turns, with its 95% interval. A lever stays that wins on two of them, or
-that makes a command fit into memory; of those that are not listed none has been measured since this rule. Nineteen
-that had won only in hotlap's own zoo, or nowhere, are gone, and their causes are findings with advice.
+By tunes of scripts that nobody here wrote (`benchmarks/field.py`; `field.json` has scripts, cards and commits): each
+with and without it beside the others, by switching or by turns, with its 95% interval. A lever stays that wins on two
+of them, or that makes a command fit into memory; those not listed have not been measured since this rule. Nineteen that
+had won only in hotlap's own zoo, or nowhere, are gone, and their causes are findings with advice.
 
 | lever | interval above 1 | interval that reaches 1 |
 |---|---|---|"""
