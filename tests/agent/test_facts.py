@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from torch import nn
 
-from hotlap.agent.siblings import siblings
 from hotlap.diagnose.diagnose import diagnose
 
 from .harness import Runner, check_clean, check_lines, check_same
@@ -125,13 +123,3 @@ def test_a_loop_over_experts_is_told_where_it_looks_for_rows(runner: Runner) -> 
     assert function == "Layer.forward"
 
 
-def test_linear_layers_that_may_read_the_same_are_counted() -> None:
-    assert siblings(nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 6)]).modules()) == 1
-    assert siblings(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).modules()) == 0
-    assert siblings(nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)]).modules()) == 0
-    assert siblings(nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4).half()]).modules()) == 0
-    shared = nn.Linear(4, 4)
-    assert siblings(nn.ModuleList([shared, shared]).modules()) == 0
-    odd = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
-    del odd[0].weight
-    assert siblings(odd.modules()) == 0

@@ -26,7 +26,6 @@ from .loaders import Making, described
 from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
-from .siblings import siblings
 from .tokens import INTEGERS
 from .updates import parameters_of
 
@@ -192,7 +191,6 @@ class Script:
             "mask_checks": code.mask_checks,
             "shapes_by": code.shapes_by,
             "classes": max((_integer(head.out_features) or 0 for head in heads(module)), default=0),
-            "sibling_linears": siblings(modules),
             "compiled": compiled,
             "autocast": self._autocast(device),
             "training": training,

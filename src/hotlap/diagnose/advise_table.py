@@ -226,9 +226,6 @@ ROWS: Final = (
             "Where nothing but forwards runs: a CUDA graph of it for each shape of its inputs.",
             "fused=True for the optimizer.",
             "A larger batch, where training allows it: the same launches do more work.",
-            "Steps of a few ms on one device: torch.autograd.set_multithreading_enabled(False), so that the backward "
-            "runs where it is called.",
-            "Many small kernels in what is compiled: torch._inductor.config.combo_kernels = True launches some as one.",
         ),
         levers=("compile", "graph-training", "fused-optimizer", "graph-optimizer", "graph-forward"),
         verify="Mixed precision alone can make such a step slower.",

@@ -216,8 +216,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     expert_loop: where a forward may loop over a list of modules and look for the rows of each, mask_checks: it holds
     torch's encoder or decoder, which compare their mask with the causal one in each forward, shapes_by: a function in
     it whose result has a shape that depends on values (all `agent/model_code.py`). classes:
-    the most outputs of a linear layer outside of repeated blocks. sibling_linears: modules in it that hold two linear
-    layers or more with equally many inputs (`agent/siblings.py`). shapes: different shapes of its inputs in the first
+    the most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
     forwards; grows: share of these that got one token more than the forward before. exchange: of gradients
     between ranks, by DistributedDataParallel. part_of: another one that holds it, whose forward may call it too.
 
@@ -242,7 +241,6 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     mask_checks: bool = False
     shapes_by: str = ""
     classes: Count = 0
-    sibling_linears: Count = 0
     compiled: bool = False
     autocast: str | None = None
     training: bool = True

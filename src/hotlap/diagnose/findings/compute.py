@@ -6,7 +6,7 @@ from hotlap.records.run import RootFacts
 
 from ._base import LEAST_COST, MODEL, Measured
 from .communication import held, held_of
-from .launch import LOSS, waited, waits
+from .launch import waited, waits
 
 LEVERS = (
     "bf16-autocast",
@@ -68,7 +68,6 @@ def find(measured: Measured) -> Finding | None:
         if small
         else _lower(root, measured.levers, on_device)
         + "compiled and fused kernels, a better memory format"
-        + (f"; {LOSS}" if measured.facts and measured.facts.backwards else "")
         + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
         + _vocabulary(measured)
         + (QUANTIZED if on_device and _only_infers(measured) else ""),

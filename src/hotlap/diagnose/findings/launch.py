@@ -10,23 +10,11 @@ from .communication import held_of
 LEVERS = (
     "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
 )  # fmt: skip
-LOSS = "a loss function of the script's own: `@torch.compile` before its `def`"
-TRAINS = f"compile the model, with CUDA graphs where shapes are static; {LOSS}; fuse the optimizer; larger batches"
+TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
-SHORT_MS = 10.0
-"""Steps up to which 0.25 to 0.5 ms count (a backward handed over to autograd's thread, on an H200), and 0.04 to 0.4
-(small kernels launched one by one)."""
-SHORT = (
-    "; on one device, steps as short as these: `torch.autograd.set_multithreading_enabled(False)` (no other thread for "
-    "the backward); with torch.compile try `torch._inductor.config.combo_kernels = True` (small kernels in one launch)"
-)
 NUMBERS = (
     "; tensors that the forward makes of Python's numbers (`torch.tensor([...])`, a list as an index): make them once, "
     "in `__init__` as buffers"
-)
-SIBLINGS = (
-    "; linear layers that read the same input (query, key and value; gate and up): make them one `nn.Linear`, whose "
-    "output is split"
 )
 MASKS = (
     "; `nn.TransformerEncoder` and `nn.TransformerDecoder` compare their mask with the causal one in each forward, and "
@@ -52,7 +40,6 @@ def find(measured: Measured) -> Finding | None:
     if not measured.cuda or share < LEAST_COST:
         return None
     infers, root = measured.facts is not None and measured.facts.mode == "inference", measured.root
-    short = SHORT if measured.step_ms < SHORT_MS else ""
     return Finding(
         id="launch",
         bound="launch",
@@ -61,7 +48,7 @@ def find(measured: Measured) -> Finding | None:
         where=measured.place_of(root),
         evidence=_evidence(measured),
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
-        instead=(INFERS if infers else TRAINS + short) + _in_the_model(root),
+        instead=(INFERS if infers else TRAINS) + _in_the_model(root),
         levers=FOR_INFERENCE if infers else LEVERS,
     )
 
@@ -80,5 +67,4 @@ def _in_the_model(root: RootFacts | None) -> str:
     """What of its code makes operations that are not needed."""
     if root is None:
         return ""
-    numbers = NUMBERS if root.constants and not root.compiled else ""
-    return numbers + (SIBLINGS if root.sibling_linears else "") + (MASKS if root.mask_checks else "")
+    return (NUMBERS if root.constants and not root.compiled else "") + (MASKS if root.mask_checks else "")
