@@ -26,6 +26,7 @@ from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured, RecordError
 from hotlap.records.files import write_record
 from hotlap.records.phases import PHASES
+from hotlap.records.profile import Profile
 from hotlap.records.run import (
     Environment,
     Facts,
@@ -173,6 +174,13 @@ def test_a_phase_that_the_host_paces_is_not_computing(
     assert shares["compute"] == pytest.approx(compute)
     told = next(finding.evidence for finding in found.findings if finding.id == "compute")
     assert ("forward" in told) == (not paced.forward)
+
+
+@pytest.mark.parametrize(("file", "said"), [(None, True), ("trace.json.gz", False)])
+def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, said: bool) -> None:
+    run = folder_of(tmp_path, (steps(), FACTS))
+    write_record(run / "rank-0" / "profile.json", Profile(file=file, wanted=3, note="the run ended before it"))
+    assert ("what a profile would show: the run ended before it" in verdict(run).unknown) == said
 
 
 def test_nothing_notable_has_no_bound(tmp_path: Path) -> None:

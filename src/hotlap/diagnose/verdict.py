@@ -6,7 +6,7 @@ import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import RecordError
-from hotlap.records.files import rank_folders, read_facts, read_record, read_run, read_source_lines
+from hotlap.records.files import rank_folders, read_facts, read_profile, read_record, read_run, read_source_lines
 from hotlap.records.profile import Samples
 from hotlap.records.profilers import NSYS_FILE
 from hotlap.records.trace import Ranks, TraceReport
@@ -32,8 +32,18 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
     return msgspec.structs.replace(found, findings=findings, next=next_of(findings))
 
 
+def _not_taken(rank: Path) -> str | None:
+    """Why a profile that was asked for has no trace; None where it has one, or none was asked for."""
+    profile = read_profile(rank)
+    if profile is None or profile.file is not None:
+        return None
+    return f"what a profile would show: {profile.note or 'none was taken'}"
+
+
 def _profiled(folder: Path, traces: TraceReport | None) -> Diagnosis:
     found, rank = diagnose(folder), folder / "rank-0"
+    if (why := _not_taken(rank)) is not None:
+        found = msgspec.structs.replace(found, unknown=(*found.unknown, why))
     try:
         if any(folder.glob("rank-*/trace.json.gz")) or (folder / NSYS_FILE).is_file():
             from .profiled import read_traces, with_traces  # polars takes a moment to import
