@@ -31,6 +31,7 @@ from hotlap.report.console import (
     stderr_console,
 )
 from hotlap.report.progress import Progress
+from hotlap.report.rates import money_parts
 from hotlap.report.run_screen import headline, run_screen
 from hotlap.report.tune_screen import parity_parts, size, tune_screen
 
@@ -626,3 +627,15 @@ def test_the_status_line_goes_when_the_tune_fails() -> None:
         progress.start("tune")
         raise KeyboardInterrupt
     assert "\x1b[?25h" in console.file.getvalue()
+
+
+def test_money_and_energy_are_told_where_they_are_known() -> None:
+    lost = msgspec.structs.replace(BEFORE, gpu_watts=400.0, step_ms=50.0, throughput=1000.0)
+    told = list(money_parts(lost, 3.5))
+    share = next(one.share for one in lost.findings if one.share)
+    assert told == [
+        "400 W, 20.0 J a step (GPU, by NVML)", "$84.00 a day at $3.50 an hour",
+        f"{share:.0%} of it, ${84 * share:.2f}, goes where the first finding says", "$0.972 a million samples",
+    ]  # fmt: skip
+    assert list(money_parts(BEFORE, None)) == []
+    assert "$84.00 a day" in run_text(lost, price=3.5) and "$" not in run_text(lost)

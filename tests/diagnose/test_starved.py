@@ -11,7 +11,7 @@ from rich.console import Console
 from test_diagnose import CUDA, DRAINED, ENVIRONMENT, FACTS, LOADER, QUEUED, folder_of, phases, steps
 
 from hotlap.diagnose.advise import advise
-from hotlap.diagnose.cpu_use import cpu_use, gpu_busy
+from hotlap.diagnose.cpu_use import GpuUse, cpu_use, gpu_use
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings import findings_of
 from hotlap.diagnose.findings._base import CpuUse, Measured
@@ -41,18 +41,16 @@ def over(begin: float, end: float) -> list[Step]:
 
 def test_what_nvml_saw_of_the_gpu_is_told_where_it_is_known_which_is_meant() -> None:
     steady = over(100.0, 104.0)
-    samples = [
-        TelemetrySample(time=100.0 + at / 2, gpus=(GpuSample(index=0, busy_percent=40.0), GpuSample(index=1)))
-        for at in range(8)
-    ]
+    gpus = GpuSample(index=0, busy_percent=40.0, power_w=300.0), GpuSample(index=1)
+    samples = [TelemetrySample(time=100.0 + at / 2, gpus=gpus) for at in range(8)]
 
-    def told(**variables: str) -> float | None:
-        return gpu_busy(samples, steady, msgspec.structs.replace(ENVIRONMENT, variables=variables), 1)
+    def told(**variables: str) -> GpuUse:
+        return gpu_use(samples, steady, msgspec.structs.replace(ENVIRONMENT, variables=variables), 1)
 
-    assert told() == told(CUDA_VISIBLE_DEVICES="0") == pytest.approx(0.4)
-    assert told(CUDA_VISIBLE_DEVICES="1") is None  # NVML tells nothing of it
-    assert told(CUDA_VISIBLE_DEVICES="GPU-8f6d") is None
-    assert gpu_busy(samples[:2], steady, ENVIRONMENT, 1) is None  # too few
+    assert told() == told(CUDA_VISIBLE_DEVICES="0") == GpuUse(pytest.approx(0.4), pytest.approx(300.0))
+    assert told(CUDA_VISIBLE_DEVICES="1") == GpuUse()  # NVML tells nothing of it
+    assert told(CUDA_VISIBLE_DEVICES="GPU-8f6d") == GpuUse()
+    assert gpu_use(samples[:2], steady, ENVIRONMENT, 1) == GpuUse()  # too few
 
 
 # rates

@@ -64,6 +64,9 @@ def run(
     profile_memory: Annotated[bool, typer.Option(help="Record allocations too; slower.")] = False,
     profile_stacks: Annotated[bool, typer.Option(help="Record Python stacks too; slower.")] = False,
     every_step: Annotated[bool, typer.Option(help="Record the phases of every step, not of a sample.")] = False,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Dollars an hour of this machine: what the time that is lost costs.")
+    ] = None,
     json: Annotated[bool, typer.Option(help="Print the documents as the last line of stdout.")] = False,
 ) -> int:
     """Run a training command unchanged, time its steps and phases, and say what limits it.
@@ -108,16 +111,16 @@ def run(
         recipe=str(recipe) if recipe else None,
         cwd=here,
     )
-    return _run(request, profiler, json)
+    return _run(request, profiler, json, price)
 
 
-def _run(request: Request, profiler: Profiler | None, json: bool) -> int:
+def _run(request: Request, profiler: Profiler | None, json: bool, price: float | None) -> int:
     """Returns the exit code of the command. Whatever happens to hotlap once it has ended, this process ends like it."""
     record, ended = run_in_foreground(request if profiler is None else profiler.put_in(request))
     try:
         if profiler is not None:
             profiler.finish()
-        _finish(request.folder, record, profiler.name if profiler else "", json)
+        _finish(request.folder, record, profiler.name if profiler else "", json, price)
     finally:
         if sys.exc_info()[0] is not None:
             with contextlib.suppress(OSError, MemoryError):
@@ -126,10 +129,10 @@ def _run(request: Request, profiler: Profiler | None, json: bool) -> int:
     return exit_like(ended)
 
 
-def _finish(folder: Path, record: Run, beside: str, json: bool) -> None:
+def _finish(folder: Path, record: Run, beside: str, json: bool, price: float | None) -> None:
     """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
-        report(folder, record, json)
+        report(folder, record, json, price)
         if beside:
             stderr_console().print(*screens(folder, beside), sep="")
     except (HotlapError, OSError) as error:
@@ -158,7 +161,7 @@ def _windows(profiler: Profiler | None, profile: bool, steps: int | None, in_det
     return (steps or PROFILE_STEPS) if profile else 0, captured
 
 
-def report(folder: Path, record: Run, json: bool) -> None:
+def report(folder: Path, record: Run, json: bool, price: float | None = None) -> None:
     """Write the record and the diagnosis of a run that has ended, and show them, what can't be written too.
 
     Raises RecordError.
@@ -173,7 +176,7 @@ def report(folder: Path, record: Run, json: bool) -> None:
     if diagnosis is not None:
         unwritten.append(_unwritten(folder / "diagnosis.json", diagnosis))
     console = stderr_console()
-    console.print(run_screen(record, diagnosis, problems_of(folder), folder, why))
+    console.print(run_screen(record, diagnosis, problems_of(folder), folder, why, price))
     if what := "; ".join(filter(None, unwritten)):
         told = f"hotlap: {what}. The screen above is from memory and what could be written before"
         console.print(plain(told, "yellow"), soft_wrap=True)

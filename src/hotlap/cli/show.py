@@ -18,6 +18,9 @@ from .run import RunDocument, judged, problems_of
 
 def show(
     folder: Annotated[Path, typer.Argument(help="The folder of a run or a tune.")],
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Dollars an hour of this machine: what the time that is lost costs.")
+    ] = None,
     json: Annotated[bool, typer.Option(help="Print the documents instead.")] = False,
 ) -> int:
     """Show the verdict of a finished run or tune again, from its folder alone.
@@ -38,6 +41,6 @@ def show(
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why))
     else:
-        screen = run_screen(record, diagnosis, problems_of(folder), folder, why)
+        screen = run_screen(record, diagnosis, problems_of(folder), folder, why, price)
         Console().print(screen, *screens(folder), sep="")
     return 0 if diagnosis is not None else NothingMeasured.exit_code

@@ -1,6 +1,7 @@
 """What the machine gave the command over its steady steps, from the run's telemetry: processor time; a GPU's use."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
@@ -47,23 +48,30 @@ def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: 
     )
 
 
-def gpu_busy(
-    samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: Environment, ranks: int
-) -> float | None:
-    """Share of the steady steps' time (0 to 1) in which a kernel of anybody's ran on the command's GPUs, by NVML; None
-    where too few samples lie in it, or it is not known which GPUs are the command's."""
+@dataclass(frozen=True)
+class GpuUse:
+    """Of the command's GPUs over its steady steps, by NVML; None where that is not known. busy: share of the time (0 to
+    1) in which a kernel of anybody's ran on them. watts: that they drew together."""
+
+    busy: float | None = None
+    watts: float | None = None
+
+
+def gpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: Environment, ranks: int) -> GpuUse:
+    """Unknown where too few samples lie in the steps' time, or it is not known which GPUs are the command's."""
     chosen = machine.variables.get("CUDA_VISIBLE_DEVICES")
     words = [] if chosen is None else chosen.split(",")
     if not all(word.isdecimal() for word in words):
-        return None
+        return GpuUse()
     wanted = [int(word) for word in words[:ranks]] or list(range(ranks))
-    busy = [
-        gpu.busy_percent / 100
-        for one in _within(samples, steps)
-        for gpu in one.gpus
-        if gpu.index in wanted and gpu.busy_percent is not None
-    ]
-    return fmean(busy) if len(busy) >= LEAST_LOOKS * len(wanted) else None
+    seen = [(one.time, gpu) for one in _within(samples, steps) for gpu in one.gpus if gpu.index in wanted]
+    least = LEAST_LOOKS * len(wanted)
+    busy = [gpu.busy_percent / 100 for _, gpu in seen if gpu.busy_percent is not None]
+    power = [gpu.power_w for _, gpu in seen if gpu.power_w is not None]
+    return GpuUse(
+        busy=fmean(busy) if len(busy) >= least else None,
+        watts=fmean(power) * len(wanted) if len(power) >= least else None,
+    )
 
 
 def _within(samples: Sequence[TelemetrySample], steps: Sequence[Step]) -> list[TelemetrySample]:

@@ -27,7 +27,7 @@ from hotlap.records.tune import LeverLine
 
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
-from .cpu_use import cpu_use, gpu_busy
+from .cpu_use import GpuUse, cpu_use, gpu_use
 from .findings import findings_of
 from .findings._base import CpuUse, Measured
 from .findings._settled import settled
@@ -118,8 +118,8 @@ def diagnose(folder: Path) -> Diagnosis:
     memory_bytes = run.environment.memory_gib * 2**30
     seen = read_telemetry(folder)
     use = cpu_use(seen, first.steady.steps, run.environment)
-    busy = gpu_busy(seen, first.steady.steps, run.environment, len(together))
-    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, busy, memory_bytes)
+    gpus = gpu_use(seen, first.steady.steps, run.environment, len(together))
+    return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, gpus, memory_bytes)
 
 
 def _apart(ranks: Sequence[Rank]) -> bool:
@@ -133,7 +133,7 @@ def _verdict(
     ranks: Sequence[Rank],
     levers: tuple[str, ...],
     use: CpuUse,
-    busy: float | None,
+    gpus: GpuUse,
     memory_bytes: float,
 ) -> Diagnosis:
     steady, facts = first.steady, first.facts
@@ -147,7 +147,7 @@ def _verdict(
     waiting = waiting_share(steady.steps)
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
-        growth(steady.times), memory_bytes, steady.evaluating, paced, busy,
+        growth(steady.times), memory_bytes, steady.evaluating, paced, gpus.busy,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
@@ -171,7 +171,8 @@ def _verdict(
         gpu_ms=mean_known([step.gpu_ms for step in steady.steps]),
         gpu_phases=device,
         gpu_paced=paced,
-        gpu_busy=busy if first.facts is not None and first.facts.device == "cuda" else None,
+        gpu_busy=gpus.busy if facts is not None and facts.device == "cuda" else None,
+        gpu_watts=gpus.watts if facts is not None and facts.device == "cuda" else None,
         clock=slowest.clock,
         findings=tuple(findings),
         steps=steady.seen,

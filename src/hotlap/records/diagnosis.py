@@ -77,7 +77,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     phases: host ms a step (they sum to the mean of the steps that were looked at; on the CPU, where that is more than
     25% above step_ms, to that, and `unknown` says so). gpu_phases: the same cuts on the device; gpu_paced: of
     these, ms in which the device was done as soon as the host had issued the work, so that it waited for the host.
-    gpu_busy: share (0 to 1) of the steady steps in which a kernel of anybody's ran on the GPU, by NVML.
+    gpu_busy: share (0 to 1) of the steady steps in which a kernel of anybody's ran on the GPU, gpu_watts:
+    that the command's GPUs drew together, by NVML.
     unseen_ms: by how much the mean step is longer than those that were looked at, where that is much: the time may be
     any phase's.
 
@@ -103,6 +104,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     gpu_phases: Phases | None = None
     gpu_paced: Phases | None = None
     gpu_busy: float | None = None
+    gpu_watts: float | None = None
     utilisation: Utilisation | None = None
     findings: tuple[Finding, ...] = ()
     steps: int = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ..records.diagnosis import Diagnosis
 from ..records.durations import ms, three
 from ..records.utilisation import Utilisation
 
@@ -20,6 +21,22 @@ def mfu_parts(found: Utilisation) -> Iterator[str]:
         yield f"{flops(found.recomputed)} a step more is computed again (checkpointing)"
     if found.optimizer:
         yield f"{flops(found.optimizer)} a step more in the optimizer"
+
+
+def money_parts(found: Diagnosis, price: float | None) -> Iterator[str]:
+    """What the GPUs draw, a step; at a price in dollars an hour what a day costs, and of it each finding that is shown
+    with a share; and a million rows."""
+    if found.gpu_watts is not None:
+        yield f"{found.gpu_watts:.0f} W, {three(found.gpu_watts * found.step_ms / 1000)} J a step (GPU, by NVML)"
+    if price is None:
+        return
+    day = 24 * price
+    yield f"${day:.2f} a day at ${price:.2f} an hour"
+    first = next((one for one in found.findings if one.share and not one.wrong and not one.beneath), None)
+    if first is not None:
+        yield f"{first.share:.0%} of it, ${first.share * day:.2f}, goes where the first finding says"
+    if found.throughput:
+        yield f"${1e6 * price / 3600 / found.throughput:.3g} a million {found.throughput_unit.removesuffix('/s')}"
 
 
 def _peak(found: Utilisation) -> str:

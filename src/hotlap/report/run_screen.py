@@ -31,7 +31,7 @@ from .console import (
     percent,
     plain,
 )
-from .rates import mfu_parts
+from .rates import mfu_parts, money_parts
 
 MOST_FINDINGS: Final = 3
 TUNE: Final = "hotlap tune COMMAND..."
@@ -39,11 +39,16 @@ TUNE: Final = "hotlap tune COMMAND..."
 
 
 def run_screen(
-    run: Run, diagnosis: Diagnosis | None, problems: Sequence[Problem], folder: Path, why_none: str = ""
+    run: Run,
+    diagnosis: Diagnosis | None,
+    problems: Sequence[Problem],
+    folder: Path,
+    why_none: str = "",
+    price: float | None = None,
 ) -> RenderableType:
-    """What a run's time is lost to. why_none: why there is no diagnosis, where there is none."""
+    """What a run's time is lost to. why_none: why there is no diagnosis, where that is so. price: dollars an hour."""
     judged = diagnosis if diagnosis and diagnosis.mode != "none" else None
-    body = list(verdict(run, judged)) if judged else [no_verdict(why_none)]
+    body = list(verdict(run, judged, price)) if judged else [no_verdict(why_none)]
     return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis))
 
 
@@ -52,12 +57,14 @@ def no_verdict(why: str) -> RenderableType:
     return plain(f"no verdict: {why or 'no training or inference step was seen'}", "bold yellow")
 
 
-def verdict(run: Run, diagnosis: Diagnosis) -> Iterator[RenderableType]:
-    """Headline, phases and findings."""
+def verdict(run: Run, diagnosis: Diagnosis, price: float | None = None) -> Iterator[RenderableType]:
+    """Headline, phases and findings. price: of the machine, dollars an hour."""
     yield Parts(headline(diagnosis), "bold")
     yield Parts(_basis(run, diagnosis), "dim")
     if diagnosis.utilisation is not None:
         yield Parts(mfu_parts(diagnosis.utilisation))
+    if money := list(money_parts(diagnosis, price)):
+        yield Parts(money)
     if not diagnosis.settled:
         yield plain("unsettled: no steady state was recognised, the numbers rest on an uneven run", "yellow")
     yield Text()
