@@ -86,8 +86,3 @@ def covered(one: Intervals, starts: Ints, ends: Ints) -> Ints:
         return np.where(index > 0, before[np.maximum(index - 1, 0)] + inside, 0)
 
     return measure(np.maximum(ends, starts)) - measure(starts)
-
-
-def touching(one: Intervals, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-    """Which of the [start, end) share time with the set."""
-    return covered(one, starts, ends) > 0

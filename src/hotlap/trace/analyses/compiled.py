@@ -14,7 +14,6 @@ import re
 from typing import Final
 
 import numpy as np
-import polars as pl
 
 from hotlap.records.trace import CompiledRegion
 
@@ -68,10 +67,3 @@ def _outermost(view: View, rows: Ints) -> Ints:
         same[rows[mine]] = True
         inner[mine] = enclosing(parent[rows[mine]], parent, same) >= 0
     return rows[~inner]
-
-
-def triton_kernels(view: View) -> pl.DataFrame:
-    """Triton kernels of the window: name, count, ns; most time first."""
-    work = view.work.filter(pl.col("name").str.starts_with(TRITON))
-    time = (pl.col("to") - pl.col("from")).sum().alias("ns")
-    return work.group_by("name").agg(pl.len().alias("count"), time).sort(["ns", "name"], descending=[True, False])

@@ -152,18 +152,6 @@ def device_infinitely_fast(of: Facts, costs: Costs) -> Costs | None:
     return Costs(np.where(of.device, 0, costs.dur), _lowered(costs.lag, device, 0))
 
 
-def class_faster(chosen: Callable[[Facts], Bools], factor: float) -> Change:
-    """Some tasks `factor` times faster."""
-
-    def change(of: Facts, costs: Costs) -> Costs | None:
-        mine = chosen(of)
-        if not mine.any():
-            return None
-        return Costs(np.where(mine, (costs.dur / factor).astype(np.int64), costs.dur), costs.lag)
-
-    return change
-
-
 def matmuls_in(dtype: str) -> Change:
     """Matrix products that run in plain fp32 as `tf32` or `bf16`: the same share of the new peak, but no faster than
     their operands move or than PRODUCT_NS, and in bf16 with a cast of CAST_NS each (autocast casts each weight forward
@@ -186,11 +174,6 @@ def matmuls_in(dtype: str) -> Change:
         return Costs(dur, costs.lag) if (dur != costs.dur).any() else None
 
     return change
-
-
-def matmuls_faster(factor: float) -> Change:
-    """Matrix products that run in plain fp32, `factor` times faster."""
-    return class_faster(lambda of: _fp32_products(of)[0], factor)
 
 
 def _fp32_products(of: Facts) -> tuple[Bools, Ints]:
