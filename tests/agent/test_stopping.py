@@ -96,7 +96,7 @@ for step, x in enumerate(torch.utils.data.DataLoader(Slow(), num_workers=WORKERS
     if step == 0:
         time.sleep(1.5)  # so that all are there that can be
     elif step < 16:
-        time.sleep(0.006)
+        time.sleep(0.03)  # three more of each worker's come meanwhile
     loss = model(x).sum()
     optimizer.zero_grad()
     loss.backward()
@@ -108,7 +108,8 @@ for step, x in enumerate(torch.utils.data.DataLoader(Slow(), num_workers=WORKERS
 def test_a_loop_faster_than_its_workers_is_timed_when_it_has_to_wait_for_them(
     seconds: float | None, runner: Runner, tmp_path: Path
 ) -> None:
-    """16 batches are there when it begins. Then no more come than four workers make, asleep for 120 ms each."""
+    """12 batches or more are there when it begins to run fast. Then no more come than four workers make, asleep for
+    120 ms each."""
     script = tmp_path / "made_ahead.py"
     script.write_text(MADE_AHEAD)
     ran = runner.forked(str(script), steps=24, seconds=seconds)

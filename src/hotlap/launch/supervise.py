@@ -94,7 +94,8 @@ class Supervised:
                 self.process = start()
                 self._running.add(self)
         except KeyboardInterrupt:
-            self.end()
+            if self in self._running:  # else the Ctrl-C came before it was started
+                self.end()
             raise
 
     def over(self) -> bool:

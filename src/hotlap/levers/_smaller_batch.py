@@ -12,7 +12,7 @@ from ._batches import resize
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
 
-NAME: Final = __name__
+NAME: Final = __name__.rpartition(".")[2]
 
 
 class SmallerBatch(Lever):

@@ -219,11 +219,10 @@ class Comparison:
     def _once_more(self, side: Side, with_levers: bool) -> Side:
         """A start that came to nothing where others of the same did not is made again, by itself. Seen: scripts that
         began in the same second took the same name for their folder."""
-        same = [one for one in self.state.bench.done if same_levers(one.levers, side.requested)]
-        chance = side.measured.outcome in {"crashed", "too few steps"} and any(
-            one.outcome == "measured" for one in same
-        )
-        if not chance or self._over():
+        if side.measured.outcome not in {"crashed", "too few steps"}:
+            return side
+        same = [one.outcome for one in self.state.bench.done if same_levers(one.levers, side.requested)]
+        if "measured" not in same or self._over():
             return side
         again = self._start(with_levers)
         self.state.bench.ready(again)
