@@ -278,6 +278,13 @@ def test_memory_snapshot_that_fails_leaves_the_history_off(tmp_path: Path, monke
     assert profile.record["snapshot"] is None
 
 
+def test_a_history_that_the_script_records_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile, asked = memory_window(tmp_path, monkeypatch, lambda path: None)
+    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: True, raising=False)
+    assert (list(profile._memory_window()), asked) == ([], [])
+    assert "records the allocator's history itself" in profile.record["note"]
+
+
 def test_no_memory_snapshot_where_it_was_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, asked = memory_window(tmp_path, monkeypatch, lambda path: None, wanted=False)
     assert list(profile._memory_window()) == []

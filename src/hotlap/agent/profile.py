@@ -328,6 +328,9 @@ class Profile:
         history = getattr(torch.cuda.memory, "_record_memory_history", None)
         if not (self.session.profile_memory and torch.cuda.is_initialized() and history):
             return
+        if _recorded_by_the_script():
+            self.record["note"] = "no memory snapshot: the script records the allocator's history itself"
+            return
         target = f"{self.agent.folder().path}/{SNAPSHOT}"
         history(enabled="all", context="all", stacks="python", max_entries=MOST_ALLOCATIONS)
         try:
@@ -426,3 +429,9 @@ def _quiet() -> Iterator[None]:
 def under_nsight() -> bool:
     """Whether nsys or ncu started this process."""
     return any(name in os.environ for name in NSIGHT)
+
+
+def _recorded_by_the_script() -> bool:
+    """Whether the allocator's history is being recorded. torch of another version may not tell: then it is not."""
+    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return enabled is not None and bool(enabled())

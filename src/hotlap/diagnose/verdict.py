@@ -33,10 +33,12 @@ def verdict(folder: Path, traces: TraceReport | None = None) -> Diagnosis:
 
 
 def _not_taken(rank: Path) -> str | None:
-    """Why a profile that was asked for has no trace; None where it has one, or none was asked for."""
+    """What a profile that was asked for does not show, and why; None where all is there, or none was asked for."""
     profile = read_profile(rank)
-    if profile is None or profile.file is not None:
+    if profile is None or (profile.file is not None and not profile.note):
         return None
+    if profile.file is not None:
+        return f"what the profile does not show: {profile.note}"
     return f"what a profile would show: {profile.note or 'none was taken'}"
 
 
