@@ -1,5 +1,6 @@
 """The parts of the agent on their own, with a clock and marks that are told what to say."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from hotlap.agent.timeline import (
     Stretch,
     Timeline,
 )
+from hotlap.records.files import read_steps
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Step
 from hotlap.records.session import Session
@@ -435,6 +437,21 @@ def segment_of(ns: list[int], end: int, losses: list[float | None]) -> Segment:
         segment.cuts.append((phase, at))
     segment.end_ns, segment.losses, segment.full, segment.kind = end, losses, True, "train"
     return segment
+
+
+def test_a_long_run_keeps_its_first_steps_and_its_last(tmp_path: Path) -> None:
+    recorder, path = recorded(tmp_path, [])
+    recorder.most_bytes = 4000
+    for at in range(200):
+        recorder.add(segment_of([10, 0, 10, 10, 10, 10], 1000 * at, []))
+        recorder.drain()
+    assert sorted(one.name for one in path.parent.iterdir()) == [
+        "steps-before.jsonl", "steps-last.jsonl", "steps.jsonl",
+    ]  # fmt: skip
+    assert all(one.stat().st_size < 4400 for one in path.parent.iterdir())
+    numbers = [step.step for step in read_steps(path.parent)]
+    gaps = [(before, after) for before, after in itertools.pairwise(numbers) if after != before + 1]
+    assert (numbers[0], numbers[-1], len(gaps)) == (0, 199, 1)
 
 
 @pytest.mark.parametrize(

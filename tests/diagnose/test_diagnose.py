@@ -183,6 +183,16 @@ def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, 
     assert ("what a profile would show: the run ended before it" in verdict(run).unknown) == said
 
 
+def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:
+    run = folder_of(tmp_path, (steps(), FACTS))
+    assert not [text for text in diagnose(run).unknown if "none are kept" in text]
+    late = b"".join(msgspec.json.encode(step(10**6 + at)) + b"\n" for at in range(20))
+    (run / "rank-0" / "steps-last.jsonl").write_bytes(late)
+    found = diagnose(run)
+    assert "999,960 steps between the first and the last ones: of so many none are kept" in found.unknown
+    assert found.steps == 60
+
+
 def test_nothing_notable_has_no_bound(tmp_path: Path) -> None:
     found = diagnose(folder_of(tmp_path, (steps(host=Phases(), wall_ms=5.0), FACTS)))
     assert (found.bound, found.findings) == ("unknown", ())

@@ -61,6 +61,8 @@ class Agent:
         self.timeline = Timeline(time.perf_counter_ns, self.marks.mark if self.marks.alive else None)
         self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack, _called_from)
         self.recorder = Recorder(self.folder, self.marks, self.losses)
+        if session.turns:  # it ends with its tune, which follows one file
+            self.recorder.most_bytes = sys.maxsize
         self.script = Script(session)
         self.script.exchange.backwards = lambda: self.steps.backwards
         self.host = Host()

@@ -32,6 +32,10 @@ THIN = '{"step":%d,"time":%.6f,"wall_ms":%.6f,"gpu_ms":%s,"phases":null,"loss":n
 AT_ONCE_MS, AT_ONCE_SHARE = 0.05, 0.15
 """How long after the host the device may reach the end of a stretch that it is still said to have waited in: what a
 last kernel and its launch take, and a share of the stretch."""
+MOST_BYTES = 32 << 20
+"""Of a file of steps, about 200,000. The first are kept, and the last of such files, full or not, with the one before:
+a run of weeks leaves three."""
+FIRST, BEFORE, LAST = "steps.jsonl", "steps-before.jsonl", "steps-last.jsonl"
 
 
 class Folder:
@@ -58,6 +62,13 @@ class Folder:
         while raw:
             raw = raw[os.write(handle, raw) :]
 
+    def move(self, name: str, to: str) -> None:
+        """Rename a file that was appended to, over another. Raises OSError."""
+        handle = self._files.pop(name, None)
+        if handle is not None:
+            os.close(handle)
+        os.replace(f"{self.path}/{name}", f"{self.path}/{to}")
+
     def replace(self, name: str, document: Any) -> None:
         """Write a JSON document so that readers see it whole."""
         target = f"{self.path}/{name}"
@@ -82,11 +93,13 @@ class Recorder:
         self.least_lag = 0.0
         self.may_ask: Callable[[], bool] = lambda: True
         """Whether the device may be asked now."""
+        self.file, self.bytes, self.most_bytes = FIRST, 0, MOST_BYTES
 
     def begin_anew(self) -> None:
         """In a child process: all that was taken is the parent's."""
         self.waiting.clear()
-        self.index = self.written = 0
+        self.index = self.written = self.bytes = 0
+        self.file = FIRST
 
     def add(self, segment: Segment) -> None:
         """Take a finished step."""
@@ -119,7 +132,16 @@ class Recorder:
             self.waiting.popleft()
             lines.append(self._line(step, since + step.end_ns / 1e9))
         if lines:
-            self.folder().append("steps.jsonl", "".join(lines))
+            self._write("".join(lines))
+
+    def _write(self, lines: str) -> None:
+        """Append them to the file in hand; where it is full, the next takes its place."""
+        self.folder().append(self.file, lines)
+        self.bytes += len(lines)
+        if self.bytes >= self.most_bytes:
+            if self.file == LAST:
+                self.folder().move(LAST, BEFORE)
+            self.file, self.bytes = LAST, 0
 
     def _device(self, step: Segment) -> tuple[float | None, list[float] | None, list[float]]:
         """Device ms of the step, and by phase where every cut was marked. Both are of the stream in which it ended:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
@@ -68,6 +69,9 @@ WHAT_COUNTS = (
     "in inference one forward of an nn.Module with parameters, which is not seen where only a function that "
     "torch.compile made calls it"
 )
+
+MOST_LOST = 1000
+"""Steps in a row that are not there, from which on it is no broken line of a killed job."""
 
 NO_TORCH = (
     "No process of it imported torch to the end with hotlap in it. Not observed are isolated Python (`python -I` or "
@@ -236,6 +240,9 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
         said.append(
             f"where the time of {', '.join(facts.replayed)} goes: the script replays them as one CUDA graph of its own"
         )
+    left_out = max((after.step - before.step - 1 for before, after in pairwise(rank.steps)), default=0)
+    if left_out >= MOST_LOST:
+        said.append(f"{left_out:,} steps between the first and the last ones: of so many none are kept")
     said += _uneven(slowest)
     if measured.unseen and not measured.unseen_ms:
         said.append(f"where all of the time goes: {measured.unseen} (--every-step looks at all)")

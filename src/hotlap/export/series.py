@@ -17,7 +17,7 @@ from hotlap.diagnose.steps import on_clock
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Clock, Diagnosis
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import rank_folders, read_diagnosis, read_lines, read_run
+from hotlap.records.files import rank_folders, read_diagnosis, read_run, stream_steps
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Phases, Run, Step
 
@@ -37,7 +37,7 @@ class Series:
     @staticmethod
     def steps(rank: Path) -> Iterator[Step]:
         """The steps of a rank, one at a time: a run may have millions."""
-        return read_lines(rank / "steps.jsonl", Step)
+        return stream_steps(rank)
 
     @property
     def clock(self) -> Clock:

@@ -142,9 +142,17 @@ def observed_ranks(folder: Path) -> list[Path]:
     return [rank for rank in rank_folders(folder) if (rank / "steps.jsonl").exists()]
 
 
+def stream_steps(rank: Path) -> Iterator[Step]:
+    """The steps of a rank, in order: of a long run the first and the last ones (`agent.recorder.MOST_BYTES`)."""
+    yield from read_lines(rank / "steps.jsonl", Step)
+    for name in ("steps-before.jsonl", "steps-last.jsonl"):
+        if (rank / name).exists():
+            yield from read_lines(rank / name, Step)
+
+
 def read_steps(rank: Path) -> list[Step]:
-    """The steps of a rank, in order."""
-    return list(read_lines(rank / "steps.jsonl", Step))
+    """The same, as a list."""
+    return list(stream_steps(rank))
 
 
 def read_facts(rank: Path) -> Facts | None:
