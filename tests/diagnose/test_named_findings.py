@@ -66,6 +66,10 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("rows-one-by-one", {"loader": {"views": True}}),
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
+    ("debug-switches", {"more": {"switches": ("profiler",)}}),
+    ("padding", {"more": {"padding": 0.6, "padding_of_all": 0.1}}),
+    ("double-precision", {"root": {"dtypes": ("float64",)}}),
+    ("denormals", {"more": {"denormal": 0.2}}),
     ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
     ("recomputing", {"more": {"recomputed": 8}}),
     ("steps-grow", {"growth": (4.0, 16.0, 50), "root": {"hooks": (3, 120)}}),
@@ -75,6 +79,24 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("expert-loop", LOOP),
     ("whole-sequence", {**DECODES, "growth": (4.0, 16.0, 50)}),
 ]
+
+
+def test_padding_is_made_less_by_what_it_comes_from() -> None:
+    """Rows of one length each are as many as the longest of a batch asks for; those of all rows are for nothing."""
+    by_length, to_longest = (
+        next(one.instead for one in findings_of(measured(more={"padding": 0.6, "padding_of_all": of_all}))
+             if one.id == "padding")
+        for of_all in (0.1, 0.5)
+    )  # fmt: skip
+    assert "pad to the longest" in to_longest and "pad to the longest" not in by_length
+    assert "group_by_length" in by_length
+
+
+@pytest.mark.parametrize(("searches", "unused", "told"), [(True, 0, True), (True, 400, False), (False, 0, False)])
+def test_a_search_for_unused_parameters_that_finds_none(searches: bool, unused: int, told: bool) -> None:
+    exchange = msgspec.structs.replace(EXCHANGE, searches=searches, unused=unused)
+    found = findings_of(measured(root={"exchange": exchange}, more={"world": 2}))
+    assert ("unused-search" in [one.id for one in found]) is told
 
 
 @pytest.mark.parametrize(("name", "changes"), CAUSES)

@@ -39,6 +39,8 @@ class Exchange:
             if "avg_backward_comm_time" not in told or "avg_backward_compute_time" not in told:
                 continue
             known, iteration = facts["exchange"], told.get("iteration", 0)
+            known["searches"] = bool(getattr(model(), "find_unused_parameters", False))
+            known["unused"] = max(known.get("unused", 0), told.get("unused_parameter_size", 0))
             # It tells of a backward at the next forward, so there was one more. The later it is asked, the fewer of
             # them it has counted.
             known.setdefault("backwards", max(1.0, (self.backwards() - earlier) / (iteration + 1)))

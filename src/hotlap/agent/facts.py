@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from hotlap.records.session import Session
 from .blocks import repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
-from .habits import hooks_of, idle_rows, switches
+from .habits import denormal_share, hooks_of, idle_rows, padding, switches
 from .heads import heads
 from .host import WARM_STEPS, Cost
 from .imported import imported
@@ -37,6 +37,8 @@ NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.pa
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
 MOST_SOURCES = 512
+LONGEST_WINDOW = 25
+"""Steps, from which on a profiler that is on at both ends is not taken for one with a schedule."""
 
 
 class Script:
@@ -55,6 +57,9 @@ class Script:
         self._places = Places()
         self.switches: set[str] = set()
         self.recomputed = 0
+        self.denormal = 0.0
+        self._profiled_at: int | None = None
+        self._padding: list[tuple[float, float]] = []
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._inputs: dict[int, list[tuple[Any, ...]]] = {}
 
@@ -118,6 +123,7 @@ class Script:
         facts["on_device"] = any(leaf.device.type != "cpu" for leaf in found)
         facts["batch_bytes"] = sum(leaf.numel() * leaf.element_size() for leaf in found if leaf.layout == torch.strided)
         self._leaf_ids = {id(leaf): (facts, at) for at, leaf in enumerate(found)}
+        self._padding.append(max(map(padding, found), default=(0.0, 0.0)))
 
     def moved(self, tensor: Any, non_blocking: bool) -> None:
         """The script moved a tensor to the device: was it a leaf of the batch?"""
@@ -211,6 +217,8 @@ class Script:
     def inputs(self, module: Any, args: Any, kwargs: Any) -> None:
         """Count the different shapes of a module's inputs, and how often there is one token more than before."""
         found = list(leaves([*args, *kwargs.values()]))
+        if not self.loaders:
+            self._padding.append(max(map(padding, found), default=(0.0, 0.0)))
         tokens = next((tuple(leaf.shape) for leaf in found if leaf.dtype in INTEGERS and leaf.dim() == 2), (0, 0))
         seen = self._inputs.setdefault(id(module), [])
         seen.append((tokens, tuple(leaf.shape for leaf in found)))
@@ -281,6 +289,16 @@ class Script:
                 now = sum(_size(p) for p in module.parameters() if id(p) in held)
                 self.roots[key]["optimized"] = max(self.roots[key].get("optimized") or 0, now)
 
+    def _look_for_a_profiler(self, agent: "Agent") -> None:
+        """Whether one of the script's own is on at two looks, steps apart: none that is told when to record."""
+        on = not agent.profile.on and torch.autograd._profiler_enabled()
+        if not on:
+            self._profiled_at = None
+        elif self._profiled_at is None:
+            self._profiled_at = agent.recorder.index
+        elif agent.recorder.index - self._profiled_at >= LONGEST_WINDOW:
+            self.switches.add("profiler")
+
     def _look_for_parts(self) -> None:
         """Which outermost modules lie in another one, which calls them as well, or by themselves."""
         for reference in list(self._modules.values()):
@@ -303,6 +321,8 @@ class Script:
             self._look_for_the_optimized(parameters_of(steps.optimizers))
             self._look_for_parts()
             self._look_for_hooks()
+            self._look_for_a_profiler(agent)
+            self.denormal = max(self.denormal, denormal_share(_held_by(steps.optimizers)))
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
@@ -327,6 +347,9 @@ class Script:
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "switches": sorted(self.switches),
             "recomputed": self.recomputed,
+            "padding": _mean(part for part, _ in self._padding),
+            "padding_of_all": _mean(part for _, part in self._padding),
+            "denormal": self.denormal,
             "mode": kind,
             "samples_from": steps.samples_from,
             "in_flight": self.in_flight(steps.infers),
@@ -348,6 +371,21 @@ class Script:
             "optimizers": list(self.optimizers.values()),
             "compiled": compiled_functions(next(iter(self.roots.values()), None)),
         }
+
+
+def _mean(parts: Iterable[float]) -> float:
+    known = list(parts)
+    return sum(known) / len(known) if known else 0.0
+
+
+def _held_by(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """Parameters, their gradients, and what optimizers keep of them."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter)
+                kept = state.values() if isinstance(state, dict) else ()
+                yield from (parameter, getattr(parameter, "grad", None), *kept)
 
 
 def _in_nhwc(convolution: Any) -> bool:

@@ -1,5 +1,7 @@
-"""What scripts do that costs each step, and that can be asked of torch: switches for debugging, hooks, idle rows."""
+"""What scripts do that costs each step, and that can be asked of torch: switches for debugging, hooks, idle rows,
+padding, denormal numbers."""
 
+import itertools
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +12,12 @@ ROWS = 16_384
 """Of a matrix, from which its gradient is looked at for rows that are zero."""
 LOOKED_AT = 2048
 """Rows of it that are, evenly over all."""
+LEAST_PLACES, MOST_NUMBERS = 8, 1 << 22
+"""Of a row of a batch, from which one may be padded; numbers of a batch up to which it is looked at."""
+IDS = 16
+"""Between the smallest and the largest of them, from which whole numbers are taken for ids, not for flags."""
+SAMPLED, MOST_TENSORS = 4096, 256
+"""Numbers of a tensor that are looked at for denormal ones, and tensors."""
 
 
 def switches() -> list[str]:
@@ -53,3 +61,41 @@ def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:
         idle += share * parameter.numel()
         largest = max(largest, tuple(gradient.shape))
     return (idle / whole, largest) if largest else (0.0, ())
+
+
+def padding(leaf: Any) -> tuple[float, float]:
+    """Of a batch's rows of ids (rows, places), or of vectors (rows, places, channels), the share of places at an end of
+    a row that are filled up, and of those that are in all rows. None of one on a device, which would be waited for."""
+    if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.layout != torch.strided:
+        return 0.0, 0.0
+    if leaf.dim() not in (2, 3) or leaf.size(1) < LEAST_PLACES or not 0 < leaf.numel() <= MOST_NUMBERS:
+        return 0.0, 0.0
+    leaf = leaf.detach()
+    if leaf.dim() == 3:
+        ends = [(leaf == 0).all(2)] * 2 if leaf.is_floating_point() else []
+    elif leaf.dtype in (torch.int64, torch.int32) and int(leaf.max()) - int(leaf.min()) >= IDS:
+        ends = [leaf == leaf[:, at].mode().values for at in (0, -1)]
+    else:
+        ends = []
+    found = [(0.0, 0.0)]
+    for same, flipped in zip(ends, ((), (1,)), strict=False):
+        run = same.flip(flipped).to(torch.int32).cumprod(1).sum(1)
+        run = torch.where(run > 1, run, 0)  # one alone may be what it is by chance
+        found.append((float(run.double().mean()) / leaf.size(1), int(run.min()) / leaf.size(1)))
+    return max(found)
+
+
+def denormal_share(tensors: Iterable[Any]) -> float:
+    """Of the numbers other than zero in a tensor on the CPU, the share too small to be normal: the largest among them.
+    SAMPLED of each are looked at."""
+    largest = 0.0
+    for tensor in itertools.islice(tensors, MOST_TENSORS):
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+            continue
+        if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.numel() < SAMPLED:
+            continue
+        some = tensor.detach().reshape(-1)[:: tensor.numel() // SAMPLED | 1].abs()  # an odd stride meets all columns
+        others = some > 0
+        small = int((others & (some < torch.finfo(some.dtype).tiny)).sum())
+        largest = max(largest, small / max(1, int(others.sum())) if small else 0.0)
+    return largest

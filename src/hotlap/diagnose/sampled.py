@@ -69,7 +69,8 @@ def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str
     said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
     found = _named(msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}"), where, device)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
-    return _communication(found, inside, waits) if finding.id == "host-code" and waits > 0.5 else found
+    waiting = finding.id == "host-code" and waits > 0.5
+    return _communication(found, inside, waits, cause_at(where, device) is not None) if waiting else found
 
 
 def _named(finding: Finding, where: Place, device: bool) -> Finding:
@@ -80,13 +81,13 @@ def _named(finding: Finding, where: Place, device: bool) -> Finding:
     return msgspec.structs.replace(finding, title=cause.title, why=cause.why, instead=cause.instead)
 
 
-def _communication(finding: Finding, inside: str, waits: float) -> Finding:
-    """The loop's own code, most of which is collectives."""
+def _communication(finding: Finding, inside: str, waits: float, named: bool) -> Finding:
+    """The loop's own code, most of which is collectives. named: it says already what the line does."""
+    found = msgspec.structs.replace(finding, id="communication", bound="communication", share=finding.share * waits)
+    if named:
+        return found
     return msgspec.structs.replace(
-        finding,
-        id="communication",
-        bound="communication",
-        share=finding.share * waits,
+        found,
         title=f"waiting for other ranks in {inside}",
         why="the step can't end before the ranks have agreed, and there is nothing left to compute meanwhile",
         instead="start buckets while the backward still runs (DistributedDataParallel does); larger buckets",

@@ -63,6 +63,21 @@ def call_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
     return None
 
 
+def mention_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
+    """The first line of the user's files with a name that ends so: `torch.float64`."""
+    wanted = frozenset(names)
+    for file in files_of(facts):
+        tree = parsed(file)
+        lines = (
+            [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Attribute) and one.attr in wanted]
+            if tree
+            else []
+        )
+        if lines:
+            return Place(file=file, line=min(lines))
+    return None
+
+
 def statements_at(place: Place) -> list[ast.stmt]:
     """The statements that hold a line, the innermost first."""
     tree = parsed(place.file)

@@ -139,6 +139,24 @@ KNOWN: Final = (
     ),
     Known(
         Cause(
+            "barrier",
+            "all ranks wait for one another",
+            "each step then takes as long as its slowest rank, and the backward's exchange keeps them together anyway",
+            "take out `{it}`; before a file is read that another rank writes, once",
+        ),
+        ends=("barrier", "monitored_barrier", "wait_for_everyone"),
+    ),
+    Known(
+        Cause(
+            "reduce-numbers",
+            "numbers are exchanged between ranks in each step",
+            "each exchange waits for all ranks, however few its bytes",
+            "add them up on each rank, and exchange the sums every n steps, all in one tensor",
+        ),
+        ends=("all_reduce", "all_gather", "all_gather_object", "reduce", "gather_for_metrics", "reduce_dict"),
+    ),
+    Known(
+        Cause(
             "read-value",
             "a value is read from a tensor",
             "the host waits until all that was launched is computed, and has nothing ahead of the device afterwards",

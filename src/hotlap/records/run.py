@@ -199,12 +199,16 @@ class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What DistributedDataParallel measured of its own backwards, means over its first ten, without the first two where
     there are others, and one in a hundred after them (None: it told nothing). compute_ms: until the last gradient was
     there; exchange_ms: from the first that were sent until the last had come, waiting for other ranks included;
-    hidden_ms: of that, while gradients were still made. backwards: calls of the script's for each that exchanged."""
+    hidden_ms: of that, while gradients were still made. backwards: calls of the script's for each that exchanged.
+    searches: it looks for parameters without a gradient in each step (`find_unused_parameters`); unused: bytes of those
+    that it found."""
 
     compute_ms: WallMs | None = None
     exchange_ms: WallMs | None = None
     hidden_ms: WallMs = 0.0
     backwards: WallMs = 1.0
+    searches: bool = False
+    unused: Count = 0
 
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -345,8 +349,11 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. switches: for debugging, that
     were on in a step of the loop (`agent/habits.py`). recomputed: calls of modules that were seen inside a backward, in
-    the first steps, as torch.utils.checkpoint makes them. draining: when hotlap ended it, batches that workers had made
-    ahead were being used up faster than others came, so steps may become longer."""
+    the first steps, as torch.utils.checkpoint makes them. padding: share (0 to 1) of the places in a batch's rows that
+    fill them up to one length, padding_of_all: of those at which all rows of a batch do. denormal: of the numbers in a
+    tensor that an optimizer holds, the share of denormal ones, of the tensor with most, on the CPU. draining: when
+    hotlap ended it, batches that workers had made ahead were being used up faster than others came, so steps may become
+    longer."""
 
     pid: int
     rank: int
@@ -368,6 +375,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     switches: tuple[str, ...] = ()
     recomputed: Count = 0
+    padding: float = 0.0
+    padding_of_all: float = 0.0
+    denormal: float = 0.0
     mode: Literal["train", "inference", "none"] = "none"
     samples_from: Literal["loader", "forward", "none"] = "none"
     in_flight: int = 0

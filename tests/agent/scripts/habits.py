@@ -1,6 +1,9 @@
 """What people leave in their loops: habits.py WHAT."""
 
+import os
 import sys
+
+os.environ["KINETO_LOG_LEVEL"] = "99"
 
 import torch
 from torch import nn
@@ -30,7 +33,12 @@ loader = DataLoader(TensorDataset(ids, torch.randn(len(ids))), batch_size=20_000
 model = Words()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 batches = iter(loader)
-for step in range(20):
+profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+if what == "profiler":
+    profiler.start()
+for step in range(60 if what == "profiler" else 20):
+    if what == "tiny":
+        model.table.weight.data[::3] = 1e-40
     if what == "hooks":
         model.block.register_forward_hook(lambda *_: None)
     if what == "iterators":

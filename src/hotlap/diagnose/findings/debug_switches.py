@@ -24,6 +24,13 @@ KNOWN = {
         "unset CUDA_LAUNCH_BLOCKING",
         (),
     ),
+    "profiler": (
+        "a profiler records every step",
+        "each op of the host and the device is written down, and memory grows with each step",
+        "leave its `with` block after some steps; or `schedule=torch.profiler.schedule(wait=5, warmup=2, active=3)` "
+        "and `profiler.step()` in each step",
+        ("profile", "record_shapes"),
+    ),
     "set_sync_debug_mode": (
         "CUDA's sync debug mode is on",
         "each call that waits for the device warns, with a stack",

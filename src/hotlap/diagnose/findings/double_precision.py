@@ -1,0 +1,35 @@
+"""The model computes in double precision."""
+
+from hotlap.diagnose.source import call_of, mention_of
+from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
+
+from ._base import MODEL, Measured
+
+SAVED = 0.5
+"""Half as many bytes, and twice as many numbers an instruction; consumer GPUs win 32 times and more."""
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: of the model's time what single precision saves at least."""
+    root = measured.root
+    if root is None or "float64" not in root.dtypes:
+        return None
+    times = measured.gpu_phases or measured.phases
+    took = sum(getattr(times, name) or 0.0 for name in MODEL)
+    place = call_of(measured.facts, ("double", "set_default_dtype")) or mention_of(
+        measured.facts, ("float64", "double")
+    )
+    return Finding(
+        id="double-precision",
+        bound="compute",
+        share=measured.share(*MODEL) * SAVED,
+        cost_ms=took * SAVED,
+        title=f"{root.name} computes in double precision",
+        where=place or measured.place_of(root),
+        evidence=f"parameters in {', '.join(root.dtypes)}; forward, backward and update take {ms(took)}",
+        why="float64 moves twice the bytes of float32 and computes half as fast, on most GPUs 32 times as slowly; "
+        "numpy makes it unless it is asked for another",
+        instead="`model.float()`, and data as `torch.from_numpy(x).float()` or `x.astype(numpy.float32)`",
+        named=True,
+    )

@@ -1,0 +1,41 @@
+"""Much of each batch is padding, which the model computes like all else."""
+
+from hotlap.diagnose.source import call_of
+from hotlap.records.diagnosis import Finding
+
+from ._base import MODEL, Measured
+
+LEAST = 0.3
+"""Of a batch, from which another way to make it is worth a change."""
+PADS = ("pad_sequence", "pad", "pad_sequences", "ljust")
+LEAVES_OUT = ("pack_padded_sequence", "nested_tensor", "flash_attn_varlen_func")
+TO_THE_LONGEST = (
+    "pad to the longest row of the batch, in a collate_fn: `pad_sequence(rows, batch_first=True)` "
+    '(transformers: `DataCollatorWithPadding`, or padding="longest")'
+)
+BY_LENGTH = (
+    "batches of rows of one length: sort by length within chunks of a few hundred batches "
+    "(transformers: `group_by_length=True`), or several short rows in one"
+)
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: of the model's time what padding is of its inputs."""
+    facts = measured.facts
+    if facts is None or facts.padding < LEAST or call_of(facts, LEAVES_OUT):
+        return None
+    times = measured.gpu_phases or measured.phases
+    took = sum(getattr(times, name) or 0.0 for name in MODEL)
+    all_alike = facts.padding_of_all > facts.padding / 2
+    return Finding(
+        id="padding",
+        bound="compute",
+        share=measured.share(*MODEL) * facts.padding,
+        cost_ms=took * facts.padding,
+        title=f"{facts.padding:.0%} of each batch is padding",
+        where=call_of(facts, PADS) or measured.place_of(measured.loader) or measured.place_of(measured.root),
+        evidence=f"in the first batches; at {facts.padding_of_all:.0%} of the places all rows of a batch are padded",
+        why="the model computes it like all else, attention with the square of the length",
+        instead=f"{TO_THE_LONGEST}; then {BY_LENGTH}" if all_alike else BY_LENGTH,
+        named=True,
+    )
