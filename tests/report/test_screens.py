@@ -75,7 +75,7 @@ def test_a_full_disk_does_not_cost_the_screen(tmp_path: Path, monkeypatch, capsy
 
     monkeypatch.setattr(files.tempfile, "mkstemp", full)
     monkeypatch.setenv("COLUMNS", "100")
-    command._finish(tmp_path, RUN, "", json=False)
+    command._finish(tmp_path, RUN, "", json=False, price=None)
     said = capsys.readouterr().err
     assert "10.0 ms a step" in said and "forward" in said
     assert f"cannot write {tmp_path}/run.json: No space left on device; cannot write {tmp_path}/diagnosis.json" in said

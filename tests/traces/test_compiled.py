@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hotlap.trace.analyses.compiled import compiled, triton_kernels
+from hotlap.trace.analyses.compiled import compiled
 from hotlap.trace.read import read
 
 from .build import call, kernel, make, op, view
@@ -75,13 +75,6 @@ def test_regions_outside_the_window_do_not_count() -> None:
     assert [row.name for row in compiled(view(compiled_step(), 150, 400))] == ["CompiledFunctionBackward"]
 
 
-def test_triton_kernels_by_name() -> None:
-    assert triton_kernels(view(compiled_step())).rows() == [
-        ("triton_poi_fused_add_0", 1, 20),
-        ("triton_red_fused_sum_1", 1, 7),
-    ]
-
-
 def test_eager_has_none() -> None:
     assert compiled(view(make(host=[op("aten::mm", 0, 5)]))) == ()
 
@@ -93,4 +86,3 @@ def test_a_real_step() -> None:
     assert rows["Torch-Compiled Region: 0"] == rows["CompiledFunction"] == (1, 326, 204)
     assert rows["CompiledFunctionBackward"] == (1, 504, 246)
     assert rows["TorchDynamo Cache Lookup"] == (1, 0, 0)
-    assert sum(triton_kernels(seen)["count"]) == 204 + 246
