@@ -98,3 +98,14 @@ def test_code_of_the_loop_that_waits_for_other_ranks_is_communication(inside: st
     assert found.bound == ("communication" if waits else "unknown")
     assert found.findings[0].share == pytest.approx(0.4 if waits else 0.5)
     assert found.findings[0].where == Place(file="a.py", line=40, function="main")
+
+
+def test_a_line_that_another_finding_has_as_its_cause_is_told_once() -> None:
+    before = verdict("host-code", "unknown")
+    said = samples(("other", 0, 3, "get", "", 50.0))
+    at = Finding(id="iterator-each-step", bound="input", share=0.4, where=Place(file="a.py", line=3), named=True)
+    both = msgspec.structs.replace(before, findings=(*before.findings, at))
+    assert [one.id for one in with_samples(both, said).findings] == ["iterator-each-step"]
+    elsewhere = msgspec.structs.replace(at, where=Place(file="a.py", line=4))
+    both = msgspec.structs.replace(before, findings=(*before.findings, elsewhere))
+    assert [one.id for one in with_samples(both, said).findings] == ["iterator-each-step", "host-code"]

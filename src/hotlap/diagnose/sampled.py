@@ -1,11 +1,12 @@
 """Findings with the lines at which the host's time goes, from the samples of a profiled run."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, in_order
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
@@ -34,8 +35,17 @@ def with_samples(
     findings = tuple(
         _profiled(_explained(one, samples, loop, late, device), one, samples.looks) for one in diagnosis.findings
     )
+    findings = tuple(one for one in findings if not _is_told(one, findings))
     bound = max(findings, key=lambda one: one.share).bound if findings else diagnosis.bound
-    return msgspec.structs.replace(diagnosis, findings=findings, bound=bound)
+    return msgspec.structs.replace(diagnosis, findings=tuple(in_order(findings)), bound=bound)
+
+
+def _is_told(finding: Finding, findings: Iterable[Finding]) -> bool:
+    """Whether it is code of the loop at a line that another finding has as its cause."""
+    if finding.id != "host-code" or finding.named or finding.where is None:
+        return False
+    at = finding.where.file, finding.where.line
+    return any(one.named and one.where is not None and (one.where.file, one.where.line) == at for one in findings)
 
 
 def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
@@ -78,7 +88,7 @@ def _named(finding: Finding, where: Place, device: bool) -> Finding:
     cause = cause_at(where, device)
     if cause is None:
         return finding
-    return msgspec.structs.replace(finding, title=cause.title, why=cause.why, instead=cause.instead)
+    return msgspec.structs.replace(finding, title=cause.title, why=cause.why, instead=cause.instead, named=True)
 
 
 def _communication(finding: Finding, inside: str, waits: float, named: bool) -> Finding:
