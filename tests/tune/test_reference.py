@@ -182,7 +182,8 @@ def test_half_of_the_budget_is_for_the_rest(fit: Fit) -> None:
 
 def test_the_smaller_batch_imports_the_standard_library_only() -> None:
     """It is imported in the user's process."""
-    code = f"import sys, hotlap.levers.{NAME}; print({{m.split('.')[0] for m in sys.modules}} - sys.stdlib_module_names)"
+    said = "{m.split('.')[0] for m in sys.modules} - sys.stdlib_module_names"
+    code = f"import sys, hotlap.levers.{NAME}; print({said})"
     source = Path(hotlap.__file__).parents[1]
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=source, capture_output=True, text=True, check=True)
     assert set(ast.literal_eval(done.stdout)) <= {"hotlap", "__main__"}
