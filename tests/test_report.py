@@ -18,6 +18,7 @@ from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
 from hotlap.records.run import Environment, Gpu, Lever, Phases, Problem, Run
 from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune, Worth
+from hotlap.records.utilisation import Utilisation
 from hotlap.report.console import (
     LONGEST_TEXT,
     CommandLine,
@@ -268,12 +269,33 @@ def test_what_is_not_certain_is_said() -> None:
     text = joined(
         run_text(
             msgspec.structs.replace(
-                BEFORE, bound="unknown", settled=False, throughput=None, unknown=("communication: no window",)
+                BEFORE, bound="unknown", settled=False, throughput=None, unknown=("communication: no window",),
+                findings=(msgspec.structs.replace(LOADER, share=0.4),),
             )
         )
     )
     assert text.startswith("bound unknown · 215 ms") and "samples/s" not in text
     assert "unsettled: no steady state" in text and "unknown communication: no window" in text
+
+
+def test_a_cause_of_most_of_the_step_is_the_headline_where_no_bound_is_known() -> None:
+    text = joined(run_text(msgspec.structs.replace(BEFORE, bound="unknown")))
+    assert text.startswith("61% The loader") and "bound unknown" not in text
+
+
+def test_beside_a_cause_what_only_says_where_the_time_is_takes_two_lines() -> None:
+    cause = msgspec.structs.replace(LOADER, named=True, title="the cause")
+    where = msgspec.structs.replace(LOADER, id="compute", title="computing Net")
+    text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
+    assert "computing Net at train.py:41 in main · the cause above is part of it" in text
+    assert text.count("Use worker processes") == 1
+    unknown = msgspec.structs.replace(cause, share=0.0)
+    assert re.search(r"cause the cause", joined(run_text(msgspec.structs.replace(BEFORE, findings=(unknown,)))))
+
+
+def test_a_machine_without_a_gpu_is_told_nothing_of_one() -> None:
+    used = Utilisation(why="no GPU worked in these steps")
+    assert "GPU" not in run_text(msgspec.structs.replace(BEFORE, device="cpu", device_name=None, utilisation=used))
 
 
 def test_inference_says_what_a_step_is() -> None:

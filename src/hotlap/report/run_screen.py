@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import Diagnosis, Finding, Place
+from ..records.diagnosis import LEAST_NAMED, Diagnosis, Finding, Place
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
 from ..records.files import observed_ranks
@@ -34,6 +34,8 @@ from .console import (
 from .rates import mfu_parts, money_parts
 
 MOST_FINDINGS: Final = 3
+MOST_OF_IT: Final = 0.5
+"""Of the step: a finding that takes as much is the headline where no bound is known."""
 TUNE: Final = "hotlap tune COMMAND..."
 """How `Diagnosis.next` begins where it is that."""
 
@@ -61,7 +63,7 @@ def verdict(run: Run, diagnosis: Diagnosis, price: float | None = None) -> Itera
     """Headline, phases and findings. price: of the machine, dollars an hour."""
     yield Parts(headline(diagnosis), "bold")
     yield Parts(_basis(run, diagnosis), "dim")
-    if diagnosis.utilisation is not None:
+    if diagnosis.utilisation is not None and diagnosis.device != "cpu":
         yield Parts(mfu_parts(diagnosis.utilisation))
     if money := list(money_parts(diagnosis, price)):
         yield Parts(money)
@@ -77,7 +79,11 @@ def headline(diagnosis: Diagnosis) -> Iterator[str]:
     """The verdict, in parts."""
     spread = between(diagnosis.spread.p10, diagnosis.spread.p90, " – p90 ")
     of = f" of means over {diagnosis.spread.of} steps" if diagnosis.spread.of > 1 else ""
-    yield bound_text(diagnosis)
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    if diagnosis.bound == "unknown" and first is not None and first.share >= MOST_OF_IT:
+        yield f"{percent(first.share)} {first.title}"
+    else:
+        yield bound_text(diagnosis)
     yield f"{ms(diagnosis.step_ms)} a step (p10 {spread}{of})"
     # Some models take (length, batch): then what is counted as rows is the length, while tokens are right.
     by_tokens = diagnosis.tokens_s is not None and diagnosis.throughput_unit == "rows/s"
@@ -148,8 +154,10 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
     beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
     shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
+    explained = any(one.named and one.share >= LEAST_NAMED for one in shown)
     for finding in shown:
-        table.add_row(finding_head(finding), Group(*finding_lines(finding, cwd)))
+        only_where = explained and not (finding.named or finding.wrong or finding.beneath)
+        table.add_row(finding_head(finding), Group(*finding_lines(finding, cwd, only_where)))
     yield table
     if len(findings) > len(shown):
         yield plain(f"and {len(findings) - len(shown)} more in diagnosis.json", "dim")
@@ -161,12 +169,18 @@ def finding_head(finding: Finding) -> Text:
         return Text("wrong", "bold red")
     if finding.beneath:
         return Text("beneath" if finding.cost_ms is None else f"≤ {ms(finding.cost_ms)}", "bold yellow")
+    if finding.named and not finding.share:
+        return Text("cause", "bold yellow")
     return Text(percent(finding.share or None), "bold yellow")
 
 
-def finding_lines(finding: Finding, cwd: str) -> Iterator[RenderableType]:
-    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead."""
+def finding_lines(finding: Finding, cwd: str, only_where: bool = False) -> Iterator[RenderableType]:
+    """A finding: title, what it rests on, where and which levers help, why it costs and what to do instead. only_where:
+    beside a cause that explains the same time, where that is."""
     yield plain(finding.title or finding.id, "bold")
+    if only_where:
+        yield Parts([f"at {place_text(finding.where, cwd)}" if finding.where else "", "the cause above is part of it"])
+        return
     where = f"at {place_text(finding.where, cwd)}" if finding.where else ""
     yield Parts([finding.evidence, where, f"levers: {', '.join(finding.levers)}" if finding.levers else ""])
     instead = f"instead: {finding.instead}" if finding.instead else ""
