@@ -314,8 +314,14 @@ EXTRA = {"bare": ("again", "raise", "model"), "model": ("model",), "loader": ("m
 
 
 @pytest.mark.parametrize("kind", BY_HAND)
-@pytest.mark.parametrize("event", ["", "eval", "again", "built", "raise", "model", "break"])
-@pytest.mark.parametrize("at", [THIN_ONE, LOOKED_AT])
+@pytest.mark.parametrize(
+    ("event", "at"),
+    [
+        *((event, THIN_ONE) for event in ("", "eval", "again", "built", "raise", "model", "break")),
+        ("again", LOOKED_AT),
+        ("raise", LOOKED_AT),
+    ],
+)
 def test_updates_by_hand(kind: str, event: str, at: int, runner: Runner) -> None:
     argv = ("by_hand.py", kind, "90", *([f"{at}:{event}"] if event else []))
     bare = runner.bare(*argv, before=A_DEVICE)
