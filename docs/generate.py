@@ -1,32 +1,34 @@
-"""Print docs/levers.md from the levers' own texts, or docs/trace-document.md from those of tables and records.
+"""Make docs/levers.md from the levers' own texts, and docs/schema/ from the records and their docstrings.
 
     python docs/generate.py > docs/levers.md
-    python docs/generate.py trace > docs/trace-document.md
+    python docs/generate.py schema
 
-`tests/test_docs.py` fails where a file is not what this prints.
+The second writes its files itself. `tests/test_docs.py` fails where a file is not what this makes.
 """
 
 import ast
 import importlib
 import inspect
 import json
+import pkgutil
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
+import hotlap.records
+from hotlap.cli.run import RunDocument
 from hotlap.diagnose.findings import all_findings
 from hotlap.levers import _compile_cache, all_levers
 from hotlap.levers._base import Context, Lever, Settings
-from hotlap.records import compare, profilers, timeline, trace, utilisation
+from hotlap.records import advice, compare, patch, peaks, profile, profilers, run, telemetry, trace, tune
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts
-from hotlap.trace import tables
 from hotlap.trace.findings import all_findings as trace_findings
 
 HEAD = """\
@@ -199,45 +201,101 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-TRACE_HEAD = """\
-# What `hotlap trace` knows, field by field
-
-Written by `python docs/generate.py trace` from the texts of the code; do not edit.
-[How to read a trace](trace.md) shows them at work.
-
-## Tables
-
-What `--sql` asks. Every table begins with the columns `rank` and `row`.
-"""
-RECORDS_HEAD = """\
-## Document
-
-What `--json` prints: a TraceReport. `hotlap diff --json` prints a TraceDiff. Findings are those of
-[diagnosis.json](reference.md#diagnosisjson).
-"""
-
-
-def trace_page() -> str:
-    """The tables and records of traces."""
-    told = (tables.__doc__ or "").split("\n\n", 1)[1].replace(" \\\n", " ")
-    records = [kind for kind in vars(trace).values() if isinstance(kind, type) and issubclass(kind, trace.Record)]
-    records += [timeline.Timeline, timeline.Bars, timeline.MemoryCurve]
-    records += [profilers.KernelCounters, profilers.PerfStat, profilers.PySpy, profilers.SpyLine, profilers.SpyGroup]
-    records += [utilisation.Utilisation, utilisation.Products, compare.RunDiff, compare.Difference]
-    lines = [TRACE_HEAD, told, RECORDS_HEAD]
-    for kind in sorted((kind for kind in records if kind is not trace.Record), key=lambda kind: kind.__name__):
-        lines.append(f"### {kind.__name__}\n\n{inspect.cleandoc(kind.__doc__ or '')}\n")
-        lines.append("| field | type |\n|---|---|")
-        lines += [f"| {field.name} | `{_type(field.type)}` |" for field in msgspec.structs.fields(kind)]
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
+    "run": (run.Run, "run.json"),
+    "step": (run.Step, "rank-K/steps.jsonl, a line"),
+    "facts": (run.Facts, "rank-K/facts.json"),
+    "problem": (run.Problem, "rank-K/problems.jsonl, a line"),
+    "lever-line": (tune.LeverLine, "rank-K/levers.jsonl, a line"),
+    "profile": (profile.Profile, "rank-K/profile.json"),
+    "capture": (profilers.Capture, "rank-K/capture.json"),
+    "lines": (profile.Lines, "rank-K/lines.json"),
+    "samples": (profile.Samples, "rank-K/samples.json"),
+    "telemetry": (telemetry.TelemetrySample, "telemetry.jsonl, a line"),
+    "diagnosis": (Diagnosis, "diagnosis.json"),
+    "run-document": (RunDocument, "hotlap run --json, hotlap show --json"),
+    "tune": (tune.Tune, "tune.json"),
+    "trial": (tune.Trial, "trials.jsonl, a line"),
+    "turn": (tune.Turn, "turns.jsonl, a line"),
+    "recipe": (tune.Recipe, "recipe.toml"),
+    "patch": (patch.Patch, "patch.json"),
+    "advice": (advice.Advice, "hotlap advise --json"),
+    "trace": (trace.TraceReport, "hotlap trace --json"),
+    "trace-diff": (trace.TraceDiff, "hotlap diff --json, of traces"),
+    "run-diff": (compare.RunDiff, "hotlap diff --json, of runs without traces"),
+    "peaks": (peaks.Peaks, "hotlap calibrate --json"),
+}
+"""What is published, by the name of its schema: its record, and where it stands."""
+SCHEMAS = Path(__file__).parent / "schema"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+WIDTH = 118
 
 
-def _type(kind: object) -> str:
-    """A type as JSON's reader needs it."""
-    shown = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
-    return re.sub(r"hotlap\.records\.\w+\.", "", shown).replace("|", "or")
+def described(kind: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
+    """What a docstring says of the record, and of each field.
+
+    `name: text` and `name, name: text` are of fields, up to the next or the end of the paragraph. They begin a
+    paragraph, or follow a full stop, comma or semicolon. All else is of the record.
+    """
+    name = f"(?:{'|'.join(map(re.escape, kind.__struct_fields__))})"
+    mark = re.compile(rf"(?:^|(?<=[.,;] ))({name}(?:, {name})*): ")
+    rest, fields = [], {}
+    for paragraph in inspect.cleandoc(kind.__doc__ or "").replace("None", "null").split("\n\n"):
+        before, *parts = mark.split(" ".join(paragraph.split()))
+        rest.append(before)
+        for names, text in zip(parts[::2], parts[1::2], strict=True):
+            fields.update(dict.fromkeys(names.split(", "), text.strip(" .,;")))
+    return " ".join(filter(None, map(str.strip, rest))), fields
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a document."""
+    kind, where = DOCUMENTS[name]
+    made = msgspec.json.schema(kind)
+    kinds = {one.__name__: one for one in records()} | {kind.__name__: kind}
+    for title, definition in made["$defs"].items():
+        told, fields = described(kinds[title])
+        definition["description"] = told
+        for field, property_ in definition["properties"].items():
+            if field in fields:
+                definition["properties"][field] = {"description": fields[field], **property_}
+    top = made["$defs"].pop(kind.__name__)
+    rest = {"$defs": dict(sorted(made["$defs"].items()))} if made["$defs"] else {}
+    return {"$schema": DIALECT, **top, "title": where, **rest}
+
+
+def records() -> Iterator[type[msgspec.Struct]]:
+    """Every record of hotlap's."""
+    for found in pkgutil.iter_modules(hotlap.records.__path__):
+        for kind in vars(importlib.import_module(f"hotlap.records.{found.name}")).values():
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                yield kind
+
+
+def laid_out(value: Any, indent: str = "", before: int = 0) -> str:
+    """JSON in which what fits on a line stands on one. before: characters in front of it there."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(indent) + before + len(flat) < WIDTH or not value or not isinstance(value, dict | list):
+        return flat
+    deeper = indent + "  "
+    if isinstance(value, list):
+        lines = [laid_out(item, deeper) for item in value]
+    else:
+        keys = [f"{json.dumps(key)}: " for key in value]
+        lines = [key + laid_out(item, deeper, len(key)) for key, item in zip(keys, value.values(), strict=True)]
+    opening, closing = "[]" if isinstance(value, list) else "{}"
+    return f"{opening}\n" + ",\n".join(deeper + line for line in lines) + f"\n{indent}{closing}"
+
+
+def schema_files() -> dict[str, str]:
+    """The files of docs/schema/, by name."""
+    return {f"{name}.json": laid_out(schema(name)) + "\n" for name in DOCUMENTS}
 
 
 if __name__ == "__main__":
-    sys.stdout.write(trace_page() if sys.argv[1:] == ["trace"] else page())
+    if sys.argv[1:] == ["schema"]:
+        SCHEMAS.mkdir(exist_ok=True)
+        for file, text in schema_files().items():
+            (SCHEMAS / file).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(page())

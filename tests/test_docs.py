@@ -12,40 +12,14 @@ import typer
 from hotlap.cli.app import app
 from hotlap.levers import all_levers
 from hotlap.levers._base import Lever
-from hotlap.records import advice, diagnosis, patch, profile, profilers, run, telemetry, tune
 from hotlap.records.errors import EXIT_CODES
+from hotlap.trace import tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
-FILES: dict[str, tuple[Any, ...]] = {
-    "run.json": (run.Run, run.Environment, run.Gpu, run.Lever, run.Versions),
-    "rank-K/steps.jsonl": (run.Step, run.Phases),
-    "rank-K/facts.json": (
-        run.Facts, run.LoaderFacts, run.RootFacts, run.OptimizerFacts, run.CompiledFunction, run.MemoryFacts,
-        run.HostFacts, run.ExchangeFacts,
-    ),
-    "rank-K/problems.jsonl": (run.Problem,),
-    "rank-K/profile.json": (profile.Profile,),
-    "rank-K/capture.json": (profilers.Capture,),
-    "rank-K/lines.json": (profile.Lines,),
-    "rank-K/samples.json": (profile.Samples,),
-    "telemetry.jsonl": (telemetry.TelemetrySample, telemetry.GpuSample),
-    "diagnosis.json": (diagnosis.Diagnosis, diagnosis.Spread, diagnosis.Finding, diagnosis.Place),
-    "tune.json": (
-        tune.Tune, tune.Kept, tune.Worth, tune.Dropped, tune.Proof, tune.Open, tune.Fitted, tune.Reference, tune.Parity,
-        tune.Interval,
-    ),
-    "trials.jsonl": (tune.Trial, run.LeftOut),
-    "turns.jsonl": (tune.Turn,),
-    "patch.json": (
-        patch.Patch, patch.Written, patch.NotWritten, patch.Rewrite, patch.PatchedFile, patch.Line, patch.Verification,
-    ),
-    "recipe.toml": (tune.Recipe, tune.RecipeLever, tune.RecipeEvidence),
-    "hotlap advise": (advice.Advice, advice.Suggestion),
-}  # fmt: skip
 PLACE = re.compile(r"^<!-- ([A-Z ]+) -->$", re.MULTILINE)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -117,23 +91,25 @@ def test_every_exit_code_is_listed() -> None:
         assert re.search(rf"\b{code}\b", told), f"README.md does not say what {code} means"
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_every_field_is_in_the_reference(file: str) -> None:
-    told = part(REFERENCE, f"### {file}")
-    for record in FILES[file]:
-        missing = [name for name in record.__struct_fields__ if not re.search(rf"(?<!\w){name}(?!\w)", told)]
-        assert not missing, f"{record.__name__} has {missing}, which docs/reference.md does not mention"
-
-
 def test_levers_page_is_up_to_date() -> None:
     page = runpy.run_path(str(DOCS / "generate.py"))["page"]()
     assert (DOCS / "levers.md").read_text(encoding="utf-8") == page, "run: python docs/generate.py > docs/levers.md"
 
 
-def test_trace_document_is_up_to_date() -> None:
-    page = runpy.run_path(str(DOCS / "generate.py"))["trace_page"]()
-    told = (DOCS / "trace-document.md").read_text(encoding="utf-8")
-    assert told == page, "run: python docs/generate.py trace > docs/trace-document.md"
+def test_schemas_are_up_to_date() -> None:
+    made = runpy.run_path(str(DOCS / "generate.py"))["schema_files"]()
+    there = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "schema").iterdir()}
+    assert there == made, "run: python docs/generate.py schema"
+
+
+def test_every_schema_is_in_the_reference() -> None:
+    told = part(REFERENCE, "## Files")
+    assert not [path.name for path in (DOCS / "schema").iterdir() if f"(schema/{path.name})" not in told]
+
+
+def test_columns_of_tables_are_in_the_page_on_traces() -> None:
+    told = (tables.__doc__ or "").split("\n\n", 1)[1].replace(" \\\n", " ").strip()
+    assert told in (DOCS / "trace.md").read_text(encoding="utf-8")
 
 
 def test_placeholders_were_filled() -> None:

@@ -36,7 +36,8 @@ MOST_PROFILED: Final = 100
 
 
 class RunDocument(msgspec.Struct, frozen=True):
-    """What `--json` prints: the documents of the run folder."""
+    """What `--json` prints: the documents of the run folder. folder: its path. diagnosis: None where nothing was
+    measured; why: the reason."""
 
     folder: str
     run: Run

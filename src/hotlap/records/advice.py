@@ -78,9 +78,11 @@ class Table(Record, frozen=True, kw_only=True):
 
 
 class Suggestion(Record, frozen=True, kw_only=True):
-    """A row that holds. share: of the step, that it could win at most; at_most: the speed-up if all of it went away
-    (1 / (1 - share)), None where it can't. evidence, where: of the run's finding, where there is a run; then bound and
-    levers are that finding's too."""
+    """A row that holds. id: the row's name. kind: which of the three ways to be faster this is, "" for none. because:
+    why to try it. do: what to do, in order. verify: how to know that it helped. share: of the step (0 to 1), that it
+    could win at most; at_most: the speed-up if all of it went away (1 / (1 - share)), None where it can't. evidence,
+    where: of the run's finding, where there is a run; then bound and levers are that finding's too. bound: what the
+    step waits for."""
 
     id: str
     bound: Bound
@@ -97,9 +99,13 @@ class Suggestion(Record, frozen=True, kw_only=True):
 
 
 class Advice(Record, frozen=True, kw_only=True):
-    """`hotlap advise --json`. source: the run or trace that the measures are from, "" for answers alone. bound: of its
-    diagnosis. measures: what the advice rests on, by name. given: those of them that a person gave. measured: what the
-    run says of measures that answers changed or took out. suggestions: what to try, the first first."""
+    """`hotlap advise --json`. What has nothing to say is left out.
+
+    source: the run or trace that the measures are from, "" for answers alone. bound: of the run's diagnosis. step_ms:
+    ms of its step. measures: what the advice rests on, by name, 0 to 1. given: names of the measures that a person
+    gave. measured: what the run says of measures that answers changed or took out. suggestions: what to try, the first
+    first. unknown: what could not be told, in words.
+    """
 
     version: int = 1
     source: str = ""

@@ -6,7 +6,8 @@ from .diagnosis import Diagnosis
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not the same in both. None: not set, or not known."""
+    """What is not the same in both. what: the name of what differs. before, after: its value in this run, None: not
+    set, or not known."""
 
     what: str
     before: str | None
@@ -14,9 +15,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs. before, after: their folders. before_step, after_step: their diagnoses, None where a run has none.
-    differs: machine, driver, versions, variables, source tree, command and levers, where they are not the same; of what
-    only one of the two records know nothing is said, but in `unknown`."""
+    """Two runs. before, after: folder of the run. before_step, after_step: the run's diagnosis, None where it has none.
+    differs: machine, driver, versions, variables, source tree, command and levers, where they are not the same.
+    unknown: what only one of the two records knows."""
 
     before: str
     after: str

@@ -17,7 +17,7 @@ WAITS: Final = "the host waits for the device: "
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the user's source."""
+    """A place in the user's source. None: not known."""
 
     file: str
     line: int | None = None
@@ -25,10 +25,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause. share: of the step (0 to 1) that it takes, 0 where that is not known; cost_ms: what of it a step could
-    win back, None unknown; evidence: the numbers it rests on; levers: what helps. wrong: not slow, but learning
+    """A cause. The screen shows those that are wrong or beneath always.
+
+    id: its name; docs/run.md has them all. bound: what it makes the step wait for. share: what it takes of the step (0
+    to 1), 0 where that is not known; cost_ms: ms that a step could win back, None unknown; evidence: the numbers it
+    rests on; why: it costs time; instead: what to do; levers: what helps. wrong: nothing is slow, but learning
     something else than was meant. beneath: a lack of the machine's that makes other findings longer, so its share is 0,
-    and cost_ms an upper bound. named: a cause, not only the place where the time is.
+    and cost_ms an upper bound. named: it is a cause, not only the place where the time is.
     """
 
     id: str
@@ -60,8 +63,11 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantiles of single steady steps, ms; where the step time lies outside of p10 to p90 of these, of the means over
-    `of` consecutive steps whose median it is."""
+    """Quantiles of single steady steps, ms.
+
+    p10, p50, p90: ms. of: the quantiles are of means over so many consecutive steps: 1, or more where the step time
+    lies outside of p10 to p90 of single steps.
+    """
 
     p10: float
     p50: float
@@ -70,23 +76,26 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """step_ms: see `diagnose.steps.step_time`; it, spread and clock are the slowest rank's. throughput: rows a second
-    over all ranks, tokens_s: tokens, where the rows are sequences of them; None where unknown. utilisation: MFU, of a
-    profiled run.
+    """`diagnosis.json`: what the time of a run is lost to.
+
+    mode: whether it trains. bound: what limits the step. step_ms: ms of a steady step; it, spread and clock are the
+    slowest rank's. clock: whose step_ms, spread and throughput are: the device's where the host ran ahead of it, so
+    that its own clock shows only how long issuing takes. throughput: rows a second over all ranks, in throughput_unit;
+    tokens_s: tokens a second, where the rows are sequences of them; None where unknown. throughput_unit: the unit of
+    throughput. utilisation: MFU, of a profiled run.
 
     phases: host ms a step (they sum to the mean of the steps that were looked at; on the CPU, where that is more than
-    25% above step_ms, to that, and `unknown` says so). gpu_phases: the same cuts on the device; gpu_paced: of
-    these, ms in which the device was done as soon as the host had issued the work, so that it waited for the host.
-    gpu_busy: share (0 to 1) of the steady steps in which a kernel of anybody's ran on the GPU, gpu_watts:
-    that the command's GPUs drew together, by NVML.
-    unseen_ms: by how much the mean step is longer than those that were looked at, where that is much: the time may be
-    any phase's.
+    25% above step_ms, to that, and `unknown` says so). gpu_ms: device ms a step. gpu_phases: phases on the device, ms a
+    step; gpu_paced: of gpu_phases, ms in which the device was done as soon as the host had issued the work, so that it
+    waited for the host. gpu_busy: share (0 to 1) of the steady steps in which a kernel of anybody's ran on the GPU;
+    gpu_watts: W that the command's GPUs drew together, by NVML. unseen_ms: by how much the mean step is longer than
+    those that were looked at, where that is much: the time may be any phase's.
 
-    steps: seen; steady_steps: those that the numbers rest on; phase_steps: those of them that the phases rest on (None:
-    of an older hotlap, all); evaluations: those after warm-up that they do not rest on since an evaluation ran inside,
-    evaluating: the share (0 to 1) of the time since warm-up that these took; settled: whether a steady state was
-    recognised. clock: whose step_ms, spread and throughput are: the device's where the host ran ahead of it, so that
-    its own clock shows only how long issuing takes (`diagnose.steps.SteadySteps.host_ahead`).
+    steps: number seen; steady_steps: number that the numbers here rest on; phase_steps: number of steady steps that the
+    phases rest on (None: of an older hotlap, all); warmup_steps: number before the steady ones; evaluations: steps
+    after warm-up that are left out since an evaluation ran inside; evaluating: the share (0 to 1) of the time since
+    warm-up that evaluations took; settled: whether a steady state was recognised. ranks: number that was observed.
+    unknown: what could not be told, in words. next: what to do now, in words.
     """
 
     version: int = 1

@@ -8,7 +8,7 @@ from .tune import Interval, Parity
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the user's source. file: relative to the command's folder."""
+    """A line of the user's source. file: relative to the command's folder. text: what stands there."""
 
     file: str
     line: int
@@ -16,7 +16,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever that stands in the patched source. where: the lines before the patch. already: the source had it.
+    """A lever that stands in the patched source. where: the lines before the patch. already: the source had the lever.
 
     partly: what of the lever is not in the source, where something is not. notes: what the user should know.
     """
@@ -40,8 +40,8 @@ class NotWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding of a run, and what becomes of its line. finding: its title; share, cost_ms: as the diagnosis has them;
-    at: its line, null where none is known.
+    """A finding of a run, and what becomes of its line. finding: the finding's title; share, cost_ms: as the diagnosis
+    has it; at: the finding's line, None where none is known.
 
     written: what the patched line does, "" where it is left as it is; notes: what is different then; review: whether
     that is right only the user can judge. why, look_at: of a line that is left, as in `NotWritten`; instead: what to do
@@ -61,7 +61,7 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PatchedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that the patch changes. before, after: SHA-256 of its bytes."""
+    """A file that the patch changes. before, after: SHA-256 of the file's bytes. added, removed: number of lines."""
 
     file: str
     before: str
@@ -71,13 +71,15 @@ class PatchedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """The patched source measured. ratio: step time under the recipe over the patched source's (above 1: the patched
-    source is faster), with its 95% interval; of two fresh starts of each. turns: that each had, all alive at once; 0
-    where the command ended by itself before, and whole runs were compared. recipe_ms, patched_ms: ms a step, their
-    ratio is the ratio.
+    """The patched source measured.
 
-    parity: of the patched source against the bare command. same_speed: the interval stays above 0.95; null
-    where it is too wide to tell. why: what went wrong where ratio or parity is missing. folder: records of the runs.
+    ratio: step time under the recipe over the patched source's (above 1: the patched source is faster), of two fresh
+    starts of each; interval: 95%, of the ratio. turns: that each had, all alive at once; 0 where the command ended by
+    itself before, and whole runs were compared. recipe_ms, patched_ms: ms a step, their ratio is the ratio.
+
+    parity: of the patched source against the bare command. same_speed: true where the interval stays above 0.95, false
+    where it stays below 1, null where it is too wide to tell. why: what went wrong where ratio or parity is missing.
+    folder: records of the runs.
     """
 
     ratio: float | None = None
@@ -92,10 +94,14 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """`patch.json`. Of a recipe, or (`run` is its folder, `recipe` "") of a run's findings. variables: to set in the
-    environment at launch; launch: the command with them. diff: unified, as text (bytes that are no UTF-8 are replaced;
-    the file written by `--diff` has them). skipped: files that could not be read. applied: the user's files were
-    written."""
+    """`patch.json`. Of a recipe, or of a run's findings.
+
+    recipe: path of the recipe, "" of a run; run: folder of the run, "" of a recipe. cwd: the command's folder.
+    findings: of the run. written, not_written: levers of the recipe. variables: to set in the environment at launch;
+    launch: the command with these variables. files: that it changes. looked_at: files that were read; skipped: files
+    that could not be. diff: unified, as text (bytes that are no UTF-8 are replaced; the file written by `--diff` has
+    them). applied: the user's files were written. verification: with `--verify`.
+    """
 
     version: int = 1
     recipe: str

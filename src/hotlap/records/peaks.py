@@ -8,8 +8,12 @@ Rate = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
 class Peaks(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one device. TFLOP/s of matrix products by input type, GB/s (1e9) of its memory; None where it has no such
-    unit. fp32, fp64: without tensor cores. source: a data sheet, or what measured it and when."""
+    """What one device can do. TFLOP/s of matrix products by input type; None where it has no such unit, or it was not
+    measured.
+
+    fp32, fp64: without tensor cores, TFLOP/s. tf32, bf16, fp16, fp8, fp64_tensor: with tensor cores, TFLOP/s.
+    memory_gbs: of its memory, GB/s (1e9). source: a data sheet, or what measured it and when.
+    """
 
     name: str
     fp32: Rate

@@ -9,11 +9,12 @@ CalledOp = tuple[str, Count, Count, str]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch.profiler recorded. file: the trace's name, None where there is none (note says why).
+    """What torch.profiler recorded.
 
-    first_step: the number of the first recorded step, as in steps.jsonl and in its annotation `ProfilerStep#N`.
-    steps: that were recorded whole; wanted: that were asked for. device: the device's work is in it. memory, stacks:
-    so are allocations, Python stacks. snapshot: of the device's memory, for memory_viz, by its name.
+    file: the trace's name, None where there is none (note says why). first_step: the number of the first recorded step,
+    as in steps.jsonl and in its annotation `ProfilerStep#N`. steps: number that was recorded whole; wanted: number that
+    was asked for. device: the device's work is in it. memory: allocations are in it. stacks: Python stacks are in it.
+    snapshot: of the device's memory, for memory_viz, by its name. note: why there is less than was asked for.
     """
 
     file: str | None = None
@@ -28,13 +29,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's lines behind one step, run without the profiler before the recorded ones.
+    """The user's lines behind one step, run without the profiler before the recorded ones. Lines are given as index
+    into `files`, line, function.
 
-    ops: as they were called, in order, by the thread that trains, each with the user's innermost frame; ops that the
-    backward itself calls have none and are left out. steps: 1, or 0 where ops were not seen (`skipped` says why).
-    places: where each phase was begun from, the first time in the step: index into files, line, function. calls: of
-    torch.cuda.synchronize, empty_cache and others that wait for the device and are no ops. syncs: where the host waited
-    for the device, in another step (CUDA). left_out: ops beyond the most that are kept.
+    ops: name and line of each, as they were called, in order, by the thread that trains, as they reach the device's
+    kernels (`aten::addmm`, not `aten::linear`), each with the user's innermost frame; ops that the backward itself
+    calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to. places:
+    by phase, the line that it was begun from, the first time in the step. calls: of torch.cuda.synchronize, empty_cache
+    and others that wait for the device and are no ops. syncs: message and line of each time that the host waited for
+    the device, in the step after (CUDA). left_out: ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -55,8 +58,10 @@ the user's; ms over all steps."""
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of the training thread by the user's innermost line, over some steps without the profiler.
 
-    looks: how often the thread was looked at; each counts for the time since the one before. left_out_ms: at places
-    beyond the most that are kept; own_ms: in hotlap's own code.
+    steps: number that was sampled. looks: how often the thread was looked at; each counts for the time since the one
+    before. files: that lines point to. lines: each is phase; index into `files` (-1: no line of the user's), line,
+    function; the function that the thread was in, where that is not the user's; ms over all steps. left_out_ms: at
+    places beyond 5,000; own_ms: in hotlap's own code.
     """
 
     steps: Count = 0

@@ -17,11 +17,14 @@ PY_SPY_RATE: Final = 100
 
 
 class KernelCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """Launches of one kernel as ncu measured them. ns: their time; sm, memory, dram: percent of the peak that the
-    processors, the busiest part of the memory (caches too) and the device's memory reached, means by time over the
-    launches that have them, None where none has. limit: `compute`, `memory`, or `latency` where both are below 60%, as
-    ncu's own rules have it; "" unknown. op, of_peak: from a trace read beside it: the op that launches most of this
-    kernel, and what that op reaches of its roofline, 0 to 1, by the sizes of its tensors."""
+    """Launches of one kernel as ncu measured them. What no launch has is null.
+
+    calls: number of launches. ns: time of the launches. sm: percent of their peak that the processors reached, mean by
+    time over the launches; memory: the same of the busiest part of the memory, caches too; dram: the same of the
+    device's memory. limit: `compute`, `memory`, or `latency` where both are below 60%, as ncu's own rules have it; ""
+    unknown. op: of a trace read beside it, the op that launches most of this kernel; of_peak: what that op reaches of
+    its roofline, 0 to 1, by the sizes of its tensors.
+    """
 
     name: str
     calls: int
@@ -35,9 +38,9 @@ class KernelCounters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """`rank-K/capture.json`: the steps that a profiler in front of the command was told to record. tool: `nsys`, `ncu`;
-    first_step: their first, as in steps.jsonl, None where none was; steps: that passed; wanted: that were asked for;
-    note: why there are fewer."""
+    """`rank-K/capture.json`: the steps that a profiler in front of the command was told to record. tool: `nsys` or
+    `ncu`; first_step: their first, as in steps.jsonl, None where none was; steps: number that passed; wanted: number
+    that was asked for; note: why there are fewer."""
 
     tool: str = ""
     first_step: Count | None = None
@@ -47,8 +50,9 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PerfStat(msgspec.Struct, frozen=True, kw_only=True):
-    """What `perf stat` counted. counters: by event, scaled by perf where it had too few registers; unknown: events
-    that this machine does not count; running: the least percent of the time that one was counted in."""
+    """What `perf stat` counted. counters: count by event, scaled by perf where it had too few registers; unknown:
+    events that this machine does not count; instructions_per_cycle: in the mean; cpus: cores in use in the mean;
+    running: the least percent of the time that an event was counted in."""
 
     counters: dict[str, float]
     unknown: tuple[str, ...] = ()
@@ -59,8 +63,8 @@ class PerfStat(msgspec.Struct, frozen=True, kw_only=True):
 
 class SpyLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the user's that py-spy saw threads in, or in what it calls. where: None where no frame is the user's.
-    inner: the innermost frame, `function (file)`, that was seen there most often; "" the line itself;
-    inner_samples: how often."""
+    samples: how often it was seen. inner: the innermost frame, `function (file)`, that was seen there most often; ""
+    the line itself; inner_samples: how often inner was seen."""
 
     where: Place | None
     samples: int
@@ -69,7 +73,8 @@ class SpyLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpyGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Threads of one kind other than the main one. threads, processes: how many; line: where they were most often."""
+    """Threads of one kind other than the main one. threads, processes: how many there are; samples: of these threads;
+    line: where they were most often."""
 
     name: str
     threads: int
@@ -79,10 +84,10 @@ class SpyGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PySpy(msgspec.Struct, frozen=True, kw_only=True):
-    """What `py-spy record` saw. pids: the processes that train; samples: of their main threads, waits too; own: of
-    these in hotlap's own code; lines: of the others, most first; beside: other threads and processes. errors: looks
-    that failed; late: how often it was behind, at most by `late_s`; unread: records of its file that are not as py-spy
-    writes them; left_out: samples at places beyond those that are kept."""
+    """What `py-spy record` saw. pids: the processes that train; samples: of their main threads, waits too; own: samples
+    in hotlap's own code; lines: of the other samples, most first; beside: other threads and processes. errors: looks
+    that failed; late: how often it was behind; late_s: by how many seconds at most; unread: records of its file that
+    are not as py-spy writes them; left_out: samples at places beyond those that are kept."""
 
     pids: tuple[int, ...]
     samples: int

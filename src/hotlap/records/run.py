@@ -14,15 +14,24 @@ Status = Literal["running", "finished", "failed", "stopped", "interrupted", "tim
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU as NVML sees it; memory in GiB."""
+    """One GPU, as NVML sees it. memory_gib: memory of the device, GiB."""
 
     name: str
     memory_gib: float
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and the source tree of a run (A7), as the parent sees them. cores: that the command may run on;
-    cpu_quota: how many of them its cgroup lets it use in the mean, None without a limit."""
+    """The machine and the source tree of a run, as the parent sees them.
+
+    hotlap: its version. python: version and path of hotlap's. cores: number that the command may run on; cpu_quota: how
+    many cores its cgroup lets it use in the mean, None without a limit. memory_gib: memory of the machine, GiB. driver,
+    gpus: NVIDIA's, known with the `gpu` extra.
+
+    variables: of the command's environment those whose names begin with `CUDA_`, `NCCL_`, `OMP_`, `MKL_`, `KMP_`,
+    `PYTORCH_`, `TORCH`, `MALLOC_` or `LD_PRELOAD`, or are `HF_HUB_OFFLINE`, `NVIDIA_TF32_OVERRIDE` or `PYTHONHASHSEED`;
+    none whose name or value may hold a secret. git_commit: of the source tree, None without git; git_dirty: the source
+    tree had changes that are not committed.
+    """
 
     hotlap: str
     python: str
@@ -44,9 +53,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the process that ran the steps, as it said. cuda: that torch was built for; cudnn, nccl: that it loaded, of a
-    process that used CUDA. packages: installed ones that it had imported at its end, by name (empty where it was
-    killed)."""
+    """Of the process that ran the steps, as it said. cuda: that torch was built for; cudnn, nccl: version that it
+    loaded, of a process that used CUDA. packages: version by name of the installed ones that it had imported at its end
+    (empty where it was killed)."""
 
     python: str
     torch: str
@@ -64,7 +73,8 @@ class Lever(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever that was asked for and is not in: it left itself out, or found nothing to change. was_in: at first."""
+    """A lever that was asked for and is not in: it left itself out, or found nothing to change. was_in: it was in at
+    first."""
 
     lever: Lever
     why: str
@@ -72,8 +82,14 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`run.json`. exit_code is the command's own; signal is set when a signal ended it. levers: once `hotlap
-    run` has ended, those that took hold; left_out: the others. versions: known at the end."""
+    """`run.json`.
+
+    cwd: the folder that the command ran in. versions: of the process that ran the steps, known at the end. status:
+    `running`, `finished`, `failed`, `stopped` (by hotlap, after its steps), `interrupted` or `timeout`. exit_code: the
+    command's own; signal: set when a signal ended it. started: seconds since the epoch; wall_s: seconds it took, None
+    while it runs. seed: set from outside, in trials. levers: once `hotlap run` has ended, those that took hold;
+    left_out: levers of the recipe that did not. recipe: the recipe's path.
+    """
 
     version: int = 1
     command: tuple[str, ...]
@@ -92,7 +108,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds in each phase; see `records/phases.py` for what each means."""
+    """Milliseconds in each phase of a step. None: there is no such phase. docs/run.md and `records/phases.py` say where
+    each begins and ends.
+
+    data: waiting for the DataLoader. h2d: copies of tensors from the host to the device. forward: modules and the loss.
+    backward: autograd. optimizer: `Optimizer.step`. other: the rest of the loop.
+    """
 
     data: Ms | None = None
     h2d: Ms | None = None
@@ -103,17 +124,22 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of `steps.jsonl`. Times in ms; `time` is seconds since the epoch at the step's end.
+    """A line of `steps.jsonl`. Fields that have nothing to say are left out.
 
-    loss: the sum over the step's backward calls; losses: each of them where there are several; nonfinite: it is NaN or
-    infinite (then loss is null). tokens: where the rows are sequences of them (`agent/tokens.py`). kind: "train" or
-    "inference". evaluation: an evaluation ran inside. compiles: frames torch.compile compiled inside. skipped: a
-    GradScaler skipped the update. probe: evidence of parity was taken, so the time is not to be quoted. starved: a
-    batch that workers make was not there when it was asked for, and of those they make ahead a quarter at most was.
-    backlog_ms: device work still queued when the host reached the step's end (CUDA). gpu_paced: of gpu_phases, ms in
+    step: the step's number. time: seconds since the epoch, at the step's end. wall_ms: on the host. gpu_ms: on the
+    device, None where it was not timed; of four short steps in a row each has their mean. backlog_ms: device work still
+    queued when the host reached the step's end (CUDA); of four short steps in a row the last has it.
+
+    phases: on the host, they sum to wall_ms; None in a step that was timed and not looked at, whose loss and samples
+    are not known either. gpu_phases: the same phases on the device, they sum to gpu_ms. gpu_paced: of gpu_phases, ms in
     which the device was done as soon as the host had issued the work: it waited for the host.
 
-    phases: None in a step that was timed and not looked at (`agent/thin.py`); its loss and samples are not known then.
+    loss: the sum over the step's backward calls; losses: of each backward call, where there are several; nonfinite: the
+    loss is NaN or infinite (then it is null). samples: rows of the batch. tokens: of the batch, where the rows are
+    sequences of tokens. kind: whether the step trained. evaluation: an evaluation ran inside. compiles: frames that
+    torch.compile compiled inside. skipped: a GradScaler skipped the update. probe: the time is not to be quoted, since
+    evidence of parity was taken or the profiler ran. starved: a batch that workers make was not there when it was asked
+    for, and of those they make ahead a quarter at most was.
     """
 
     step: int
@@ -138,19 +164,29 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A DataLoader that was iterated. moved: which leaves of a batch the script moves to the device itself.
+    """A DataLoader that was iterated.
 
-    rows, epoch_batches: an epoch of it, where a sampler of torch's own tells. default_collate: torch makes its batches.
-    holds_tensors: the dataset has a tensor among its attributes; views: the samples of a batch are views of the same
-    tensors (of the second one, watched as draws is). draws: making a sample drew random numbers (of the global
-    generators; watched in trials without workers only). making_cpu: share of the time spent making batches in which the
-    processor was used; the rest waits for files or the network. objects, objects_in: Python objects in the largest
-    container of the dataset, where these are very many; worker_growth_bytes: memory that its first worker has come to
-    own meanwhile. repeated_rows: rows that the second worker of an IterableDataset delivered like the first. starts:
-    times that it started workers that end with their epoch; of all but the first, restarting_ms: to start them, and
-    refilling_ms: waited for their first batch; loop: file, line and function of the user's code that asked for that.
-    asked: batches that were asked for of workers, but for the first of those that have just started, in steps that were
-    looked at and made of them; late: those of them that were not there yet. iterators: made of it.
+    dataset: its class. iterable: the dataset is an IterableDataset. workers, batch_size, pin_memory, persistent,
+    prefetch: as torch's DataLoader was given it. batches: number delivered. training: iterated with gradients enabled.
+    in_main: the dataset's class stands in the script itself. context: how workers are started. custom_batch: batches
+    are of a class of the script's. leaves: number of tensors in a batch; moved: which leaves of a batch the script
+    moves to the device itself; on_device: batches come on the device already. batch_bytes: bytes of a batch's tensors.
+    non_blocking: of the script's copies to the device.
+
+    rows, epoch_batches: rows and batches of an epoch, where a sampler of torch's own tells. default_collate: torch
+    makes its batches. holds_tensors: the dataset has a tensor among its attributes; views: the samples of a batch are
+    views of the same tensors (of the second one, watched as draws is). draws: making a sample drew random numbers (of
+    the global generators; watched in trials without workers only). making_cpu: share (0 to 1) of the time spent making
+    batches in which the processor was used; the rest waits for files or the network. objects: Python objects in the
+    largest container of the dataset, where there are a million; objects_in: that container; worker_growth_bytes: memory
+    that its first worker has come to own meanwhile. repeated_rows: rows that the second worker of an IterableDataset
+    delivered like the first.
+
+    iterators: number made of it. starts: times that it started workers that end with their epoch. restarting_ms: to
+    start such workers, all but the first time; refilling_ms: waited for their first batch, likewise; loop: file, line
+    and function of the user's code that started them again, or made the second iterator. asked: batches that were asked
+    for of workers, but for the first of those that have just started, in steps that were looked at and made of them;
+    late: batches that were not there yet, of those asked for.
 
     file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
     """
@@ -197,11 +233,13 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What DistributedDataParallel measured of its own backwards, means over its first ten, without the first two where
-    there are others, and one in a hundred after them (None: it told nothing). compute_ms: until the last gradient was
-    there; exchange_ms: from the first that were sent until the last had come, waiting for other ranks included;
-    hidden_ms: of that, while gradients were still made. backwards: calls of the script's for each that exchanged.
-    searches: it looks for parameters without a gradient in each step (`find_unused_parameters`); unused: bytes of those
-    that it found."""
+    there are others, and one in a hundred after them (null: it told nothing).
+
+    compute_ms: until the last gradient was there; exchange_ms: from the first that were sent until the last had come,
+    waiting for other ranks included; hidden_ms: of the exchange, while gradients were still made. backwards: calls of
+    the script's for each that exchanged. searches: it looks for parameters without a gradient in each step
+    (`find_unused_parameters`); unused: bytes of the parameters without a gradient that it found.
+    """
 
     compute_ms: WallMs | None = None
     exchange_ms: WallMs | None = None
@@ -212,17 +250,25 @@ class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An outermost module whose forward was seen. parameters: their number; optimized: of those that an optimizer holds
-    (None: not known). hooks: on the forwards of its modules, when it was first seen and at the
-    end. blocks: modules in it that are repeated
-    (`agent/blocks.py`), block: their classes. softmax: the code of its modules calls it beside a product of matrices,
-    sdpa: it calls torch's fused attention, constants: it makes tensors of Python's numbers,
-    expert_loop: where a forward may loop over a list of modules and look for the rows of each, mask_checks: it holds
-    torch's encoder or decoder, which compare their mask with the causal one in each forward, shapes_by: a function in
-    it whose result has a shape that depends on values (all `agent/model_code.py`). classes:
-    the most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
-    forwards; grows: share of these that got one token more than the forward before. exchange: of gradients
-    between ranks, by DistributedDataParallel. part_of: another one that holds it, whose forward may call it too.
+    """An outermost module whose forward was seen. softmax, sdpa, constants, expert_loop, mask_checks and shapes_by are
+    read in the code of its modules.
+
+    parameters: number of elements of its parameters; optimized: number of these that an optimizer holds, None where
+    that is not known. modules: number in it. devices, dtypes: of its parameters. conv, dropout: number of such modules;
+    conv_input_4d: its convolutions get images. channels_last: its weights have that memory format. sparse: it makes
+    sparse gradients. compiled: it is, by torch.compile. autocast: dtype of the autocast that it ran in. training: it is
+    in training mode. wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen
+    and at the end. blocks: number of modules in it that are repeated; block: classes of these modules. classes: the
+    most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
+    forwards; grows: share (0 to 1) of its first forwards that got one token more than the forward before. exchange: of
+    gradients between ranks, by DistributedDataParallel. part_of: another one that holds it, whose forward may call it
+    too.
+
+    softmax: softmax is called beside a product of matrices; softmax_ran: that code did so in the first forwards with
+    gradients, None where that is not known, as in inference. sdpa: torch's fused attention is called; constants:
+    tensors of Python's numbers are made; expert_loop: where a forward may loop over a list of modules and look for the
+    rows of each; mask_checks: it holds torch's encoder or decoder, which compare their mask with the causal one in each
+    forward; shapes_by: a function whose result has a shape that depends on values, as `nonzero`.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
     """
@@ -268,8 +314,13 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimizer that stepped. idle: of its elements, the share that lies in rows of large matrices (as embeddings
-    have) of which the first dense gradient was zero; matrix: the shape of the largest of these."""
+    """An optimizer that stepped.
+
+    name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, foreach, capturable: the
+    option of torch's optimizers, None: left to torch. sparse: some gradient was sparse. devices, dtypes: of its
+    tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
+    16,384 rows or more; matrix: the shape of the largest such matrix.
+    """
 
     name: str
     builtin: bool
@@ -285,13 +336,15 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that torch.compile took, of the last 64 compilations. line: where it is defined. graphs: compiled of
-    it; recompiles: those of them that were made because its guards failed, reason: of the last one. breaks: lines at
-    which a graph ended. failed: why it runs in eager mode instead, failed_at: the line that made it, failed_in: its
-    file (empty: the function's own; it may be one that the function calls). limit: how many
-    graphs torch.compile made of it at most, by its configuration at the last recompilation (0: not known); reached: it
-    wanted more, and what fits none of them runs in eager mode. seconds: that all of this took (0: not known);
-    without_graph: why Inductor made no CUDA graph of it where it was asked to (torch's words).
+    """A function that the script's own torch.compile took, of its last 64 compilations.
+
+    file, line, function: where it is defined. graphs: number compiled of it; recompiles: number of graphs that were
+    made because its guards failed, reason: of the last recompilation, in torch's words. breaks: lines at which a graph
+    ended. failed: why it runs in eager mode instead, failed_at: the line at which that happened, failed_in: the file of
+    failed_at (empty: the function's own; it may be one that the function calls). limit: how many graphs torch.compile
+    made of it at most, by its configuration at the last recompilation (0: not known); reached: it wanted more than
+    that, and what fits none of them runs in eager mode. seconds: that compiling it took (0: not known); without_graph:
+    why Inductor made no CUDA graph of it where it was asked to (torch's words).
     """
 
     file: str
@@ -311,11 +364,12 @@ class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """CUDA memory of a process, by torch's caching allocator; bytes. total: of the device.
+    """CUDA memory of a process, by torch's caching allocator.
 
-    retries: allocations that failed at first and succeeded after the cache was freed, each of which waits for the
-    device. late_mallocs: calls of cudaMalloc in `step - since` steps of the loop after its first `since`, when one of
-    fixed shapes makes none.
+    peak_bytes: the most in tensors; peak_reserved_bytes: the most that the allocator held; total_bytes: memory of the
+    device. retries: allocations that failed at first and succeeded after the cache was freed, each of which waits for
+    the device. late_mallocs: calls of cudaMalloc in `step - since` steps of the loop after its first `since`, when one
+    of fixed shapes makes none. since, step: the first and the last step of the count of late mallocs.
     """
 
     peak_bytes: Count
@@ -328,12 +382,19 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loop cost the host, means over `steps` steps: warm ones of the mode that the command is in, without
-    those that held an evaluation (`agent/host.py`). faults: pages that the kernel had to map, mostly memory that was
-    given back and is asked for again; major: those of them that were read from a disk; system_ms: processor time in
-    the kernel, of all threads; involuntary: times that a thread was taken off a core and would have gone on; waited_ms:
-    time that the thread that trains was ready to run and had no core; threads_waited_ms: the same of all threads of the
-    process, summed (None: the system does not tell); gc_ms, collections: Python's cyclic garbage collector."""
+    """What the loop cost the host, means over warm steps.
+
+    They are of the mode that the command is in, from the eleventh on, without those that held an evaluation, compiled
+    or were probed. Counters are read at the ends of some of the steps that are looked at; what lies outside of two
+    readings does not count.
+
+    steps: number that the means are over. faults: pages that the kernel had to map, mostly memory that was given back
+    and is asked for again; major: pages that were read from a disk, among the faults; system_ms: processor time in the
+    kernel, of all threads; involuntary: times that a thread was taken off a core and would have gone on; waited_ms:
+    time that the thread that trains was ready to run and had no core; threads_waited_ms: as waited_ms, of all threads
+    of the process, summed (None: the system does not tell); gc_ms: in Python's cyclic garbage collector; collections:
+    of that collector, their number in all.
+    """
 
     steps: Count
     faults: float = 0.0
@@ -347,13 +408,29 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. switches: for debugging, that
-    were on in a step of the loop (`agent/habits.py`). recomputed: calls of modules that were seen inside a backward, in
-    the first steps, as torch.utils.checkpoint makes them. padding: share (0 to 1) of the places in a batch's rows that
-    fill them up to one length, padding_of_all: of those at which all rows of a batch do. denormal: of the numbers in a
-    tensor that an optimizer holds, the share of denormal ones, of the tensor with most, on the CPU. draining: when
-    hotlap ended it, batches that workers had made ahead were being used up faster than others came, so steps may become
-    longer."""
+    """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. Written again now and then, so
+    a job that was killed has one.
+
+    pid: the process's id. world: number of ranks. argv: the script's arguments. cudnn, nccl: versions, where CUDA was
+    used. capability: the CUDA device's compute capability. threads: that torch computes with on the CPU. tf32_matmul,
+    tf32_cudnn, cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in
+    bfloat16. switches: for debugging, that were on in a step of the loop: `detect_anomaly`,
+    `fill_uninitialized_memory`, `CUDA_LAUNCH_BLOCKING`, `set_sync_debug_mode`, `profiler`. seeded: the script seeds
+    torch itself.
+
+    mode: whether it trains. samples_from: what tells the rows of a step. forwards: number seen, in steps that were
+    looked at; backwards, optimizer_steps: number seen. in_flight: batches that workers make ahead; draining: when
+    hotlap ended it, batches made ahead were being used up faster than others came, so steps may become longer.
+    replayed: phases that lie together in a CUDA graph of the script's own. recomputed: calls of modules that were seen
+    inside a backward, in the first steps, as torch.utils.checkpoint makes them. padding: share (0 to 1) of the places
+    in the rows of the first batches that fill them up to one length, padding_of_all: share (0 to 1) of the places in
+    these rows at which all rows of a batch are filled up. denormal: share (0 to 1) of denormal numbers in a tensor that
+    an optimizer holds, of the tensor with most, on the CPU.
+
+    peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
+    process, on Linux. sources: the script and its local modules, in trials. imported: at the end, folders of installed
+    packages with the first names of what was imported from them. stopped: hotlap ended it.
+    """
 
     pid: int
     rank: int
@@ -417,7 +494,8 @@ REFUSED: Final = "Refused: "
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of `problems.jsonl`: hotlap's own, never the user's. lever: set when a lever could not be put in."""
+    """A line of `problems.jsonl`: hotlap's own, never the user's. what: the error, where: the part of hotlap that it
+    came from, trace: the traceback. lever: set when a lever could not be put in. time: seconds since the epoch."""
 
     where: str
     what: str

@@ -6,11 +6,13 @@ from .run import Count
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU, by NVML's index (CUDA_VISIBLE_DEVICES does not change it). What it does not tell is None.
+    """One GPU. What it does not tell is null.
 
-    busy_percent: share of NVML's last sampling period in which a kernel ran; memory_busy_percent: in which device
-    memory was read or written. memory_bytes: in use, by anyone. power_w: drawn. energy_j: since the driver was loaded.
-    throttle: why clocks are held down.
+    index: NVML's, CUDA_VISIBLE_DEVICES does not change it. busy_percent: share of NVML's last sampling period in which
+    a kernel ran; memory_busy_percent: share of that period in which device memory was read or written. memory_bytes: in
+    use, by anyone. power_w: drawn, W. energy_j: since the driver was loaded, J. sm_mhz, memory_mhz: clock, MHz.
+    temperature_c: °C. throttle: why clocks are held down: `application clocks`, `power cap`, `hardware slowdown`, `sync
+    boost`, `software thermal`, `hardware thermal`, `power brake`, `display clocks`.
     """
 
     index: Count
@@ -27,15 +29,18 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the command got the processor time that it wanted. All but `running` are counters from some beginning:
-    differences count. What the system does not tell is None.
+    differences count. Those from `waited_ms` on are of the command's processes, each since it was first seen. What the
+    system does not tell is null.
 
-    periods: of the cgroup's CPU quota, in which it ran; throttled: those in which the quota ran out; throttled_ms: time
-    that its threads were held then, summed over cores. busy_ms, steal_ms: of the cores that the command may run on: at
-    work for anyone, and wanted by this machine while the hypervisor ran another. running: threads of the machine that
-    have or want a core at this moment. pressure_ms: in which some thread of the machine waited for a core. Of the
-    command's processes since each was first seen: waited_ms: in which their main threads were ready and had no core;
-    involuntary: switches away from a main thread that would have gone on; minor_faults, major_faults: pages mapped, and
-    of those read from a disk, by all their threads.
+    periods: of the cgroup's CPU quota, the tightest that the command is in, in which it ran; throttled: periods in
+    which the quota ran out; throttled_ms: time that the command's threads were held then, summed over cores. busy_ms:
+    time that the cores that the command may run on were at work for anyone; steal_ms: time that these cores were wanted
+    by this machine while the hypervisor ran another. running: threads of the machine that have or want a core at this
+    moment. pressure_ms: time in which some thread of the machine waited for a core (`/proc/pressure/cpu`).
+
+    waited_ms: time in which their main threads were ready and had no core; involuntary: switches away from a main
+    thread that would have gone on; minor_faults: pages mapped, by all their threads; major_faults: pages read from a
+    disk, likewise.
     """
 
     periods: Count | None = None
@@ -54,9 +59,9 @@ class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `telemetry.jsonl`. time: seconds since the epoch.
 
-    cpu_percent: of the command and all it started, since the sample before; 100 is one core. machine_cpu_percent: of
-    all cores, by anyone; 100 is all of them. rss_bytes: resident memory of the command's processes, pages that they
-    share counted in each. processes: their number.
+    cpu_percent: processor time of the command and all it started, since the sample before; 100 is one core; None in the
+    first. machine_cpu_percent: processor time on all cores, by anyone; 100 is all of them. rss_bytes: resident memory
+    of the command's processes, pages that they share counted in each. processes: number of the command's processes.
     """
 
     time: float

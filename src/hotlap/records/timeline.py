@@ -15,9 +15,9 @@ KINDS: Final = (
 
 
 class Bars(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the timeline, column by column, in order of start. start, dur: ns from the timeline's start; kind: index
-    into KINDS; name, at: indices into `texts` (0: none); count: events that a bar stands for; busy: ns of it that they
-    cover."""
+    """A row of the timeline, column by column, in order of start. label: the row's; group: where it is drawn. start,
+    dur: ns from the timeline's start; kind: index into KINDS; name, at: indices into `texts` (0: none); count: events
+    that a bar stands for; busy: ns of a bar that its events cover."""
 
     label: str
     group: Literal["phases", "host", "device", "idle"]
@@ -31,10 +31,11 @@ class Bars(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The step whose length is the median, on the trace's clock. step: its index in the window; start_ns, span_ns: what
-    is shown; host, device: the step on each clock, from start_ns, the same unless the host runs ahead. inferred:
-    phases are guessed from what torch marks itself. shortest_ns: shorter neighbours are one bar.
-    left_out: rows of other threads, streams and devices, which are not drawn."""
+    """The step whose length is the median, on the trace's clock. step: its index in the window; start_ns, span_ns:
+    begin and length of what is shown; host, device: begin and end of the step on this clock, from start_ns; the same
+    unless the host runs ahead. inferred: phases are guessed from what torch marks itself. shortest_ns: shorter
+    neighbours are one bar. texts: that bars point to. left_out: rows of other threads, streams and devices, which are
+    not drawn."""
 
     step: int
     start_ns: int
@@ -49,8 +50,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals of torch's allocator over the window. device: -1 is the host; time: ns from the window's start; -1 where a
-    total is unknown."""
+    """Totals of torch's allocator over the window. device: its index, -1 is the host; time: ns from the window's start;
+    allocated, reserved: bytes, -1 where the total is unknown."""
 
     device: int
     time: tuple[int, ...]

@@ -23,8 +23,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class Window(Record, frozen=True):
     """What the answers cover: whole steps, or the whole trace where none were found.
 
-    found_by: `ProfilerStep`, `optimizer`, `annotation`, `forward`, `repetition` or `none`. steps: (start, end) in ns
-    of the trace's clock, end to end unless the loop paused.
+    start_ns, end_ns: an end of the window, on the trace's clock. found_by: `ProfilerStep`, `optimizer`, `annotation`,
+    `forward`, `repetition` or `none`. steps: (start, end) in ns of the trace's clock, end to end unless the loop
+    paused.
     """
 
     start_ns: int
@@ -47,11 +48,13 @@ class Window(Record, frozen=True):
 
 
 class Breakdown(Record, frozen=True):
-    """Device time of one device over the window; the first four sum to span_ns exactly.
+    """Device time of one device over the window. compute_ns, exposed_communication_ns, exposed_copy_ns and idle_ns sum
+    to span_ns exactly.
 
-    compute_ns: union of kernels that are not communication. exposed_communication_ns: communication outside of it.
-    exposed_copy_ns: copies and memsets outside both. idle_ns: none of them. communication_ns, copy_ns: whole unions;
-    kernel_ns: sum over kernels, more than the union where streams overlap. streams: with work.
+    span_ns: length of the window. compute_ns: union of kernels that are not communication. exposed_communication_ns:
+    communication while nothing computes. exposed_copy_ns: copies and memsets while nothing computes or communicates.
+    idle_ns: the device does none of these. communication_ns, copy_ns: the whole union, exposed or not; kernel_ns: sum
+    over kernels, more than the union where streams overlap. streams: number with work. kernels: number of them.
     """
 
     device: int
@@ -71,8 +74,9 @@ class Gap(Record, frozen=True):
     """Idle time of the device by cause and place, over the window.
 
     cause: `input`, `python`, `launch`, `sync`, `communication`, `allocator`, `copy`, `profiler`, `between kernels` (the
-    next work was queued: the device's own pause) or `unknown`. doing: the op, call or function that the host was in,
-    for `sync` that waited; "" for none. count: gaps that have such a part; longest_ns: the most in a single gap.
+    next work was queued: the device's own pause) or `unknown`. idle_ns: in all. doing: the op, call or function that
+    the host was in, for `sync` that waited; "" for none. count: gaps that have such a part; longest_ns: the most in a
+    single gap.
     """
 
     cause: str
@@ -84,12 +88,14 @@ class Gap(Record, frozen=True):
 
 
 class Launches(Record, frozen=True):
-    """How the host issues device work. latency: from the call's start to the work's start, over linked launches.
+    """How the host issues device work.
 
-    ahead_ns: how far the host is ahead of the device, median over launches (start of the work minus end of its call).
-    queue_depth: launched and unfinished pieces of work, time-weighted mean and median, over the window. tiny: kernels
-    shorter than `tiny_below_ns`. unlinked: work without a known launch. host_ns: host time in launch calls.
-    graph_launches: calls that launch whole CUDA graphs; graph_kernels: work that they ran.
+    latency_p50_ns, latency_p90_ns: from the call's start to the work's start, over linked launches. ahead_p50_ns: how
+    far the host is ahead of the device, median over launches (start of the work minus end of its call).
+    queue_depth_mean, queue_depth_p50: launched and unfinished pieces of work, time-weighted mean and median, over the
+    window. tiny: number of kernels shorter than `tiny_below_ns`; tiny_ns: time of the tiny kernels. tiny_below_ns: from
+    which length on a kernel is not tiny. unlinked: work without a known launch. host_ns: host time in launch calls.
+    graph_launches: calls that launch whole CUDA graphs; graph_kernels: pieces of work that the graphs ran.
     """
 
     count: int
@@ -125,8 +131,9 @@ class Sync(Record, frozen=True):
 
 
 class KernelTime(Record, frozen=True):
-    """Device work that shares a name, an op, a module, a shape or a line (`by` says which). ns: sum; share: of the
-    sum over all work in the window."""
+    """Device work that shares a name, an op, a module, a shape or a line. by: what is shared: `name`, `op`, `module`,
+    `shape` or `line`; key: the shared value. ns: in all; share: of the time over all work in the window (0 to 1).
+    longest_ns: the longest piece."""
 
     by: str
     key: str
@@ -138,7 +145,8 @@ class KernelTime(Record, frozen=True):
 
 
 class HostTime(Record, frozen=True):
-    """Host time of one function or op of the thread that trains, without what it calls. ns: self; total_ns: with it."""
+    """Host time of one function or op of the thread that trains. ns: without what it calls; total_ns: with what it
+    calls."""
 
     name: str
     ns: int
@@ -150,8 +158,9 @@ class HostTime(Record, frozen=True):
 class Annotation(Record, frozen=True):
     """A named range and the device work launched in it, as `nsys stats --report nvtx_gpu_proj_sum`.
 
-    projected_ns: from the first start to the last end of that work, summed over instances; busy_ns: the union of it;
-    host_ns: the range itself; kernels: pieces of work; instances; where the range holds no work: projected_ns 0.
+    instances: how often the range was entered. projected_ns: from the first start to the last end of the work in it,
+    summed over instances, 0 where the range holds no work; busy_ns: the union of that work; host_ns: of the range
+    itself; kernels: pieces of that work.
     """
 
     name: str
@@ -163,8 +172,11 @@ class Annotation(Record, frozen=True):
 
 
 class CompiledRegion(Record, frozen=True):
-    """A region of torch.compile. device_ns: work launched in it, summed; kernels: pieces of it; triton_ns,
-    triton_kernels: those that Inductor wrote. Regions nest. Why a graph broke or was recompiled is not in a trace."""
+    """A region of torch.compile. Regions nest. Why a graph broke or was recompiled is not in a trace.
+
+    host_ns: host time in the region. device_ns: work launched in the region, summed; kernels: pieces of that work;
+    triton_ns: of kernels that Inductor wrote; triton_kernels: number of these.
+    """
 
     name: str
     count: int
@@ -176,9 +188,13 @@ class CompiledRegion(Record, frozen=True):
 
 
 class MemoryUse(Record, frozen=True):
-    """Allocator events of one device (-1: the host). peaks: None where the profiler did not record memory.
-    driver_allocations: cudaMalloc, cudaFree and the like within the window, with their host time in driver_ns: most of
-    them wait for the device."""
+    """Allocator events of one device.
+
+    device: -1 is the host. peak_allocated_bytes: the most in tensors; peak_reserved_bytes: the most that the allocator
+    held; None where the profiler did not record memory. allocations: number of them; allocated_bytes: sum over them.
+    driver_allocations: calls of cudaMalloc, cudaFree and the like within the window; most of them wait for the device.
+    driver_ns: host time in these calls.
+    """
 
     device: int
     peak_allocated_bytes: int | None
@@ -192,10 +208,10 @@ class MemoryUse(Record, frozen=True):
 class OpRoofline(Record, frozen=True):
     """An op with one shape and dtype against the device's peaks.
 
-    flops, bytes: of all calls, from shapes (bytes: every operand once). limit: `compute`, `bandwidth`, `launch` (too
-    small to fill the device) or `unknown` (no peak known). of_peak: the least time its FLOPs and bytes allow over its
-    time, 0 to 1; above 1 where data came from caches. None unknown. tensor_cores: used, None unknown; why_not: why they
-    are not. kernels: names of what ran.
+    ns: device time of all calls. flops, bytes: of all calls, from shapes (bytes: every operand once). limit: `compute`,
+    `bandwidth`, `launch` (too small to fill the device) or `unknown` (no peak known). of_peak: the least time its FLOPs
+    and bytes allow over its time, 0 to 1; above 1 where data came from caches; None unknown. tensor_cores: they are
+    used, None unknown; why_not: why tensor cores are not used. kernels: names of the kernels that ran.
     """
 
     op: str
@@ -217,13 +233,14 @@ class OpRoofline(Record, frozen=True):
 
 
 class Collective(Record, frozen=True):
-    """Calls of one collective with one size on one process group, over all ranks that are known.
+    """Calls of one collective with one size on one process group, over all ranks that are known. None: not to be had
+    from these.
 
-    bytes: of a call, as nccl-tests count them; 0 unknown. ranks: known; group_size: in the group, 0 unknown. count:
-    calls, not kernels. ns: of its kernels, summed over ranks; exposed_ns: the part of it without compute on the device.
-    transfer_ns: per call, from the last rank's arrival to its end, median; wait_ns: from a rank's own arrival to the
-    last one's, mean over ranks and calls; skew_ns: last minus first arrival, median. algorithm_gbs, bus_gbs: over
-    transfer_ns, in GB/s (nccl-tests, PERFORMANCE.md). None: not to be had from the ranks that are known.
+    bytes: size of a call, as nccl-tests count them; 0 unknown. group: the process group. ranks: number that is known;
+    group_size: ranks in the group, 0 unknown. count: calls, not kernels. ns: time of its kernels, summed over ranks;
+    exposed_ns: of its kernels, without compute on the device. transfer_ns: per call, from the last rank's arrival to
+    its end, median; wait_ns: from a rank's own arrival to the last one's, mean over ranks and calls; skew_ns: last
+    minus first arrival, median. algorithm_gbs, bus_gbs: over transfer_ns, in GB/s (nccl-tests, PERFORMANCE.md).
     """
 
     name: str
@@ -243,8 +260,9 @@ class Collective(Record, frozen=True):
 
 
 class RankLoad(Record, frozen=True):
-    """One rank beside the others, per step. compute_ns, communication_ns: unions, a mean over devices; idle_ns: neither
-    these nor copies. input_ns: host time inside loaders. late_ns: mean arrival at collectives after the first's."""
+    """One rank beside the others, per step. step_ns: length of the step. compute_ns, communication_ns: union of such
+    work, a mean over devices; idle_ns: without compute, communication and copies. input_ns: host time inside loaders.
+    late_ns: mean arrival at collectives after the first's."""
 
     rank: int
     step_ns: int
@@ -287,8 +305,8 @@ class Trust(Record, frozen=True):
 
 
 class WhatIf(Record, frozen=True):
-    """A predicted step. change: the word for it (`replay.CHANGES`); ms: predicted; gain: the step over the predicted
-    one, both by the replay and with the same host cost."""
+    """A predicted step. change: the word for it (`replay.CHANGES`); meaning: the change in words. ms: predicted, ms a
+    step; gain: the step over the predicted one, both by the replay and with the same host cost."""
 
     change: str
     meaning: str
@@ -310,12 +328,15 @@ class Replay(Record, frozen=True):
 
 
 class RankTrace(Record, frozen=True):
-    """The answers about one rank's trace. step_ms: in the trace; unprofiled_ms: without the profiler, None unknown.
-    idle_ns: idle time by cause, of all gaps; gaps: the dearest. waited_ns: exposed communication, summed over devices,
-    before the last rank had come, None where other ranks are unknown; talks_at: the line that issued most of what is
-    exposed. model: host time in forward, backward and optimizer
-    only, where hotlap labelled them. peaks: what roofline compares with. timeline, memory_curves: for `hotlap report`
-    only (docs/report.md)."""
+    """The answers about one rank's trace.
+
+    source: the trace's file. events: number in the file. step_ms: ms a step in the trace; unprofiled_ms: ms a step
+    without the profiler, None unknown. gaps: the dearest ones. idle_ns: idle time by cause, of all gaps. waited_ns:
+    exposed communication, summed over devices, before the last rank had come, None where other ranks are unknown;
+    talks_at: the line that issued most of what is exposed. host: functions and ops of the thread that trains. model:
+    host time in forward, backward and optimizer only, where hotlap labelled them. peaks: what roofline compares with.
+    timeline, memory_curves: for `hotlap report` only (docs/report.md).
+    """
 
     source: str
     rank: int
@@ -348,8 +369,12 @@ class RankTrace(Record, frozen=True):
 
 
 class TraceReport(Record, frozen=True):
-    """`hotlap trace --json`. findings: over all ranks, dearest first. replay: of all ranks together. ncu, perf,
-    py_spy: what those profilers measured, where their files were given or are in the run."""
+    """`hotlap trace --json`.
+
+    ranks: the answers about each. balance: of the ranks, where there are several. replay: of all ranks together.
+    findings: over all ranks, dearest first. ncu, perf, py_spy: what those profilers measured, where their files were
+    given or are in the run.
+    """
 
     version: int = 1
     ranks: tuple[RankTrace, ...] = ()
@@ -366,7 +391,8 @@ class TraceReport(Record, frozen=True):
 
 
 class Change(Record, frozen=True):
-    """One thing in two traces, a step, as a mean over ranks. how: `appeared`, `disappeared` or `changed`."""
+    """One thing in two traces, a step, as a mean over ranks. before_ms, after_ms: ms a step. before_count, after_count:
+    times a step. how: `appeared`, `disappeared` or `changed`."""
 
     name: str
     before_ms: float
@@ -382,13 +408,14 @@ class Change(Record, frozen=True):
 
 
 class TraceDiff(Record, frozen=True, kw_only=True):
-    """`hotlap diff A B`: what changed from A (before) to B (after), largest change first.
+    """`hotlap diff A B`: what changed, largest change first. A table that was cut ends with one row for the rest, so
+    that sums hold.
 
-    step: mean over the window. parts: device time of the step, sums to it: compute, exposed communication, exposed
-    copy, idle. work: sum over all device work; kernels: by name, sums to it; ops: by the op that launched it, sums to
-    it. syncs, launches: calls of the runtime. host: self time by function of the thread that trains. A table that was
-    cut ends with one row for the rest, so that sums hold. said: the most important, in words. runs: what differs
-    between the runs that they are of.
+    before, after: files of the trace. step: mean over the window. parts: device time of the step, in sum the step:
+    compute, exposed communication, exposed copy, idle. work: sum over all device work; kernels: that work by name; ops:
+    that work by the op that launched it. syncs: calls that wait for the device. launches: calls that launch work. host:
+    self time by function of the thread that trains. said: the most important, in words. runs: what differs between the
+    runs that the traces are of.
     """
 
     version: int = 1

@@ -12,7 +12,7 @@ Outcome = Literal["measured", "crashed", "timeout", "memory", "too few steps", "
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """A 95% interval of a ratio."""
+    """A 95% interval of a ratio. low, high: an end of it."""
 
     low: float
     high: float
@@ -28,11 +28,12 @@ allowed."""
 
 
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether learning is unchanged. level: what held ("bitwise", "run-to-run", "numeric", "redraw"), or what failed.
+    """Whether learning is unchanged.
 
-    loss_gap: root mean square of the loss difference over the mean loss; allowed: what it had to stay under;
-    gradient_gap, update_gap: relative, of the first steps; steps: how many were compared. change: how far the loss
-    itself gets over them, over its mean.
+    ok: learning is unchanged. level: what held ("bitwise", "run-to-run", "numeric", "redraw"), or what failed; why:
+    that level, in words. loss_gap: root mean square of the loss difference over the mean loss; allowed: what loss_gap
+    had to stay under; gradient_gap, update_gap: relative, of the first steps; samples: whether both saw the same, in
+    words; steps: how many were compared. change: how far the loss itself gets over the steps, over its mean.
     """
 
     ok: bool
@@ -69,8 +70,10 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 class LeverLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `rank-K/levers.jsonl`: a lever took hold, or left itself out.
 
-    left_out: why, where it did; step: the one in which it did so, whose time and those before are not of the rest.
-    nothing: why it had nothing to change in the first thing that it was given; it may yet take hold."""
+    left_out: why it left itself out, None where it did not; nothing was changed until then. step: the one in which it
+    left itself out; it and those before are not quoted. nothing: why it had nothing to change in the first loader,
+    module or optimizer that it was given; it may yet take hold.
+    """
 
     lever: str
     left_out: str | None = None
@@ -79,11 +82,16 @@ class LeverLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A short run with some levers. levers: those that were in; left_out: others that were asked for. step_ms,
-    mean_ms: of typical steps (`diagnose.steps.step_time`), and of all steady ones; rows: a step has, over all ranks,
-    None unknown; peak_rss_bytes: the largest of a rank's process. where: the innermost line of the user's that its
-    output shows of a crash. lever: the one that could not be put in. ended: why it ended before it was told to, ""
-    where it did not."""
+    """A start of the command with some levers, to measure it.
+
+    id: the trial's number. purpose: why it was made, in words. folder: the run folder. levers: those that were in;
+    left_out: others that were asked for. outcome: `measured`, or why it was not. step_ms: of typical steps, before it
+    took turns; mean_ms: of all steady steps, likewise; rows: a step has, over all ranks, None unknown. warmup_s:
+    seconds before its steady steps; wall_s: seconds in all. peak_memory_bytes: of torch's CUDA allocator, None without;
+    peak_rss_bytes: resident memory, the largest of a rank's process. where: the innermost line of the user's that its
+    output shows of a crash. lever: the one that could not be put in. parity: known once its learning is compared, in
+    `tune.json` only. ended: why it ended before it was told to, "" where it did not, in `tune.json` only.
+    """
 
     id: int
     purpose: str
@@ -134,9 +142,9 @@ def foretold(ratio: float | None) -> float | None:
 
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
-    """What one lever is worth: step time without it over with it, beside the others. interval: 95%. beside: the levers
-    that were in with it. by: how it was measured: switched on and off in one live process ("switching"), or two live
-    processes that took turns ("turns"). remembered: in an earlier tune."""
+    """What one lever is worth. ratio: step time without it over with it, beside the others. interval: 95%, of the
+    ratio. beside: the levers that were in with it. by: how it was measured: switched on and off in one live process
+    ("switching"), or two live processes that took turns ("turns"). remembered: measured in an earlier tune."""
 
     ratio: float
     interval: Interval | None = None
@@ -146,8 +154,8 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever in the recipe. predicted: the most it could win by its share of the step, as a ratio; None unknown.
-    worth: measured; None where the tune ended before."""
+    """A lever in the recipe. meaning: what it does. predicted: the most that it could win by its share of the step, as
+    a ratio; None unknown. worth: measured; None where the tune ended before. source: how it is written by hand."""
 
     lever: str
     settings: dict[str, Any]
@@ -159,8 +167,9 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever that is not in the recipe, and why. ratio: measured, if it was tried, with its interval; remembered: in
-    an earlier tune. trial: the id of the one that failed with it, None where none did."""
+    """A lever that is not in the recipe, and why. ratio, interval: step time without it over with it, 95%, if it was
+    measured; remembered: measured in an earlier tune. trial: the id of the trial that failed with it, None where none
+    did."""
 
     lever: str
     why: str
@@ -171,7 +180,8 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A lever without which the command runs out of memory."""
+    """A lever without which the command runs out of memory. meaning: what it does; source: how it is written by hand,
+    in the user's own source."""
 
     lever: str
     settings: dict[str, Any]
@@ -182,11 +192,12 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """What levers that made a command fit do to it where it fits without them: both with batches of one part of as many
-    samples (parts 2: half), alive at once and taking turns.
+    samples, alive at once and taking turns.
 
-    time_ratio: how many times as long a sample takes with the levers (above 1 they cost time), with its interval over
-    the turns; before_ms, after_ms: a step of such a batch, without and with them; memory_before_bytes,
-    memory_after_bytes: peaks.
+    parts: 2 is half of the batch. time_ratio: how many times as long a sample takes with the levers (above 1 they cost
+    time), interval: 95%, of the ratio; turns: number that each had, 0: one ran after another; before_ms, after_ms: ms a
+    step of such a batch, without and with the levers; memory_before_bytes, memory_after_bytes: peak, without and with
+    the levers.
     """
 
     parts: int
@@ -207,9 +218,10 @@ How = Literal["turns", "one after another"]
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison of the bare command with a set of levers, both started afresh.
 
-    ratio, interval: step time before over after, 95%. starts: fresh processes with the levers; bare_starts: without.
-    turns: rounds in which each had one. how: whether both were alive at once. before_ms, after_ms: ms a step, their
-    ratio is the ratio. proved: by the rule in docs/tune.md, with parity. at_s: seconds since the tune began.
+    ratio, interval: step time before over after, 95%. starts: fresh processes with the levers; bare_starts: fresh
+    processes without. turns: rounds in which each process had one. how: whether both were alive at once. before_ms,
+    after_ms: ms a step, their ratio is the ratio. proved: by the rule in docs/tune.md, with parity; why: it is not
+    proved. at_s: seconds since the tune began.
     """
 
     levers: tuple[Lever, ...]
@@ -228,8 +240,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
-    """Levers of which a gain was measured and is not proved. ratio: over the levers in `over`; where there are
-    none, over the bare command."""
+    """Levers of which a gain was measured and is not proved. over: levers that were in on both sides; none: the bare
+    command. ratio, interval: step time without the levers over with them, 95%."""
 
     levers: tuple[Lever, ...]
     over: tuple[str, ...] = ()
@@ -239,17 +251,25 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tune(msgspec.Struct, frozen=True, kw_only=True):
-    """`tune.json`. speedup, interval, starts, turns, how, before_ms, after_ms, parity: of the last proof, whose levers
-    are kept; where nothing is proved, of the last one that was tried, None if none was. proofs: all of them, in order.
-    unproved: what was measured and is not proved yet; resuming goes on with it. break_even_steps: after how many steps
-    the recipe's longer first start (compiling) has paid for itself.
+    """`tune.json`. speedup, interval, starts, turns, how, before_ms, after_ms and parity are of the last proof, whose
+    levers are kept; where nothing is proved, of the last one that was tried, None if none was.
 
-    objective: what was made smaller. memory_before_bytes, memory_after_bytes: medians over the processes. price:
-    dollars an hour; cost_before, cost_after: dollars for a million rows (or steps, by cost_unit). fitted: the command
-    alone runs out of memory; these levers are in every run, and the baseline is the command with them. reference: what
-    these do to a smaller batch; no_reference: why that is not known. reused: what of an earlier tune of the same
-    command, code and machine was not measured anew. versions: of its runs. baseline, tuned: diagnoses of one run each.
-    noise: how far two runs of the bare command that took turns differ, as a logarithm.
+    speedup, interval: step time of the bare command over the recipe's, 95%. starts: fresh ones with the levers. turns:
+    number that each side had. how: whether both were alive at once. before_ms, after_ms: ms a step, their ratio is the
+    speed-up.
+
+    gain: something is proved. kept: levers of the recipe. proofs: all that were tried, in order. unproved: what was
+    measured and is not proved yet; resuming goes on with it. baseline, tuned: diagnoses of one run each. noise: how far
+    two runs of the bare command that took turns differ, as a logarithm. seed: of all runs, None where the script sets
+    its own. break_even_steps: after how many steps the recipe's longer first start (compiling) has paid for itself.
+    trials: all starts. wall_s: seconds, of all sessions. complete: the search left nothing out; why_incomplete: `not
+    ended yet`, `interrupted`, or what the budget left out. versions: of the tune's runs. recipe: the recipe's path.
+
+    objective: what was made smaller. memory_before_bytes, memory_after_bytes: median of the peaks of the processes.
+    price: dollars an hour; cost_before, cost_after: dollars for a million rows or steps, as cost_unit says. cost_unit:
+    `rows` or `steps`. fitted: levers without which the command runs out of memory. They are in every run, and the
+    baseline is the command with them. reference: what the levers in `fitted` do to a smaller batch; no_reference: why
+    there is no reference. reused: what of an earlier tune of the same command, code and machine was not measured anew.
     """
 
     version: int = 2
@@ -293,8 +313,8 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `[[lever]]` of a recipe. measured, low, high: step time without it over with it, beside the others, and the 95%
-    interval."""
+    """A `[[lever]]` of a recipe. measured: step time without it over with it, beside the others; low, high: ends of its
+    95% interval."""
 
     name: str
     settings: dict[str, Any] = {}
@@ -305,8 +325,12 @@ class RecipeLever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RecipeEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[evidence]`: what was measured when the recipe was made. starts: fresh processes of each side; turns: that each
-    had; pairs: of processes one after another, in recipes of earlier versions."""
+    """`[evidence]`: what was measured when the recipe was made. For the reader: nothing is decided by it.
+
+    speedup: step time without the recipe over with it; low, high: ends of its 95% interval. starts: fresh processes of
+    each side; turns: number that each side had; pairs: of processes one after another, in recipes of earlier versions.
+    parity: what held, in words. baseline_ms, tuned_ms: ms a step without and with the recipe.
+    """
 
     speedup: float | None = None
     low: float | None = None
@@ -320,7 +344,11 @@ class RecipeEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`recipe.toml`: data only; reading it runs no code. hotlap: the version that wrote it, "" by hand."""
+    """`recipe.toml`: data only; reading it runs no code.
+
+    format: of the file, 1. hotlap: the version that wrote it, "" by hand. command: the one that it was made for. lever:
+    each is put in. environment: machine and versions that it was made on, for the reader.
+    """
 
     format: int
     hotlap: str = ""

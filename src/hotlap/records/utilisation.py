@@ -4,8 +4,9 @@ import msgspec
 
 
 class Products(msgspec.Struct, frozen=True, kw_only=True):
-    """Matrix products, convolutions and attention of one dtype. flops: a step, of one rank. tflops: the device's peak
-    for them (fp32 with tensor cores is TF32), None where no peak is known."""
+    """Matrix products, convolutions and attention of one dtype. flops: FLOPs a step, of one rank. tensor_cores: they
+    are computed by these. tflops: TFLOP/s, the device's peak for such work (fp32 with tensor cores is TF32), None where
+    no peak is known."""
 
     dtype: str
     flops: float
@@ -14,12 +15,13 @@ class Products(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
-    """Model FLOPs utilisation, `mfu` (0 to 1); None where it is not known, and `why` says why.
+    """Model FLOPs utilisation (MFU).
 
-    flops: model FLOPs a step of one rank, by dtype in `products`; recomputed: FLOPs a step that are not among them,
-    since a checkpoint computed them again; optimizer: nor are those inside the optimizer's step. step_ms: of the step
-    that mfu is of; profiled: it is that under the profiler. device, peaks: its name, and where its peak is from.
-    devices: of the rank. ranks: that mfu is the mean of.
+    mfu: 0 to 1, None where it is not known; why: mfu is not known. flops: model FLOPs a step of one rank, by dtype in
+    `products`; recomputed: FLOPs a step that are not in `flops`, since a checkpoint computed them again; optimizer:
+    FLOPs inside the optimizer's step, which are not in `flops` either. step_ms: of the step that mfu is of; profiled:
+    step_ms is that under the profiler. device: its name. peaks: where its peak is from. devices: of the rank, their
+    number. ranks: that mfu is the mean of.
     """
 
     mfu: float | None = None
