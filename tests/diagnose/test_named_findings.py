@@ -193,7 +193,25 @@ def test_the_next_step_answers_the_first_finding() -> None:
     assert next_of([msgspec.structs.replace(cause, levers=("gc-pauses",)), generic]).startswith("hotlap tune")
 
 
+def test_what_grows_is_looked_for_where_it_is_joined(tmp_path: Path) -> None:
+    script = tmp_path / "memory.py"
+    script.write_text("""
+class Memory:
+    def sample(self, n):
+        some = torch.cat([self.a, self.b])
+    def push(self, obs):
+        self.obs = torch.cat([self.obs, obs])
+""")
+    found = findings_of(measured(growth=(4.0, 16.0, 50), more={"argv": (str(script),)}))
+    (one,) = [one for one in found if one.id == "steps-grow"]
+    assert one.where == Place(file=str(script), line=6, function="push")
+    assert "is joined with more of its kind" in one.why and "buffer" in one.instead
+
+
 def test_growth_is_steady_and_large() -> None:
+    uneven = [1.0] * 10 + [2.0] * 10 + [3.0] * 10 + [2.5] * 10 + [4.0] * 10 + [5.0] * 10
+    assert growth(uneven) == (1.0, 5.0, 50), "one sixth out of order"
+    assert growth([*uneven[:50], *[3.5] * 10]) is None, "the last is not the longest"
     assert growth([1.0 + 0.1 * n for n in range(60)]) == (pytest.approx(1.45), pytest.approx(6.45), 50)
     for times in ([1.0] * 60, [1.0 + 0.001 * n for n in range(60)], [1.0, 9.0] * 30, [float(n) for n in range(20)],
                   [60.0 - n for n in range(60)], [1.0] * 50 + [9.0] * 10):  # fmt: skip

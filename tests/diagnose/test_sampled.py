@@ -1,5 +1,8 @@
 """Samples of the host put into findings."""
 
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -109,3 +112,43 @@ def test_a_line_that_another_finding_has_as_its_cause_is_told_once() -> None:
     elsewhere = msgspec.structs.replace(at, where=Place(file="a.py", line=4))
     both = msgspec.structs.replace(before, findings=(*before.findings, elsewhere))
     assert [one.id for one in with_samples(both, said).findings] == ["iterator-each-step", "host-code"]
+
+
+LOSS = '''
+import numpy as np
+import torch
+
+
+class Loss(torch.nn.Module):
+    def weights(self, logits):
+        scores = logits.detach().numpy()
+        scores = np.exp(scores)
+        return torch.from_numpy(scores / scores.sum(1, keepdims=True))
+
+    def forward(self, logits, state):
+        for at in range(9):
+            state = self.cell(logits, state)
+        return self.weights(logits) * state
+'''
+
+
+@pytest.mark.parametrize(
+    ("rows", "id_", "line"),
+    [
+        ((("other", 0, 9, "Loss.weights", "", 30.0), ("other", 0, 10, "Loss.weights", "", 20.0)), "through-numpy", 9),
+        ((("forward", 0, 14, "Loss.forward", "", 60.0),), "cell-by-cell", 14),
+        ((("forward", 0, 15, "Loss.forward", "", 60.0),), None, None),
+        ((("backward", 0, 9, "Loss.weights", "", 60.0),), None, None),
+        ((("other", 0, 9, "Loss.weights", "", 10.0),), None, None),
+    ],
+)
+def test_a_cause_in_the_model_or_its_loss_is_named(
+    rows: Any, id_: str | None, line: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "loss.py").write_text(LOSS)
+    rest = ("optimizer", 0, 99, "main", "", 100.0 - sum(row[5] for row in rows))
+    said = Samples(steps=3, looks=100, files=(str(tmp_path / "loss.py"),), lines=(*rows, rest))
+    first = with_samples(verdict("compute", "compute"), said).findings[0]
+    assert (first.id, first.where.line if first.named and first.where else None) == (id_ or "compute", line)
+    if id_:
+        assert first.share == pytest.approx(sum(row[5] for row in rows) / 100)

@@ -217,6 +217,7 @@ class Script:
     def inputs(self, module: Any, args: Any, kwargs: Any) -> None:
         """Count the different shapes of a module's inputs, and how often there is one token more than before."""
         found = list(leaves([*args, *kwargs.values()]))
+        self.denormal = max(self.denormal, denormal_share(found))
         if not self.loaders:
             self._padding.append(max(map(padding, found), default=(0.0, 0.0)))
         tokens = next((tuple(leaf.shape) for leaf in found if leaf.dtype in INTEGERS and leaf.dim() == 2), (0, 0))

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from .lines import Places
 from .probe import leaves, row_digests
 
 MANY_OBJECTS: Final = 1_000_000
@@ -32,6 +33,7 @@ def described(loader: Any) -> dict[str, Any]:
         "rows": rows,
         "epoch_batches": batches,
         "default_collate": getattr(loader, "collate_fn", None) is default_collate,
+        "collate": _collate(getattr(loader, "collate_fn", None)),
         "holds_tensors": _holds_tensors(getattr(loader, "dataset", None)),
         "objects": count if count >= MANY_OBJECTS else 0,
         "objects_in": name if count >= MANY_OBJECTS else "",
@@ -47,6 +49,16 @@ def described(loader: Any) -> dict[str, Any]:
         "asked": 0,
         "late": 0,
     }
+
+
+def _collate(function: Any) -> tuple[str, int, str] | None:
+    """File, line and name of the user's function that makes a batch of samples."""
+    function = getattr(function, "func", function)  # of a partial
+    function = getattr(function, "__func__", function) if hasattr(function, "__code__") else type(function).__call__
+    code = getattr(function, "__code__", None)
+    if code is None or not Places().users(code.co_filename):
+        return None
+    return code.co_filename, code.co_firstlineno, code.co_qualname
 
 
 def is_late(iterator: Any) -> bool:

@@ -1,7 +1,7 @@
 """Findings with the lines at which the host's time goes, from the samples of a profiled run."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -10,7 +10,7 @@ from hotlap.records.diagnosis import Diagnosis, Finding, Place, in_order
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
-from .statements import cause_at
+from .statements import Cause, cause_at, cause_of
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -35,9 +35,40 @@ def with_samples(
     findings = tuple(
         _profiled(_explained(one, samples, loop, late, device), one, samples.looks) for one in diagnosis.findings
     )
+    findings = (*_of_the_model(findings, samples, device), *findings)
     findings = tuple(one for one in findings if not _is_told(one, findings))
     bound = max(findings, key=lambda one: one.share).bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=tuple(in_order(findings)), bound=bound)
+
+
+def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool) -> Iterator[Finding]:
+    """Causes at lines, or else in functions, of the forward and of what lies between it and the backward, as a loss: by
+    their share of all looks, as these phases hold much else."""
+    total = sum(row[5] for row in samples.lines)
+    phases = {"forward"} if any(one.id == "host-code" for one in findings) else {"forward", "other"}
+    own = [row for row in samples.lines if row[0] in phases and 0 <= row[1] < len(samples.files)]
+    lines, functions = _grouped(own, lambda row: row[1:4]), _grouped(own, lambda row: (row[1], row[3]))
+    for rows in (*lines, *functions):
+        share, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
+        if samples.looks < LEAST_LOOKS or share < LEAST_SHARE:
+            continue
+        where = Place(file=samples.files[first[1]], line=first[2], function=first[3])
+        cause, at = (cause_at(where, device), "at this line") if rows in lines else (cause_of(where), f"in {first[3]}")
+        if cause is not None:
+            evidence = f"{share:.0%} of {samples.looks} looks at the host's stack were {at}"
+            yield _with(Finding(id=cause.id, bound=cause.bound, share=share, where=where, evidence=evidence), cause)
+
+
+def _grouped(rows: Iterable[SampledLine], key: Callable[[SampledLine], object]) -> list[list[SampledLine]]:
+    held: dict[object, list[SampledLine]] = {}
+    for row in rows:
+        held.setdefault(key(row), []).append(row)
+    return list(held.values())
+
+
+def _with(finding: Finding, cause: Cause) -> Finding:
+    said = {"title": cause.title, "why": cause.why, "instead": cause.instead}
+    return msgspec.structs.replace(finding, named=True, **said)
 
 
 def _is_told(finding: Finding, findings: Iterable[Finding]) -> bool:
@@ -88,7 +119,7 @@ def _named(finding: Finding, where: Place, device: bool) -> Finding:
     cause = cause_at(where, device)
     if cause is None:
         return finding
-    return msgspec.structs.replace(finding, title=cause.title, why=cause.why, instead=cause.instead, named=True)
+    return _with(finding, cause)
 
 
 def _communication(finding: Finding, inside: str, waits: float, named: bool) -> Finding:

@@ -86,3 +86,33 @@ def statements_at(place: Place) -> list[ast.stmt]:
     line = place.line
     held = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or 0)]
     return sorted(held, key=lambda one: -one.lineno)
+
+
+JOINS: Final = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "append"})
+
+
+def growing(file: str, within: int | None = None) -> Iterator[Place]:
+    """Where something is joined with more of its kind: `x = torch.cat([x, y])`. within: a line of the function that is
+    looked at, where its loops are; without it all functions are, as each may be called in each step."""
+    tree = parsed(file)
+    if tree is None:
+        return
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+    if within is not None:
+        functions = [one for one in statements_at(Place(file=file, line=within)) if isinstance(one, ast.FunctionDef)][
+            :1
+        ]
+    for function in functions:
+        loops = [one for one in ast.walk(function) if isinstance(one, (ast.For, ast.While))]
+        for part in loops if within is not None else [function]:
+            for assignment in (node for node in ast.walk(part) if isinstance(node, ast.Assign)):
+                targets = {ast.unparse(one) for one in assignment.targets}
+                for call in calls_in(assignment.value):
+                    held = {
+                        ast.unparse(one)
+                        for argument in call.args
+                        for one in ast.walk(argument)
+                        if isinstance(one, ast.expr)
+                    }
+                    if name_of(call).split(".")[-1] in JOINS and targets & held:
+                        yield Place(file=file, line=call.lineno, function=function.name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from hotlap.records.diagnosis import Place
+from hotlap.records.diagnosis import Bound, Place
 
 from .source import calls_in, name_of, statements_at
 
@@ -17,12 +17,14 @@ BLOCKS: Final = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef,
 
 @dataclass(frozen=True)
 class Cause:
-    """What a statement does. instead: the change to make, `{it}` in it is the user's expression."""
+    """What a statement does. instead: the change to make, `{it}` in it is the user's expression. bound: of what lies in
+    the model's phases."""
 
     id: str
     title: str
     why: str
     instead: str
+    bound: Bound = "unknown"
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,17 @@ KNOWN: Final = (
     ),
     Known(
         Cause(
+            "cell-by-cell",
+            "a recurrent cell is called step by step",
+            "each call is a few small operations, issued one after another, forward and backward",
+            "the whole sequence at once, which is one call: `nn.LSTM(...)(x)` in place of `nn.LSTMCell`, `nn.GRU` of "
+            "`nn.GRUCell`; else `torch.compile`",
+            "compute",
+        ),
+        ends=("cell", "lstm_cell", "gru_cell", "rnn_cell", "lstmcell", "grucell"),
+    ),
+    Known(
+        Cause(
             "barrier",
             "all ranks wait for one another",
             "each step then takes as long as its slowest rank, and the backward's exchange keeps them together anyway",
@@ -173,6 +186,13 @@ PARAMETERS: Final = Cause(
     "all at once: `torch._foreach_lerp_(averages, parameters, 1 - decay)` for moving averages "
     "(torch.optim.swa_utils.AveragedModel), `torch.nn.utils.clip_grad_norm_`, `torch.nn.utils.get_total_norm`",
 )
+THROUGH_NUMPY: Final = Cause(
+    "through-numpy",
+    "tensors go through numpy and back",
+    "it is computed on the host, on one core, in several passes over memory, while the model stands still",
+    "the same with torch's own operations on the tensors that are there, without `.numpy()`; then it runs where the "
+    "model does, on all cores, and can be compiled",
+)
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
 
 
@@ -191,6 +211,13 @@ def cause_at(place: Place, device: bool = False) -> Cause | None:
     if any(isinstance(one, ast.For) and _over_parameters(one) for one in held):
         return PARAMETERS
     return None
+
+
+def cause_of(place: Place) -> Cause | None:
+    """What the function around a line does, as a whole."""
+    function = next((one for one in statements_at(place) if isinstance(one, ast.FunctionDef)), None)
+    names = {name_of(call).split(".")[-1] for call in calls_in(function)} if function is not None else set()
+    return THROUGH_NUMPY if "numpy" in names else None
 
 
 def _about(cause: Cause, call: ast.Call) -> Cause:

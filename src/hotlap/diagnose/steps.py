@@ -17,7 +17,7 @@ from hotlap.records.steady import counted, own_pace, steady_start
 
 T = TypeVar("T")
 BLOCKS = 8
-SIXTHS, LEAST_OF_A_SIXTH, GROWN = 6, 5, 4 / 3
+SIXTHS, LEAST_OF_A_SIXTH, GROWN, AGAINST = 6, 5, 4 / 3, 2
 LEAST_BLOCK = 8
 MOST_WITHOUT = 0.1
 """Of the steps that take no batch of a loader that the loop reads ahead of."""
@@ -133,13 +133,14 @@ def block_means(walls: Sequence[float], period: int = 1) -> list[float]:
 
 def growth(times: Sequence[float]) -> tuple[float, float, int] | None:
     """Of steps that take longer and longer: ms of the first and of the last sixth, and how many steps lie between their
-    middles. None where they do not: each sixth is longer than the one before, and the last a third longer than the
-    first."""
+    middles. None where they do not: the last sixth is the longest, a third longer than the first, and of the pairs of
+    sixths two at most are in the other order, as chance has them once in fifty times."""
     size = len(times) // SIXTHS
     if size < LEAST_OF_A_SIXTH:
         return None
     middles = [median(times[at * size : (at + 1) * size]) for at in range(SIXTHS)]
-    if middles[-1] < GROWN * middles[0] or any(two <= one for one, two in itertools.pairwise(middles)):
+    against = sum(two <= one for one, two in itertools.combinations(middles, 2))
+    if middles[-1] < GROWN * middles[0] or middles[-1] < max(middles) or against > AGAINST:
         return None
     return middles[0], middles[-1], (SIXTHS - 1) * size
 

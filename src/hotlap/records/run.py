@@ -174,7 +174,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     non_blocking: of the script's copies to the device.
 
     rows, epoch_batches: rows and batches of an epoch, where a sampler of torch's own tells. default_collate: torch
-    makes its batches. holds_tensors: the dataset has a tensor among its attributes; views: the samples of a batch are
+    makes its batches. collate: file, line and name of the user's function that does. holds_tensors: the dataset has a
+    tensor among its attributes; views: the samples of a batch are
     views of the same tensors (of the second one, watched as draws is). draws: making a sample drew random numbers (of
     the global generators; watched in trials without workers only). making_cpu: share (0 to 1) of the time spent making
     batches in which the processor was used; the rest waits for files or the network. objects: Python objects in the
@@ -211,6 +212,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None = None
     epoch_batches: int | None = None
     default_collate: bool = False
+    collate: tuple[str, int, str] | None = None
     holds_tensors: bool = False
     views: bool | None = None
     draws: bool | None = None
@@ -424,8 +426,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     replayed: phases that lie together in a CUDA graph of the script's own. recomputed: calls of modules that were seen
     inside a backward, in the first steps, as torch.utils.checkpoint makes them. padding: share (0 to 1) of the places
     in the rows of the first batches that fill them up to one length, padding_of_all: share (0 to 1) of the places in
-    these rows at which all rows of a batch are filled up. denormal: share (0 to 1) of denormal numbers in a tensor that
-    an optimizer holds, of the tensor with most, on the CPU.
+    these rows at which all rows of a batch are filled up. denormal: share (0 to 1) of denormal numbers in an input of
+    the model or a tensor that an optimizer holds, of the tensor with most, on the CPU.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. sources: the script and its local modules, in trials. imported: at the end, folders of installed

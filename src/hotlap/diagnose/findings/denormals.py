@@ -18,8 +18,8 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         title="denormal numbers",
         where=measured.place_of(measured.root),
-        evidence=f"{facts.denormal:.0%} of the numbers other than zero in a parameter, its gradient or the optimizer's "
-        "state are below 1.2e-38; what they cost was not measured",
+        evidence=f"{facts.denormal:.0%} of the numbers other than zero in an input, a parameter, its gradient or the "
+        "optimizer's state are below 1.2e-38; what they cost was not measured",
         why="a CPU takes tens of cycles more for each operation with one",
         instead="`torch.set_flush_denormal(True)` before the loop, which takes them for zero",
         named=True,

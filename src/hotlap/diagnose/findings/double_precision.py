@@ -17,9 +17,9 @@ def find(measured: Measured) -> Finding | None:
         return None
     times = measured.gpu_phases or measured.phases
     took = sum(getattr(times, name) or 0.0 for name in MODEL)
-    place = call_of(measured.facts, ("double", "set_default_dtype")) or mention_of(
-        measured.facts, ("float64", "double")
-    )
+    facts = measured.facts
+    place = call_of(facts, ("double", "set_default_dtype")) or mention_of(facts, ("float64", "double"))
+    place = place or call_of(facts, ("from_numpy", "as_tensor"))
     return Finding(
         id="double-precision",
         bound="compute",

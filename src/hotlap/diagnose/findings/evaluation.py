@@ -1,15 +1,13 @@
 """Evaluations take a notable part of the run."""
 
-import ast
-from collections.abc import Iterator
-
-from hotlap.diagnose.source import call_of, calls_in, name_of, statements_at
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.diagnose.source import call_of, growing
+from hotlap.records.diagnosis import Finding
 
 from ._base import Measured
 
 LEAST = 0.2
-MOST_OF_THE_RUN = 0.5
+MUCH = 0.25
+"""Of the run, from which it comes before what the steps are made of."""
 
 
 def find(measured: Measured) -> Finding | None:
@@ -17,7 +15,7 @@ def find(measured: Measured) -> Finding | None:
     if measured.evaluating < LEAST or measured.facts is None:
         return None
     begins = call_of(measured.facts, ("eval",))
-    grows = next(_growing(begins), None) if begins is not None else None
+    grows = next(growing(begins.file, begins.line), None) if begins is not None else None
     copied = "; what all batches gave is kept, and copied anew for each" if grows is not None else ""
     return Finding(
         id="evaluation",
@@ -31,17 +29,5 @@ def find(measured: Measured) -> Finding | None:
         else "the model is not trained meanwhile",
         instead="keep sums over batches (`right += (logits.argmax(-1) == y).sum()`), not what all of them gave; "
         "evaluate less often, or fewer batches, under torch.inference_mode() and in larger batches",
-        named=grows is not None or measured.evaluating >= MOST_OF_THE_RUN,
+        named=grows is not None or measured.evaluating >= MUCH,
     )
-
-
-def _growing(begins: Place) -> Iterator[Place]:
-    """Where, in the function that holds this line, a name is joined with more of its kind in a loop."""
-    function = next((one for one in statements_at(begins) if isinstance(one, ast.FunctionDef)), None)
-    loops = [one for one in ast.walk(function) if isinstance(one, (ast.For, ast.While))] if function else []
-    for assignment in (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Assign)):
-        targets = {one.id for one in assignment.targets if isinstance(one, ast.Name)}
-        for call in calls_in(assignment.value):
-            held = {node.id for argument in call.args for node in ast.walk(argument) if isinstance(node, ast.Name)}
-            if name_of(call).split(".")[-1] in {"cat", "concat", "concatenate", "vstack", "append"} and targets & held:
-                yield Place(file=begins.file, line=call.lineno, function=function.name if function else None)

@@ -1,7 +1,7 @@
 """Much of each batch is padding, which the model computes like all else."""
 
 from hotlap.diagnose.source import call_of
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import Finding, Place
 
 from ._base import MODEL, Measured
 
@@ -19,6 +19,15 @@ BY_LENGTH = (
 )
 
 
+def _made_at(measured: Measured) -> Place | None:
+    """The function that makes batches of samples, else where these are made, else the model."""
+    loader = measured.loader
+    if loader is not None and loader.collate is not None:
+        file, line, function = loader.collate
+        return Place(file=file, line=line, function=function)
+    return measured.place_of(loader) or measured.place_of(measured.root)
+
+
 def find(measured: Measured) -> Finding | None:
     """Share: of the model's time what padding is of its inputs."""
     facts = measured.facts
@@ -33,7 +42,7 @@ def find(measured: Measured) -> Finding | None:
         share=measured.share(*MODEL) * facts.padding,
         cost_ms=took * facts.padding,
         title=f"{facts.padding:.0%} of each batch is padding",
-        where=call_of(facts, PADS) or measured.place_of(measured.loader) or measured.place_of(measured.root),
+        where=call_of(facts, PADS) or _made_at(measured),
         evidence=f"in the first batches; at {facts.padding_of_all:.0%} of the places all rows of a batch are padded",
         why="the model computes it like all else, attention with the square of the length",
         instead=f"{TO_THE_LONGEST}; then {BY_LENGTH}" if all_alike else BY_LENGTH,
