@@ -95,7 +95,7 @@ def test_a_call_is_found_in_the_users_files_the_first_one(tmp_path: Path) -> Non
     root = RootFacts(name="Net", parameters=1, modules=1, file=str(net))
     facts = msgspec.structs.replace(FACTS, argv=(str(script),), roots=(root,))
     assert call_of(facts, ["set_detect_anomaly"]) == Place(file=str(script), line=2)
-    assert call_of(facts, ["Embedding"]) == Place(file=str(net), line=2)
+    assert call_of(facts, ["Embedding"]) == Place(file=str(net), line=2, function="f")
     assert call_of(facts, ["absent"]) is None and call_of(None, ["absent"]) is None
 
 

@@ -59,7 +59,7 @@ def call_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
         tree = parsed(file)
         found = [one for one in calls_in(tree) if name_of(one).split(".")[-1] in wanted] if tree else []
         if found:
-            return Place(file=file, line=min(one.lineno for one in found))
+            return _at(file, min(one.lineno for one in found))
     return None
 
 
@@ -74,8 +74,16 @@ def mention_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
             else []
         )
         if lines:
-            return Place(file=file, line=min(lines))
+            return _at(file, min(lines))
     return None
+
+
+def _at(file: str, line: int) -> Place:
+    """A line with the function that it is in."""
+    held = statements_at(Place(file=file, line=line))
+    return Place(
+        file=file, line=line, function=next((one.name for one in held if isinstance(one, ast.FunctionDef)), None)
+    )
 
 
 def statements_at(place: Place) -> list[ast.stmt]:
