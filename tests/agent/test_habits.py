@@ -60,7 +60,7 @@ def padded(lengths: list[int], value: float = 0, left: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("value", [0, 1, -100])
+@pytest.mark.parametrize("value", [0, 1, 50_256])
 def test_padding_at_either_end(left: bool, value: int) -> None:
     share, of_all = padding(padded([5, 10, 5, 5, 10, 10, 5, 10], value, left))
     assert (share, of_all) == (pytest.approx(1 - 7.5 / 20), pytest.approx(0.5))
@@ -73,6 +73,7 @@ def test_padding_at_either_end(left: bool, value: int) -> None:
     [
         ROWS,
         ROWS.float(),
+        padded([5] * 8, -100, left=True),
         torch.zeros(8, 20, dtype=torch.int64),
         torch.eye(20, dtype=torch.int64),
         torch.zeros(8, 3, 20, 20),

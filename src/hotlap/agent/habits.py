@@ -74,7 +74,8 @@ def padding(leaf: Any) -> tuple[float, float]:
     if leaf.dim() == 3:
         ends = [(leaf == 0).all(2)] * 2 if leaf.is_floating_point() else []
     elif leaf.dtype in (torch.int64, torch.int32) and int(leaf.max()) - int(leaf.min()) >= IDS:
-        ends = [leaf == leaf[:, at].mode().values for at in (0, -1)]
+        fills = [int(leaf[:, at].mode().values) for at in (0, -1)]
+        ends = [(leaf == fill) & (fill >= 0) for fill in fills]  # -100 in labels masks what is no padding, as prompts
     else:
         ends = []
     found = [(0.0, 0.0)]
