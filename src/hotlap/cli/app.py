@@ -34,16 +34,16 @@ app = typer.Typer(
 )
 COMMAND = {"allow_interspersed_args": False}  # the first word that is no option begins the command
 app.command(name="run", context_settings=COMMAND)(run)
-app.command(name="advise")(advise)
-app.command(name="export")(export)
-app.command(name="open")(open_)
-app.command(name="calibrate")(calibrate)
-app.command(name="diff")(diff)
-app.command(name="report")(report)
+app.command(name="tune", context_settings=COMMAND)(tune)
 app.command(name="patch", cls=UpToCommand)(patch)
 app.command(name="show")(show)
+app.command(name="diff")(diff)
+app.command(name="report")(report)
+app.command(name="advise")(advise)
 app.command(name="trace")(trace)
-app.command(name="tune", context_settings=COMMAND)(tune)
+app.command(name="open")(open_)
+app.command(name="export")(export)
+app.command(name="calibrate")(calibrate)
 
 
 def _version(value: bool) -> None:
