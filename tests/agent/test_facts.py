@@ -1,11 +1,15 @@
 """Facts that can't be told, and those of which torch has two."""
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from hotlap.diagnose.diagnose import diagnose
+from hotlap.records.errors import NothingMeasured
+from hotlap.records.files import write_record
 
 from .harness import Runner, check_clean, check_lines, check_same
 
@@ -123,3 +127,45 @@ def test_a_loop_over_experts_is_told_where_it_looks_for_rows(runner: Runner) -> 
     assert function == "Layer.forward"
 
 
+
+
+HANGS = """
+import sys, time, torch
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, at):
+        if at == int(sys.argv[1]):
+            time.sleep(60)
+        return torch.ones(4)
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in torch.utils.data.DataLoader(Rows(), num_workers=2, timeout=1):
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("at", "steps"), [(0, 0), (1, 1), (20, 20)])
+def test_a_worker_that_hangs_is_told(at: int, steps: int, runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    ran = runner.forked(str(tmp_path / "hangs.py"), str(at), before="import hotlap.agent.facts as f; f.HUNG_S = 0.5")
+    assert ran.code == 1 and "timed out" in ran.output and len(ran.steps) == steps
+    write_record(ran.folder / "run.json", runner.request((sys.executable, "hangs.py"), ran.folder).record())
+    hung = ran.facts.hung
+    assert hung is not None and 0.5 < hung.waited_s < 30
+    assert (hung.worker, hung.alive, hung.line) == (at % 2, True, 14)
+    said = f"for a batch of worker {at % 2} (process {hung.worker_pid}, alive) at {tmp_path}/hangs.py:14 when it ended"
+    if steps > 3:
+        assert any(said in text for text in diagnose(ran.folder).unknown)
+    else:
+        with pytest.raises(NothingMeasured, match=re.escape(said)):
+            diagnose(ran.folder)
+
+
+def test_a_loop_that_ends_did_not_hang(runner: Runner) -> None:
+    ran = runner.forked("habits.py", "plain", before="import hotlap.agent.facts as f; f.HUNG_S = 0.0")
+    check_clean(ran)
+    assert ran.facts.hung is None

@@ -4,6 +4,7 @@ import operator
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -37,6 +38,8 @@ NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.pa
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
 MOST_SOURCES = 512
+HUNG_S = 10.0
+"""That an unfinished wait for a batch lasted at least, to be told."""
 LONGEST_WINDOW = 25
 """Steps, from which on a profiler that is on at both ends is not taken for one with a schedule."""
 
@@ -58,6 +61,7 @@ class Script:
         self.switches: set[str] = set()
         self.recomputed = 0
         self.denormal = 0.0
+        self.hung: dict[str, Any] | None = None
         self._profiled_at: int | None = None
         self._padding: list[tuple[float, float]] = []
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
@@ -147,6 +151,24 @@ class Script:
         """Their first batch came, after took_ns."""
         if facts["starts"] > 1:
             facts["refilling_ms"] += took_ns / 1e6
+
+    def gave_up(self, iterator: Any) -> None:
+        """No batch came of it. Where an error ended a long wait, as Ctrl-C, note whose batch was waited for."""
+        asked_ns, iterator._hotlap_asked = iterator._hotlap_asked, None
+        waited_s = (time.perf_counter_ns() - asked_ns) / 1e9 if asked_ns is not None else 0.0
+        if waited_s < HUNG_S or isinstance(sys.exception(), StopIteration):
+            return
+        found = self._places.innermost(sys._getframe(1), through_backward=True)
+        at = {} if found is None else {"file": self._places.files[found[0]], "line": found[1], "function": found[2]}
+        task = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), ())
+        worker = getattr(iterator, "_workers", ())[task[0]] if task else None
+        self.hung = {
+            "waited_s": waited_s,
+            "worker": task[0] if task else None,
+            "worker_pid": worker.pid if worker is not None else None,
+            "alive": worker.is_alive() if worker is not None else None,
+            **at,
+        }
 
     # losses
 
@@ -351,6 +373,7 @@ class Script:
             "padding": _mean(part for part, _ in self._padding),
             "padding_of_all": _mean(part for _, part in self._padding),
             "denormal": self.denormal,
+            "hung": self.hung,
             "mode": kind,
             "samples_from": steps.samples_from,
             "in_flight": self.in_flight(steps.infers),

@@ -232,6 +232,8 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
     if facts is None:
         why = "hotlap's own problem kept it from being" if problems else "the process died before it could be"
         said.append(f"what the script is made of: {why} written")
+    elif hung := _hung(facts):
+        said.append(f"what comes next: {hung}")
     elif facts.samples_from == "none":
         said.append("samples/s: no batch with a first dimension was seen")
     if not rank.steady.settled:
@@ -324,6 +326,8 @@ def _nothing(folder: Path) -> str:
         f"{facts.backwards} backwards, {facts.optimizer_steps} optimizer steps"
         for facts in seen[:4]
     )
+    if hung := next(filter(None, map(_hung, seen)), ""):
+        said += f"; {hung}"
     if off := next(_switched_off(folder), None):
         said += ("; " if said else "") + off
     elif not seen:
@@ -336,6 +340,21 @@ def _nothing(folder: Path) -> str:
     return f"no training step was seen in `{' '.join(run.command)[:200]}`{how}. {said}. {WHAT_COUNTS}"
 
 
+def _hung(facts: Facts | None) -> str:
+    """A wait for a batch in which the loop ended, in words; "" where it did not."""
+    if facts is None or facts.hung is None:
+        return ""
+    hung = facts.hung
+    at = f" at {hung.file}:{hung.line}" if hung.file else ""
+    whose = "" if hung.worker is None else f" of worker {hung.worker} (process {hung.worker_pid}, "
+    whose += "" if hung.worker is None else "alive)" if hung.alive else "dead)"
+    said = f"the loop had waited {hung.waited_s:.0f} s for a batch{whose}{at} when it ended"
+    forked = (
+        "; threads of a parent are gone in a forked worker, and locks that they held stay held: OMP_NUM_THREADS=1, "
+    )
+    return said + (f'{forked}or multiprocessing_context="forkserver"' if hung.alive else "")
+
+
 def _too_few(rank: Rank) -> str:
     """What there is to say of too few steps: one of LBFGS may be a whole training."""
     one = rank.steady.seen == 1
@@ -344,6 +363,8 @@ def _too_few(rank: Rank) -> str:
         f"at least {LEAST_STEPS} are needed, of which the first is warm-up"
     )
     longest = max((step for step in rank.steps if step.phases is not None), key=lambda step: step.wall_ms, default=None)
+    if hung := _hung(rank.facts):
+        said += f". Then {hung}"
     if longest is None:
         return said
     times = ((name, getattr(longest.phases, name)) for name in PHASES)

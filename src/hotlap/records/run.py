@@ -409,6 +409,20 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     collections: Count = 0
 
 
+class Hung(msgspec.Struct, frozen=True, kw_only=True):
+    """A wait for a batch that an error ended, such as Ctrl-C. waited_s: seconds that it had lasted. worker: number of
+    the worker process whose turn it was, None without workers; worker_pid: its process; alive: it still ran. file,
+    line, function: of the user's code that asked for the batch."""
+
+    waited_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    worker: int | None = None
+    worker_pid: int | None = None
+    alive: bool | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """`rank-K/facts.json`: what the agent saw of the script, as later decisions need it. Written again now and then, so
     a job that was killed has one.
@@ -427,7 +441,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     inside a backward, in the first steps, as torch.utils.checkpoint makes them. padding: share (0 to 1) of the places
     in the rows of the first batches that fill them up to one length, padding_of_all: share (0 to 1) of the places in
     these rows at which all rows of a batch are filled up. denormal: share (0 to 1) of denormal numbers in an input of
-    the model or a tensor that an optimizer holds, of the tensor with most, on the CPU.
+    the model or a tensor that an optimizer holds, of the tensor with most, on the CPU. hung: the wait for a batch in
+    which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. sources: the script and its local modules, in trials. imported: at the end, folders of installed
@@ -457,6 +472,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     padding: float = 0.0
     padding_of_all: float = 0.0
     denormal: float = 0.0
+    hung: Hung | None = None
     mode: Literal["train", "inference", "none"] = "none"
     samples_from: Literal["loader", "forward", "none"] = "none"
     in_flight: int = 0

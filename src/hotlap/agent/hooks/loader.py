@@ -87,6 +87,7 @@ def _patch_next(agent: "Agent") -> None:
     module._BaseDataLoaderIter._hotlap_facts = module._BaseDataLoaderIter._hotlap_late = None
     module._BaseDataLoaderIter._hotlap_held = None
     """What a lever holds of its batches (`next`, `stop`): they are handed out by it when hotlap is off, too."""
+    module._BaseDataLoaderIter._hotlap_asked = None
     module._BaseDataLoaderIter.__next__ = __next__
 
 
@@ -101,6 +102,7 @@ def _begin(agent: "Agent") -> Callable[[Any], None]:
             return
         if making.followed:
             making.begin(probe.active)
+        iterator._hotlap_asked = time.perf_counter_ns()
         made_ahead = not iterator._hotlap_starts and hasattr(iterator, "_task_info")
         iterator._hotlap_late = late = is_late(iterator) if made_ahead else None
         iterator._hotlap_starved = bool(late) and is_starved(iterator)
@@ -118,6 +120,7 @@ def _end(agent: "Agent") -> Callable[[Any, Any], None]:
             making.end(iterator, facts, batch)
         steps.data_end(_rows(batch, facts), training, id(iterator), batch is None)
         if batch is None:
+            script.gave_up(iterator)
             return
         if facts is not None:
             script.batch(facts, batch)
