@@ -20,8 +20,8 @@ TRANSFERS = {"transfer_begin", "transfer_end"}
 SCALED = {"grad_scale", "grad_scaler_step"}
 PROBED = {"clip"}
 """In trials alone."""
-SPARE = {name for name in HOOKS if name.startswith("profile_") or name == "facts"}
-"""Parts that hotlap goes on without; see test_profile.py and test_facts.py."""
+SPARE = {name for name in HOOKS if name.startswith("profile_") or name in {"facts", "habits"}}
+"""Parts that hotlap goes on without; see test_profile.py, test_facts.py and test_habits.py."""
 CHILDREN = {"fork"}
 """See test_children.py."""
 GRAPHS = {name for name in HOOKS if name.startswith("graph_")}

@@ -1,5 +1,6 @@
 """What a script does in each step that torch can be asked of, on real runs of one."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,10 +63,9 @@ def padded(lengths: list[int], value: float = 0, left: bool = False) -> Any:
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("value", [0, 1, 50_256])
 def test_padding_at_either_end(left: bool, value: int) -> None:
-    share, of_all = padding(padded([5, 10, 5, 5, 10, 10, 5, 10], value, left))
+    ids = padded([5, 10, 5, 5, 10, 10, 5, 10], value, left)
+    share, of_all = padding([torch.ones(8, 20), (ids != value).long(), ids[:, :9], ids])
     assert (share, of_all) == (pytest.approx(1 - 7.5 / 20), pytest.approx(0.5))
-    vectors = torch.randn(8, 20, 3) * (padded([5, 10, 5, 5, 10, 10, 5, 10], 0, left) != 0).unsqueeze(2)
-    assert padding(vectors) == (pytest.approx(1 - 7.5 / 20), pytest.approx(0.5))
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,20 @@ def test_padding_at_either_end(left: bool, value: int) -> None:
         ROWS.float(),
         padded([5] * 8, -100, left=True),
         torch.zeros(8, 20, dtype=torch.int64),
+        torch.zeros(1, 8, 64),
         torch.eye(20, dtype=torch.int64),
         torch.zeros(8, 3, 20, 20),
         torch.zeros(8),
         ROWS[:, :5],
         torch.zeros(0, 20, dtype=torch.int64),
-        torch.randn(8, 20, 3),
+        torch.nested.nested_tensor([torch.ones(20), torch.ones(9)]),
+        ROWS.to_sparse(),
+        None,
     ],
-    ids=lambda batch: f"{batch.dtype} {tuple(batch.shape)}",
+    ids=lambda batch: f"{getattr(batch, 'dtype', None)}",
 )
 def test_what_is_no_padding(batch: Any) -> None:
-    assert padding(batch)[0] < 0.05
+    assert padding([batch])[0] < 0.05
 
 
 def test_denormal_numbers_are_those_that_a_tensor_holds() -> None:
@@ -93,5 +96,89 @@ def test_denormal_numbers_are_those_that_a_tensor_holds() -> None:
     some[::4] = 1e-41
     some[1::4] = 0.0
     assert denormal_share([None, some.long(), some[:9], some]) == pytest.approx(1 / 3, abs=0.01)
-    assert denormal_share([some.double() * 1e30]) == 0
-    assert denormal_share([]) == 0
+    given_back = torch.full((10_000,), 1e-41)
+    given_back.untyped_storage().resize_(0)
+    of_others = [some.double() * 1e30, (some * 1e36).half(), some.expand(100, 10_000), some.to(torch.float8_e5m2)]
+    nested = torch.nested.nested_tensor([some, some])
+    assert denormal_share([*of_others, given_back, nested, some.to_sparse(), some.cfloat()]) == 0
+    torch.vmap(lambda row: row + denormal_share([row]) + padding([row.long()])[0])(torch.full((4, 10_000), 1e-41))
+
+
+def test_a_mask_that_is_one_row_many_times_is_not_copied() -> None:
+    wide = torch.ones(1, 64).expand(1 << 40, 64)  # 256 TiB, were it copied
+    assert denormal_share([wide]) == 0
+    assert padding([torch.ones(1, 64, dtype=torch.int64).expand(1 << 40, 64)]) == (0.0, 0.0)
+
+
+PER_SAMPLE = """
+import torch
+from torch.func import functional_call, grad, vmap
+
+model = torch.nn.Sequential(torch.nn.Flatten(0), torch.nn.Linear(8192, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+names = dict(model.named_parameters())
+
+def loss(names, x):
+    return functional_call(model, names, (x,)).sum()
+
+for step in range(30):
+    each = vmap(grad(loss), in_dims=(None, 0))(names, torch.randn(4, 8192))
+    optimizer.zero_grad()
+    model(torch.randn(8192)).sum().backward()
+    optimizer.step()
+"""
+SCHEDULED = """
+import os
+import torch
+
+os.environ["KINETO_LOG_LEVEL"] = "99"
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+told = torch.profiler.schedule(wait=5, warmup=2, active=3)
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=told) as profiler:
+    for step in range(90):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        profiler.step()
+"""
+HALF = """
+import torch
+from torch import nn
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+        self.table = nn.Embedding(500, 4)
+        self.head = nn.Linear(4, 1)
+    def forward(self, ids):
+        return self.head(self.table(ids).mean(1)) * self.scale
+
+model = Words()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    ids = torch.randint(1, 500, (8, 20))
+    ids[:, 5:] = 0
+    model(ids).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("script", "what"), [(PER_SAMPLE, "mapped"), (SCHEDULED, "scheduled"), (HALF, "padded")])
+def test_what_odd_scripts_hand_over_costs_no_step(script: str, what: str, runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(script)
+    ran = runner.forked(str(tmp_path / "odd.py"))
+    check_clean(ran)
+    assert len(ran.steps) == {"mapped": 30, "scheduled": 90, "padded": 20}[what]
+    assert ran.facts.switches == ()
+    root = ran.facts.model
+    assert root is not None and root.double < 0.01
+    assert (root.padding, root.padding_of_all) == ((0.75, 0.75) if what == "padded" else (0.0, 0.0))
+
+
+def test_an_error_in_these_looks_ends_them_alone(runner: Runner) -> None:
+    ran = runner.forked("habits.py", "plain", fail_in="habits")
+    assert [(problem.where, problem.what) for problem in ran.problems][:1] == [
+        ("habits", "RuntimeError: injected into habits")
+    ]
+    assert len(ran.steps) == 20 and ran.facts.optimizer_steps == 20

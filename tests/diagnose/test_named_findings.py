@@ -67,8 +67,8 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
     ("debug-switches", {"more": {"switches": ("profiler",)}}),
-    ("padding", {"more": {"padding": 0.6, "padding_of_all": 0.1}}),
-    ("double-precision", {"root": {"dtypes": ("float64",)}}),
+    ("padding", {"root": {"padding": 0.6, "padding_of_all": 0.1}}),
+    ("double-precision", {"root": {"dtypes": ("float64",), "double": 1.0}}),
     ("denormals", {"more": {"denormal": 0.2}}),
     ("idle-rows", {"optimizer": {"idle": 0.97, "matrix": (60_000, 64)}}),
     ("recomputing", {"more": {"recomputed": 8}}),
@@ -84,7 +84,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
 def test_padding_is_made_less_by_what_it_comes_from() -> None:
     """Rows of one length each are as many as the longest of a batch asks for; those of all rows are for nothing."""
     by_length, to_longest = (
-        next(one.instead for one in findings_of(measured(more={"padding": 0.6, "padding_of_all": of_all}))
+        next(one.instead for one in findings_of(measured(root={"padding": 0.6, "padding_of_all": of_all}))
              if one.id == "padding")
         for of_all in (0.1, 0.5)
     )  # fmt: skip
@@ -129,6 +129,9 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"loader": {"dataset": "TensorDataset", "batch_size": 4}},
         {"host": {"gc_ms": 0.2, "collections": 1}},
         {"more": {"switches": ("something else",)}},
+        {"root": {"dtypes": ("float32", "float64"), "double": 1e-6}},
+        {"root": {"padding": 0.2}},
+        {"more": {"denormal": 0.5}, "phases": Phases(data=8.0, forward=2.0)},
         {"optimizer": {"idle": 0.3, "matrix": (60_000, 64)}},
         {"more": {"recomputed": 8, "peak_rss_bytes": int(12 * GIB)}},  # memory is short
         {"more": {"recomputed": 8}, "memory_bytes": None},
@@ -199,12 +202,14 @@ def test_what_grows_is_looked_for_where_it_is_joined(tmp_path: Path) -> None:
 class Memory:
     def sample(self, n):
         some = torch.cat([self.a, self.b])
+    def forward(self, x):
+        x = torch.cat((self.token, x), 1)
     def push(self, obs):
         self.obs = torch.cat([self.obs, obs])
 """)
     found = findings_of(measured(growth=(4.0, 16.0, 50), more={"argv": (str(script),)}))
     (one,) = [one for one in found if one.id == "steps-grow"]
-    assert one.where == Place(file=str(script), line=6, function="push")
+    assert one.where == Place(file=str(script), line=8, function="push")
     assert "is joined with more of its kind" in one.why and "buffer" in one.instead
 
 
@@ -212,6 +217,7 @@ def test_growth_is_steady_and_large() -> None:
     uneven = [1.0] * 10 + [2.0] * 10 + [3.0] * 10 + [2.5] * 10 + [4.0] * 10 + [5.0] * 10
     assert growth(uneven) == (1.0, 5.0, 50), "one sixth out of order"
     assert growth([*uneven[:50], *[3.5] * 10]) is None, "the last is not the longest"
+    assert growth([1.0 + 0.001 * n for n in range(30)] + [2.0 + 0.001 * n for n in range(30)]) is None, "one jump"
     assert growth([1.0 + 0.1 * n for n in range(60)]) == (pytest.approx(1.45), pytest.approx(6.45), 50)
     for times in ([1.0] * 60, [1.0 + 0.001 * n for n in range(60)], [1.0, 9.0] * 30, [float(n) for n in range(20)],
                   [60.0 - n for n in range(60)], [1.0] * 50 + [9.0] * 10):  # fmt: skip

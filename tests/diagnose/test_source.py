@@ -54,6 +54,22 @@ def test_on_a_cpu_nobody_waits_for_a_device(tmp_path: Path, statement: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("statement", "cause"),
+    [
+        ("dist.barrier()", "barrier"),
+        ("torch.distributed.all_reduce(total)", "exchange-in-loop"),
+        ("y = einops.reduce(x, 'b c h w -> b c', 'mean')", None),
+        ("loss = f(x) + mu * barrier(x)", None),
+        ("z = functools.reduce(add, xs)", None),
+    ],
+)
+def test_of_one_process_nobody_waits_for_ranks(tmp_path: Path, statement: str, cause: str | None) -> None:
+    assert cause_at(at(tmp_path, statement, 1), device=True) is None
+    found = cause_at(at(tmp_path, statement, 1), ranks=2)
+    assert (found and found.id) == cause
+
+
+@pytest.mark.parametrize(
     "statement",
     ["x = torch.tensor(1.0)", "x = torch.tensor(-1)", "y = model(x)", "loss.backward()", "log.info('x')", "opened(x)"],
 )

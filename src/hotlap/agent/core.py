@@ -200,6 +200,8 @@ class Agent:
         self.recorder.drain()
         self.probe.step_done(index)
         self.step_ended(index)
+        if not self.profile.on:
+            self.script.look_for_a_profiler(index)
         if index == 3:
             self.profile.label_for_nsight()
         if self.world == 1:

@@ -39,7 +39,8 @@ class Exchange:
             if "avg_backward_comm_time" not in told or "avg_backward_compute_time" not in told:
                 continue
             known, iteration = facts["exchange"], told.get("iteration", 0)
-            known["searches"] = bool(getattr(model(), "find_unused_parameters", False))
+            static = getattr(model(), "static_graph", False)
+            known["searches"] = not static and bool(getattr(model(), "find_unused_parameters", False))
             known["unused"] = max(known.get("unused", 0), told.get("unused_parameter_size", 0))
             # It tells of a backward at the next forward, so there was one more. The later it is asked, the fewer of
             # them it has counted.

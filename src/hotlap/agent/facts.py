@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from hotlap.records.session import Session
 from .blocks import repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
+from .guard import hook
 from .habits import denormal_share, hooks_of, idle_rows, padding, switches
 from .heads import heads
 from .host import WARM_STEPS, Cost
@@ -41,7 +42,10 @@ MOST_SOURCES = 512
 HUNG_S = 10.0
 """That an unfinished wait for a batch lasted at least, to be told."""
 LONGEST_WINDOW = 25
-"""Steps, from which on a profiler that is on at both ends is not taken for one with a schedule."""
+"""Steps in a row, from which on a profiler that is on in all is not taken for one with a schedule."""
+RECORDS = (torch._C._profiler.ActiveProfilerType.KINETO, torch._C._profiler.ActiveProfilerType.LEGACY)
+"""Profilers that keep what they see; those for NVTX and ITT do not."""
+HABITS = hook("habits")
 
 
 class Script:
@@ -62,8 +66,10 @@ class Script:
         self.recomputed = 0
         self.denormal = 0.0
         self.hung: dict[str, Any] | None = None
-        self._profiled_at: int | None = None
-        self._padding: list[tuple[float, float]] = []
+        self._profiled = (0, 0)
+        """The first and the last of the steps in a row in which a profiler was on."""
+        self.looking = True
+        self._handed: dict[int, int] = {}
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._inputs: dict[int, list[tuple[Any, ...]]] = {}
 
@@ -127,7 +133,6 @@ class Script:
         facts["on_device"] = any(leaf.device.type != "cpu" for leaf in found)
         facts["batch_bytes"] = sum(leaf.numel() * leaf.element_size() for leaf in found if leaf.layout == torch.strided)
         self._leaf_ids = {id(leaf): (facts, at) for at, leaf in enumerate(found)}
-        self._padding.append(max(map(padding, found), default=(0.0, 0.0)))
 
     def moved(self, tensor: Any, non_blocking: bool) -> None:
         """The script moved a tensor to the device: was it a leaf of the batch?"""
@@ -228,6 +233,10 @@ class Script:
             "shapes": 0,
             "grows": 0.0,
             "hooks": (hooks_of(module), 0),
+            "double": sum(_size(p) for p in parameters if p.dtype == torch.float64)
+            / max(1, sum(map(_size, parameters))),
+            "padding": 0.0,
+            "padding_of_all": 0.0,
             "optimized": None,
             "part_of": None,
             "exchange": None,
@@ -239,9 +248,6 @@ class Script:
     def inputs(self, module: Any, args: Any, kwargs: Any) -> None:
         """Count the different shapes of a module's inputs, and how often there is one token more than before."""
         found = list(leaves([*args, *kwargs.values()]))
-        self.denormal = max(self.denormal, denormal_share(found))
-        if not self.loaders:
-            self._padding.append(max(map(padding, found), default=(0.0, 0.0)))
         tokens = next((tuple(leaf.shape) for leaf in found if leaf.dtype in INTEGERS and leaf.dim() == 2), (0, 0))
         seen = self._inputs.setdefault(id(module), [])
         seen.append((tokens, tuple(leaf.shape for leaf in found)))
@@ -249,6 +255,22 @@ class Script:
             longer = [(rows, length + 1) == after for ((rows, length), _), (after, _) in pairwise(seen)]
             shapes = len({shapes for _, shapes in seen})
             self.roots[id(module)] |= {"shapes": shapes, "grows": sum(longer) / max(1, len(longer))}
+
+    def habits(self, module: Any, handed: Sequence[Any]) -> None:
+        """Look at what the first forwards are handed. What can't be looked at ends this part alone (`stop_looking`)."""
+        facts = self.roots.get(id(module))
+        if not self.looking or facts is None:
+            return
+        self.denormal = max(self.denormal, denormal_share(handed))
+        seen = self._handed[id(module)] = self._handed.get(id(module), 0) + 1
+        if seen <= LOOKED_AT_BATCHES and any(isinstance(one, torch.nn.Embedding) for one in module.modules()):
+            share, of_all = padding(handed)
+            facts["padding"] += (share - facts["padding"]) / seen
+            facts["padding_of_all"] += (of_all - facts["padding_of_all"]) / seen
+
+    def stop_looking(self) -> None:
+        """After an error."""
+        self.looking = False
 
     def ran(self, module: Any, output: Any) -> bool:
         """Note whether a softmax that a module's code has did run in a forward with gradients. Returns whether to look
@@ -298,6 +320,11 @@ class Script:
             "matrix": matrix,
         }
 
+    def _look_for_denormals(self, optimizers: Iterable[Any]) -> None:
+        """In what optimizers hold."""
+        if self.looking and self.device == "cpu":
+            self.denormal = max(self.denormal, denormal_share(_held_by(optimizers)))
+
     def _look_for_hooks(self) -> None:
         """How many there are by now."""
         for key, reference in list(self._modules.items()):
@@ -312,14 +339,12 @@ class Script:
                 now = sum(_size(p) for p in module.parameters() if id(p) in held)
                 self.roots[key]["optimized"] = max(self.roots[key].get("optimized") or 0, now)
 
-    def _look_for_a_profiler(self, agent: "Agent") -> None:
-        """Whether one of the script's own is on at two looks, steps apart: none that is told when to record."""
-        on = not agent.profile.on and torch.autograd._profiler_enabled()
-        if not on:
-            self._profiled_at = None
-        elif self._profiled_at is None:
-            self._profiled_at = agent.recorder.index
-        elif agent.recorder.index - self._profiled_at >= LONGEST_WINDOW:
+    def look_for_a_profiler(self, index: int) -> None:
+        """Whether one of the script's own is on, step for step; one with a schedule goes off in between."""
+        begun, last = self._profiled
+        on = torch.autograd._profiler_enabled() and torch._C._autograd._profiler_type() in RECORDS
+        self._profiled = (begun if index == last + 1 else index, index) if on else (0, 0)
+        if index - self._profiled[0] >= LONGEST_WINDOW and on:
             self.switches.add("profiler")
 
     def _look_for_parts(self) -> None:
@@ -344,8 +369,7 @@ class Script:
             self._look_for_the_optimized(parameters_of(steps.optimizers))
             self._look_for_parts()
             self._look_for_hooks()
-            self._look_for_a_profiler(agent)
-            self.denormal = max(self.denormal, denormal_share(_held_by(steps.optimizers)))
+            agent.guard.spare(HABITS, self.stop_looking, self._look_for_denormals, steps.optimizers)
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
@@ -370,8 +394,6 @@ class Script:
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "switches": sorted(self.switches),
             "recomputed": self.recomputed,
-            "padding": _mean(part for part, _ in self._padding),
-            "padding_of_all": _mean(part for _, part in self._padding),
             "denormal": self.denormal,
             "hung": self.hung,
             "mode": kind,
@@ -395,11 +417,6 @@ class Script:
             "optimizers": list(self.optimizers.values()),
             "compiled": compiled_functions(next(iter(self.roots.values()), None)),
         }
-
-
-def _mean(parts: Iterable[float]) -> float:
-    known = list(parts)
-    return sum(known) / len(known) if known else 0.0
 
 
 def _held_by(optimizers: Iterable[Any]) -> Iterator[Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .probe import mapped
+
 ROWS = 16_384
 """Of a matrix, from which its gradient is looked at for rows that are zero."""
 LOOKED_AT = 2048
@@ -16,6 +18,7 @@ LEAST_PLACES, MOST_NUMBERS = 8, 1 << 22
 """Of a row of a batch, from which one may be padded; numbers of a batch up to which it is looked at."""
 IDS = 16
 """Between the smallest and the largest of them, from which whole numbers are taken for ids, not for flags."""
+SINGLES = (torch.float32, torch.float64, torch.bfloat16)
 SAMPLED, MOST_TENSORS = 4096, 256
 """Numbers of a tensor that are looked at for denormal ones, and tensors."""
 
@@ -63,27 +66,28 @@ def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:
     return (idle / whole, largest) if largest else (0.0, ())
 
 
-def padding(leaf: Any) -> tuple[float, float]:
-    """Of a batch's rows of ids (rows, places), or of vectors (rows, places, channels), the share of places at an end of
-    a row that are filled up, and of those that are in all rows. None of one on a device, which would be waited for."""
-    if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.layout != torch.strided:
+def padding(handed: Iterable[Any]) -> tuple[float, float]:
+    """Of the largest matrix of token ids among a forward's inputs, (rows, places), the share of places at one end of a
+    row that only fill it up, and of those that do in all rows. Waits for the device."""
+    found = [leaf for leaf in handed if _is_plain(leaf) and leaf.dtype in (torch.int64, torch.int32)]
+    found = [leaf for leaf in found if leaf.dim() == 2 and leaf.size(1) >= LEAST_PLACES and leaf.numel() > 0]
+    found = [leaf for leaf in found if leaf.numel() <= MOST_NUMBERS and (not leaf.is_cuda or _may_wait())]
+    found = [leaf.detach().cpu() for leaf in found]
+    ids = max(
+        (leaf for leaf in found if int(leaf.max()) - int(leaf.min()) >= IDS),
+        key=lambda leaf: leaf.numel(),
+        default=None,
+    )
+    if ids is None:
         return 0.0, 0.0
-    if leaf.dim() not in (2, 3) or leaf.size(1) < LEAST_PLACES or not 0 < leaf.numel() <= MOST_NUMBERS:
-        return 0.0, 0.0
-    leaf = leaf.detach()
-    if leaf.dim() == 3:
-        ends = [(leaf == 0).all(2)] * 2 if leaf.is_floating_point() else []
-    elif leaf.dtype in (torch.int64, torch.int32) and int(leaf.max()) - int(leaf.min()) >= IDS:
-        fills = [int(leaf[:, at].mode().values) for at in (0, -1)]
-        ends = [(leaf == fill) & (fill >= 0) for fill in fills]  # -100 in labels masks what is no padding, as prompts
-    else:
-        ends = []
-    found = [(0.0, 0.0)]
-    for same, flipped in zip(ends, ((), (1,)), strict=False):
-        run = same.flip(flipped).to(torch.int32).cumprod(1).sum(1)
+    found_at = [(0.0, 0.0)]
+    for at, flipped in ((0, ()), (-1, (1,))):
+        fill = int(ids[:, at].mode().values)
+        run = (ids == fill).flip(flipped).to(torch.int32).cumprod(1).sum(1)
         run = torch.where(run > 1, run, 0)  # one alone may be what it is by chance
-        found.append((float(run.double().mean()) / leaf.size(1), int(run.min()) / leaf.size(1)))
-    return max(found)
+        if fill >= 0:  # -100 in labels masks what is no padding, as prompts
+            found_at.append((float(run.double().mean()) / ids.size(1), int(run.min()) / ids.size(1)))
+    return max(found_at)
 
 
 def denormal_share(tensors: Iterable[Any]) -> float:
@@ -91,12 +95,20 @@ def denormal_share(tensors: Iterable[Any]) -> float:
     SAMPLED of each are looked at."""
     largest = 0.0
     for tensor in itertools.islice(tensors, MOST_TENSORS):
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+        if not _is_plain(tensor) or tensor.device.type != "cpu" or tensor.dtype not in SINGLES:
             continue
-        if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.numel() < SAMPLED:
+        if tensor.numel() < SAMPLED or not tensor.is_contiguous():
             continue
-        some = tensor.detach().reshape(-1)[:: tensor.numel() // SAMPLED | 1].abs()  # an odd stride meets all columns
+        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            continue  # it was given back, as shards of parameters are
+        some = tensor.detach().view(-1)[:: tensor.numel() // SAMPLED | 1].abs()  # an odd stride meets all columns
         others = some > 0
         small = int((others & (some < torch.finfo(some.dtype).tiny)).sum())
         largest = max(largest, small / max(1, int(others.sum())) if small else 0.0)
     return largest
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether it may be looked at: no subclass, which may compute then, nor one of several inside of `torch.vmap`."""
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return type(tensor) in kinds and not tensor.is_nested and tensor.layout == torch.strided and not mapped(tensor)

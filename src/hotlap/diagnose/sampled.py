@@ -10,7 +10,7 @@ from hotlap.records.diagnosis import Diagnosis, Finding, Place, in_order
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
-from .statements import Cause, cause_at, cause_of
+from .statements import CELL, THROUGH_NUMPY, Cause, cause_at, through_numpy, trains
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -19,6 +19,8 @@ OF_LATE: Final = {"input": "input", "python": "host-code"}
 LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
+CELLS: Final = re.compile(r"^(LSTM|GRU|RNN)Cell\.")
+"""Functions of torch's recurrent cells."""
 COLLECTIVES: Final = re.compile(r"^(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
 """Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 
@@ -33,30 +35,46 @@ def with_samples(
     """
     device = diagnosis.device != "cpu"
     findings = tuple(
-        _profiled(_explained(one, samples, loop, late, device), one, samples.looks) for one in diagnosis.findings
+        _profiled(_explained(one, samples, loop, late, device, diagnosis.ranks), one, samples.looks)
+        for one in diagnosis.findings
     )
-    findings = (*_of_the_model(findings, samples, device), *findings)
+    findings = (*_of_the_model(findings, samples, device, diagnosis.ranks), *findings)
     findings = tuple(one for one in findings if not _is_told(one, findings))
     bound = max(findings, key=lambda one: one.share).bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=tuple(in_order(findings)), bound=bound)
 
 
-def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool) -> Iterator[Finding]:
+def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ranks: int) -> Iterator[Finding]:
     """Causes at lines, or else in functions, of the forward and of what lies between it and the backward, as a loss: by
     their share of all looks, as these phases hold much else."""
     total = sum(row[5] for row in samples.lines)
     phases = {"forward"} if any(one.id == "host-code" for one in findings) else {"forward", "other"}
     own = [row for row in samples.lines if row[0] in phases and 0 <= row[1] < len(samples.files)]
-    lines, functions = _grouped(own, lambda row: row[1:4]), _grouped(own, lambda row: (row[1], row[3]))
-    for rows in (*lines, *functions):
+    told: set[tuple[int, str]] = set()
+
+    def notable(rows: Sequence[SampledLine]) -> bool:
+        return samples.looks >= LEAST_LOOKS and sum(row[5] for row in rows) >= LEAST_SHARE * total
+
+    def finding(rows: Sequence[SampledLine], cause: Cause, at: str) -> Finding:
         share, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
-        if samples.looks < LEAST_LOOKS or share < LEAST_SHARE:
-            continue
         where = Place(file=samples.files[first[1]], line=first[2], function=first[3])
-        cause, at = (cause_at(where, device), "at this line") if rows in lines else (cause_of(where), f"in {first[3]}")
+        evidence = f"{share:.0%} of {samples.looks} looks at the host's stack were {at}"
+        return _with(Finding(id=cause.id, bound=cause.bound, share=share, where=where, evidence=evidence), cause)
+
+    for rows in filter(notable, _grouped(own, lambda row: row[1:4])):
+        cell = all(CELLS.match(row[4]) for row in rows)
+        cause = CELL if cell else cause_at(_place(samples, rows[0]), device, ranks)
         if cause is not None:
-            evidence = f"{share:.0%} of {samples.looks} looks at the host's stack were {at}"
-            yield _with(Finding(id=cause.id, bound=cause.bound, share=share, where=where, evidence=evidence), cause)
+            told.add((rows[0][1], rows[0][3]))
+            yield finding(rows, cause, "at this line")
+    by_numpy = [row for row in own if through_numpy(_place(samples, row)) and not trains(_place(samples, row))]
+    for rows in filter(notable, _grouped(by_numpy, lambda row: (row[1], row[3]))):
+        if (rows[0][1], rows[0][3]) not in told:
+            yield finding(rows, THROUGH_NUMPY, f"at lines of {rows[0][3]} that compute with numpy")
+
+
+def _place(samples: Samples, row: SampledLine) -> Place:
+    return Place(file=samples.files[row[1]], line=row[2], function=row[3])
 
 
 def _grouped(rows: Iterable[SampledLine], key: Callable[[SampledLine], object]) -> list[list[SampledLine]]:
@@ -86,7 +104,9 @@ def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
     return msgspec.structs.replace(finding, why=finding.why.replace(f"; {WITHOUT_A_PROFILE}", says))
 
 
-def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str | None, device: bool) -> Finding:
+def _explained(
+    finding: Finding, samples: Samples, loop: Place | None, late: str | None, device: bool, ranks: int
+) -> Finding:
     if samples.looks < LEAST_LOOKS:
         return finding
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
@@ -108,18 +128,12 @@ def _explained(finding: Finding, samples: Samples, loop: Place | None, late: str
     if phase == "data" and finding.where is not None and at_loop:
         return finding
     said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
-    found = _named(msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}"), where, device)
+    cause = cause_at(where, device, ranks)
+    found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
+    found = found if cause is None else _with(found, cause)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     waiting = finding.id == "host-code" and waits > 0.5
-    return _communication(found, inside, waits, cause_at(where, device) is not None) if waiting else found
-
-
-def _named(finding: Finding, where: Place, device: bool) -> Finding:
-    """With what its line does, where that is known to cost."""
-    cause = cause_at(where, device)
-    if cause is None:
-        return finding
-    return _with(finding, cause)
+    return _communication(found, inside, waits, cause is not None) if waiting else found
 
 
 def _communication(finding: Finding, inside: str, waits: float, named: bool) -> Finding:

@@ -100,27 +100,33 @@ JOINS: Final = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "a
 
 
 def growing(file: str, within: int | None = None) -> Iterator[Place]:
-    """Where something is joined with more of its kind: `x = torch.cat([x, y])`. within: a line of the function that is
-    looked at, where its loops are; without it all functions are, as each may be called in each step."""
+    """Where something is joined with more of its kind: `x = torch.cat([x, y])`. within: a line of the function in whose
+    loops is looked. Without it, what outlives a step: attributes, and names in a loop that holds a backward."""
     tree = parsed(file)
     if tree is None:
         return
-    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
     if within is not None:
-        functions = [one for one in statements_at(Place(file=file, line=within)) if isinstance(one, ast.FunctionDef)][
-            :1
-        ]
-    for function in functions:
-        loops = [one for one in ast.walk(function) if isinstance(one, (ast.For, ast.While))]
-        for part in loops if within is not None else [function]:
-            for assignment in (node for node in ast.walk(part) if isinstance(node, ast.Assign)):
-                targets = {ast.unparse(one) for one in assignment.targets}
-                for call in calls_in(assignment.value):
-                    held = {
-                        ast.unparse(one)
-                        for argument in call.args
-                        for one in ast.walk(argument)
-                        if isinstance(one, ast.expr)
-                    }
-                    if name_of(call).split(".")[-1] in JOINS and targets & held:
-                        yield Place(file=file, line=call.lineno, function=function.name)
+        own = (one for one in statements_at(Place(file=file, line=within)) if isinstance(one, ast.FunctionDef))
+        parts = list(_loops(next(own, None)))
+        kept = True
+    else:
+        parts, kept = [tree], False
+    stepping = {id(node) for loop in _loops(tree) if _trains(loop) for node in ast.walk(loop)}
+    for assignment in (node for part in parts for node in ast.walk(part) if isinstance(node, ast.Assign)):
+        targets = {
+            ast.unparse(one)
+            for one in assignment.targets
+            if kept or isinstance(one, ast.Attribute) or id(assignment) in stepping
+        }
+        for call in calls_in(assignment.value):
+            inner = (one for argument in call.args for one in ast.walk(argument) if isinstance(one, ast.expr))
+            if name_of(call).split(".")[-1] in JOINS and targets & {ast.unparse(one) for one in inner}:
+                yield _at(file, call.lineno)
+
+
+def _loops(node: ast.AST | None) -> Iterator[ast.AST]:
+    return (one for one in ast.walk(node) if isinstance(one, (ast.For, ast.While))) if node is not None else iter(())
+
+
+def _trains(loop: ast.AST) -> bool:
+    return any(name_of(call).split(".")[-1] == "backward" for call in calls_in(loop))

@@ -30,13 +30,14 @@ class Cause:
 @dataclass(frozen=True)
 class Known:
     """A cause, and the calls that tell it: by the end of their names. whole: by the whole name. tells: what more has to
-    hold of the call. device: it costs only where the model is on one."""
+    hold of the call. device: it costs only where the model is on one. ranks: only where there are several."""
 
     cause: Cause
     ends: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     tells: Callable[[ast.Call], bool] = lambda call: True
     device: bool = False
+    ranks: bool = False
 
     def matches(self, call: ast.Call) -> bool:
         """Whether a call is one of these."""
@@ -141,32 +142,26 @@ KNOWN: Final = (
     ),
     Known(
         Cause(
-            "cell-by-cell",
-            "a recurrent cell is called step by step",
-            "each call is a few small operations, issued one after another, forward and backward",
-            "the whole sequence at once, which is one call: `nn.LSTM(...)(x)` in place of `nn.LSTMCell`, `nn.GRU` of "
-            "`nn.GRUCell`; else `torch.compile`",
-            "compute",
-        ),
-        ends=("cell", "lstm_cell", "gru_cell", "rnn_cell", "lstmcell", "grucell"),
-    ),
-    Known(
-        Cause(
             "barrier",
             "all ranks wait for one another",
             "each step then takes as long as its slowest rank, and the backward's exchange keeps them together anyway",
             "take out `{it}`; before a file is read that another rank writes, once",
         ),
-        ends=("barrier", "monitored_barrier", "wait_for_everyone"),
+        ends=("monitored_barrier", "wait_for_everyone"),
+        whole=("dist.barrier", "torch.distributed.barrier"),
+        ranks=True,
     ),
     Known(
         Cause(
-            "reduce-numbers",
-            "numbers are exchanged between ranks in each step",
+            "exchange-in-loop",
+            "the loop exchanges tensors between ranks itself",
             "each exchange waits for all ranks, however few its bytes",
-            "add them up on each rank, and exchange the sums every n steps, all in one tensor",
+            "numbers for a log: add them up on each rank and exchange the sums every n steps, all in one tensor; "
+            "gradients: DistributedDataParallel, which sends them while the backward still runs",
         ),
-        ends=("all_reduce", "all_gather", "all_gather_object", "reduce", "gather_for_metrics", "reduce_dict"),
+        ends=("gather_for_metrics", "reduce_dict", "all_gather_object"),
+        whole=("dist.all_reduce", "torch.distributed.all_reduce", "dist.reduce", "torch.distributed.reduce"),
+        ranks=True,
     ),
     Known(
         Cause(
@@ -186,6 +181,14 @@ PARAMETERS: Final = Cause(
     "all at once: `torch._foreach_lerp_(averages, parameters, 1 - decay)` for moving averages "
     "(torch.optim.swa_utils.AveragedModel), `torch.nn.utils.clip_grad_norm_`, `torch.nn.utils.get_total_norm`",
 )
+CELL: Final = Cause(
+    "cell-by-cell",
+    "a recurrent cell is called step by step",
+    "each call is a few small operations, issued one after another, forward and backward",
+    "the whole sequence at once, which is one call: `nn.LSTM(...)(x)` in place of `nn.LSTMCell`, `nn.GRU` of "
+    "`nn.GRUCell`; else `torch.compile`",
+    "compute",
+)
 THROUGH_NUMPY: Final = Cause(
     "through-numpy",
     "tensors go through numpy and back",
@@ -196,7 +199,7 @@ THROUGH_NUMPY: Final = Cause(
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
 
 
-def cause_at(place: Place, device: bool = False) -> Cause | None:
+def cause_at(place: Place, device: bool = False, ranks: int = 1) -> Cause | None:
     """What the statement at a line does, with the user's expression in the change to make. device: the model is on
     one."""
     held = statements_at(place)
@@ -204,7 +207,7 @@ def cause_at(place: Place, device: bool = False) -> Cause | None:
         return None
     own = held[0]
     inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
-    for known in (one for one in KNOWN if device or not one.device):
+    for known in (one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)):
         for call in inner:
             if known.matches(call):
                 return _about(known.cause, call)
@@ -213,11 +216,20 @@ def cause_at(place: Place, device: bool = False) -> Cause | None:
     return None
 
 
-def cause_of(place: Place) -> Cause | None:
-    """What the function around a line does, as a whole."""
+def trains(place: Place) -> bool:
+    """Whether the function around a line holds the loop's backward or update."""
     function = next((one for one in statements_at(place) if isinstance(one, ast.FunctionDef)), None)
-    names = {name_of(call).split(".")[-1] for call in calls_in(function)} if function is not None else set()
-    return THROUGH_NUMPY if "numpy" in names else None
+    calls = calls_in(function) if function is not None else ()
+    return function is None or any(name_of(call).split(".")[-1] in {"backward", "step"} for call in calls)
+
+
+def through_numpy(place: Place) -> bool:
+    """Whether the statement at a line computes with numpy, or makes an array of a tensor."""
+    held = statements_at(place)
+    if not held or isinstance(held[0], BLOCKS):
+        return False
+    names = {one.id for one in ast.walk(held[0]) if isinstance(one, ast.Name)}
+    return bool(names & {"np", "numpy"}) or any(name_of(call).split(".")[-1] == "numpy" for call in calls_in(held[0]))
 
 
 def _about(cause: Cause, call: ast.Call) -> Cause:

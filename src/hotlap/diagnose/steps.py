@@ -133,14 +133,17 @@ def block_means(walls: Sequence[float], period: int = 1) -> list[float]:
 
 def growth(times: Sequence[float]) -> tuple[float, float, int] | None:
     """Of steps that take longer and longer: ms of the first and of the last sixth, and how many steps lie between their
-    middles. None where they do not: the last sixth is the longest, a third longer than the first, and of the pairs of
-    sixths two at most are in the other order, as chance has them once in fifty times."""
+    middles. None where they do not: the last sixth is the longest, a third longer than the first; of the pairs of
+    sixths two at most are in the other order, as chance has them once in fifty times; and no single jump is more than
+    half of the growth, as where layers are unfrozen."""
     size = len(times) // SIXTHS
     if size < LEAST_OF_A_SIXTH:
         return None
     middles = [median(times[at * size : (at + 1) * size]) for at in range(SIXTHS)]
     against = sum(two <= one for one, two in itertools.combinations(middles, 2))
-    if middles[-1] < GROWN * middles[0] or middles[-1] < max(middles) or against > AGAINST:
+    grown = middles[-1] - middles[0]
+    jump = max(two - one for one, two in itertools.pairwise(middles))
+    if middles[-1] < GROWN * middles[0] or middles[-1] < max(middles) or against > AGAINST or 2 * jump > grown:
         return None
     return middles[0], middles[-1], (SIXTHS - 1) * size
 

@@ -271,6 +271,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     tensors of Python's numbers are made; expert_loop: where a forward may loop over a list of modules and look for the
     rows of each; mask_checks: it holds torch's encoder or decoder, which compare their mask with the causal one in each
     forward; shapes_by: a function whose result has a shape that depends on values, as `nonzero`.
+    double: share (0 to 1) of the parameters' numbers in float64. padding: of a module with an embedding, share (0 to 1)
+    of the places in the rows of ids of its first forwards that only fill them up to one length, padding_of_all: share
+    (0 to 1) of the places at which all rows of a batch do.
 
     file, line, function: its forward, or the user's code that calls it where that is torch's.
     """
@@ -302,6 +305,9 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     shapes: Count = 0
     grows: float = 0.0
     hooks: tuple[Count, Count] = (0, 0)
+    double: float = 0.0
+    padding: float = 0.0
+    padding_of_all: float = 0.0
     optimized: Count | None = None
     part_of: str | None = None
     exchange: ExchangeFacts | None = None
@@ -438,11 +444,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     looked at; backwards, optimizer_steps: number seen. in_flight: batches that workers make ahead; draining: when
     hotlap ended it, batches made ahead were being used up faster than others came, so steps may become longer.
     replayed: phases that lie together in a CUDA graph of the script's own. recomputed: calls of modules that were seen
-    inside a backward, in the first steps, as torch.utils.checkpoint makes them. padding: share (0 to 1) of the places
-    in the rows of the first batches that fill them up to one length, padding_of_all: share (0 to 1) of the places in
-    these rows at which all rows of a batch are filled up. denormal: share (0 to 1) of denormal numbers in an input of
-    the model or a tensor that an optimizer holds, of the tensor with most, on the CPU. hung: the wait for a batch in
-    which the loop ended.
+    inside a backward, in the first steps, as torch.utils.checkpoint makes them. denormal: share (0 to 1) of denormal
+    numbers in an input of the model or a tensor that an optimizer holds, of the tensor with most, on the CPU. hung: the
+    wait for a batch in which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. sources: the script and its local modules, in trials. imported: at the end, folders of installed
@@ -469,8 +473,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     switches: tuple[str, ...] = ()
     recomputed: Count = 0
-    padding: float = 0.0
-    padding_of_all: float = 0.0
     denormal: float = 0.0
     hung: Hung | None = None
     mode: Literal["train", "inference", "none"] = "none"

@@ -34,6 +34,8 @@ from .console import (
 from .rates import mfu_parts, money_parts
 
 MOST_FINDINGS: Final = 3
+ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
+"""Findings that say where the time is, of which a cause that takes half of it or more is a part."""
 MOST_OF_IT: Final = 0.5
 """Of the step: a finding that takes as much is the headline where no bound is known."""
 TUNE: Final = "hotlap tune COMMAND..."
@@ -154,9 +156,9 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
     beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
     shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
-    explained = any(one.named and one.share >= LEAST_NAMED for one in shown)
+    explained = max((one.share for one in shown if one.named and one.share >= LEAST_NAMED), default=0.0)
     for finding in shown:
-        only_where = explained and not (finding.named or finding.wrong or finding.beneath)
+        only_where = finding.id in ONLY_WHERE and not finding.named and 2 * explained >= finding.share
         table.add_row(finding_head(finding), Group(*finding_lines(finding, cwd, only_where)))
     yield table
     if len(findings) > len(shown):

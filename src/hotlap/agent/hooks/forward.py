@@ -22,6 +22,7 @@ from torch import is_grad_enabled
 from torch._C import _get_tracing_state
 from torch.compiler import is_dynamo_compiling
 
+from ..facts import HABITS
 from ..guard import hook
 from ..probe import leaves, mapped, nudge, random_state, redraw
 from ..seams import Forward
@@ -379,6 +380,9 @@ class Root(Watched):
             if self.described <= DESCRIBED_AUTOCAST:
                 agent.script.inside_autocast(module, self.device)
             agent.script.inputs(module, args, kwargs)
+            if training:
+                handed = list(leaves([*args, *kwargs.values()]))
+                agent.guard.spare(HABITS, agent.script.stop_looking, agent.script.habits, module, handed)
 
     def _first(self, module: Any, training: bool) -> None:
         self.levers_in = True

@@ -6,6 +6,8 @@ from hotlap.records.durations import ms
 
 from ._base import MODEL, Measured
 
+MOSTLY = 0.5
+"""Of the parameters' numbers: one of 0 dimensions promotes nothing."""
 SAVED = 0.5
 """Half as many bytes, and twice as many numbers an instruction; consumer GPUs win 32 times and more."""
 
@@ -13,7 +15,7 @@ SAVED = 0.5
 def find(measured: Measured) -> Finding | None:
     """Share: of the model's time what single precision saves at least."""
     root = measured.root
-    if root is None or "float64" not in root.dtypes:
+    if root is None or root.double < MOSTLY:
         return None
     times = measured.gpu_phases or measured.phases
     took = sum(getattr(times, name) or 0.0 for name in MODEL)

@@ -29,21 +29,22 @@ def _made_at(measured: Measured) -> Place | None:
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: of the model's time what padding is of its inputs."""
-    facts = measured.facts
-    if facts is None or facts.padding < LEAST or call_of(facts, LEAVES_OUT):
+    """Share: of the model's time what padding is of the ids that it is handed."""
+    facts, root = measured.facts, measured.root
+    if root is None or root.padding < LEAST or call_of(facts, LEAVES_OUT):
         return None
     times = measured.gpu_phases or measured.phases
     took = sum(getattr(times, name) or 0.0 for name in MODEL)
-    all_alike = facts.padding_of_all > facts.padding / 2
+    all_alike = root.padding_of_all > root.padding / 2
     return Finding(
         id="padding",
         bound="compute",
-        share=measured.share(*MODEL) * facts.padding,
-        cost_ms=took * facts.padding,
-        title=f"{facts.padding:.0%} of each batch is padding",
+        share=measured.share(*MODEL) * root.padding,
+        cost_ms=took * root.padding,
+        title=f"{root.padding:.0%} of the tokens are padding",
         where=call_of(facts, PADS) or _made_at(measured),
-        evidence=f"in the first batches; at {facts.padding_of_all:.0%} of the places all rows of a batch are padded",
+        evidence=f"in the first forwards of {root.name}; all rows of a batch are padded at {root.padding_of_all:.0%} "
+        "of the places",
         why="the model computes it like all else, attention with the square of the length",
         instead=f"{TO_THE_LONGEST}; then {BY_LENGTH}" if all_alike else BY_LENGTH,
         named=True,
