@@ -142,6 +142,11 @@ def characters() -> None:
         tokens.tofile(put(f"data/py/{split}.bin", ""))
 
 
+def play() -> None:
+    """minGPT's text to learn: one file."""
+    put("projects/chargpt/input.txt", text(1_000_000))
+
+
 def llmc() -> None:
     """A shard of llm.c, and in tiktoken's place a stub: its vocabulary is a download and only named here."""
     tokens = np.frombuffer(text(10_000_000).encode()[:10_000_000], np.uint8).astype(np.uint16)

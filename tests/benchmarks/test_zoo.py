@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CHEAP = "tiny_gpt,moe,dlrm,vit,lstm,gan,decode"
 """`make zoo-check` has those too that take a second or more."""
 

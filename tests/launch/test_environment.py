@@ -70,7 +70,7 @@ def test_cpu_model(tmp_path: Path) -> None:
 
 
 def in_group(root: Path, membership: str, mount: str) -> Path:
-    """A machine's files; a process's groups and where they are mounted (`tests/test_cgroups.py` has more layouts)."""
+    """A machine's files; a process's groups and where they are mounted (`test_cgroups.py` has more)."""
     write(root / "proc/self/cgroup", membership)
     kind = "cgroup2 x rw" if mount == "/v2" else "cgroup x rw,memory"
     write(root / "proc/self/mountinfo", f"36 25 0:31 / {mount} rw - {kind}\n")
