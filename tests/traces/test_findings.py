@@ -432,12 +432,14 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
     )
     host = (
         HostTime(name="(no event)", ns=9 * MS, total_ns=9 * MS, count=1),
-        HostTime(name="aten::mm", ns=8 * MS, total_ns=8 * MS, count=1, where=HERE),
+        HostTime(name="aten::mm", ns=5 * MS, total_ns=5 * MS, count=1, where=HERE),
+        HostTime(name="aten::add", ns=4 * MS, total_ns=4 * MS, count=1),
+        HostTime(name="aten::mm", ns=3 * MS, total_ns=3 * MS, count=1),
     )
     found = with_traces(run, TraceReport(ranks=(answers(breakdown=(), model=host),)))
     assert (
         found.bound == "input"
-        and found.findings[1].evidence == "x; under the profiler aten::mm 4.00 ms"
+        and found.findings[1].evidence == "x; under the profiler aten::mm 4.00 ms, aten::add 2.00 ms"
         and found.findings[1].where == HERE
     )
 

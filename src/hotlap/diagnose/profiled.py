@@ -4,6 +4,7 @@ Step time, phases and their shares are those of steps without the profiler. The 
 work on the device; so idle time of the trace is scaled to what is left of the unprofiled step beside that work.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -132,10 +133,14 @@ def _with_batches(finding: Finding, made: Place | None, traces: TraceReport) -> 
 def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
     """The arithmetic of a run on the CPU with the ops that most of it is in, and the line of the largest."""
     rank = traces.ranks[0]
-    ops = [row for row in rank.model if "::" in row.name][:TOP_OPS]
+    ops = [row for row in rank.model if "::" in row.name]
     if finding.id != "compute" or not ops:
         return finding
-    said = ", ".join(f"{row.name} {ms(row.ns / rank.window.count / 1e6)}" for row in ops)
+    by_name: Counter[str] = Counter()  # the rows are of places
+    for row in ops:
+        by_name[row.name] += row.ns
+    most = by_name.most_common(TOP_OPS)
+    said = ", ".join(f"{name} {ms(ns / rank.window.count / 1e6)}" for name, ns in most)
     return msgspec.structs.replace(
         finding, evidence=f"{finding.evidence}; under the profiler {said}", where=ops[0].where or finding.where
     )
