@@ -298,6 +298,12 @@ def test_a_machine_without_a_gpu_is_told_nothing_of_one() -> None:
     assert "GPU" not in run_text(msgspec.structs.replace(BEFORE, device="cpu", device_name=None, utilisation=used))
 
 
+@pytest.mark.parametrize(("peak", "told"), [(70, True), (20, False)])
+def test_memory_is_told_where_it_is_short(peak: int, told: bool) -> None:
+    text = joined(run_text(msgspec.structs.replace(BEFORE, peak_bytes=peak * 2**30, memory_bytes=80 * 2**30)))
+    assert (f"memory {peak}.0 of 80.0 GiB at the peak" in text) is told
+
+
 def test_inference_says_what_a_step_is() -> None:
     held = msgspec.structs.replace(BEFORE, evaluations=3, evaluating=0.378)
     assert "3 steps with an evaluation left out (38% of the time)" in joined(run_text(held))

@@ -189,6 +189,8 @@ def _verdict(
         ranks=len(ranks),
         device=facts.device if facts else "cpu",
         device_name=facts.device_name if facts else None,
+        peak_bytes=measured.memory[0] if measured.memory else None,
+        memory_bytes=measured.memory[1] if measured.memory else None,
         unknown=tuple(_unknown(first, slowest, measured)),
         next=next_of(findings),
     )

@@ -95,6 +95,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     phases rest on (None: of an older hotlap, all); warmup_steps: number before the steady ones; evaluations: steps
     after warm-up that are left out since an evaluation ran inside; evaluating: the share (0 to 1) of the time since
     warm-up that evaluations took; settled: whether a steady state was recognised. ranks: number that was observed.
+    peak_bytes: in use at the peak, memory_bytes: that there are: of the first rank's GPU, as its allocator holds them,
+    without one of the machine; None unknown.
     unknown: what could not be told, in words. next: what to do now, in words.
     """
 
@@ -126,5 +128,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int = 1
     device: str = "cpu"
     device_name: str | None = None
+    peak_bytes: float | None = None
+    memory_bytes: float | None = None
     unknown: tuple[str, ...] = ()
     next: str = ""

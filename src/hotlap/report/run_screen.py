@@ -36,6 +36,8 @@ from .rates import mfu_parts, money_parts
 MOST_FINDINGS: Final = 3
 ONLY_WHERE: Final = frozenset({"compute", "host-code", "launch"})
 """Findings that say where the time is, of which a cause that takes half of it or more is a part."""
+SHORT: Final = 0.7
+"""Of memory at the peak, from which it is told."""
 MOST_OF_IT: Final = 0.5
 """Of the step: a finding that takes as much is the headline where no bound is known."""
 TUNE: Final = "hotlap tune COMMAND..."
@@ -112,6 +114,8 @@ def _basis(run: Run, diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.mode == "inference":
         yield "inference: a step is one forward"
     yield diagnosis.device_name or diagnosis.device
+    if diagnosis.peak_bytes and diagnosis.memory_bytes and diagnosis.peak_bytes >= SHORT * diagnosis.memory_bytes:
+        yield f"memory {diagnosis.peak_bytes / 2**30:.1f} of {diagnosis.memory_bytes / 2**30:.1f} GiB at the peak"
     if diagnosis.clock == "device":
         yield "the host runs ahead: step times are the device's"
     if run.recipe:

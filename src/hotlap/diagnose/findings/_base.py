@@ -80,6 +80,17 @@ class Measured:
         return sum(getattr(times, name) or 0.0 for name in names) / total if total else 0.0
 
     @property
+    def memory(self) -> tuple[float, float] | None:
+        """Bytes in use at the peak, and those that there are: of the GPU as the allocator holds them, without one of
+        the machine; None unknown."""
+        if self.facts is None:
+            return None
+        on_gpu = self.facts.memory
+        used = on_gpu.peak_reserved_bytes if on_gpu else self.facts.peak_rss_bytes
+        whole = on_gpu.total_bytes if on_gpu else self.memory_bytes
+        return (used, whole) if used and whole else None
+
+    @property
     def cuda(self) -> bool:
         """Whether device times are known."""
         return self.gpu_phases is not None

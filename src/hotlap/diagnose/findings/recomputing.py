@@ -16,10 +16,9 @@ def find(measured: Measured) -> Finding | None:
     facts, root = measured.facts, measured.root
     if facts is None or root is None or not facts.recomputed or facts.mode != "train":
         return None
-    used = facts.memory.peak_reserved_bytes if facts.memory else facts.peak_rss_bytes
-    whole = facts.memory.total_bytes if facts.memory else measured.memory_bytes
-    if not used or not whole or used > SPARE * whole:
+    if measured.memory is None or measured.memory[0] > SPARE * measured.memory[1]:
         return None
+    used, whole = measured.memory
     forward = (measured.gpu_phases or measured.phases).forward or 0.0
     return Finding(
         id="recomputing",
