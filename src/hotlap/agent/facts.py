@@ -19,7 +19,7 @@ from .blocks import repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
 from .guard import hook
-from .habits import denormal_share, hooks_of, idle_rows, padding, switches
+from .habits import denormal_share, hooks_of, idle_rows, padding, profiler_on, switches
 from .heads import heads
 from .host import WARM_STEPS, Cost
 from .imported import imported
@@ -43,8 +43,6 @@ HUNG_S = 10.0
 """That an unfinished wait for a batch lasted at least, to be told."""
 LONGEST_WINDOW = 25
 """Steps in a row, from which on a profiler that is on in all is not taken for one with a schedule."""
-RECORDS = (torch._C._profiler.ActiveProfilerType.KINETO, torch._C._profiler.ActiveProfilerType.LEGACY)
-"""Profilers that keep what they see; those for NVTX and ITT do not."""
 HABITS = hook("habits")
 
 
@@ -342,7 +340,7 @@ class Script:
     def look_for_a_profiler(self, index: int) -> None:
         """Whether one of the script's own is on, step for step; one with a schedule goes off in between."""
         begun, last = self._profiled
-        on = torch.autograd._profiler_enabled() and torch._C._autograd._profiler_type() in RECORDS
+        on = profiler_on()
         self._profiled = (begun if index == last + 1 else index, index) if on else (0, 0)
         if index - self._profiled[0] >= LONGEST_WINDOW and on:
             self.switches.add("profiler")

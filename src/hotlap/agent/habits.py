@@ -36,6 +36,14 @@ def switches() -> list[str]:
     return [name for name, on in found.items() if on]
 
 
+def profiler_on() -> bool:
+    """Whether a profiler that keeps what it sees is on; those for NVTX and ITT do not. torch of another version may not
+    tell."""
+    enabled = getattr(torch.autograd, "_profiler_enabled", None)
+    kind = getattr(getattr(torch._C, "_autograd", None), "_profiler_type", None)
+    return enabled is not None and kind is not None and enabled() and kind().name in ("KINETO", "LEGACY")
+
+
 def _may_wait() -> bool:
     """Whether the host may wait for the device here: not while a graph is recorded, nor where the script forbids it."""
     return torch.cuda.get_sync_debug_mode() == 0 and not torch.cuda.is_current_stream_capturing()
