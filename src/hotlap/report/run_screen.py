@@ -67,7 +67,7 @@ def verdict(run: Run, diagnosis: Diagnosis, price: float | None = None) -> Itera
     """Headline, phases and findings. price: of the machine, dollars an hour."""
     yield Parts(headline(diagnosis), "bold")
     yield Parts(_basis(run, diagnosis), "dim")
-    if diagnosis.utilisation is not None and diagnosis.device != "cpu":
+    if diagnosis.utilisation is not None and (diagnosis.device != "cpu" or diagnosis.utilisation.device):
         yield Parts(mfu_parts(diagnosis.utilisation))
     if money := list(money_parts(diagnosis, price)):
         yield Parts(money)
