@@ -177,6 +177,9 @@ def evidence() -> Iterator[str]:
     for row in rows:
         tune = row.get("tune") or {}
         known = [(kept["lever"], kept["worth"]) for kept in tune.get("kept", ())]
+        alone = tune.get("unproved") or {}
+        if len(alone.get("levers", ())) == 1 and not alone.get("over"):
+            known.append((alone["levers"][0]["name"], alone))
         dropped = tune.get("dropped", {}).items()
         for name, worth in known + [(name, one) for name, one in dropped if isinstance(one, dict)]:
             told, low = figure(worth)
