@@ -42,7 +42,8 @@ NARROW_ENOUGH = 0.05
 SURE = 0.004
 OF_GAIN = 0.05
 """Standard error of what a process's turns say of it, as a logarithm; or of the gain's own, where that is more."""
-NOT_ENOUGH = "the interval is too wide, and the budget ended"
+UNSURE = "not sure enough: a proof asks for 99%"
+"""The levels of all looks together (`statistics.LOOKS`); the interval that is shown is of 95%."""
 
 
 class Comparison:
@@ -340,7 +341,7 @@ class Comparison:
             return work is None, work or ""
         if found.interval is not None and found.interval.high < LEAST_GAIN:
             return False, "no gain"
-        return False, NOT_ENOUGH if self.short else "the interval is too wide"
+        return False, f"{UNSURE}, and the budget ended" if self.short else UNSURE
 
     def _saves(self) -> tuple[bool, str]:
         state, interval = self.state, self.ratio.interval
