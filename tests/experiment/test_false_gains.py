@@ -42,3 +42,27 @@ def test_the_table_has_a_line_for_each_machine() -> None:
     rows = [false_gains.simulate(*case) for case in cases]
     text = false_gains.table(rows).splitlines()
     assert len(text) == 2 + 2 and all(line.count("|") == text[0].count("|") for line in text)
+
+
+def one_look(seed: int, process_sd: float, turn_sd: float, kind: str, gain: float, tries: int) -> float:
+    """How often a proof is made by a budget that allows two starts of each, and no more."""
+    import numpy as np
+
+    draw, proved = np.random.default_rng(seed), 0
+    for _ in range(tries):
+        machine = false_gains.Machine(draw, process_sd, turn_sd, kind, gain)
+        machine.open_ratio = 10.0  # so that it begins with two starts
+        machine.budget.left, machine.budget.starts_s = 1e9, lambda _: 1e12
+        ratio, starts = machine.proves()
+        assert starts == 2
+        proved += ratio.proved
+    return proved / tries
+
+
+@pytest.mark.parametrize("machine", [*MACHINES, (0.05, 0.1, "normal")])
+def test_the_last_look_of_a_short_budget_proves_what_is_large_and_nothing_else(
+    machine: tuple[float, float, str],
+) -> None:
+    """Seen: three times as fast beside a busy core, by two starts of each, and not proved."""
+    assert one_look(5, *machine, gain=1.0, tries=150) <= 0.02
+    assert one_look(6, *machine, gain=3.0, tries=20) >= 0.9

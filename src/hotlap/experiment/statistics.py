@@ -27,6 +27,9 @@ LOOKS: Final = (0.001, 0.002, 0.003, 0.004)
 """How likely a look at what is no gain may take it for one; there are no more looks than these, so 1% in all."""
 SWEEPS: Final = 4
 """Of the median polish: it hardly changes after three."""
+LARGE: Final = 1.2
+"""A gain for which the last look that the budget allows has the levels of all that were still to come. Smaller ones may
+be two kinds of starts, which few of each do not tell apart."""
 LEAST_GAIN: Final = 1.02
 """A gain that is less than this is none, however sure."""
 
@@ -108,8 +111,9 @@ def effects(rounds: Sequence[Mapping[int, float]]) -> dict[int, Effect]:
     return found
 
 
-def between_processes(before: Sequence[Effect], after: Sequence[Effect], look: int = 0) -> Ratio:
-    """Of the processes of two sides that took turns. look: which, for the rule that proves.
+def between_processes(before: Sequence[Effect], after: Sequence[Effect], look: int = 0, last: bool = False) -> Ratio:
+    """Of the processes of two sides that took turns. look: which, for the rule that proves; last: no time is left for
+    another one.
 
     Without an interval where each side has but one process.
     """
@@ -120,24 +124,24 @@ def between_processes(before: Sequence[Effect], after: Sequence[Effect], look: i
     squares = sum((one.log - fmean(o.log for o in side)) ** 2 for side in (before, after) for one in side)
     left_open = fmean(one.error**2 for one in (*before, *after))
     error = math.sqrt(max(squares / free, left_open) * (1 / len(before) + 1 / len(after)))
-    return _by_t(ratio, error, free, look)
+    return _by_t(ratio, error, free, look, last)
 
 
-def of_pairs(logs: Sequence[float], look: int = 0) -> Ratio:
+def of_pairs(logs: Sequence[float], look: int = 0, last: bool = False) -> Ratio:
     """Of log ratios by pair of processes that did not run at once."""
     ratio, free = math.exp(fmean(logs)), len(logs) - 1
     if free < 1:
         return Ratio(ratio, None)
     squares = sum((one - fmean(logs)) ** 2 for one in logs)
-    return _by_t(ratio, math.sqrt(squares / free / len(logs)), free, look)
+    return _by_t(ratio, math.sqrt(squares / free / len(logs)), free, look, last)
 
 
-def _by_t(ratio: float, error: float, free: int, look: int) -> Ratio:
+def _by_t(ratio: float, error: float, free: int, look: int, last: bool) -> Ratio:
     from scipy import stats  # two thirds of the time that `hotlap run` takes to start, were it imported above
 
     half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
     interval = Interval(low=ratio * math.exp(-half), high=ratio * math.exp(half))
-    alpha = LOOKS[look] if look < len(LOOKS) else 0.0
+    alpha = sum(LOOKS[look:] if last and ratio >= LARGE else LOOKS[look : look + 1])
     sure = alpha > 0 and math.log(ratio) > float(stats.t.ppf(1 - alpha, free)) * error
     return Ratio(ratio, interval, sure and ratio >= LEAST_GAIN)
 

@@ -5,7 +5,8 @@ Nothing that chose the set is used again. Processes of the bare command are kept
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import fmean
 
 from hotlap.experiment.outcome import names, same_levers
@@ -64,6 +65,8 @@ class Comparison:
         self.ratio = Ratio(math.nan, None)
         self.failed = ""
         self.short = False
+        self._judge: Callable[..., Ratio] = lambda last=False: self.ratio
+        """What the last look had, judged; once more where the budget allows no other (last)."""
 
     def run(self) -> None:
         """Looks, one after the other, until one of them decides."""
@@ -74,9 +77,11 @@ class Comparison:
         for self.look in range(first, len(LOOKS)):
             if self.look > first and budget.left < self._look_s:
                 self.short = True
-                return
-            (self._sequential if state.sequential else self._turns)(self.look)
-            if self.failed or self._decided():
+            else:
+                (self._sequential if state.sequential else self._turns)(self.look)
+            if self.short and not self.failed and not self.ratio.proved:
+                self.ratio = self._judge(last=True)
+            if self.short or self.failed or self._decided():
                 return
 
     def _first(self) -> int:
@@ -166,7 +171,8 @@ class Comparison:
             return
         known = effects(self.turns)
         before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())
-        self.ratio = between_processes(before, after, look)
+        self._judge = partial(between_processes, before, after, look)
+        self.ratio = self._judge()
 
     def _over(self) -> bool:
         """Whether no time is left for another start."""
@@ -276,7 +282,8 @@ class Comparison:
                 made[with_levers] = side.measured.step_ms or math.nan
             self.pairs.append(math.log(made[False] / made[True]))
             self.bare_ms.append(made[False])
-            self.ratio = of_pairs(self.pairs, look)
+            self._judge = partial(of_pairs, list(self.pairs), look)
+            self.ratio = self._judge()
 
     # what came of it
 
