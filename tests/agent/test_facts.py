@@ -151,7 +151,7 @@ for x in torch.utils.data.DataLoader(Rows(), num_workers=2, timeout=1):
 @pytest.mark.parametrize(("at", "steps"), [(0, 0), (1, 1), (20, 20)])
 def test_a_worker_that_hangs_is_told(at: int, steps: int, runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
-    ran = runner.forked(str(tmp_path / "hangs.py"), str(at), before="import hotlap.agent.facts as f; f.HUNG_S = 0.5")
+    ran = runner.forked(str(tmp_path / "hangs.py"), str(at), before="import hotlap.agent.loaders as f; f.HUNG_S = 0.5")
     assert ran.code == 1 and "timed out" in ran.output and len(ran.steps) == steps
     write_record(ran.folder / "run.json", runner.request((sys.executable, "hangs.py"), ran.folder).record())
     hung = ran.facts.hung
@@ -166,6 +166,6 @@ def test_a_worker_that_hangs_is_told(at: int, steps: int, runner: Runner, tmp_pa
 
 
 def test_a_loop_that_ends_did_not_hang(runner: Runner) -> None:
-    ran = runner.forked("habits.py", "plain", before="import hotlap.agent.facts as f; f.HUNG_S = 0.0")
+    ran = runner.forked("habits.py", "plain", before="import hotlap.agent.loaders as f; f.HUNG_S = 0.0")
     check_clean(ran)
     assert ran.facts.hung is None

@@ -180,7 +180,7 @@ def test_a_phase_that_the_host_paces_is_not_computing(
 def test_a_profile_that_was_not_taken_says_so(tmp_path: Path, file: str | None, said: bool) -> None:
     run = folder_of(tmp_path, (steps(), FACTS))
     write_record(run / "rank-0" / "profile.json", Profile(file=file, wanted=3, note="the run ended before it"))
-    assert ("what a profile would show: the run ended before it" in verdict(run).unknown) == said
+    assert ("what the profile would show: the run ended before it" in verdict(run).unknown) == said
 
 
 def test_steps_that_were_not_kept_are_told(tmp_path: Path) -> None:

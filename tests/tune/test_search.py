@@ -11,6 +11,8 @@ from machine import LOSSES, FakeLever, Tune, Uses, compiler, factors, kept, made
 
 from hotlap.experiment.evidence import Evidence
 from hotlap.records.errors import CommandFailed, NothingMeasured
+from hotlap.records.run import Lever
+from hotlap.records.tune import Interval, Worth
 from hotlap.tune.objective import Objective
 from hotlap.tune.state import by_text, value_text
 
@@ -454,3 +456,20 @@ def test_where_nothing_else_is_kept_a_proof_tells_what_noise_hides(
         assert machine.said.index(unsure[0]) < machine.said.index(machine.told("prove")[0])
         assert kept(found) == (["s"] if gain < 1 else []) and (found.proved is None) is (gain == 1.0)
     assert promised
+
+
+def test_of_what_noise_hides_the_most_promising_is_proved(tmp_path: Path) -> None:
+    """The demo beside other work: 1.07x (0.78-1.61), and 90 s of the budget were left."""
+    search, _ = made(tmp_path, [starter("a"), starter("b")], factors())
+    state = search.state
+
+    def seen(name: str, ratio: float, low: float, high: float) -> None:
+        worth = Worth(ratio=ratio, interval=Interval(low=low, high=high), by="turns")
+        state.no_gain([Lever(name=name)], worth)
+
+    for name, *worth in (("a", 1.01, 0.7, 1.6), ("a", 1.05, 1.0, 1.09), ("a", 0.8, 0.7, 0.9)):
+        seen(name, *worth)
+        assert state.unsure is None, "nothing, known well, or slower"
+    seen("b", 1.07, 0.78, 1.61)
+    seen("a", 1.03, 0.95, 1.14)
+    assert state.unsure is not None and [use.name for use in state.unsure.levers] == ["b"]

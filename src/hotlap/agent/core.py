@@ -201,7 +201,7 @@ class Agent:
         self.probe.step_done(index)
         self.step_ended(index)
         if not self.profile.on:
-            self.script.look_for_a_profiler(index)
+            self.script.habits.step_done(index)
         if index == 3:
             self.profile.label_for_nsight()
         if self.world == 1:

@@ -4,9 +4,8 @@ import operator
 import os
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +17,12 @@ from hotlap.records.session import Session
 from .blocks import repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
-from .guard import hook
-from .habits import denormal_share, hooks_of, idle_rows, padding, profiler_on, switches
+from .habits import HABITS, Habits, hooks_of, idle_rows, switches
 from .heads import heads
 from .host import WARM_STEPS, Cost
 from .imported import imported
 from .lines import Places
-from .loaders import Making, described
+from .loaders import Making, described, hung
 from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
@@ -39,11 +37,6 @@ NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.pa
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
 MOST_SOURCES = 512
-HUNG_S = 10.0
-"""That an unfinished wait for a batch lasted at least, to be told."""
-LONGEST_WINDOW = 25
-"""Steps in a row, from which on a profiler that is on in all is not taken for one with a schedule."""
-HABITS = hook("habits")
 
 
 class Script:
@@ -60,14 +53,9 @@ class Script:
         self.device = "cpu"
         self.scaling: tuple[int, Any] | None = None
         self._places = Places()
-        self.switches: set[str] = set()
         self.recomputed = 0
-        self.denormal = 0.0
+        self.habits = Habits()
         self.hung: dict[str, Any] | None = None
-        self._profiled = (0, 0)
-        """The first and the last of the steps in a row in which a profiler was on."""
-        self.looking = True
-        self._handed: dict[int, int] = {}
         self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._inputs: dict[int, list[tuple[Any, ...]]] = {}
 
@@ -156,22 +144,10 @@ class Script:
             facts["refilling_ms"] += took_ns / 1e6
 
     def gave_up(self, iterator: Any) -> None:
-        """No batch came of it. Where an error ended a long wait, as Ctrl-C, note whose batch was waited for."""
+        """No batch came of it."""
         asked_ns, iterator._hotlap_asked = iterator._hotlap_asked, None
-        waited_s = (time.perf_counter_ns() - asked_ns) / 1e9 if asked_ns is not None else 0.0
-        if waited_s < HUNG_S or isinstance(sys.exception(), StopIteration):
-            return
-        found = self._places.innermost(sys._getframe(1), through_backward=True)
-        at = {} if found is None else {"file": self._places.files[found[0]], "line": found[1], "function": found[2]}
-        task = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), ())
-        worker = getattr(iterator, "_workers", ())[task[0]] if task else None
-        self.hung = {
-            "waited_s": waited_s,
-            "worker": task[0] if task else None,
-            "worker_pid": worker.pid if worker is not None else None,
-            "alive": worker.is_alive() if worker is not None else None,
-            **at,
-        }
+        if asked_ns is not None:
+            self.hung = hung(iterator, asked_ns, self._places) or self.hung
 
     # losses
 
@@ -189,7 +165,7 @@ class Script:
     def root(self, module: Any, training: bool, compiled: bool) -> None:
         """Describe an outermost module. compiled: the script called `module.compile()` itself."""
         parameters = list(module.parameters())
-        modules = list(module.modules())
+        modules, numbers = list(module.modules()), sum(map(_size, parameters))
         blocks, code = repeated(module), ModelCode(modules)
         compiled = compiled or any(
             _class_in_mro(m, "OptimizedModule") or (m is not module and _compiled_in_place(m)) for m in modules
@@ -205,7 +181,7 @@ class Script:
         kind = type(module.module if wrapped else module)  # what the user calls his model
         self.roots[id(module)] = {
             "name": kind.__qualname__,
-            "parameters": sum(map(_size, parameters)),
+            "parameters": numbers,
             "modules": len(modules),
             "devices": sorted({str(p.device) for p in parameters}),
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
@@ -231,8 +207,7 @@ class Script:
             "shapes": 0,
             "grows": 0.0,
             "hooks": (hooks_of(module), 0),
-            "double": sum(_size(p) for p in parameters if p.dtype == torch.float64)
-            / max(1, sum(map(_size, parameters))),
+            "double": sum(_size(p) for p in parameters if p.dtype == torch.float64) / max(1, numbers),
             "padding": 0.0,
             "padding_of_all": 0.0,
             "optimized": None,
@@ -243,9 +218,8 @@ class Script:
         self.exchange.watch(modules, self.roots[id(module)])
         self._modules[id(module)] = weakref.ref(module)
 
-    def inputs(self, module: Any, args: Any, kwargs: Any) -> None:
+    def inputs(self, module: Any, found: Sequence[Any]) -> None:
         """Count the different shapes of a module's inputs, and how often there is one token more than before."""
-        found = list(leaves([*args, *kwargs.values()]))
         tokens = next((tuple(leaf.shape) for leaf in found if leaf.dtype in INTEGERS and leaf.dim() == 2), (0, 0))
         seen = self._inputs.setdefault(id(module), [])
         seen.append((tokens, tuple(leaf.shape for leaf in found)))
@@ -254,21 +228,11 @@ class Script:
             shapes = len({shapes for _, shapes in seen})
             self.roots[id(module)] |= {"shapes": shapes, "grows": sum(longer) / max(1, len(longer))}
 
-    def habits(self, module: Any, handed: Sequence[Any]) -> None:
-        """Look at what the first forwards are handed. What can't be looked at ends this part alone (`stop_looking`)."""
+    def handed(self, module: Any, leaves: Sequence[Any]) -> None:
+        """What one of its first forwards is handed."""
         facts = self.roots.get(id(module))
-        if not self.looking or facts is None:
-            return
-        self.denormal = max(self.denormal, denormal_share(handed))
-        seen = self._handed[id(module)] = self._handed.get(id(module), 0) + 1
-        if seen <= LOOKED_AT_BATCHES and any(isinstance(one, torch.nn.Embedding) for one in module.modules()):
-            share, of_all = padding(handed)
-            facts["padding"] += (share - facts["padding"]) / seen
-            facts["padding_of_all"] += (of_all - facts["padding_of_all"]) / seen
-
-    def stop_looking(self) -> None:
-        """After an error."""
-        self.looking = False
+        if facts is not None:
+            self.habits.handed(module, leaves, facts)
 
     def ran(self, module: Any, output: Any) -> bool:
         """Note whether a softmax that a module's code has did run in a forward with gradients. Returns whether to look
@@ -299,7 +263,7 @@ class Script:
             return
         parameters = [p for g in optimizer.param_groups for p in g["params"] if isinstance(p, torch.Tensor)]
         idle, matrix = idle_rows(parameters)
-        self.switches |= {*switches()}
+        self.habits.switches |= {*switches()}
         group = optimizer.param_groups[0] if optimizer.param_groups else {}
         kind = type(optimizer)
         if any(p.is_cuda for p in parameters):
@@ -318,11 +282,6 @@ class Script:
             "matrix": matrix,
         }
 
-    def _look_for_denormals(self, optimizers: Iterable[Any]) -> None:
-        """In what optimizers hold."""
-        if self.looking and self.device == "cpu":
-            self.denormal = max(self.denormal, denormal_share(_held_by(optimizers)))
-
     def _look_for_hooks(self) -> None:
         """How many there are by now."""
         for key, reference in list(self._modules.items()):
@@ -336,14 +295,6 @@ class Script:
             if held and (module := reference()) is not None:
                 now = sum(_size(p) for p in module.parameters() if id(p) in held)
                 self.roots[key]["optimized"] = max(self.roots[key].get("optimized") or 0, now)
-
-    def look_for_a_profiler(self, index: int) -> None:
-        """Whether one of the script's own is on, step for step; one with a schedule goes off in between."""
-        begun, last = self._profiled
-        on = profiler_on()
-        self._profiled = (begun if index == last + 1 else index, index) if on else (0, 0)
-        if index - self._profiled[0] >= LONGEST_WINDOW and on:
-            self.switches.add("profiler")
 
     def _look_for_parts(self) -> None:
         """Which outermost modules lie in another one, which calls them as well, or by themselves."""
@@ -367,7 +318,8 @@ class Script:
             self._look_for_the_optimized(parameters_of(steps.optimizers))
             self._look_for_parts()
             self._look_for_hooks()
-            agent.guard.spare(HABITS, self.stop_looking, self._look_for_denormals, steps.optimizers)
+            if self.device == "cpu":
+                agent.guard.spare(HABITS, self.habits.give_up, self.habits.held, steps.optimizers)
         if agent.losses.slots:  # of losses on the device: whoever computes with plain functions has no module
             self.device = "cuda"
         on_cuda = self.device == "cuda" and torch.cuda.is_initialized()
@@ -390,9 +342,9 @@ class Script:
             "cpu_bf16": _cpu_bf16(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "switches": sorted(self.switches),
+            "switches": sorted(self.habits.switches),
             "recomputed": self.recomputed,
-            "denormal": self.denormal,
+            "denormal": self.habits.denormal,
             "hung": self.hung,
             "mode": kind,
             "samples_from": steps.samples_from,
@@ -415,16 +367,6 @@ class Script:
             "optimizers": list(self.optimizers.values()),
             "compiled": compiled_functions(next(iter(self.roots.values()), None)),
         }
-
-
-def _held_by(optimizers: Iterable[Any]) -> Iterator[Any]:
-    """Parameters, their gradients, and what optimizers keep of them."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter)
-                kept = state.values() if isinstance(state, dict) else ()
-                yield from (parameter, getattr(parameter, "grad", None), *kept)
 
 
 def _in_nhwc(convolution: Any) -> bool:

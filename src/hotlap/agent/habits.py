@@ -3,11 +3,12 @@ padding, denormal numbers."""
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from .guard import hook
 from .probe import mapped
 
 ROWS = 16_384
@@ -18,9 +19,57 @@ LEAST_PLACES, MOST_NUMBERS = 8, 1 << 22
 """Of a row of a batch, from which one may be padded; numbers of a batch up to which it is looked at."""
 IDS = 16
 """Between the smallest and the largest of them, from which whole numbers are taken for ids, not for flags."""
-SINGLES = (torch.float32, torch.float64, torch.bfloat16)
+FLOATS = (torch.float32, torch.float64, torch.bfloat16)
 SAMPLED, MOST_TENSORS = 4096, 256
 """Numbers of a tensor that are looked at for denormal ones, and tensors."""
+
+
+FORWARDS = 4
+"""Of a module, of which the ids are looked at for padding."""
+LONGEST_WINDOW = 25
+"""Steps in a row, from which on a profiler that is on in all is not taken for one with a schedule."""
+HABITS = hook("habits")
+
+
+class Habits:
+    """What was seen of them. What can't be looked at ends the looks at tensors alone (`give_up`)."""
+
+    def __init__(self) -> None:
+        self.switches: set[str] = set()
+        self.denormal = 0.0
+        self._forwards: dict[int, int] = {}
+        """Looked at, by module."""
+        self._profiled = (0, 0)
+        """The first and the last of the steps in a row in which a profiler was on."""
+        self._looking = True
+
+    def give_up(self) -> None:
+        """After an error."""
+        self._looking = False
+
+    def handed(self, module: Any, leaves: Sequence[Any], facts: dict[str, Any]) -> None:
+        """What a forward is handed. facts: of the module."""
+        if not self._looking:
+            return
+        self.denormal = max(self.denormal, denormal_share(leaves))
+        seen = self._forwards[id(module)] = self._forwards.get(id(module), 0) + 1
+        if seen <= FORWARDS and any(isinstance(one, torch.nn.Embedding) for one in module.modules()):
+            share, of_all = padding(leaves)
+            facts["padding"] += (share - facts["padding"]) / seen
+            facts["padding_of_all"] += (of_all - facts["padding_of_all"]) / seen
+
+    def held(self, optimizers: Iterable[Any]) -> None:
+        """What optimizers hold."""
+        if self._looking:
+            self.denormal = max(self.denormal, denormal_share(_held_by(optimizers)))
+
+    def step_done(self, index: int) -> None:
+        """Whether a profiler is on, step for step; one with a schedule goes off in between."""
+        begun, last = self._profiled
+        on = profiler_on()
+        self._profiled = (begun if index == last + 1 else index, index) if on else (0, 0)
+        if on and index - self._profiled[0] >= LONGEST_WINDOW:
+            self.switches.add("profiler")
 
 
 def switches() -> list[str]:
@@ -103,7 +152,7 @@ def denormal_share(tensors: Iterable[Any]) -> float:
     SAMPLED of each are looked at."""
     largest = 0.0
     for tensor in itertools.islice(tensors, MOST_TENSORS):
-        if not _is_plain(tensor) or tensor.device.type != "cpu" or tensor.dtype not in SINGLES:
+        if not _is_plain(tensor) or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
             continue
         if tensor.numel() < SAMPLED or not tensor.is_contiguous():
             continue
@@ -114,6 +163,15 @@ def denormal_share(tensors: Iterable[Any]) -> float:
         small = int((others & (some < torch.finfo(some.dtype).tiny)).sum())
         largest = max(largest, small / max(1, int(others.sum())) if small else 0.0)
     return largest
+
+
+def _held_by(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """Parameters, their gradients, and what optimizers keep of them."""
+    for optimizer in optimizers:
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            state = optimizer.state.get(parameter)
+            kept = state.values() if isinstance(state, dict) else ()
+            yield from (parameter, getattr(parameter, "grad", None), *kept)
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -17,6 +17,8 @@ from .probe import leaves, row_digests
 
 MANY_OBJECTS: Final = 1_000_000
 """Python objects in a dataset's containers from which workers are said to copy them: some 64 MiB each."""
+HUNG_S: Final = 10.0
+"""That an unfinished wait for a batch lasted at least, to be told."""
 SAMPLED: Final = 16
 LOOKED_AT: Final = 64
 """Batches of which the processor time is taken."""
@@ -59,6 +61,23 @@ def _collate(function: Any) -> tuple[str, int, str] | None:
     if code is None or not Places().users(code.co_filename):
         return None
     return code.co_filename, code.co_firstlineno, code.co_qualname
+
+
+def hung(iterator: Any, asked_ns: int, places: Places) -> dict[str, Any] | None:
+    """Whose batch was waited for, and where, when an error such as Ctrl-C ended a long wait; None where none did.
+    asked_ns: when the batch was asked for."""
+    waited_s = (time.perf_counter_ns() - asked_ns) / 1e9
+    if waited_s < HUNG_S or isinstance(sys.exception(), StopIteration):
+        return None
+    found = places.innermost(sys._getframe(1), through_backward=True)
+    at = {} if found is None else {"file": places.files[found[0]], "line": found[1], "function": found[2]}
+    task = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None))
+    if not task:
+        return {"waited_s": waited_s, **at}
+    worker = iterator._workers[task[0]]
+    return {
+        "waited_s": waited_s, "worker": task[0], "worker_pid": worker.pid, "alive": worker.is_alive(), **at,
+    }  # fmt: skip
 
 
 def is_late(iterator: Any) -> bool:

@@ -151,7 +151,7 @@ def _verdict(
     waiting = waiting_share(steady.steps)
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
-        growth(steady.times), memory_bytes, steady.evaluating, paced, gpus.busy,
+        None if _left_out(first.steps) else growth(steady.times), memory_bytes, steady.evaluating, paced, gpus.busy,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
@@ -244,8 +244,7 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
         said.append(
             f"where the time of {', '.join(facts.replayed)} goes: the script replays them as one CUDA graph of its own"
         )
-    left_out = max((after.step - before.step - 1 for before, after in pairwise(rank.steps)), default=0)
-    if left_out >= MOST_LOST:
+    if left_out := _left_out(rank.steps):
         said.append(f"{left_out:,} steps between the first and the last ones: of so many none are kept")
     said += _uneven(slowest)
     if measured.unseen and not measured.unseen_ms:
@@ -340,6 +339,12 @@ def _nothing(folder: Path) -> str:
         said = NO_TORCH
     how = f" before it ended with exit code {run.exit_code}" if run.exit_code else ""
     return f"no training step was seen in `{' '.join(run.command)[:200]}`{how}. {said}. {WHAT_COUNTS}"
+
+
+def _left_out(steps: Sequence[Step]) -> int:
+    """Steps between the first and the last ones that a long run did not keep."""
+    missing = max((after.step - before.step - 1 for before, after in pairwise(steps)), default=0)
+    return missing if missing >= MOST_LOST else 0
 
 
 def _hung(facts: Facts | None) -> str:

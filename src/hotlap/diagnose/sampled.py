@@ -19,6 +19,7 @@ OF_LATE: Final = {"input": "input", "python": "host-code"}
 LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
+COMPUTING: Final = frozenset({"compute", "bandwidth"})
 CELLS: Final = re.compile(r"^(LSTM|GRU|RNN)Cell\.")
 """Functions of torch's recurrent cells."""
 COLLECTIVES: Final = re.compile(r"^(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
@@ -38,7 +39,8 @@ def with_samples(
         _profiled(_explained(one, samples, loop, late, device, diagnosis.ranks), one, samples.looks)
         for one in diagnosis.findings
     )
-    findings = (*_of_the_model(findings, samples, device, diagnosis.ranks), *findings)
+    if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
+        findings = (*_of_the_model(findings, samples, device, diagnosis.ranks), *findings)
     findings = tuple(one for one in findings if not _is_told(one, findings))
     bound = max(findings, key=lambda one: one.share).bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=tuple(in_order(findings)), bound=bound)

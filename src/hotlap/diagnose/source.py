@@ -1,7 +1,7 @@
 """The user's source, read for the line that a finding is about. What can't be read or parsed says nothing."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -54,25 +54,20 @@ def files_of(facts: Facts | None) -> list[str]:
 
 def call_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
     """The first call in the user's files whose name ends in one of these: `set_detect_anomaly`."""
-    wanted = tuple(names)
-    for file in files_of(facts):
-        tree = parsed(file)
-        found = [one for one in calls_in(tree) if name_of(one).split(".")[-1] in wanted] if tree else []
-        if found:
-            return _at(file, min(one.lineno for one in found))
-    return None
+    wanted = frozenset(names)
+    return _first(facts, lambda node: isinstance(node, ast.Call) and name_of(node).split(".")[-1] in wanted)
 
 
 def mention_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
-    """The first line of the user's files with a name that ends so: `torch.float64`."""
+    """The first name in the user's files that ends so: `torch.float64`."""
     wanted = frozenset(names)
+    return _first(facts, lambda node: isinstance(node, ast.Attribute) and node.attr in wanted)
+
+
+def _first(facts: Facts | None, is_it: Callable[[ast.AST], bool]) -> Place | None:
     for file in files_of(facts):
         tree = parsed(file)
-        lines = (
-            [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Attribute) and one.attr in wanted]
-            if tree
-            else []
-        )
+        lines = [getattr(node, "lineno", 0) for node in ast.walk(tree) if is_it(node)] if tree is not None else []
         if lines:
             return _at(file, min(lines))
     return None
@@ -80,10 +75,13 @@ def mention_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
 
 def _at(file: str, line: int) -> Place:
     """A line with the function that it is in."""
-    held = statements_at(Place(file=file, line=line))
-    return Place(
-        file=file, line=line, function=next((one.name for one in held if isinstance(one, ast.FunctionDef)), None)
-    )
+    function = function_at(Place(file=file, line=line))
+    return Place(file=file, line=line, function=function.name if function is not None else None)
+
+
+def function_at(place: Place) -> ast.FunctionDef | None:
+    """The innermost function that holds a line."""
+    return next((one for one in statements_at(place) if isinstance(one, ast.FunctionDef)), None)
 
 
 def statements_at(place: Place) -> list[ast.stmt]:
@@ -102,26 +100,17 @@ JOINS: Final = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "a
 def growing(file: str, within: int | None = None) -> Iterator[Place]:
     """Where something is joined with more of its kind: `x = torch.cat([x, y])`. within: a line of the function in whose
     loops is looked. Without it, what outlives a step: attributes, and names in a loop that holds a backward."""
-    tree = parsed(file)
-    if tree is None:
-        return
     if within is not None:
-        own = (one for one in statements_at(Place(file=file, line=within)) if isinstance(one, ast.FunctionDef))
-        parts = list(_loops(next(own, None)))
-        kept = True
+        in_loops, everywhere = list(_loops(function_at(Place(file=file, line=within)))), []
     else:
-        parts, kept = [tree], False
-    stepping = {id(node) for loop in _loops(tree) if _trains(loop) for node in ast.walk(loop)}
-    for assignment in (node for part in parts for node in ast.walk(part) if isinstance(node, ast.Assign)):
-        targets = {
-            ast.unparse(one)
-            for one in assignment.targets
-            if kept or isinstance(one, ast.Attribute) or id(assignment) in stepping
-        }
-        for call in calls_in(assignment.value):
-            inner = (one for argument in call.args for one in ast.walk(argument) if isinstance(one, ast.expr))
-            if name_of(call).split(".")[-1] in JOINS and targets & {ast.unparse(one) for one in inner}:
-                yield _at(file, call.lineno)
+        in_loops, everywhere = [loop for loop in _loops(parsed(file)) if _trains(loop)], [parsed(file)]
+    for parts, kinds in ((in_loops, ast.expr), (everywhere, ast.Attribute)):
+        for assignment in (node for part in parts if part for node in ast.walk(part) if isinstance(node, ast.Assign)):
+            targets = {ast.unparse(one) for one in assignment.targets if isinstance(one, kinds)}
+            for call in calls_in(assignment.value):
+                inner = (one for argument in call.args for one in ast.walk(argument) if isinstance(one, ast.expr))
+                if name_of(call).split(".")[-1] in JOINS and targets & {ast.unparse(one) for one in inner}:
+                    yield _at(file, call.lineno)
 
 
 def _loops(node: ast.AST | None) -> Iterator[ast.AST]:

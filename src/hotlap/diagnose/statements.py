@@ -5,12 +5,12 @@ A row of `KNOWN` is a cause: the calls by which it is told, and what to write in
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hotlap.records.diagnosis import Bound, Place
 
-from .source import calls_in, name_of, statements_at
+from .source import calls_in, function_at, name_of, statements_at
 
 BLOCKS: Final = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
 
@@ -201,7 +201,7 @@ OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"
 
 def cause_at(place: Place, device: bool = False, ranks: int = 1) -> Cause | None:
     """What the statement at a line does, with the user's expression in the change to make. device: the model is on
-    one."""
+    one; ranks: how many there are."""
     held = statements_at(place)
     if not held:
         return None
@@ -218,7 +218,7 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1) -> Cause | None
 
 def trains(place: Place) -> bool:
     """Whether the function around a line holds the loop's backward or update."""
-    function = next((one for one in statements_at(place) if isinstance(one, ast.FunctionDef)), None)
+    function = function_at(place)
     calls = calls_in(function) if function is not None else ()
     return function is None or any(name_of(call).split(".")[-1] in {"backward", "step"} for call in calls)
 
@@ -235,7 +235,7 @@ def through_numpy(place: Place) -> bool:
 def _about(cause: Cause, call: ast.Call) -> Cause:
     what = call.args[0] if cause.id == "tensor-of-list" else call
     text = " ".join(ast.unparse(what).split())
-    return Cause(cause.id, cause.title, cause.why, cause.instead.replace("{it}", text if len(text) <= 60 else "..."))
+    return replace(cause, instead=cause.instead.replace("{it}", text if len(text) <= 60 else "..."))
 
 
 def _of_head(block: ast.stmt) -> Iterator[ast.Call]:

@@ -37,9 +37,8 @@ def _not_taken(rank: Path) -> str | None:
     profile = read_profile(rank)
     if profile is None or (profile.file is not None and not profile.note):
         return None
-    if profile.file is not None:
-        return f"what the profile does not show: {profile.note}"
-    return f"what a profile would show: {profile.note or 'none was taken'}"
+    what = "would show" if profile.file is None else "does not show"
+    return f"what the profile {what}: {profile.note or 'none was taken'}"
 
 
 def _profiled(folder: Path, traces: TraceReport | None) -> Diagnosis:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from hotlap.experiment.judge import Judge
 from hotlap.experiment.outcome import names, same_levers
 from hotlap.experiment.side import Bench, Side, Special
+from hotlap.experiment.statistics import LEAST_GAIN
 from hotlap.experiment.switching import Switching
 from hotlap.levers._base import Context, Lever, Settings
 from hotlap.records import run as records
@@ -249,7 +250,9 @@ class State:
         """Levers that are worth nothing, or of which that can't be told here."""
         most = worth.interval.high if worth.interval is not None else worth.ratio
         why = "slower" if most < 1 else "no gain" if most < PROMISING else NOISY
-        if worth.ratio >= PROMISING and {*worth.beside} <= {one.name for one in (*self.given, *uses)}:
+        alone = {*worth.beside} <= {one.name for one in (*self.given, *uses)}
+        least = max(LEAST_GAIN, self.unsure.ratio if self.unsure is not None else 0.0)
+        if alone and why == NOISY and worth.ratio >= least:
             levers = (*self.given, *uses)
             self.unsure = Open(levers=levers, ratio=worth.ratio, interval=worth.interval, why=why)
         for use in uses:

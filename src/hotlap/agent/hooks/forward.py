@@ -22,8 +22,8 @@ from torch import is_grad_enabled
 from torch._C import _get_tracing_state
 from torch.compiler import is_dynamo_compiling
 
-from ..facts import HABITS
 from ..guard import hook
+from ..habits import HABITS
 from ..probe import leaves, mapped, nudge, random_state, redraw
 from ..seams import Forward
 from ..steps import BY_HAND, INFERENCE, Steps
@@ -379,10 +379,10 @@ class Root(Watched):
             self.described += 1
             if self.described <= DESCRIBED_AUTOCAST:
                 agent.script.inside_autocast(module, self.device)
-            agent.script.inputs(module, args, kwargs)
+            found = list(leaves([*args, *kwargs.values()]))
+            agent.script.inputs(module, found)
             if training:
-                handed = list(leaves([*args, *kwargs.values()]))
-                agent.guard.spare(HABITS, agent.script.stop_looking, agent.script.habits, module, handed)
+                agent.guard.spare(HABITS, agent.script.habits.give_up, agent.script.handed, module, found)
 
     def _first(self, module: Any, training: bool) -> None:
         self.levers_in = True

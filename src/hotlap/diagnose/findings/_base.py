@@ -75,9 +75,13 @@ class Measured:
 
     def share(self, *names: str) -> float:
         """Share of the step that phases cost: on the device's clock where there is one, else on the host's."""
+        total = self.unseen_ms + self.took_ms(*PHASES)
+        return self.took_ms(*names) / total if total else 0.0
+
+    def took_ms(self, *names: str) -> float:
+        """Ms a step that phases take, on the same clock."""
         times = self.gpu_phases or self.phases
-        total = self.unseen_ms + sum(getattr(times, name) or 0.0 for name in times.__struct_fields__)
-        return sum(getattr(times, name) or 0.0 for name in names) / total if total else 0.0
+        return sum(getattr(times, name) or 0.0 for name in names)
 
     @property
     def memory(self) -> tuple[float, float] | None:

@@ -5,8 +5,8 @@ from hotlap.records.diagnosis import Finding
 from ._base import MODEL, Measured
 
 LEAST = 0.05
-OF_THE_STEP = 0.3
-"""That the model takes, from which what it computes with is worth a look."""
+OF_THE_STEP = 0.5
+"""That the model takes: else something else costs more."""
 
 
 def find(measured: Measured) -> Finding | None:

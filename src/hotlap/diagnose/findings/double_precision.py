@@ -17,8 +17,7 @@ def find(measured: Measured) -> Finding | None:
     root = measured.root
     if root is None or root.double < MOSTLY:
         return None
-    times = measured.gpu_phases or measured.phases
-    took = sum(getattr(times, name) or 0.0 for name in MODEL)
+    took = measured.took_ms(*MODEL)
     facts = measured.facts
     place = call_of(facts, ("double", "set_default_dtype")) or mention_of(facts, ("float64", "double"))
     place = place or call_of(facts, ("from_numpy", "as_tensor"))

@@ -16,7 +16,7 @@ def find(measured: Measured) -> Finding | None:
     one = max(optimizers, key=lambda optimizer: optimizer.idle, default=None)
     if one is None or one.idle < MOSTLY or len(one.matrix) != 2:
         return None
-    updating = (measured.gpu_phases or measured.phases).optimizer or 0.0
+    updating = measured.took_ms("optimizer")
     rows, width = one.matrix
     return Finding(
         id="idle-rows",

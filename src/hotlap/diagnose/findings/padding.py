@@ -19,22 +19,12 @@ BY_LENGTH = (
 )
 
 
-def _made_at(measured: Measured) -> Place | None:
-    """The function that makes batches of samples, else where these are made, else the model."""
-    loader = measured.loader
-    if loader is not None and loader.collate is not None:
-        file, line, function = loader.collate
-        return Place(file=file, line=line, function=function)
-    return measured.place_of(loader) or measured.place_of(measured.root)
-
-
 def find(measured: Measured) -> Finding | None:
     """Share: of the model's time what padding is of the ids that it is handed."""
     facts, root = measured.facts, measured.root
     if root is None or root.padding < LEAST or call_of(facts, LEAVES_OUT):
         return None
-    times = measured.gpu_phases or measured.phases
-    took = sum(getattr(times, name) or 0.0 for name in MODEL)
+    took = measured.took_ms(*MODEL)
     all_alike = root.padding_of_all > root.padding / 2
     return Finding(
         id="padding",
@@ -49,3 +39,12 @@ def find(measured: Measured) -> Finding | None:
         instead=f"{TO_THE_LONGEST}; then {BY_LENGTH}" if all_alike else BY_LENGTH,
         named=True,
     )
+
+
+def _made_at(measured: Measured) -> Place | None:
+    """The function that makes batches of samples, else where these are made, else the model."""
+    loader = measured.loader
+    if loader is not None and loader.collate is not None:
+        file, line, function = loader.collate
+        return Place(file=file, line=line, function=function)
+    return measured.place_of(loader) or measured.place_of(measured.root)

@@ -19,7 +19,7 @@ def find(measured: Measured) -> Finding | None:
     if measured.memory is None or measured.memory[0] > SPARE * measured.memory[1]:
         return None
     used, whole = measured.memory
-    forward = (measured.gpu_phases or measured.phases).forward or 0.0
+    forward = measured.took_ms("forward")
     return Finding(
         id="recomputing",
         bound="compute",
