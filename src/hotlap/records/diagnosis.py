@@ -10,6 +10,13 @@ from .utilisation import Utilisation
 
 Clock = Literal["host", "device"]
 Bound = Literal["input", "h2d", "launch", "sync", "compute", "bandwidth", "memory", "communication", "unknown"]
+
+
+def bound_text(bound: Bound) -> str:
+    """`input-bound`; what is not known is said."""
+    return "bound unknown" if bound == "unknown" else f"{bound}-bound"
+
+
 ONE_PACE: Final = "one pace"
 """Begins what `unknown` says of steps that one number does not stand for."""
 WAITS: Final = "the host waits for the device: "

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.advice import Advice, Suggestion
+from ..records.diagnosis import bound_text
 from ..records.durations import ms
 from .console import Parts, Screen, labelled, percent, plain, ratio
 from .run_screen import place_text
@@ -28,7 +29,7 @@ def advise_screen(advice: Advice, cwd: str = "", most: int = MOST) -> Renderable
 def _head(advice: Advice) -> Iterator[str]:
     yield "what to try first"
     if advice.bound is not None:
-        yield "bound unknown" if advice.bound == "unknown" else f"{advice.bound}-bound"
+        yield bound_text(advice.bound)
     if advice.step_ms is not None:
         yield f"{ms(advice.step_ms)} a step"
     yield advice.device

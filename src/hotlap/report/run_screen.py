@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import LEAST_NAMED, Diagnosis, Finding, Place
+from ..records.diagnosis import LEAST_NAMED, Diagnosis, Finding, Place, bound_text
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
 from ..records.files import observed_ranks
@@ -87,7 +87,7 @@ def headline(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.bound == "unknown" and first is not None and first.share >= MOST_OF_IT:
         yield f"{percent(first.share)} {first.title}"
     else:
-        yield bound_text(diagnosis)
+        yield bound_text(diagnosis.bound)
     yield f"{ms(diagnosis.step_ms)} a step (p10 {spread}{of})"
     # Some models take (length, batch): then what is counted as rows is the length, while tokens are right.
     by_tokens = diagnosis.tokens_s is not None and diagnosis.throughput_unit == "rows/s"
@@ -95,11 +95,6 @@ def headline(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"{count(diagnosis.throughput)} {diagnosis.throughput_unit}"
     if diagnosis.tokens_s is not None:
         yield f"{count(diagnosis.tokens_s)} tokens/s"
-
-
-def bound_text(diagnosis: Diagnosis) -> str:
-    """`input-bound`; what is not known is said."""
-    return "bound unknown" if diagnosis.bound == "unknown" else f"{diagnosis.bound}-bound"
 
 
 def _basis(run: Run, diagnosis: Diagnosis) -> Iterator[str]:

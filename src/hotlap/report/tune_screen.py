@@ -13,13 +13,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import ONE_PACE, Diagnosis
+from ..records.diagnosis import ONE_PACE, Diagnosis, bound_text
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases, Versions
 from ..records.tune import Interval, Kept, Open, Parity, Proof, Reference, Trial, Tune, foretold
 from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, number, plain, ratio
-from .run_screen import bound_text, place_text
+from .run_screen import place_text
 
 MOST_DROPPED: Final = 8
 RESIZED: Final = 1.2
@@ -160,8 +160,8 @@ def ratio_text(value: float | None, interval: Interval | None) -> str:
 
 def _bounds(tune: Tune) -> Iterator[str]:
     """What limited the step, what limits it now, and on which device."""
-    yield f"before {bound_text(tune.baseline)}"
-    yield f"after {bound_text(tune.tuned)}" if tune.tuned else ""
+    yield f"before {bound_text(tune.baseline.bound)}"
+    yield f"after {bound_text(tune.tuned.bound)}" if tune.tuned else ""
     yield tune.baseline.device_name or tune.baseline.device
 
 
@@ -406,7 +406,7 @@ def _limit(tune: Tune) -> str:
     """What holds the step back where no lever helped."""
     first = tune.baseline.findings[0]
     where = f", at {place_text(first.where, '')}" if first.where else ""
-    return f"{bound_text(tune.baseline)}: {first.title or first.id}{where}"
+    return f"{bound_text(tune.baseline.bound)}: {first.title or first.id}{where}"
 
 
 def size(value: float) -> str:

@@ -20,6 +20,7 @@ from hotlap.experiment.turns import log_ratios, take_turns
 from hotlap.levers import all_levers
 from hotlap.levers._base import STAGES, Lever, Stage
 from hotlap.records import run as records
+from hotlap.records.diagnosis import bound_text
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.files import read_facts
 from hotlap.records.tune import Tune, Worth
@@ -192,7 +193,7 @@ class Search:
         own = gaps(state.judge.base, state.judge.again)
         how = "taking turns" if not state.sequential else "one after the other"
         state.say(
-            f"baseline  {value_text(state.value(first), state.objective)}  {state.best.diagnosis.bound}-bound; "
+            f"baseline  {value_text(state.value(first), state.objective)}  {bound_text(state.best.diagnosis.bound)}; "
             f"two runs {how} differ {by_text(math.expm1(abs(differ)), 1)} in time, {by_text(own.loss, 2)} in loss"
         )
         if state.sequential:

@@ -249,7 +249,8 @@ class State:
     def no_gain(self, uses: Sequence[records.Lever], worth: Worth, how: str = "beside the others") -> None:
         """Levers that are worth nothing, or of which that can't be told here."""
         most = worth.interval.high if worth.interval is not None else worth.ratio
-        why = "slower" if most < 1 else "no gain" if most < PROMISING else NOISY
+        slower = most < 1 and worth.interval is not None  # one pair tells of no gain, not that it is slower
+        why = "slower" if slower else "no gain" if most < PROMISING else NOISY
         alone = {*worth.beside} <= {one.name for one in (*self.given, *uses)}
         least = max(LEAST_GAIN, self.unsure.ratio if self.unsure is not None else 0.0)
         if alone and why == NOISY and worth.ratio >= least:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ...records import durations
-from ...records.diagnosis import Diagnosis, Finding
+from ...records.diagnosis import Diagnosis, Finding, bound_text
 from ...records.page import Page
 from ...records.trace import RankTrace
 from ...records.tune import Tune
 from .. import console
-from ..run_screen import bound_text, ending_text
+from ..run_screen import ending_text
 from ..tune_screen import interval_text, tune_headline
 from .text import base, objective, shown_rank, where
 
@@ -51,7 +51,7 @@ def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:
     first = found.findings[0] if found.findings else None
     return _shape(
         sentence(found.step_ms, first, base(page)),
-        bound_text(found),
+        bound_text(found.bound),
         [*_run_numbers(found), *_device_numbers(shown_rank(page))],
         [
             ending_text(page.run) if page.run else "",
@@ -92,7 +92,7 @@ def _of_trace(page: Page, rank: RankTrace, findings: tuple[Finding, ...]) -> dic
     numbers.append(("steps", str(len(rank.window.steps)), len(rank.window.steps), f"found by {rank.window.found_by}"))
     numbers.append(("device", rank.device_name, None, f"rank {rank.rank} of {many}" if many > 1 else ""))
     numbers.append(("events", console.count(rank.events), rank.events, ""))
-    badge = "" if first is None else "bound unknown" if first.bound == "unknown" else f"{first.bound}-bound"
+    badge = "" if first is None else bound_text(first.bound)
     return _shape(sentence(rank.step_ms, first, ""), badge, numbers, [], "plain", rank.trust.said)
 
 
@@ -102,8 +102,8 @@ def _of_tune(tune: Tune) -> dict[str, Any]:
         numbers.append(("as fast", console.ratio(tune.speedup), tune.speedup, interval_text(tune.interval)))
     before, after, shown = objective(tune)
     if before is not None and after is not None:
-        numbers.append(("before", shown(before), before, bound_text(tune.baseline)))
-        numbers.append(("after", shown(after), after, bound_text(tune.tuned) if tune.tuned else ""))
+        numbers.append(("before", shown(before), before, bound_text(tune.baseline.bound)))
+        numbers.append(("after", shown(after), after, bound_text(tune.tuned.bound) if tune.tuned else ""))
     if tune.parity is not None:
         holds = "holds" if tune.parity.ok else "FAILED"
         numbers.append(("parity", holds, None, tune.parity.level))
