@@ -55,18 +55,22 @@ def screen(state: State, group: Sequence[Candidate], at_once: bool = False, agai
         _measure(state, switching, [base, full], [(base, full)])
         whole = _worth(switching.ratio(base, full), full)
         added = [name for name in full if name not in base]
-        if not _surely(whole):
-            together = "all together" if len(added) > 1 else ""
-            state.no_gain([switching.known[name] for name in added], whole, together)
+        spoilt = whole.interval is not None and whole.interval.high < 1  # by one of them: others may win beside it
+        apart = len(added) > 1 and not at_once
+        if not _surely(whole) and not (apart and spoilt):
+            state.no_gain([switching.known[name] for name in added], whole, "all together" if len(added) > 1 else "")
             return False
         worth = {added[0]: _worth(switching.ratio(base, full), full, added[0])} if len(added) == 1 else {}
-        if len(added) > 1 and not at_once:
+        if apart:
             full, worth = _eliminate(state, switching, base, full)
             if full == base:
                 return False
-            if set(worth) != {*added}:
-                _measure(state, switching, [base, full], [])
+            if set(worth) != {*added} or spoilt:
+                _measure(state, switching, [base, full], [(base, full)] if spoilt else [])
                 whole = _worth(switching.ratio(base, full), full)
+            if spoilt and not _surely(whole):
+                state.no_gain([switching.known[name] for name in full if name not in base], whole)
+                return False
     except NothingMeasured:
         return False
     except SideLost as end:

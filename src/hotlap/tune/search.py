@@ -32,7 +32,7 @@ from .prove import prove
 from .reference import NO_TIME
 from .remember import Remembered
 from .screening import screen, switch_in_place, switchable
-from .starts import try_start
+from .starts import try_start, try_together
 from .state import Best, Found, Options, State, by_text, value_text
 from .worth import each_for_itself
 
@@ -42,8 +42,8 @@ FIRST_STEPS: Final = 16
 MOST: Final = 0.3
 """Of the step: what an input lever promises so much of hides what all others are worth, and comes before them."""
 LAUNCHES: Final = 0.3
-"""Of the step, in which the device waits for the host, from which CUDA graphs come before compilers: to record costs a
-start, to compile up to a third of the budget."""
+"""Of the step, in which the device waits for the host, from which CUDA graphs come first: to record costs a start, to
+compile up to a third of the budget, and what makes kernels shorter shows only where none waits for its launch."""
 AGAIN: Final = 1.15
 """What a lever has to promise for a second look."""
 WORTH_A_PROOF: Final = 1.1
@@ -86,12 +86,12 @@ class Search:
             self.remember()
             stages = list(STAGES)
             while stages:
-                stage = stages.pop(0)
-                self.stage(stage)
+                if self.waits_for_launches():
+                    self._most("first")
+                    stages.sort(key=lambda one: one != "graphs")
+                self.stage(stages.pop(0))
                 if state.open_ratio >= WORTH_A_PROOF:
                     prove(state)
-                if stage == "first" and self.waits_for_launches():
-                    stages.sort(key=lambda one: one != "graphs")
             prove(state)
             self._one_by_one(None)
             prove(state)
@@ -268,6 +268,8 @@ class Search:
             live = self._can_switch(stage)
             if live:
                 kept = self._screened(stage) or kept
+            elif not state.sequential:
+                kept = self._in_one_start([one for one in together(state, stage) if not one.lever.costs_s]) or kept
             least = AGAIN if stage == "first" else 1.0
             kept = self._one_by_one(stage, live, least) or kept
             if not kept:
@@ -289,15 +291,15 @@ class Search:
             kept = self._tried(ordered[0]) or kept
 
     def _screened(self, stage: Stage) -> bool:
-        """Levers that can be switched: all at once those that cost nothing to switch; then the others one after
-        another, the cheapest first: blocks are compiled before the whole."""
-        state = self.state
-        cheap = [one for one in together(state, stage) if not one.lever.costs_s]
-        kept = bool(cheap) and screen(state, cheap)
+        """Levers that can be switched: all at once those that cost nothing to switch, then those that these kept out;
+        then the others one after another, the cheapest first: blocks are compiled before the whole."""
+        state, kept = self.state, False
+        while self._can_switch(stage) and (cheap := [one for one in together(state, stage) if not one.lever.costs_s]):
+            kept = screen(state, cheap) or kept
         while dear := [one for one in candidates(state, stage) if one.lever.switchable and one.lever.costs_s]:
             kept = screen(state, [min(dear, key=lambda one: one.lever.costs_s)]) or kept
-        for candidate in sorted(self._rivals(stage), key=lambda one: one.lever.costs_s):
-            if candidate.lever.switchable:
+        for candidate in self._rivals(stage):
+            if candidate.lever.switchable and not candidate.lever.costs_s:
                 kept = self._in_place(candidate) or kept
         return kept
 
@@ -316,8 +318,20 @@ class Search:
         group.sort(key=lambda one: -one.predicted)
         if group and not state.sequential and switchable(state, state.best.levers):
             screen(state, group, at_once=True)
+        elif group and not state.sequential:
+            self._in_one_start(group)
         elif group:
             try_start(state, group[0])
+
+    def _in_one_start(self, group: Sequence[Candidate]) -> bool:
+        """Levers that could be switched but for a CUDA graph, which holds what it has recorded: all in one start."""
+        chosen: list[Candidate] = []
+        for one in sorted(group, key=lambda one: -one.predicted):
+            if one.predicted >= AGAIN and not clashing(
+                self.state.levers, one.lever, {c.lever.name: {} for c in chosen}
+            ):
+                chosen.append(one)
+        return bool(chosen) and try_together(self.state, chosen)
 
     def _one_by_one(self, stage: Stage | None, switched: bool = False, least: float = 1.0) -> bool:
         """Levers with a start of their own; least: what they have to promise."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from hotlap.experiment.outcome import names
 from hotlap.experiment.side import BY_ITSELF, LEAST_STEPS, Side
 from hotlap.experiment.statistics import LEAST_GAIN, Ratio, within_process
 from hotlap.experiment.turns import LEAST_ROUNDS, log_ratios, take_turns
@@ -49,7 +50,7 @@ def try_start(
     while (at := next_variant(candidate.variants, measured, search)) is not None:
         state.budget.afford(state.budget.starts_s(1) + lever.costs_s + state.budget.turns_s(2, LEAST_ROUNDS))
         use = candidate.variant(at)
-        one = _measured(state, [*rest, use], use)
+        one = _measured(state, [*rest, use], [use])
         measured[at] = _won(state, *one) if one else 0.0
         failures += one is None
         if one and _gains(state, one) and (best is None or measured[at] > _won(state, *best[1:]) * LEAST_GAIN):
@@ -76,42 +77,85 @@ def try_start(
     return True
 
 
-def _measured(state: State, levers: Sequence[records.Lever], use: records.Lever) -> tuple[Side, Worth] | None:
-    """A side with these levers and what the last one is worth, None where it failed, which is noted."""
+def try_together(state: State, group: Sequence[Candidate]) -> bool:
+    """Try several levers at once on top of the best set, where each would cost a start; whether any are in now. What
+    each is worth is measured later. Where they fail together, the first is tried alone. Raises BudgetSpent."""
+    if len(group) == 1:
+        return try_start(state, group[0])
+    before, bound = list(state.best.levers), state.best.diagnosis.bound
+    uses = [one.use for one in group]
+    costs_s = sum(one.lever.costs_s for one in group)
+    state.budget.afford(state.budget.starts_s(1) + costs_s + state.budget.turns_s(2, LEAST_ROUNDS))
+    one = _measured(state, [*before, *uses], uses)
+    if one is None:
+        return try_start(state, group[0])
+    state.tried |= {(each.lever.name, bound) for each in group}
+    state.found.predicted |= {each.lever.name: each.predicted for each in group}
+    side, worth = one
+    out = {left.lever.name for left in side.measured.left_out}
+    state.leave_out(side.measured)
+    uses = [use for use in uses if use.name not in out]
+    if not uses or not _gains(state, one):
+        state.end_side(side)
+        if uses:
+            state.no_gain(uses, worth, "all together")
+        return False
+    state.end_side(state.side)
+    state.side = side
+    state.keep([*before, *uses], side, ratio=worth.ratio)
+    over = tuple(use.name for use in before)
+    state.leave_open(Open(levers=tuple(state.best.levers), over=over, ratio=worth.ratio, interval=worth.interval))
+    state.say(f"keep  {names(uses)}  {worth_text(worth)}all together; not proved yet")
+    return True
+
+
+def _measured(
+    state: State, levers: Sequence[records.Lever], uses: Sequence[records.Lever]
+) -> tuple[Side, Worth] | None:
+    """A side with these levers and what the last ones are worth, None where it failed. Why is noted of one; of several
+    it is not known of which."""
+    purpose, trying = f"try {names(uses)}", state.trying(uses, spare=len(uses) > 1)
     if state.sequential:
         before = state.reference.measured if not state.best.levers else state.run("incumbent", state.best.levers)
-        side = state.started(f"try {use.name}", levers, state.trying([use], spare=False))
+        side = state.started(purpose, levers, trying)
         ratio = Ratio(ratio=(before.step_ms or math.nan) / (side.measured.step_ms or math.inf), interval=None)
     else:
         try:
             incumbent = state.incumbent()
         except NothingMeasured:
             return None
-        side = state.started(f"try {use.name}", levers, state.trying([use], spare=False))
+        side = state.started(purpose, levers, trying)
         if not incumbent.alive and side.measured.outcome == "measured":
             incumbent = state.incumbent()
         ratio = beside(state, incumbent, side) if side.ready else Ratio(ratio=0.0, interval=None)
         if not ratio.ratio and side.measured.ended in {"", BY_ITSELF} and side.measured.step_ms:  # no turn is left
             ratio = Ratio((incumbent.measured.step_ms or math.nan) / side.measured.step_ms, None)
+    if failed := _failed(state, side, ratio):
+        if len(uses) == 1:
+            state.refuse(uses[0], *failed, trial=side.measured)
+        else:
+            state.say(f"fail  {names(uses)}  {failed[0][:160]}")
+        state.end_side(side)
+        return None
+    others = tuple(one.name for one in levers if one not in uses)
+    worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by="turns")
+    shown = " + ".join(map(use_text, uses))
+    state.say(f"try  {shown}  {value_text(state.value(side), state.objective)}  {worth_text(worth)}")
+    return side, worth
+
+
+def _failed(state: State, side: Side, ratio: Ratio) -> tuple[str, Worth | None] | None:
+    """Why a side says nothing of its levers, with what it was worth where that is known; None where it does."""
     trial = side.measured
     if trial.outcome == "too slow":
         usual = state.reference.measured.step_ms or math.nan
-        state.refuse(use, SLOWER, Worth(ratio=usual / (trial.step_ms or math.inf)), trial)
-        return None
+        return SLOWER, Worth(ratio=usual / (trial.step_ms or math.inf))
     if trial.outcome != "measured":
-        state.refuse(use, f"{trial.outcome}: {trial.why}", trial=trial)
-        return None
+        return f"{trial.outcome}: {trial.why}", None
     if not ratio.ratio:
-        state.refuse(use, trial.ended or "it had no turn", trial=trial)
-        return None
-    others = tuple(one.name for one in levers if one.name != use.name)
-    worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by="turns")
-    if why := other_work(state, side.measured.rows, side.requested):
-        state.refuse(use, why, trial=trial)
-        state.end_side(side)
-        return None
-    state.say(f"try  {use_text(use)}  {value_text(state.value(side), state.objective)}  {worth_text(worth)}")
-    return side, worth
+        return trial.ended or "it had no turn", None
+    why = other_work(state, trial.rows, side.requested)
+    return (why, None) if why else None
 
 
 def beside(state: State, before: Side, after: Side) -> Ratio:
