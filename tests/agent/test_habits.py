@@ -68,6 +68,10 @@ def test_padding_at_either_end(left: bool, value: int) -> None:
     assert (share, of_all) == (pytest.approx(1 - 7.5 / 20), pytest.approx(0.5))
 
 
+def test_captions_beside_images_are_not_all_that_is_computed() -> None:
+    assert padding([torch.ones(8, 3, 32, 32), padded([5] * 8)]) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     "batch",
     [

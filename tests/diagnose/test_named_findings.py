@@ -10,7 +10,7 @@ import pytest
 
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
-from hotlap.diagnose.findings._base import Measured
+from hotlap.diagnose.findings._base import MODEL, Measured
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, in_order
 from hotlap.records.run import ExchangeFacts, Facts, HostFacts, LoaderFacts, OptimizerFacts, Phases, RootFacts
@@ -90,6 +90,17 @@ def test_padding_is_made_less_by_what_it_comes_from() -> None:
     )  # fmt: skip
     assert "pad to the longest" in to_longest and "pad to the longest" not in by_length
     assert "group_by_length" in by_length
+
+
+@pytest.mark.parametrize("root", [{"padding": 0.6}, {"dtypes": ("float64",), "double": 1.0}])
+def test_less_arithmetic_wins_nothing_where_the_device_waits_for_launches(root: dict[str, Any]) -> None:
+    """Seen on open_clip: padding was 91% of a step in which a kernel ran 27% of the time."""
+    paced = msgspec.structs.replace(PHASES, **{name: 0.9 * (getattr(PHASES, name) or 0.0) for name in MODEL})
+    whole, waiting = (
+        next(one for one in findings_of(measured(root=root, gpu_phases=PHASES, gpu_paced=on)) if one.named)
+        for on in (Phases(), paced)
+    )
+    assert waiting.share == pytest.approx(0.1 * whole.share) and waiting.cost_ms == pytest.approx(0.1 * whole.cost_ms)
 
 
 @pytest.mark.parametrize(("searches", "unused", "told"), [(True, 0, True), (True, 400, False), (False, 0, False)])

@@ -26,6 +26,8 @@ SAMPLED, MOST_TENSORS = 4096, 256
 
 FORWARDS = 4
 """Of a module, of which the ids are looked at for padding."""
+MEASURED_DIMS = 3
+"""Of what was measured, such as images and sounds; a mask has fewer, or is of booleans."""
 LONGEST_WINDOW = 25
 """Steps in a row, from which on a profiler that is on in all is not taken for one with a schedule."""
 HABITS = hook("habits")
@@ -125,8 +127,12 @@ def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:
 
 def padding(handed: Iterable[Any]) -> tuple[float, float]:
     """Of the largest matrix of token ids among a forward's inputs, (rows, places), the share of places at one end of a
-    row that only fill it up, and of those that do in all rows. Waits for the device."""
-    found = [leaf for leaf in handed if _is_plain(leaf) and leaf.dtype in (torch.int64, torch.int32)]
+    row that only fill it up, and of those that do in all rows; 0 where real numbers of three dimensions or more are
+    among them, as images beside their captions: how much is computed of which is not known. Waits for the device."""
+    plain = [leaf for leaf in handed if _is_plain(leaf)]
+    if any(leaf.is_floating_point() and leaf.dim() >= MEASURED_DIMS for leaf in plain):
+        return 0.0, 0.0
+    found = [leaf for leaf in plain if leaf.dtype in (torch.int64, torch.int32)]
     found = [leaf for leaf in found if leaf.dim() == 2 and leaf.size(1) >= LEAST_PLACES and leaf.numel() > 0]
     found = [leaf for leaf in found if leaf.numel() <= MOST_NUMBERS and (not leaf.is_cuda or _may_wait())]
     found = [leaf.detach().cpu() for leaf in found]

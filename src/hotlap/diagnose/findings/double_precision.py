@@ -4,7 +4,8 @@ from hotlap.diagnose.source import call_of, mention_of
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
-from ._base import MODEL, Measured
+from ._base import Measured
+from .launch import computing
 
 MOSTLY = 0.5
 """Of the parameters' numbers: one of 0 dimensions promotes nothing."""
@@ -13,22 +14,22 @@ SAVED = 0.5
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: of the model's time what single precision saves at least."""
+    """Share: of the time that the model computes what single precision saves at least."""
     root = measured.root
     if root is None or root.double < MOSTLY:
         return None
-    took = measured.took_ms(*MODEL)
+    share, took = computing(measured)
     facts = measured.facts
     place = call_of(facts, ("double", "set_default_dtype")) or mention_of(facts, ("float64", "double"))
     place = place or call_of(facts, ("from_numpy", "as_tensor"))
     return Finding(
         id="double-precision",
         bound="compute",
-        share=measured.share(*MODEL) * SAVED,
+        share=share * SAVED,
         cost_ms=took * SAVED,
         title=f"{root.name} computes in double precision",
         where=place or measured.place_of(root),
-        evidence=f"parameters in {', '.join(root.dtypes)}; forward, backward and update take {ms(took)}",
+        evidence=f"parameters in {', '.join(root.dtypes)}; forward, backward and update compute for {ms(took)}",
         why="float64 moves twice the bytes of float32 and computes half as fast, on most GPUs 32 times as slowly; "
         "numpy makes it unless it is asked for another",
         instead="`model.float()`, and data as `torch.from_numpy(x).float()` or `x.astype(numpy.float32)`",

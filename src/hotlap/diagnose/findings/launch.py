@@ -34,6 +34,11 @@ def waited(measured: Measured) -> float:
     return sum(measured.share(name) * ms / took[name] for name, ms in waits(measured).items() if took[name])
 
 
+def computing(measured: Measured) -> tuple[float, float]:
+    """Share of the step and ms in which the model's phases do not wait for launches: what less arithmetic can win."""
+    return measured.share(*MODEL) - waited(measured), measured.took_ms(*MODEL) - sum(waits(measured).values())
+
+
 def find(measured: Measured) -> Finding | None:
     """Share: forward, backward and optimizer, as far as the device was done with them when the host had issued them."""
     share = waited(measured)

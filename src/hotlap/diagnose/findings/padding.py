@@ -3,7 +3,8 @@
 from hotlap.diagnose.source import call_of
 from hotlap.records.diagnosis import Finding, Place
 
-from ._base import MODEL, Measured
+from ._base import Measured
+from .launch import computing
 
 LEAST = 0.3
 """Of a batch, from which another way to make it is worth a change."""
@@ -20,16 +21,16 @@ BY_LENGTH = (
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: of the model's time what padding is of the ids that it is handed."""
+    """Share: of the time that the model computes what padding is of the ids that it is handed."""
     facts, root = measured.facts, measured.root
     if root is None or root.padding < LEAST or call_of(facts, LEAVES_OUT):
         return None
-    took = measured.took_ms(*MODEL)
+    share, took = computing(measured)
     all_alike = root.padding_of_all > root.padding / 2
     return Finding(
         id="padding",
         bound="compute",
-        share=measured.share(*MODEL) * root.padding,
+        share=share * root.padding,
         cost_ms=took * root.padding,
         title=f"{root.padding:.0%} of the tokens are padding",
         where=call_of(facts, PADS) or _made_at(measured),
