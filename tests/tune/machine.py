@@ -140,6 +140,8 @@ class Machine:
     luck: Callable[["FakeSide", Uses], float] = lambda side, uses: 1.0
     """By which the steps of a process are longer."""
     boot_s: float = 5.0
+    cold_s: float = 0.0
+    """By how much longer the first two processes take until their loop: they read files that lie in memory then."""
     warmup_s: float = 2.0
     compile_s: Callable[[Uses], float] = lambda uses: 0.0
     """Once in a process for each set of levers; a third of it where another process did so before."""
@@ -224,7 +226,8 @@ class Machine:
         self._called()
         waiting = [side for side in sides if side.trial is None]
         if waiting:
-            self.now = max(self.now, *(side.begun + self.boot_s for side in waiting))
+            cold = self.cold_s if min(side.number for side in waiting) < 2 else 0.0
+            self.now = max(self.now, *(side.begun + self.boot_s + cold for side in waiting))
         for side in waiting:
             self._warm_up(side)
 
@@ -234,14 +237,14 @@ class Machine:
         if not left.keys() <= {*side.special.trying} or len(left) >= len(side.special.trying):
             left = {}
         uses = {name: settings for name, settings in uses.items() if name not in left}
-        took = self.warmup_s + self._compile(side, uses)
+        took, boot_s = self.warmup_s + self._compile(side, uses), self.boot_s + (self.cold_s if side.number < 2 else 0)
         ms, known = self._ms(side, uses), {}
         outcome, why = self.outcome(uses)
         if refused := self.refuses(uses):
             outcome, why = "refused", "; ".join(f"{name} could not be put in: {no}" for name, no in refused.items())
         elif sum(one.ready for one in self.sides) >= self.room:
             outcome, why = "memory", "torch.OutOfMemoryError: CUDA out of memory"
-        elif outcome == "measured" and took + self.boot_s > side.timeout_s:
+        elif outcome == "measured" and took + boot_s > side.timeout_s:
             outcome, why, took = "timeout", f"made too few steps within {side.timeout_s:.0f} s", side.timeout_s
         elif outcome == "measured" and side.special.slow_ms is not None and ms > side.special.slow_ms:
             outcome, why, known = "too slow", "ended after 5 slow steps", {"step_ms": ms}
@@ -253,7 +256,7 @@ class Machine:
             id=side.number, purpose=side.purpose, folder=f"trials/{side.number:03d}", outcome=outcome, why=why,
             levers=tuple(one for one in side.requested if one.name not in left),
             left_out=tuple(LeftOut(lever=one, why=left[one.name]) for one in side.requested if one.name in left),
-            wall_s=self.boot_s + took, **known,
+            wall_s=boot_s + took, **known,
         )  # type: ignore[arg-type]  # fmt: skip
         side.alive = outcome == "measured"
         if outcome == "memory":  # what was seen before it died

@@ -16,9 +16,8 @@ processes differ by."""
 FEWEST: Final = 2
 """Of each side, with which a proof is begun where no more time is left."""
 LEAST_TIMEOUT_S: Final = 30.0
-AT_ONCE: Final = (2, 4)
-"""Sides that start at once: on few cores, which they share, and on SEVERAL or more."""
-SEVERAL: Final = 6
+AT_ONCE: Final = (2, 6)
+"""Sides that start at once: on few cores, which they share, and on many. Each has two cores between."""
 
 
 class BudgetSpent(Exception):
@@ -31,7 +30,7 @@ class Budget:
     def __init__(self, seconds: float, clock: Callable[[], float], cores: int = 1) -> None:
         self.seconds, self.clock = seconds, clock
         self.begun = clock()
-        self.at_once = AT_ONCE[cores >= SEVERAL]
+        self.at_once = max(AT_ONCE[0], min(cores // 2, AT_ONCE[1]))
         self.boot_s = LEAST_TIMEOUT_S
         """Seconds until a process begins its loop."""
         self.warmup_s = self.best_warmup_s = 5.0
@@ -58,6 +57,10 @@ class Budget:
         self.boot_s = max(1.0, seconds - warmup_s)
         self.warmup_s = self.best_warmup_s = warmup_s
         self.step_s = step_ms / 1000
+
+    def start_took(self, seconds: float, warmup_s: float) -> None:
+        """Another one did: later ones find files in memory that the first had to read."""
+        self.boot_s = min(self.boot_s, max(1.0, seconds - warmup_s))
 
     @property
     def best_start_s(self) -> float:

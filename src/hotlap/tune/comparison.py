@@ -85,10 +85,14 @@ class Comparison:
                 return
 
     def _first(self) -> int:
-        """The look to begin with: where turns differ too much for what was measured to be proved by two starts of each,
-        three and few turns tell more than two and many."""
+        """The look to begin with: three starts of each tell more than two, where they come at once, and where turns
+        differ too much for what was measured to be proved by two and many turns."""
         state = self.state
-        if state.sequential or state.objective.memory or state.open_ratio == 1:  # of a remembered set nothing is known
+        if state.sequential or state.objective.memory:
+            return 0
+        if 2 * (STARTS + 1) - len(self.before) <= state.budget.at_once:
+            return 1
+        if state.open_ratio == 1:  # of a remembered set nothing is known
             return 0
         error = state.turns_differ / math.sqrt(ROUNDS[0])
         before, after = ([Effect(log, error)] * STARTS for log in (math.log(state.open_ratio), 0.0))
@@ -143,7 +147,7 @@ class Comparison:
                 return
             batch, todo = todo[: state.budget.at_once], todo[state.budget.at_once :]
             begun = [self._start(with_levers) for with_levers in batch]
-            state.bench.ready(*begun)
+            state.ready(*begun)
             begun = [self._once_more(side, with_levers) for side, with_levers in zip(begun, batch, strict=True)]
             self.fresh += begun
             for side in begun:
@@ -232,7 +236,7 @@ class Comparison:
         if "measured" not in same or self._over():
             return side
         again = self._start(with_levers)
-        self.state.bench.ready(again)
+        self.state.ready(again)
         return again
 
     def _arrived(self, side: Side) -> None:
@@ -273,7 +277,7 @@ class Comparison:
             made = {}
             for with_levers in (False, True) if first else (True, False):
                 side = self._start(with_levers)
-                state.bench.ready(side)
+                state.ready(side)
                 state.bench.end(side)
                 if side.measured.outcome != "measured":
                     self.failed = f"{side.measured.outcome}: {side.measured.why}"

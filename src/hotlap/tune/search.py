@@ -268,8 +268,6 @@ class Search:
             live = self._can_switch(stage)
             if live:
                 kept = self._screened(stage) or kept
-            elif not state.sequential:
-                kept = self._in_one_start([one for one in together(state, stage) if not one.lever.costs_s]) or kept
             least = AGAIN if stage == "first" else 1.0
             kept = self._one_by_one(stage, live, least) or kept
             if not kept:
@@ -304,34 +302,32 @@ class Search:
         return kept
 
     def _once_more(self) -> None:
-        """What won nothing before something was compiled or recorded may do so now: casts were kernels of their own,
-        and a step that waited for the host is no more one. All at once, where they can be switched."""
+        """What cost no compilation, when something was compiled or recorded: what won nothing may do so now, as casts
+        were kernels of their own, and a step that waited for the host is no more one. All at once."""
         state = self.state
-        dropped = [one for one in state.found.dropped.values() if one.ratio is not None and not one.remembered]
-        levers = [state.levers[one.lever] for one in dropped if one.lever not in state.refused]
-        group = [
-            one
-            for lever in levers
-            if lever.switchable and lever.stage == "first" and excluded(state, lever, state.context()) is None
-            if (one := candidate_of(state, lever, state.context())) is not None and one.predicted >= AGAIN
-        ]
-        group.sort(key=lambda one: -one.predicted)
-        if group and not state.sequential and switchable(state, state.best.levers):
-            screen(state, group, at_once=True)
-        elif group and not state.sequential:
-            self._in_one_start(group)
-        elif group:
+        known = {one.lever for one in state.found.dropped.values() if one.remembered}
+        chosen: list[Candidate] = []
+        for lever in state.levers.values():
+            usable = lever.switchable and lever.stage == "first" and not lever.costs_s
+            if not usable or lever.name in {*state.context().active, *state.refused, *known}:
+                continue
+            if excluded(state, lever, state.context()) is None and (one := candidate_of(state, lever, state.context())):
+                chosen.append(one)
+        group = self._compatible([one for one in chosen if one.predicted >= AGAIN])
+        if group and state.sequential:
             try_start(state, group[0])
+        elif group and switchable(state, state.best.levers):
+            screen(state, group, at_once=True)
+        elif group:
+            try_together(state, group)
 
-    def _in_one_start(self, group: Sequence[Candidate]) -> bool:
-        """Levers that could be switched but for a CUDA graph, which holds what it has recorded: all in one start."""
+    def _compatible(self, group: Sequence[Candidate]) -> list[Candidate]:
+        """Those that can be in together, the most promising first."""
         chosen: list[Candidate] = []
         for one in sorted(group, key=lambda one: -one.predicted):
-            if one.predicted >= AGAIN and not clashing(
-                self.state.levers, one.lever, {c.lever.name: {} for c in chosen}
-            ):
+            if not clashing(self.state.levers, one.lever, {other.lever.name: {} for other in chosen}):
                 chosen.append(one)
-        return bool(chosen) and try_together(self.state, chosen)
+        return chosen
 
     def _one_by_one(self, stage: Stage | None, switched: bool = False, least: float = 1.0) -> bool:
         """Levers with a start of their own; least: what they have to promise."""
@@ -341,6 +337,8 @@ class Search:
             if not ordered or ordered[0].predicted < least:
                 return kept
             kept = self._tried(ordered[0]) or kept
+            if kept and stage == "graphs":  # what makes kernels shorter shows now
+                return True
 
     def _tried(self, candidate: Candidate) -> bool:
         """Whether a lever with a start of its own is kept. The first gain that is worth a proof is proved at once: a

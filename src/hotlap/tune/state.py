@@ -125,13 +125,21 @@ class State:
     def started(self, purpose: str, levers: Sequence[records.Lever], special: Special | None = None) -> Side:
         """Start a side and wait for it. Where memory does not hold it beside others, these end first."""
         side = self.start(purpose, levers, special)
-        self.bench.ready(side)
+        self.ready(side)
         if side.measured.outcome == "memory" and any(one.alive for one in self.bench.sides):
             self.bench.end_all(keep=[self.reference] if self.reference.alive and not self.sequential else [])
             self.side = None
             side = self.start(purpose, levers, special)
-            self.bench.ready(side)
+            self.ready(side)
         return side
+
+    def ready(self, *sides: Side) -> None:
+        """Wait until they are, or have failed; later starts are planned by how long that took."""
+        self.bench.ready(*sides)
+        took = [(trial.wall_s, trial.warmup_s) for trial in (side.measured for side in sides)]
+        known = [(wall_s, warmup_s) for wall_s, warmup_s in took if warmup_s is not None]
+        if known:
+            self.budget.start_took(*max(known, key=lambda one: one[0] - one[1]))
 
     def make_room(self) -> None:
         """Where two can't be alive at once, end those that are."""
