@@ -264,7 +264,7 @@ class Search:
                 self._one_by_one(None)
             return
         while True:
-            kept = self._most(stage)
+            kept = stage == STAGES[0] and self._most(stage)
             live = self._can_switch(stage)
             if live:
                 kept = self._screened(stage) or kept
