@@ -40,10 +40,10 @@ def rank(
     (path / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def leaves(folder: Path, number: int, lever: str, step: int = 7) -> None:
+def leaves(folder: Path, number: int, lever: str, step: int = 7, why: str = NO) -> None:
     """A lever leaves itself out of a rank."""
     path = folder / f"rank-{number}"
     with (path / "levers.jsonl").open("a") as file:
-        file.write(json.dumps({"lever": lever, "left_out": NO, "step": step}) + "\n")
+        file.write(json.dumps({"lever": lever, "left_out": why, "step": step}) + "\n")
     with (path / "problems.jsonl").open("a") as file:
-        file.write(json.dumps({"where": f"lever {lever}", "what": f"Refused: {NO}", "lever": lever}) + "\n")
+        file.write(json.dumps({"where": f"lever {lever}", "what": f"Refused: {why}", "lever": lever}) + "\n")

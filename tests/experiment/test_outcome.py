@@ -63,6 +63,16 @@ def test_a_trial_is_one_of_the_levers_that_are_left(folder: Path) -> None:
     assert found["step_ms"] == pytest.approx(10.0)
 
 
+def test_a_lever_that_lacks_memory_beside_other_sides_is_not_left_out(folder: Path) -> None:
+    """Seen: three starts with graphs of 80 GiB each beside three bare ones, on a card of 140."""
+    rank(folder, 0, 10.0, world=1)
+    leaves(folder, 0, "attention", why="it could not be captured: CUDA out of memory. Tried to allocate 64.00 MiB")
+    spare = spared((ATTENTION, TF32), ("attention", "tf32"))
+    outcome, why, found = read_outcome(folder, ENDED, 60.0, spare)
+    assert outcome == "memory" and "out of memory" in why and found == {"lever": "attention"}
+    assert left_out(folder, spare) == {}
+
+
 def says_nothing(folder: Path, number: int, *lines: dict[str, str]) -> None:
     text = "".join(json.dumps({"lever": "fused-optimizer", **line}) + "\n" for line in lines)
     (folder / f"rank-{number}" / "levers.jsonl").write_text(text)

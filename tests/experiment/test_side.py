@@ -214,8 +214,8 @@ def test_a_lever_that_raises_when_it_is_switched_on_is_refused_and_the_side_goes
     first = steps_of(side)[-1].loss
     assert bench.turn(side, 4, {"planted": {"what": "raises"}}) is not None
     refused = refusal_in(side.folder)
-    assert refused is not None and "planted could not be put in" in refused[0] and "not this one" in refused[0]
-    assert refused[1] == {"lever": "planted"} and side.ready
+    assert refused is not None and "planted could not be put in" in refused[1] and "not this one" in refused[1]
+    assert refused[0] == "refused" and refused[2] == {"lever": "planted"} and side.ready
     assert bench.turn(side, 4, {}) is not None and steps_of(side)[-1].loss == first
     absent = bench.turn(side, 4, {"absent": {}})
     assert absent is not None and side.ready

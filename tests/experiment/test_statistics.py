@@ -353,7 +353,6 @@ def test_half_width() -> None:
     assert math.isfinite(half_width(Interval(low=1e-5, high=1e5)))
 
 
-
 def test_a_last_look_has_what_the_others_leave_for_large_gains_alone() -> None:
     """The demo beside a busy core: 3.55x (2.73-4.62) by two starts of each."""
     sides = [Effect(math.log(3.55), 0.061), Effect(math.log(3.55), 0.061)], [Effect(0.0, 0.061), Effect(0.0, 0.061)]

@@ -43,7 +43,7 @@ def test_the_first_gain_that_is_worth_a_proof_is_proved_before_anything_else_is_
     assert kept(found) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("launch", [0.0, 0.5])
+@pytest.mark.parametrize("launch", [0.0, 0.6])
 def test_where_the_device_waits_for_launches_graphs_come_first(launch: float, tune: Tune) -> None:
     """Seen on a ResNet-50 with small batches: compiling took what was left of the budget."""
     levers = [compiler("whole", costs_s=60.0), GRAPHS, FakeLever("a"), workers(2, claimed=0.8)]

@@ -21,9 +21,8 @@ from hotlap.records.run import REFUSED, Lever, Step
 from hotlap.records.tune import Outcome
 from hotlap.records.whose import users
 
-from .watch import NONE, Spare, left_out
+from .watch import NONE, Spare, lacks_memory, left_out
 
-OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
 EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 WITHIN: Final = re.compile(r"\): got (\w+\(.+\))$", re.MULTILINE)
 """The error that an op raised as it was traced by the compiler, whose own says nothing."""
@@ -47,15 +46,15 @@ def read_outcome(folder: Path, ended: Ended | None, timeout_s: float, spare: Spa
     ended: None while it stands still after its steps. spare: levers that may leave themselves out. Raises RecordError.
     """
     refused = refusal_in(folder, left_out(folder, spare))
-    if refused and refused[1]:  # whatever came of the rest, it was not run with that lever
-        return "refused", *refused
+    if refused and refused[2]:  # whatever came of the rest, it was not run with that lever
+        return refused
     if ended is not None and ended.timed_out:
         return "timeout", f"made too few steps within {timeout_s:.0f} s", {}
     failed = crash(folder, ended) if ended is not None else None
     if failed is not None:
         return failed
     if refused:
-        return "refused", *refused
+        return refused
     try:
         diagnose(folder)
     except NothingMeasured as error:
@@ -71,7 +70,7 @@ def crash(folder: Path, ended: Ended) -> Reading | None:
         return None
     tail = output_tail(folder, MOST_BELOW)
     last = error_in(tail)
-    if any(word in line for line in tail for word in OUT_OF_MEMORY):
+    if any(lacks_memory(line) for line in tail):
         return "memory", last[:300], {}
     how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
     where = raised_at(output_tail(folder, MOST_LINES))
@@ -116,16 +115,17 @@ def _exception(lines: Sequence[str]) -> int | None:
     return found[-1] if found else None
 
 
-def refusal_in(folder: Path, left: Mapping[str, object] = MappingProxyType({})) -> tuple[str, dict[str, Any]] | None:
-    """A lever that could not be put in, in any rank, or another problem of hotlap's: why, and the lever. left: levers
-    that left themselves out, which is none."""
+def refusal_in(folder: Path, left: Mapping[str, object] = MappingProxyType({})) -> Reading | None:
+    """A lever that could not be put in, in any rank, or lacked memory for it, or another problem of hotlap's: why, and
+    the lever. left: levers that left themselves out, which is none."""
     every = (problem for rank in rank_folders(folder) for problem in read_problems(rank))
     problems = [problem for problem in every if problem.lever not in left]
     for problem in problems:
         if problem.lever is not None:
             why = problem.what.removeprefix(REFUSED)[:300]
-            return f"{problem.lever} could not be put in: {why}", {"lever": problem.lever}
-    return next(((f"hotlap's own problem in {one.where}: {one.what[:300]}", {}) for one in problems), None)
+            outcome: Outcome = "memory" if lacks_memory(problem.what) else "refused"
+            return outcome, f"{problem.lever} could not be put in: {why}", {"lever": problem.lever}
+    return next((("refused", f"hotlap's own problem in {one.where}: {one.what[:300]}", {}) for one in problems), None)
 
 
 def _measure(folder: Path) -> Reading:

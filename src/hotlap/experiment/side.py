@@ -216,7 +216,7 @@ class Bench:
                 side.watch()
         except Refusal:
             self._stop(side)
-            self._became(side, ("refused", *(refusal_in(side.folder) or ("", {}))))
+            self._became(side, refusal_in(side.folder) or ("refused", "", {}))
         except TooSlow as slow:
             self._stop(side)
             self._became(side, ("too slow", f"ended after {SLOW_STEPS} slow steps", {"step_ms": slow.step_ms}))

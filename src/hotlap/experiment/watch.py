@@ -16,9 +16,15 @@ from hotlap.records.files import rank_folders, read_lines, read_problems, read_w
 from hotlap.records.run import Lever, Step
 from hotlap.records.tune import LeverLine
 
+OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
 SLOW_STEPS: Final = 5
 """In a row, none of which compiled anything or was probed, and each too slow for the trial to be worth going on."""
 LOOK_S: Final = 0.3
+
+
+def lacks_memory(said: str) -> bool:
+    """Whether an error says so: alone, without other sides on the card, it may have enough."""
+    return any(word in said for word in OUT_OF_MEMORY)
 
 
 class Listener(Protocol):
@@ -80,7 +86,8 @@ def _said(rank: Path, spare: Spare) -> dict[str, Out]:
     lines = list(read_lines(rank / "levers.jsonl", LeverLine))
     took = {line.lever for line in lines if line.left_out is None and line.nothing is None}
     whys = {line.lever: Out(line.nothing, False) for line in lines if line.nothing and line.lever not in took}
-    whys |= {line.lever: Out(line.left_out, True) for line in lines if line.left_out is not None}
+    given_up = [line for line in lines if line.left_out is not None and not lacks_memory(line.left_out)]
+    whys |= {line.lever: Out(line.left_out or "", True) for line in given_up}
     found = {name: why for name, why in whys.items() if name in spare.levers}
     return found if len(found) <= spare.most else {}
 

@@ -41,7 +41,7 @@ FIRST_STEPS: Final = 16
 """Steady steps of the bare command's first run, which is diagnosed."""
 MOST: Final = 0.3
 """Of the step: what an input lever promises so much of hides what all others are worth, and comes before them."""
-LAUNCHES: Final = 0.3
+LAUNCHES: Final = 0.5
 """Of the step, in which the device waits for the host, from which CUDA graphs come first: to record costs a start, to
 compile up to a third of the budget, and what makes kernels shorter shows only where none waits for its launch."""
 AGAIN: Final = 1.15
