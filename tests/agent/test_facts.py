@@ -127,8 +127,6 @@ def test_a_loop_over_experts_is_told_where_it_looks_for_rows(runner: Runner) -> 
     assert function == "Layer.forward"
 
 
-
-
 HANGS = """
 import sys, time, torch
 

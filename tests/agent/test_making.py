@@ -3,6 +3,8 @@
 import gc
 import queue
 import random
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -125,6 +127,38 @@ def test_random_draws_of_samples_are_seen_but_not_those_of_the_sampler() -> None
     assert followed(DataLoader(Rows(), batch_size=8, shuffle=True), probing=True)["draws"] is False
     facts = followed(DataLoader(Rows(), batch_size=8))
     assert facts["draws"] is None and 0 < facts["making_cpu"] <= 1
+
+
+BUSY = """
+import hashlib, sys, threading
+def work():
+    while True:
+        hashlib.sha256(bytes(1 << 20))
+for _ in range(int(sys.argv[1])):
+    threading.Thread(target=work, daemon=True).start()
+print("busy", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_of_a_worker_that_compute(threads: int) -> None:
+    """Its main thread, which waits here, is none of them."""
+    with subprocess.Popen([sys.executable, "-c", BUSY, str(threads)], stdout=subprocess.PIPE) as worker:
+        try:
+            assert worker.stdout is not None and worker.stdout.readline() == b"busy\n"
+            iterator = SimpleNamespace(_workers=[worker])
+            making, facts = loaders.Making(), {"workers": 1, "objects": 0, "worker_threads": 0}
+            making._iterator = lambda: iterator
+            making.look_at_workers(facts)
+            assert facts["worker_threads"] == 0
+            limit = time.monotonic() + 60
+            while facts["worker_threads"] < threads and time.monotonic() < limit:
+                time.sleep(0.1)
+                making.look_at_workers(facts)
+            assert facts["worker_threads"] == threads
+        finally:
+            worker.kill()
 
 
 def test_rows_that_two_workers_deliver_alike() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
-from hotlap.diagnose.findings._base import MODEL, Measured
+from hotlap.diagnose.findings._base import MODEL, CpuUse, Measured
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, in_order
 from hotlap.records.run import ExchangeFacts, Facts, HostFacts, LoaderFacts, OptimizerFacts, Phases, RootFacts
@@ -64,6 +64,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("iterator-each-step", {"loader": {"iterators": 40, "workers": 2}}),
     ("rows-one-by-one", {"loader": {"dataset": "TensorDataset"}}),
     ("rows-one-by-one", {"loader": {"views": True}}),
+    ("worker-threads", {"loader": {"workers": 4, "worker_threads": 4}, "cpu": CpuUse(usable=8, cores=8)}),
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
     ("debug-switches", {"more": {"switches": ("profiler",)}}),
@@ -101,6 +102,15 @@ def test_less_arithmetic_wins_nothing_where_the_device_waits_for_launches(root: 
         for on in (Phases(), paced)
     )
     assert waiting.share == pytest.approx(0.1 * whole.share) and waiting.cost_ms == pytest.approx(0.1 * whole.cost_ms)
+
+
+@pytest.mark.parametrize(("workers", "threads", "told"), [(4, 4, True), (4, 2, False), (8, 1, False), (0, 4, False)])
+def test_threads_of_workers_are_too_many_where_all_together_are_more_than_cores(
+    workers: int, threads: int, told: bool
+) -> None:
+    loader = {"workers": workers, "worker_threads": threads}
+    found = named(measured(loader=loader, cpu=CpuUse(usable=8, cores=8)))
+    assert ("worker-threads" in found) is told
 
 
 @pytest.mark.parametrize(("searches", "unused", "told"), [(True, 0, True), (True, 400, False), (False, 0, False)])

@@ -20,6 +20,8 @@ MANY_OBJECTS: Final = 1_000_000
 HUNG_S: Final = 10.0
 """That an unfinished wait for a batch lasted at least, to be told."""
 SAMPLED: Final = 16
+LEAST_BUSY_S: Final = 0.1
+"""Of the busiest thread of a worker, ten ticks of the clock by which the system counts."""
 LOOKED_AT: Final = 64
 """Batches of which the processor time is taken."""
 
@@ -44,6 +46,7 @@ def described(loader: Any) -> dict[str, Any]:
         "making_cpu": None,
         "repeated_rows": 0,
         "worker_growth_bytes": 0,
+        "worker_threads": 0,
         "starts": 0,
         "restarting_ms": 0.0,
         "refilling_ms": 0.0,
@@ -154,7 +157,7 @@ class Making:
         self._states: Any = None
         self._first_rows: set[Any] = set()
         self._iterator: Any = lambda: None
-        self._before: tuple[float, list[float], int] | None = None
+        self._before: tuple[float, list[float], int, dict[str, float]] | None = None
 
     def begin(self, probing: bool) -> None:
         """A batch is asked for."""
@@ -197,15 +200,19 @@ class Making:
             return
         used = [_cpu_s(pid) for pid in workers]
         own = _private_bytes(workers[0]) if facts["objects"] else 0
+        threads = _threads_s(workers[0])
         now = time.perf_counter()
         if self._before is None:
-            self._before = now, used, own
+            self._before = now, used, own, threads
             return
-        since, before, owned = self._before
+        since, before, owned, threads_before = self._before
         if now > since:
             busy = sum(b - a for a, b in zip(before, used, strict=True)) / ((now - since) * len(workers))
             facts["making_cpu"] = min(1.0, max(0.0, busy))
         facts["worker_growth_bytes"] = max(0, own - owned)
+        took = [s - threads_before.get(thread, 0.0) for thread, s in threads.items()]
+        busiest = max(took, default=0.0)
+        facts["worker_threads"] = sum(s >= busiest / 4 for s in took) if busiest >= LEAST_BUSY_S else 0
 
 
 def _look_at_samples(iterator: Any, facts: dict[str, Any]) -> None:
@@ -252,10 +259,18 @@ def _states() -> tuple[Any, ...]:
     return bytes(torch.get_rng_state().tolist()), random.getstate(), own
 
 
-def _cpu_s(pid: int) -> float:
-    """Processor time of a process, s; 0 where the system does not tell."""
+def _threads_s(pid: int) -> dict[str, float]:
+    """Processor time of each thread of a process, s, by its number; none where the system does not tell."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return {thread: _cpu_s(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")}
+    except OSError:
+        return {}
+
+
+def _cpu_s(task: int | str) -> float:
+    """Processor time of a process, or of `PROCESS/task/THREAD`, s; 0 where the system does not tell."""
+    try:
+        with open(f"/proc/{task}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):

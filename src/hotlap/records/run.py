@@ -180,7 +180,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     the global generators; watched in trials without workers only). making_cpu: share (0 to 1) of the time spent making
     batches in which the processor was used; the rest waits for files or the network. objects: Python objects in the
     largest container of the dataset, where there are a million; objects_in: that container; worker_growth_bytes: memory
-    that its first worker has come to own meanwhile. repeated_rows: rows that the second worker of an IterableDataset
+    that its first worker has come to own meanwhile; worker_threads: threads of this worker that computed then, those
+    that took a quarter of the busiest one's time. repeated_rows: rows that the second worker of an IterableDataset
     delivered like the first.
 
     iterators: number made of it. starts: times that it started workers that end with their epoch. restarting_ms: to
@@ -220,6 +221,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     objects: Count = 0
     objects_in: str = ""
     worker_growth_bytes: Count = 0
+    worker_threads: Count = 0
     repeated_rows: Count = 0
     starts: Count = 0
     restarting_ms: WallMs = 0.0
