@@ -146,7 +146,7 @@ for x in torch.utils.data.DataLoader(Rows(), num_workers=2, timeout=1):
 """
 
 
-@pytest.mark.parametrize(("at", "steps"), [(0, 0), (1, 1), (20, 20)])
+@pytest.mark.parametrize(("at", "steps"), [(0, 0), (1, 1), (20, 20), (390, 390)])
 def test_a_worker_that_hangs_is_told(at: int, steps: int, runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
     ran = runner.forked(str(tmp_path / "hangs.py"), str(at), before="import hotlap.agent.loaders as f; f.HUNG_S = 0.5")

@@ -216,6 +216,11 @@ class Thin:
         if last:
             self.turn()
 
+    @property
+    def begun_ns(self) -> int:
+        """When the step under way began."""
+        return int(self.ends[-1][0] if self.ends else self.agent.timeline.segment.begun_ns)
+
     def _begin_stretch(self) -> None:
         self.most = min(self.left, HANDED_OVER)
         self.steps.thin_most = self.most - 1

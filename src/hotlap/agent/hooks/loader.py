@@ -44,7 +44,7 @@ def _patch_next(agent: "Agent") -> None:
         return seams.batch(iterator, functools.partial(original, iterator))
 
     fetch, thin, lapped = fetched if seams.wants_batches else original, agent.thin, agent.thin.lapped
-    first = _first(agent, fetch)
+    first, gave_up = _first(agent, fetch), guard.around(END, _gave_up(agent))
 
     def seen(iterator: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
@@ -75,10 +75,13 @@ def _patch_next(agent: "Agent") -> None:
         if steps.thin != INFERENCE and not is_grad_enabled():
             thin.evaluating()
         steps.in_data += 1  # a forward that makes a batch is none of the loop's
+        batch = None
         try:
             batch = (first if self._hotlap_starts else fetch)(self)
         finally:
             steps.in_data -= 1
+            if batch is None:
+                gave_up(self)
         facts = self._hotlap_facts
         if facts is not None and facts["batches"] > LOOKED_AT:
             facts["batches"] += 1
@@ -130,6 +133,15 @@ def _end(agent: "Agent") -> Callable[[Any, Any], None]:
             probe.batch(batch, training)
 
     return end
+
+
+def _gave_up(agent: "Agent") -> Callable[[Any], None]:
+    def gave_up(iterator: Any) -> None:
+        """No batch came of it in a thin step, at whose beginning it was asked for."""
+        iterator._hotlap_asked = agent.thin.begun_ns
+        agent.script.gave_up(iterator)
+
+    return gave_up
 
 
 def _first(agent: "Agent", fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
