@@ -148,8 +148,10 @@ for x in torch.utils.data.DataLoader(Rows(), num_workers=2, timeout=1):
 
 @pytest.mark.parametrize(("at", "steps"), [(0, 0), (1, 1), (20, 20), (390, 390)])
 def test_a_worker_that_hangs_is_told(at: int, steps: int, runner: Runner, tmp_path: Path) -> None:
+    """In a step that is looked at, and in one that is only timed."""
     (tmp_path / "hangs.py").write_text(HANGS)
-    ran = runner.forked(str(tmp_path / "hangs.py"), str(at), before="import hotlap.agent.loaders as f; f.HUNG_S = 0.5")
+    before = "import hotlap.agent.loaders as f; f.HUNG_S = 0.5"
+    ran = runner.forked(str(tmp_path / "hangs.py"), str(at), before=before, every_step=False)
     assert ran.code == 1 and "timed out" in ran.output and len(ran.steps) == steps
     write_record(ran.folder / "run.json", runner.request((sys.executable, "hangs.py"), ran.folder).record())
     hung = ran.facts.hung
