@@ -308,7 +308,7 @@ class Search:
         known = {one.lever for one in state.found.dropped.values() if one.remembered}
         chosen: list[Candidate] = []
         for lever in state.levers.values():
-            usable = lever.switchable and lever.stage == "first" and not lever.costs_s
+            usable = lever.switchable and lever.stage == "first"
             if not usable or lever.name in {*state.context().active, *state.refused, *known}:
                 continue
             if excluded(state, lever, state.context()) is None and (one := candidate_of(state, lever, state.context())):
