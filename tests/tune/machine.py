@@ -20,7 +20,7 @@ import msgspec
 
 from hotlap.experiment import switching, turns
 from hotlap.experiment.evidence import Evidence
-from hotlap.experiment.side import TURN_S, Special
+from hotlap.experiment.side import TOO_LONG, TURN_S, Special
 from hotlap.levers._base import Applies, Context, Lever, Settings
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Finding, Spread
@@ -322,7 +322,7 @@ class Machine:
         if self.length is not None and side.step + count + 1 > self.length:
             why, took = BY_ITSELF, (self.length - side.step) * ms / 1000
         if timeout_s is not None and took > timeout_s:
-            why, took = "its steps took too long", timeout_s
+            why, took = TOO_LONG, timeout_s
         self.now += took
         first, side.step = side.step, side.step + count + 1
         if why:

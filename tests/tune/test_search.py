@@ -291,6 +291,16 @@ def test_a_compiler_that_takes_longer_than_its_cap_is_ended_and_the_others_are_p
     assert not found.not_done
 
 
+def test_after_a_compiler_that_takes_too_long_no_dearer_one_is_tried(tune: Tune) -> None:
+    """Seen on a U-Net: blocks and whole took 90 of 300 s each, and nothing was left for what could be proved."""
+    levers = [compiler("whole", costs_s=60.0), compiler("blocks", costs_s=20.0), GRAPHS]
+    found, machine = tune(
+        levers, factors(graphs=0.7), compile_s=lambda uses: 500.0 if uses.keys() - {"graphs"} else 0, budget=900.0
+    )
+    assert kept(found) == ["graphs"] and machine.spent < 600
+    assert found.dropped["whole"].why == "blocks took more than 30% of the budget"
+
+
 # in place of
 
 

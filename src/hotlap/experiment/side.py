@@ -41,6 +41,7 @@ LEAST_STEPS: Final = 8
 SEED: Final = 81649
 PROBE_STEPS: Final = 4
 TRIALS, TURNS = JOURNALS = "trials.jsonl", "turns.jsonl"
+TOO_LONG: Final = "its steps took too long"
 BY_ITSELF: Final = "the command ended by itself"
 END_S: Final = 6.0
 """A side that is told to end has so long before it is ended hard; all that is known of it is on disk."""
@@ -321,7 +322,7 @@ class Bench:
         ended = self._stop(side, late)
         failed = crash(side.folder, ended)
         if late:
-            failed = ("timeout", "its steps took too long", {})
+            failed = ("timeout", TOO_LONG, {})
         self.amend(side.measured, ended=failed[1] if failed else BY_ITSELF)
 
     def turn_steps(self, side: Side) -> int:

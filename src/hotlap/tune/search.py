@@ -14,7 +14,7 @@ from typing import Final
 
 from hotlap.experiment.evidence import gaps
 from hotlap.experiment.outcome import names, same_levers
-from hotlap.experiment.side import Bench, Side, Special
+from hotlap.experiment.side import TOO_LONG, Bench, Side, Special
 from hotlap.experiment.statistics import center
 from hotlap.experiment.turns import log_ratios, take_turns
 from hotlap.levers import all_levers
@@ -25,7 +25,7 @@ from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.files import read_facts
 from hotlap.records.tune import Tune, Worth
 
-from .budget import BudgetSpent
+from .budget import COMPILE_SHARE, BudgetSpent
 from .candidates import Candidate, candidate_of, candidates, clashing, excluded, together
 from .fit import fit, fitted
 from .prove import prove
@@ -295,7 +295,12 @@ class Search:
         while self._can_switch(stage) and (cheap := [one for one in together(state, stage) if not one.lever.costs_s]):
             kept = screen(state, cheap) or kept
         while dear := [one for one in candidates(state, stage) if one.lever.switchable and one.lever.costs_s]:
-            kept = screen(state, [min(dear, key=lambda one: one.lever.costs_s)]) or kept
+            first = min(dear, key=lambda one: one.lever.costs_s)
+            kept = screen(state, [first]) or kept
+            known = state.found.dropped.get(first.lever.name)
+            if first.lever.compiles and known is not None and known.why == TOO_LONG:
+                for other in [one for one in dear if one is not first and one.lever.compiles]:
+                    state.refuse(other.use, f"{first.lever.name} took more than {COMPILE_SHARE:.0%} of the budget")
         for candidate in self._rivals(stage):
             if candidate.lever.switchable and not candidate.lever.costs_s:
                 kept = self._in_place(candidate) or kept
