@@ -5,12 +5,15 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from agent.harness import Runner
 from hotlap.levers import _asked_gradients
 
 # A suite started in the background of a shell inherits an ignored SIGINT, and so would every command it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+settings.register_profile("shared", deadline=None)  # machines are shared: a time says nothing
+settings.load_profile("shared")
 
 
 SLOW = ("end_to_end", "test_frauds", "test_getting_in", "test_stopping", "test_zoo")

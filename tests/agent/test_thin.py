@@ -220,7 +220,7 @@ def test_steps_that_are_handed_over_in_the_midst_of_others_are_all_there(runner:
     assert [step.step for step in ran.steps if step.evaluation] == [71, 72]
     assert [step.step for step in ran.steps if step.compiles] == [76]
     assert len(thin(ran.steps[:110])) > 90
-    assert thin(ran.steps[112:]) == thin(ran.steps[116:])  # looked at again, for a while
+    assert not thin(ran.steps[112:115])  # looked at again, for a while
 
 
 def test_steps_of_a_scaler_that_are_handed_over_in_the_midst_of_others(runner: Runner) -> None:

@@ -54,7 +54,7 @@ def test_another_rank_late_in_each_step_is_no_straggler() -> None:
     assert straggler(turns) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(2, 6), st.integers(0, 5), st.floats(15, 80), st.integers(0, 99))
 def test_the_planted_rank_is_found_under_noise(world: int, which: int, late: float, seed: int) -> None:
     draw, which = random.Random(seed), which % world

@@ -649,7 +649,7 @@ def test_a_step_time_that_no_single_step_is_near_to_is_explained(rare: float, sa
     assert any(said in text and f"{ms(found.step_ms)} a step is the" in text for text in found.unknown) is bool(said)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from([1.0, 10.0, 10.02, 11.0, 300.0]), min_size=12, max_size=60), st.integers(0, 9))
 def test_a_headline_lies_within_its_deciles_and_is_explained_where_these_are_of_means(
     walls: list[float], workers: int
@@ -877,7 +877,7 @@ def test_broken_facts_are_named(tmp_path: Path) -> None:
 HOSTILE = st.sampled_from([0.0, -1.0, 5e-324, 1e-6, 1e12, 1e13, 1e308, math.inf, 10**400]) | st.floats(-10, 1e4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_hostile_numbers_are_judged_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     lines = []

@@ -64,13 +64,13 @@ def test_the_center_is_the_median_of_the_means_of_two(values: list[float]) -> No
     assert center(values) == pytest.approx(brute_center(values), abs=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(logs, min_size=1, max_size=10), levels)
 def test_the_bounds_are_those_of_enumeration(values: list[float], level: float) -> None:
     assert bounds(values, level) == pytest.approx(brute_bounds(values, level), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(logs, min_size=6, max_size=14, unique=True), st.floats(min_value=-3, max_value=3))
 def test_a_center_is_within_where_the_signed_rank_test_does_not_reject_it(values: list[float], at: float) -> None:
     shifted = [value - at for value in values]

@@ -412,7 +412,7 @@ def damaged(data: st.DataObject, raw: bytes) -> bytes:
     return raw[:start] + data.draw(st.binary(max_size=8) | st.just(2 * raw[start:end])) + raw[end:]
 
 
-mutating = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+mutating = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @mutating

@@ -108,7 +108,7 @@ def test_nothing() -> None:
     assert annotations(view(make())) == ()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.sampled_from("ab")), max_size=6),
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 80), st.integers(0, 9), st.integers(1, 2)), max_size=10),

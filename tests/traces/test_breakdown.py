@@ -53,7 +53,7 @@ events = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(events, max_size=14), st.integers(0, 20), st.integers(1, 40))
 def test_equals_a_count_of_every_nanosecond(rows: list[tuple[str, int, int, int, int]], start: int, span: int) -> None:
     trace = make(device=[event(k, s, d, device=v, stream=m) for k, s, d, v, m in rows])

@@ -230,7 +230,7 @@ def test_the_sum_of_exposed_times_is_the_breakdowns() -> None:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_calls_are_found_again_under_any_clock(data: st.DataObject) -> None:
     """Ranks arrive when they like and end together but for jitter; some records are lost. Brute force: we know them."""
     count, world = data.draw(st.integers(6, 14)), data.draw(st.integers(2, 4))
@@ -255,7 +255,7 @@ def test_calls_are_found_again_under_any_clock(data: st.DataObject) -> None:
 
 
 @given(st.lists(st.integers(MS, 20 * MS), min_size=1, max_size=30), st.integers(-(10**12), 10**12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_an_offset_puts_ends_together_at_least_half_as_well_as_any_other(gaps: list[int], offset: int) -> None:
     """Brute force: every difference of two ends is tried."""
     ends = np.cumsum(np.array(gaps, np.int64))

@@ -144,7 +144,7 @@ def swapped(one: TraceDiff) -> dict[str, list[tuple[str, float, float]]]:
 
 
 @given(WORK, WORK, st.integers(1, 3), st.integers(1, 3), st.integers(1, 4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_swapping_negates_and_tables_sum_to_totals(
     one: dict[str, tuple[int, int]], other: dict[str, tuple[int, int]], steps: int, more: int, rows: int
 ) -> None:

@@ -529,7 +529,7 @@ class Walk:
         return dict(found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(traces(), st.integers(0, 15), st.integers(10, 90))
 def test_equals_a_walk_over_every_nanosecond(
     rows: tuple[list[dict[str, Any]], list[dict[str, Any]]], start: int, span: int

@@ -92,7 +92,7 @@ def test_an_annotation_outlasts_the_frame_that_it_began_in() -> None:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.sampled_from("abc")), max_size=14),
     st.integers(0, 30),

@@ -41,13 +41,13 @@ def held(one: Intervals) -> set[int]:
 
 
 @given(raw)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_union(pairs: list[tuple[int, int]]) -> None:
     assert held(made(pairs)) == members(pairs)
 
 
 @given(raw, point, point)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_clip_and_complement(pairs: list[tuple[int, int]], start: int, end: int) -> None:
     window = set(range(start, end))
     assert held(clip(made(pairs), start, end)) == members(pairs) & window
@@ -55,7 +55,7 @@ def test_clip_and_complement(pairs: list[tuple[int, int]], start: int, end: int)
 
 
 @given(raw, raw)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_two_sets(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
     a, b = made(one), made(other)
     assert held(joined(a, b)) == members(one) | members(other)
@@ -64,7 +64,7 @@ def test_two_sets(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> N
 
 
 @given(raw, raw)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_covered(pairs: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
     starts, ends = (np.array([pair[i] for pair in asked], np.int64) for i in (0, 1))
     expected = [len(members(pairs) & set(range(start, end))) for start, end in asked]
@@ -72,7 +72,7 @@ def test_covered(pairs: list[tuple[int, int]], asked: list[tuple[int, int]]) -> 
 
 
 @given(raw, raw)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_parts_sum_to_the_whole(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
     a, b = made(one), made(other)
     assert difference(a, b).total + intersection(a, b).total == a.total

@@ -129,7 +129,7 @@ def test_top_and_nothing() -> None:
     assert kernels(view(make()), "op") == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.sampled_from("aou")), max_size=12),
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.integers(-1, 14)), min_size=1, max_size=12),
@@ -149,7 +149,7 @@ def test_every_grouping_keeps_the_sum(host: list[Any], device: list[Any]) -> Non
         assert total == 0 or sum(row.share for row in found) == pytest.approx(1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 2), st.integers(-1, 3)), max_size=12))
 def test_places_at_once_are_those_of_the_view(events: list[Any]) -> None:
     make_one = [
@@ -163,7 +163,7 @@ def test_places_at_once_are_those_of_the_view(events: list[Any]) -> None:
     assert [distinct[n] for n in numbers] == [seen.place(row) for row in range(len(trace.host))]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 9)), max_size=15))
 def test_measures_are_unions(rows: list[Any]) -> None:
     key, start, dur = (np.array([row[i] for row in rows], np.int64) for i in range(3))

@@ -70,7 +70,7 @@ def test_nothing_at_all() -> None:
 work = st.tuples(st.integers(0, 60), st.integers(0, 10), st.integers(0, 70), st.integers(0, 20), st.booleans())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(work, max_size=10), st.integers(0, 20), st.integers(1, 50))
 def test_the_queue_equals_a_count_of_every_nanosecond(
     rows: list[tuple[int, int, int, int, bool]], start: int, span: int

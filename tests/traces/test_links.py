@@ -41,7 +41,7 @@ def ancestors(parents: list[int], row: int) -> int:
 
 
 @given(events)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @pytest.mark.parametrize("few", [0, 64])
 def test_any_events_against_the_definition(few: int, rows: list[Event]) -> None:
     """Crossing events too. With few = 0 the arrays are tried first."""
@@ -67,7 +67,7 @@ def nested(draw: st.DrawFn, start: int = 0, level: int = 0) -> list[Event]:
 
 
 @given(nested())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nested_events_go_by_levels(rows: list[Event]) -> None:
     rows = sort(rows)
     if rows:
@@ -103,14 +103,14 @@ def test_nothing() -> None:
 
 
 @given(st.lists(st.integers(-1, 6), max_size=10), st.lists(st.integers(-1, 8), max_size=10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_first_match(keys: list[int], wanted: list[int]) -> None:
     expected = [keys.index(w) if w > 0 and w in keys else -1 for w in wanted]
     assert first_match(np.array(keys, np.int64), np.array(wanted, np.int64)).tolist() == expected
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_enclosing(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 12))
     parent = [data.draw(st.integers(-1, i - 1)) for i in range(count)]

@@ -252,7 +252,7 @@ def test_shares_and_calls_stand_for_views() -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(2, 5), st.integers(0, 4), st.floats(3.0, 30.0))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_late_rank_is_named_and_its_cost_is_what_was_planted(seed: int, size: int, who: int, more: float) -> None:
     """Small noise on every rank; the cost is the planted lateness, less than the noise away from it."""
     late = who % size
@@ -264,7 +264,7 @@ def test_a_late_rank_is_named_and_its_cost_is_what_was_planted(seed: int, size: 
 
 
 @given(st.integers(0, 2**31), st.integers(2, 5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_noise_below_two_percent_names_nobody(seed: int, size: int) -> None:
     jitter = np.random.default_rng(seed).uniform(0, 0.7, (4, size))
     assert ranks(world(4, size, jitter=jitter)).straggler is None

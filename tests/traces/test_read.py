@@ -67,7 +67,7 @@ def assert_same(one: Trace, other: Trace) -> None:
 
 
 @given(st.lists(st.integers(-8_700_000_000_000_000, 8_700_000_000_000_000), min_size=1, max_size=50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_microseconds_with_three_decimals_are_exact(times: list[int]) -> None:
     texts = [f"{'-' if t < 0 else ''}{abs(t) // 1000}.{abs(t) % 1000:03d}" for t in times]
     trace = whole(document(*(op(ts=text, dur=texts[0].lstrip("-")) for text in texts)))
@@ -76,7 +76,7 @@ def test_microseconds_with_three_decimals_are_exact(times: list[int]) -> None:
 
 
 @given(st.lists(st.integers(1_600_000_000_000_000_000, 1_900_000_000_000_000_000), min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_epoch_microseconds_are_exact(times: list[int]) -> None:
     trace = whole(document(*(kernel(ts=f"{t // 1000}.{t % 1000:03d}") for t in times)))
     assert sorted(times) == trace.device["start"].to_list()

@@ -543,7 +543,7 @@ programs = st.lists(st.one_of(pieces, pieces, backward), min_size=1, max_size=14
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(programs, st.sampled_from([1.5, 4, 1000]))
 def test_replay_of_a_consistent_trace_is_exact_and_so_are_faster_kernels(program: list[Any], factor: float) -> None:
     machine = ran(program)
@@ -554,7 +554,7 @@ def test_replay_of_a_consistent_trace_is_exact_and_so_are_faster_kernels(program
     assert (after(plan, faster) or now(plan)) == taken(ran(program, scale={"slow": factor}))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(programs)
 def test_no_syncs_is_as_on_the_machine(program: list[Any]) -> None:
     machine = ran(program)
@@ -600,7 +600,7 @@ def by_force(graph: Graph, dur: Any, lag: Any) -> list[int]:
     return [s + int(d) for s, d in zip(start, dur, strict=True)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(graphs())
 def test_simulation_is_the_longest_path(graph: Graph) -> None:
     plan = ordered(graph)
@@ -610,7 +610,7 @@ def test_simulation_is_the_longest_path(graph: Graph) -> None:
     assert ((end - start) == graph.dur).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(graphs(), st.data())
 def test_faster_is_never_slower(graph: Graph, data: st.DataObject) -> None:
     plan = ordered(graph)
@@ -621,7 +621,7 @@ def test_faster_is_never_slower(graph: Graph, data: st.DataObject) -> None:
     assert (simulate(plan, Costs(less, lag))[1] <= before).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs())
 def test_fitted_lags_stay_within_what_was_seen(graph: Graph) -> None:
     slack = np.maximum(graph.start[graph.dst] - graph.source_time, 0)
@@ -665,7 +665,7 @@ device_rows = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(host_rows, max_size=14), st.lists(device_rows, max_size=10), st.integers(0, 3), st.integers(1, 2))
 def test_no_trace_breaks_it(host: list[dict[str, Any]], device: list[dict[str, Any]], steps: int, count: int) -> None:
     trace = make(host, device, collectives=[{"name": "allreduce"}], gpus=H100)

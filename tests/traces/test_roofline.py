@@ -45,7 +45,7 @@ def moved(name: str, dims: list[Any], types: list[str] | None = None, strides: A
 SIZE = st.integers(1, 9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(SIZE, SIZE, SIZE, SIZE)
 def test_products_against_torch(b: int, m: int, k: int, n: int) -> None:
     torch = pytest.importorskip("torch")
@@ -57,7 +57,7 @@ def test_products_against_torch(b: int, m: int, k: int, n: int) -> None:
     assert flops("aten::linear", [[b, m, k], [n, k], [n]]) == registry[aten.mm]((b * m, k), (k, n))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.tuples(SIZE, SIZE, SIZE, st.lists(st.integers(5, 9), min_size=1, max_size=3)),
     st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(0, 1), st.integers(1, 2)),
@@ -108,7 +108,7 @@ def test_one_number_stands_for_all_sides() -> None:
     assert flops("aten::convolution", [[1, 1, 8, 8], [1, 1, 3, 3]], values) == 2 * 4 * 4 * 9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(SIZE, SIZE, SIZE, SIZE, SIZE, SIZE)
 def test_attention_against_torch(b: int, h: int, q: int, k: int, d: int, dv: int) -> None:
     torch = pytest.importorskip("torch")

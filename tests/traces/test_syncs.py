@@ -210,7 +210,7 @@ def test_nothing_to_wait_for() -> None:
     assert syncs(view(make([launch(0, 1)], [kernel("a", 5, 5, 1)]))) == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(traces())
 def test_idle_time_is_that_of_the_gaps(rows: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> None:
     of = view(make(*rows))  # all of it, so every wait begins in the window
