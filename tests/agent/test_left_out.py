@@ -104,6 +104,16 @@ def test_one_that_has_changed_something_or_fails_is_a_problem_and_no_more(lever:
     assert told.lines in ([{"lever": "once"}], []) and told.stopper.steady is not None
 
 
+@pytest.mark.parametrize("error", [RuntimeError, Refused])
+def test_what_fails_half_way_is_taken_back(error: type[Exception]) -> None:
+    """What refuses has changed nothing."""
+    taken_back: list[str] = []
+    lever = Once("second", error)
+    lever.install = lambda seams, settings: seams.on_root(lever, taken_back.append)  # type: ignore[method-assign]
+    told = put_in(lever)
+    assert told.problems == ["once"] and taken_back == (["second"] if error is RuntimeError else [])
+
+
 def test_a_full_disk_makes_it_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
 

@@ -268,9 +268,9 @@ class Seams:
         return lever not in self._out and lever not in self._off
 
     def _change(self, requests: "list[Change]", what: Any) -> None:
-        for lever, change, _ in requests:
+        for lever, change, undo in requests:
             if self._is_in(lever):
-                self._try(lever, change, what)
+                self._try(lever, _whole_or_not, change, undo, what)
 
     def install_by_name(self, name: str, settings: dict[str, Any]) -> None:
         """Levers are found by name; none is imported unless it is used."""
@@ -311,6 +311,16 @@ class Seams:
 
 
 _LEVER_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError, OSError)
+
+
+def _whole_or_not(change: Callable[[Any], None], undo: Callable[[Any], None] | None, what: Any) -> None:
+    """What a change that fails half-way has done is taken back."""
+    try:
+        change(what)
+    except _LEVER_ERRORS:
+        if undo is not None:
+            undo(what)
+        raise
 
 
 def _alive(references: "list[weakref.ref[Any]]") -> list[Any]:
