@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hotlap.agent.seams import NothingToDo
-from hotlap.levers.channels_last import _inputs, _weights
+from hotlap.levers.channels_last import Laid, _inputs, _weights
 
 NHWC = torch.channels_last
 
@@ -26,3 +26,20 @@ def test_without_weights_that_are_images_it_says_so_and_wraps_nothing() -> None:
         change(nn.Sequential(nn.Conv2d(2, 2, 1)))
     _weights(nn.ParameterList([torch.zeros(2, 2, 3, 3)]))
     _inputs(lazy := nn.LazyConv2d(2, 1), lazy.forward)
+
+
+def test_where_it_fails_half_way_weights_lie_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where memory ends in the midst of it."""
+
+    def full(**_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    monkeypatch.setattr(model[1], "to", full)
+    strides = [weight.stride() for weight in model.parameters()]
+    laid = Laid(lambda: [])
+    with pytest.raises(RuntimeError):
+        laid.change(model)
+    assert [weight.stride() for weight in model.parameters()] != strides
+    laid.undo(model)
+    assert [weight.stride() for weight in model.parameters()] == strides

@@ -76,6 +76,7 @@ class Laid:
     def change(self, module: Any) -> None:
         owners = _images(module)
         before = {name: tensor.stride() for name, tensor in owners.items()}
+        self.before[module] = [(tensor, before[name]) for name, tensor in owners.items()]  # it may fail half-way
         _weights(module)
         changed = {name: tensor for name, tensor in _images(module).items() if tensor.stride() != before[name]}
         self.before[module] = [(tensor, before[name]) for name, tensor in changed.items()]
