@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from hotlap.agent import host, loaders
+from hotlap.agent import host, loaders, torch_internals
 
 from .harness import Runner, check_clean
 
@@ -61,12 +61,12 @@ def followed(loader: Any, probing: bool = False) -> dict[str, Any]:
 def test_batches_of_workers_that_are_there_when_they_are_asked_for_are_told_from_late_ones() -> None:
     there = queue.Queue[int]()
     iterator = SimpleNamespace(_task_info={3: (0,)}, _rcvd_idx=3, _data_queue=there)
-    assert loaders.is_late(iterator)
+    assert torch_internals.is_late(iterator)
     there.put(1)
-    assert not loaders.is_late(iterator)
+    assert not torch_internals.is_late(iterator)
     there.get()
     iterator._task_info[3] = (0, "a batch that came before its turn")
-    assert not loaders.is_late(iterator)
+    assert not torch_internals.is_late(iterator)
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -75,10 +75,10 @@ def test_an_iterator_of_workers_is_as_that_expects(pinned: bool) -> None:
     iterator, late = iter(loader), []
     for _ in iterator:
         time.sleep(0.05)
-        late.append(loaders.is_late(iterator))
+        late.append(torch_internals.is_late(iterator))
     assert len(late) == 10 and not all(late), "the worker makes two ahead"
     with pytest.raises(AttributeError):
-        loaders.is_late(iter(DataLoader(Rows())))
+        torch_internals.is_late(iter(DataLoader(Rows())))
 
 
 EPOCH = 12

@@ -253,8 +253,8 @@ def memory_window(
     """The window of a run on a device that is not there, taken for two steps; what torch was asked for."""
     asked: list[Any] = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: asked.append(how["enabled"]))
-    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", dump)
+    monkeypatch.setattr(profile_module, "record_memory", lambda **how: asked.append(how["enabled"]))
+    monkeypatch.setattr(profile_module, "dump_memory", dump)
     agent: Any = SimpleNamespace(folder=lambda: SimpleNamespace(path=str(folder)))
     return Profile(Session(folder=str(folder), package="", profile_steps=2, profile_memory=wanted), agent), asked
 
@@ -280,7 +280,7 @@ def test_memory_snapshot_that_fails_leaves_the_history_off(tmp_path: Path, monke
 
 def test_a_history_that_the_script_records_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile, asked = memory_window(tmp_path, monkeypatch, lambda path: None)
-    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: True, raising=False)
+    monkeypatch.setattr(profile_module, "memory_is_recorded", lambda: True)
     assert (list(profile._memory_window()), asked) == ([], [])
     assert "records the allocator's history itself" in profile.record["note"]
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hotlap.agent import device
 from hotlap.agent.device import DeviceMarks, LateLosses
 from hotlap.agent.guard import Guard
-from hotlap.agent.loaders import batches_there, is_starved
 from hotlap.agent.probe import leaves
 from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.steps import MOST_HELD, PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
@@ -37,6 +36,7 @@ from hotlap.agent.timeline import (
     Stretch,
     Timeline,
 )
+from hotlap.agent.torch_internals import batches_there, is_starved
 from hotlap.records.files import read_steps
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Step
@@ -685,13 +685,13 @@ def test_a_mark_counts_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[Any] = []
     raw = iter([7, 7, 9, 7])
     for name, act in {
-        "_cuda_isCurrentStreamCapturing": lambda: False,
-        "_cuda_getDevice": lambda: 0,
-        "_cuda_getCurrentRawStream": lambda device: next(raw),
+        "is_capturing": lambda: False,
+        "current_device": lambda: 0,
+        "raw_stream": lambda device: next(raw),
     }.items():
-        monkeypatch.setattr(torch._C, name, act, raising=False)
+        monkeypatch.setattr(device, name, act)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "stream")
-    monkeypatch.setattr(device, "_RECORD", lambda event, stream: recorded.append(event))
+    monkeypatch.setattr(device, "record_event", lambda event, stream: recorded.append(event))
     marks = DeviceMarks()
     marks.alive = marks.ready = True
     events = marks.free = [Event(0.0, [False]) for _ in range(4)]

@@ -1148,10 +1148,11 @@ def test_it_leaves_itself_out_once_no_model_can_be_recorded(monkeypatch: pytest.
 
 
 def test_a_torch_that_lacks_what_calls_are_looked_at_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hotlap.agent import torch_internals
     from hotlap.agent.seams import Refused
 
-    assert graph_training.missing() == ""
-    monkeypatch.delattr(torch._C._functorch, "peek_interpreter_stack")
+    assert torch_internals.missing_for_replays() == ""
+    monkeypatch.setattr(torch_internals, "LACKING", {"_C._functorch.peek_interpreter_stack"})
     wraps: list[Any] = []
     LEVER.install(SimpleNamespace(wrap_forward=lambda wrap, order: wraps.append(wrap)), {})  # type: ignore[arg-type]
     with pytest.raises(Refused, match="peek_interpreter_stack"):

@@ -3,7 +3,7 @@
 import weakref
 from typing import Any
 
-from .loaders import batches_there
+from .torch_internals import batches_there
 
 
 class Asked:

@@ -36,17 +36,12 @@ def hide_from_compiler(name: str) -> None:
 
 
 def _hide(code: CodeType, calls_the_users: bool) -> None:
-    try:
-        from torch._C._dynamo import eval_frame
+    from .torch_internals import skip_frame
 
-        skip, default = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
-        strategy = eval_frame._FrameExecStrategy(skip, default if calls_the_users else skip)
-        eval_frame.set_code_exec_strategy(code, strategy)
-    except (ImportError, AttributeError):  # an older torch, or one that moved it: torch.compile sees a little more
-        return
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            _hide(inner, calls_the_users)
+    if skip_frame(code, not calls_the_users):
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                _hide(inner, calls_the_users)
 
 
 def end_compile_workers() -> None:
@@ -55,9 +50,10 @@ def end_compile_workers() -> None:
 
     Nothing of this is public, so what does not look as in torch 2.11 to 2.13 is left to end as it will.
     """
-    module = sys.modules.get("torch._inductor.async_compile")
-    awaited = getattr(getattr(module, "AsyncCompile", None), "_ready_future", None)  # of a job that does nothing
-    for pool in list(getattr(module, "_pool_set", ())):
+    from .torch_internals import compile_pools
+
+    pools, awaited = compile_pools()
+    for pool in pools:
         process, lock = getattr(pool, "process", None), getattr(pool, "write_lock", None)
         if not isinstance(process, subprocess.Popen) or lock is None or not hasattr(pool, "pending_futures"):
             continue
@@ -73,13 +69,11 @@ def compiled_functions(root: Mapping[str, Any] | None = None) -> list[dict[str, 
 
     root: facts of the outermost module, whose forward stands for what levers put around it and compiled with it.
     """
-    utils = sys.modules.get("torch._dynamo.utils")
-    metrics = getattr(utils, "get_compilation_metrics", None)
-    if metrics is None:
-        return []
+    from .torch_internals import compilations
+
     rows: list[dict[str, Any]] = []
     frames: dict[str, dict[str, Any]] = {}
-    every = metrics()
+    every = compilations()
     within = root is not None and any(_is(root, one) for one in every)
     for one in every:
         file, name = str(getattr(one, "co_filename", None) or ""), str(getattr(one, "co_name", None) or "")
@@ -164,10 +158,3 @@ def _limit(one: Any) -> int:
     except (AttributeError, TypeError, ValueError):
         return 0
     return limit if isinstance(limit, int) and limit > 0 else 0
-
-
-def compiled_frames() -> int:
-    """Frames that torch.compile has compiled so far, without importing it."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    frames = utils.counters.get("frames") if utils is not None else None  # `counters` makes what it is asked for
-    return frames.get("total", 0) if frames else 0

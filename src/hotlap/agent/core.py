@@ -14,7 +14,6 @@ import torch
 
 from hotlap.records.session import Session
 
-from .compiled import compiled_frames
 from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
@@ -29,11 +28,11 @@ from .stopper import Stopper
 from .thin import Thin
 from .timeline import Segment, Timeline
 from .tokens import Tokens
+from .torch_internals import COMPILE_WORKER, compiled_frames
 
 AT_EXIT, FACTS = hook("exit"), hook("facts")
 LAUNCHER = "torch.distributed.run"
-HELPER = os.path.join("torch", "_inductor", "compile_worker")
-"""A module that only processes import which launch training, and where the main one is of those that help it."""
+"""A module that only processes import which launch training."""
 SHORT_STEP_MS = 10.0
 SAMPLE_EVERY = 16
 """Of steps shorter than SHORT_STEP_MS only one in SAMPLE_EVERY has its phases marked on the device (marks cost), and
@@ -250,7 +249,7 @@ class Agent:
     def _write_seen(self) -> None:
         """A process without a step says what it did, so that the user learns why nothing was measured."""
         main = str(getattr(sys.modules.get("__main__"), "__file__", ""))
-        if LAUNCHER in sys.modules or HELPER in main or torch.utils.data.get_worker_info() is not None:
+        if LAUNCHER in sys.modules or COMPILE_WORKER in main or torch.utils.data.get_worker_info() is not None:
             return
         seen = self.script.facts(self, "none", False)
         path = os.path.join(self.session.folder, f"seen-{self.pid}.json")

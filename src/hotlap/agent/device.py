@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-_RECORD: Callable[[Any, Any], None] = getattr(torch._C._CudaEventBase, "record", torch.cuda.Event.record)
-"""What `torch.cuda.Event.record` calls in builds that have it."""
+from .torch_internals import current_device, is_capturing, raw_stream, record_event
 
 
 class DeviceMarks:
@@ -31,16 +30,15 @@ class DeviceMarks:
         """Record an event in the current stream; None where that can't be done."""
         if not self.alive or not (self.ready or self._ready()):
             return None
-        # torch's own functions behind torch.cuda.*: the public ones cost several times as much, in every phase.
-        if torch._C._cuda_isCurrentStreamCapturing() or torch._C._cuda_getDevice() != self.device:
+        if is_capturing() or current_device() != self.device:
             return None
-        raw = torch._C._cuda_getCurrentRawStream(self.device)
+        raw = raw_stream(self.device)
         if raw != self.stream[0]:
             self.stream = (raw, torch.cuda.current_stream())
             self.streams += 1
         event = self.free.pop() if self.free else torch.cuda.Event(enable_timing=True)
         event.marked_in = raw
-        _RECORD(event, self.stream[1])
+        record_event(event, self.stream[1])
         return event
 
     def _ready(self) -> bool:
@@ -104,7 +102,7 @@ class LateLosses:
         if loss.is_cpu:
             at = loss.data_ptr() if plain else 0  # zeros that autograd makes lie nowhere; negated views not as they are
             return read(at) if at and not loss.is_neg() else float(loss.detach())
-        if loss.device.type != "cuda" or torch._C._cuda_isCurrentStreamCapturing():
+        if loss.device.type != "cuda" or is_capturing():
             return None
         slot, handle = self._slot(loss.dtype, read)
         loss = loss.detach()

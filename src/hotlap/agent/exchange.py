@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .torch_internals import ddp_log
+
 FIRST, EVERY = 10, 100
 """Backwards that it times."""
 TIMES = {"compute_ms": "compute", "exchange_ms": "comm", "hidden_ms": "compute_comm_overlap"}
@@ -34,8 +36,7 @@ class Exchange:
     def look(self) -> None:
         """Write down what there is by now."""
         for key, (model, facts, earlier) in self._watched.items():
-            read = getattr(getattr(model(), "logger", None), "_get_ddp_logging_data", None)
-            told: dict[str, int] = getattr(read(), "ints_map", {}) if read is not None else {}
+            told = ddp_log(model())
             if "avg_backward_comm_time" not in told or "avg_backward_compute_time" not in told:
                 continue
             known, iteration = facts["exchange"], told.get("iteration", 0)

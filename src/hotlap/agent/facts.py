@@ -27,6 +27,7 @@ from .model_code import ModelCode
 from .probe import leaves
 from .ran import softmax_ran
 from .tokens import INTEGERS
+from .torch_internals import BF16_CHECKS, IMPL, Convolution, Dropout, nccl_number
 from .updates import parameters_of
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Script:
             _class_in_mro(m, "OptimizedModule") or (m is not module and _compiled_in_place(m)) for m in modules
         )
         compiled = compiled or isinstance(module, torch.jit.ScriptModule)  # which torch.compile leaves as it is
-        convolutions = [m for m in modules if isinstance(m, torch.nn.modules.conv._ConvNd)]
+        convolutions = [m for m in modules if isinstance(m, Convolution)]
         four = [m for m in convolutions if isinstance(m, (torch.nn.Conv2d, torch.nn.ConvTranspose2d))]
         sparse = any(getattr(m, "sparse", False) is True for m in modules)
         device = parameters[0].device.type if parameters else "cpu"
@@ -188,7 +189,7 @@ class Script:
             "conv": len(convolutions),
             "conv_input_4d": bool(four),
             "channels_last": any(map(_in_nhwc, four)),
-            "dropout": sum(1 for m in modules if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0),
+            "dropout": sum(1 for m in modules if isinstance(m, Dropout) and m.p > 0),
             "sparse": sparse,
             "softmax": code.softmax,
             "softmax_ran": None,
@@ -422,7 +423,7 @@ def _cudnn() -> str | None:
 
 def _nccl() -> str | None:
     """The version of NCCL that torch was linked with."""
-    number = getattr(torch._C, "_nccl_version", lambda: 0)()
+    number = nccl_number()
     return f"{number >> 32}.{number >> 16 & 0xFFFF}.{number & 0xFFFF}" if number else None
 
 
@@ -471,8 +472,7 @@ def _place(kind: type, method: str) -> dict[str, Any]:
 
 def _cpu_bf16() -> bool:
     """Whether the host multiplies bfloat16 in hardware."""
-    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return any(check() for check in checks if check is not None)
+    return any(check() for check in BF16_CHECKS)
 
 
 def _context_name(context: Any) -> str | None:
@@ -483,7 +483,7 @@ def _context_name(context: Any) -> str | None:
 
 def _compiled_in_place(module: Any) -> bool:
     """Whether `module.compile()` was called: by the script, or before the agent put its observer there."""
-    call = module._compiled_call_impl
+    call = getattr(module, IMPL)
     return bool(call.root.compiled) if hasattr(call, "root") else call is not None
 
 

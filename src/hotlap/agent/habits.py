@@ -10,6 +10,7 @@ import torch
 
 from .guard import hook
 from .probe import mapped
+from .torch_internals import forward_hooks, profiler_on
 
 ROWS = 16_384
 """Of a matrix, from which its gradient is looked at for rows that are zero."""
@@ -87,14 +88,6 @@ def switches() -> list[str]:
     return [name for name, on in found.items() if on]
 
 
-def profiler_on() -> bool:
-    """Whether a profiler that keeps what it sees is on; those for NVTX and ITT do not. torch of another version may not
-    tell."""
-    enabled = getattr(torch.autograd, "_profiler_enabled", None)
-    kind = getattr(getattr(torch._C, "_autograd", None), "_profiler_type", None)
-    return enabled is not None and kind is not None and enabled() and kind().name in ("KINETO", "LEGACY")
-
-
 def _may_wait() -> bool:
     """Whether the host may wait for the device here: not while a graph is recorded, nor where the script forbids it."""
     return torch.cuda.get_sync_debug_mode() == 0 and not torch.cuda.is_current_stream_capturing()
@@ -102,7 +95,7 @@ def _may_wait() -> bool:
 
 def hooks_of(module: Any) -> int:
     """Hooks on the forwards of a module and all that it holds."""
-    return sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in module.modules())
+    return sum(map(len, itertools.chain.from_iterable(map(forward_hooks, module.modules()))))
 
 
 def idle_rows(parameters: Iterable[Any]) -> tuple[float, tuple[int, ...]]:

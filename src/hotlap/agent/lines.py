@@ -15,10 +15,10 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import torch
-from torch.utils import _python_dispatch as dispatch
 
 from hotlap.records.whose import users
 
+from .torch_internals import ENGINE_CODE, SCHEMA, DispatchMode, mode_stack, pop_mode, push_mode
 from .warned import filtered
 
 LONGEST: Final = 200_000
@@ -26,8 +26,6 @@ LONGEST: Final = 200_000
 HOTLAP: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
-ENGINE: Final = getattr(torch.autograd.graph._engine_run_backward, "__code__", None)
-"""Of the function that runs the backward: what lies outside of it did not call the ops of the backward."""
 AGENT: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 BETWEEN: Final = frozenset(AGENT + name for name in ("lines.py", "profile.py", "guard.py", "hooks/transfer.py"))
 """Between an op and what calls it: what sees it, and the wrapper of the script's own transfers."""
@@ -81,7 +79,7 @@ class Places:
                 at = self._number(code.co_filename)
             if at >= 0:
                 return at, line, code.co_qualname
-            if code is ENGINE and not through_backward:
+            if code is ENGINE_CODE and not through_backward:
                 return None
         return None
 
@@ -98,7 +96,7 @@ class Places:
         return users(name, (HOTLAP, TORCH), (STANDARD_LIBRARY,), self._main)
 
 
-class OpMode(dispatch.TorchDispatchMode):  # type: ignore[misc]
+class OpMode(DispatchMode):  # type: ignore[misc]
     """Tells of every op and calls it as it came."""
 
     supports_higher_order_operators = True
@@ -164,7 +162,7 @@ class Lines:
         """Log where phases begin and, with `ops`, the ops of this thread and its calls that wait for the device."""
         self.looking = True
         if ops:
-            dispatch._push_mode(self._mode)
+            push_mode(self._mode)
         try:
             with contextlib.ExitStack() as stack:
                 for name, holder, attribute in WAITS if ops else ():
@@ -202,20 +200,20 @@ class Lines:
     def forget(self) -> None:
         """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay."""
         self.looking = False
-        if self._mode not in dispatch._get_current_dispatch_mode_stack():
+        if self._mode not in mode_stack():
             return
         above = []
-        while (top := dispatch._pop_mode()) is not self._mode:
+        while (top := pop_mode()) is not self._mode:
             above.append(top)
         for other in reversed(above):
-            dispatch._push_mode(other)
+            push_mode(other)
 
     def _op(self, func: Any) -> None:
         if not self.looking or threading.get_ident() != self._thread:
             return
         name = self._names.get(func)
         if name is None:
-            schema = getattr(func, "_schema", None)
+            schema = getattr(func, SCHEMA, None)
             name = self._names[func] = str(func) if schema is None else str(schema.name)
         if name.startswith(LEFT_OUT):
             return
@@ -262,4 +260,4 @@ class Lines:
 
 def other_modes() -> bool:
     """Whether the script has dispatch modes of its own on, which may leave in an order that ours would upset."""
-    return bool(dispatch._get_current_dispatch_mode_stack())
+    return bool(mode_stack())

@@ -14,6 +14,7 @@ import torch
 
 from .lines import Places
 from .probe import leaves, row_digests
+from .torch_internals import FETCHER, MapFetcher, awaited_worker, worker_pids
 
 MANY_OBJECTS: Final = 1_000_000
 """Python objects in a dataset's containers from which workers are said to copy them: some 64 MiB each."""
@@ -74,37 +75,10 @@ def hung(iterator: Any, asked_ns: int, places: Places) -> dict[str, Any] | None:
         return None
     found = places.innermost(sys._getframe(1), through_backward=True)
     at = {} if found is None else {"file": places.files[found[0]], "line": found[1], "function": found[2]}
-    task = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None))
-    if not task:
+    if (awaited := awaited_worker(iterator)) is None:
         return {"waited_s": waited_s, **at}
-    worker = iterator._workers[task[0]]
-    return {
-        "waited_s": waited_s, "worker": task[0], "worker_pid": worker.pid, "alive": worker.is_alive(), **at,
-    }  # fmt: skip
-
-
-def is_late(iterator: Any) -> bool:
-    """A batch that workers make is asked for: whether it is not there yet."""
-    task = iterator._task_info.get(iterator._rcvd_idx, ())  # with its data, where it came before its turn
-    return len(task) < 2 and bool(iterator._data_queue.empty())
-
-
-def is_starved(iterator: Any) -> bool:
-    """Of a batch that is late: whether workers have made hardly any other either, a quarter at most of those that they
-    make ahead. One that takes its worker longer is late though the others' are there; an epoch's first ones are late as
-    its workers begin together."""
-    ahead, there = iterator._num_workers * iterator._prefetch_factor, batches_there(iterator)
-    return there is not None and there <= ahead // 4 and iterator._rcvd_idx >= ahead
-
-
-def batches_there(iterator: Any) -> int | None:
-    """Batches that workers have made and the loop did not take yet; None where the system tells no queue's length."""
-    queues = {id(queue): queue for queue in (iterator._data_queue, iterator._worker_result_queue)}  # one if not pinned
-    before_their_turn = iterator._send_idx - iterator._rcvd_idx - iterator._tasks_outstanding
-    try:
-        return max(0, int(before_their_turn)) + sum(int(queue.qsize()) for queue in queues.values())
-    except NotImplementedError:  # macOS
-        return None
+    number, worker = awaited
+    return {"waited_s": waited_s, "worker": number, "worker_pid": worker.pid, "alive": worker.is_alive(), **at}
 
 
 def _lengths(loader: Any, sampler: type) -> tuple[int | None, int | None]:
@@ -195,7 +169,7 @@ class Making:
     def look_at_workers(self, facts: dict[str, Any]) -> None:
         """What the worker processes have used since the first look: processor time, memory of their own."""
         iterator = self._iterator()
-        workers = [w.pid for w in getattr(iterator, "_workers", ()) if w.pid is not None]
+        workers = worker_pids(iterator)
         if not workers or len(workers) != facts["workers"]:
             return
         used = [_cpu_s(pid) for pid in workers]
@@ -217,8 +191,8 @@ class Making:
 
 def _look_at_samples(iterator: Any, facts: dict[str, Any]) -> None:
     """See the samples of the next batch on their way into `collate_fn`, once, and without keeping one."""
-    fetcher: Any = getattr(iterator, "_dataset_fetcher", None)
-    if type(fetcher) is not torch.utils.data._utils.fetch._MapDatasetFetcher:
+    fetcher: Any = getattr(iterator, FETCHER, None)
+    if type(fetcher) is not MapFetcher:
         return
     collate = fetcher.collate_fn
 

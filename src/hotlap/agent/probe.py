@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from hotlap.records.session import Session
+
+from .torch_internals import is_mapped, is_transformed, unwrapped
 
 MAX_ROWS: Final = 4096
 ROW_ELEMENTS: Final = 4096
@@ -51,10 +52,10 @@ def leaves(batch: Any, depth: int = 0) -> Iterator[Any]:
 
 def mapped(tensor: Any) -> bool:
     """Whether a tensor stands for several inside of `torch.vmap`, so that its size is that of one of them."""
-    while is_functorch_wrapped_tensor(tensor):
-        if is_batchedtensor(tensor):
+    while is_transformed(tensor):
+        if is_mapped(tensor):
             return True
-        tensor = get_unwrapped(tensor)
+        tensor = unwrapped(tensor)
     return False
 
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.autograd import profiler as torch_profiler
 
 from hotlap.records.phases import PHASES
 from hotlap.records.session import Session
@@ -34,6 +33,7 @@ from .capture import Capture, Ended, nvtx
 from .guard import hook
 from .lines import Lines, other_modes
 from .samples import Samples
+from .torch_internals import PREPARE_TRACE, dump_memory, memory_is_recorded, profiler_enabled, record_memory
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -139,7 +139,7 @@ class Profile:
         """Learn of profilers of the script's own: torch allows one at a time, and theirs comes first."""
         if self.over:
             return
-        profile, original = self, torch_profiler.profile._prepare_trace
+        profile, original = self, getattr(*PREPARE_TRACE)
 
         @functools.wraps(original)
         def _prepare_trace(self: Any) -> Any:
@@ -147,7 +147,7 @@ class Profile:
                 profile.agent.guard.spare(WINDOW, profile.give_up, profile._give_way)
             return original(self)
 
-        torch_profiler.profile._prepare_trace = _prepare_trace
+        setattr(*PREPARE_TRACE, _prepare_trace)
 
     def label_for_nsight(self) -> None:
         """Label every step from here on where Nsight records the process."""
@@ -285,7 +285,7 @@ class Profile:
 
     def _trace_window(self) -> Windows:
         """A step to warm up, then those that are recorded."""
-        if self.foreign or torch.autograd._profiler_enabled():
+        if self.foreign or profiler_enabled():
             raise Ended("the script runs a profiler of its own")
         # torch crashes at exit where a thread has ended with its profiler on.
         if threading.current_thread() is not threading.main_thread():
@@ -325,10 +325,10 @@ class Profile:
 
     def _memory_window(self) -> Windows:
         """Steps whose allocations on the device are kept with their stacks, for memory_viz."""
-        history = getattr(torch.cuda.memory, "_record_memory_history", None)
+        history = record_memory
         if not (self.session.profile_memory and torch.cuda.is_initialized() and history):
             return
-        if _recorded_by_the_script():
+        if memory_is_recorded():
             self.record["note"] = "no memory snapshot: the script records the allocator's history itself"
             return
         target = f"{self.agent.folder().path}/{SNAPSHOT}"
@@ -336,7 +336,7 @@ class Profile:
         try:
             for _ in range(self.session.profile_steps):
                 yield
-            torch.cuda.memory._dump_snapshot(f"{target}.part")
+            dump_memory(f"{target}.part")
             os.replace(f"{target}.part", target)
             self.record["snapshot"] = SNAPSHOT
         finally:
@@ -429,9 +429,3 @@ def _quiet() -> Iterator[None]:
 def under_nsight() -> bool:
     """Whether nsys or ncu started this process."""
     return any(name in os.environ for name in NSIGHT)
-
-
-def _recorded_by_the_script() -> bool:
-    """Whether the allocator's history is being recorded. torch of another version may not tell: then it is not."""
-    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return enabled is not None and bool(enabled())

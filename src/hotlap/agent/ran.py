@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-import torch
-
 from .probe import leaves
+from .torch_internals import PythonNode
 
 MOST: Final = 20_000
 """Nodes of a graph that are looked at: a tenth of a second."""
@@ -30,7 +29,7 @@ def softmax_ran(output: Any, parameters: Iterable[Any]) -> bool | None:
         name = node.name()
         if "Softmax" in name and not name.startswith(NOT_BY_HAND):
             return True
-        opaque = opaque or isinstance(node, torch._C._FunctionBase)
+        opaque = opaque or isinstance(node, PythonNode)
         if name == LEAF:
             unseen.discard(id(node.variable))
         new = {before for before, _ in node.next_functions} - seen - {None}

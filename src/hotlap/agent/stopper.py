@@ -13,6 +13,7 @@ from hotlap.records.steady import AGREE, Steady, counted, least_tail, own_pace, 
 
 from .compiled import end_compile_workers
 from .guard import Stop
+from .torch_internals import default_store
 from .turnstile import Turnstile
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _ranks() -> tuple[Any, int]:
         return None, 0
     if torch.distributed.get_world_size() == 1:
         return None, 0
-    return torch.distributed.distributed_c10d._get_default_store(), torch.distributed.get_rank()
+    return default_store(), torch.distributed.get_rank()
 
 
 class Stopper:

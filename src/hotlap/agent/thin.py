@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hotlap.records.session import Session
 
-from .compiled import compiled_frames
 from .guard import hook
 from .steps import BY_HAND, INFERENCE
 from .timeline import OTHER, Segment, Stretch
+from .torch_internals import compiled_frames
 
 if TYPE_CHECKING:
     from .core import Agent

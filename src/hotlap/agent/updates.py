@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from .torch_internals import DisableTorchFunction, version_of
+
 LOOKED_AT: Final = 8
 """Parameters."""
 
@@ -60,10 +62,10 @@ class Updates:
             self.by_hand = self._learns and not stepped and not self._left.gradients  # what is trained is not theirs
 
     def _seen(self) -> Seen:
-        with torch._C.DisableTorchFunction():  # they may be of a class of the script's own
+        with DisableTorchFunction():  # they may be of a class of the script's own
             some = list(islice(filter(_learned, parameters_of(self._optimizers)), LOOKED_AT))
             gradients = [parameter.grad for parameter in some]
-            return Seen([parameter._version for parameter in some], [id(one) for one in gradients if one is not None])
+            return Seen(list(map(version_of, some)), [id(one) for one in gradients if one is not None])
 
 
 def _learned(parameter: Any) -> bool:

@@ -20,6 +20,8 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final
 
+from ._internals import internals
+
 HOOKING: Final = ("apex", "colossalai", "deepspeed", "fairscale", "horovod")
 """Packages that hook themselves to the nodes that add up gradients, which can't be seen from outside."""
 UNUSED: Final = (
@@ -81,8 +83,8 @@ def plain(parameters: Sequence[Any]) -> bool:
     others may come from outside of the model; what is no leaf (`functional_call`) has no gradient in place."""
     import torch
 
-    hooks = any(map(attrgetter("_backward_hooks"), parameters))
-    later = any(map(attrgetter("_post_accumulate_grad_hooks"), parameters))
+    inner = internals()
+    hooks, later = any(map(inner.tensor_hooks, parameters)), any(map(inner.gradient_hooks, parameters))
     return not hooks and not later and {torch.nn.Parameter}.issuperset(map(type, parameters))
 
 
@@ -107,10 +109,8 @@ def node_of(leaf: Any) -> Any:
 def adds_up(node: Any) -> bool:
     """In a backward: whether it adds up the gradient of the leaf of this node, and does not merely give that, or those
     of others, to who asks."""
-    import torch
-
     try:
-        return bool(torch._C._will_engine_execute_node(node))
+        return bool(internals().adds_gradient(node))
     except RuntimeError:  # torch.autograd.grad asked for it
         return False
 
@@ -120,8 +120,8 @@ def add_up(parameters: Sequence[Any], gradients: Sequence[Any], hooks: bool = Tr
     may be any."""
     import torch
 
-    hooked, later = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
-    hooks = hooks and any((*map(hooked, parameters), *map(later, parameters)))
+    inner = internals()
+    hooks = hooks and any((*map(inner.tensor_hooks, parameters), *map(inner.gradient_hooks, parameters)))
     if not hooks and _all_first(parameters, gradients):
         for p, g in zip(parameters, gradients, strict=True):
             p.grad = g
@@ -138,10 +138,10 @@ def add_up(parameters: Sequence[Any], gradients: Sequence[Any], hooks: bool = Tr
         else:
             adding.append((p.grad, g))
     if adding:
-        torch._foreach_add_([was for was, _ in adding], [g for _, g in adding])
+        inner.add_all([was for was, _ in adding], [g for _, g in adding])
     if hooks:
         for p, _ in pairs:
-            for hook in tuple((p._post_accumulate_grad_hooks or {}).values()):
+            for hook in tuple((inner.gradient_hooks(p) or {}).values()):
                 hook(p)
 
 
@@ -156,7 +156,7 @@ def _all_first(parameters: Sequence[Any], gradients: Sequence[Any]) -> bool:
 
 
 def _hooked(p: Any, gradient: Any) -> Any:
-    hooks = tuple((p._backward_hooks or {}).values())
+    hooks = tuple((internals().tensor_hooks(p) or {}).values())
     for hook in hooks:
         made = hook(gradient)
         gradient = gradient if made is None else made

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from ._internals import internals
+
 KEPT: Final = re.compile(rb"\b(?:retain|create)_graph\s*=\s*(?!False\b|None\b|=)\S")
 AGAIN: Final = re.compile(rb"\bcreate_graph\s*=\s*(?!False\b|None\b|=)\S")
 OF_WEIGHTS: Final = re.compile(r"(?i)param|weight|theta|\bvars\b|\.values\(\)")
@@ -33,9 +35,7 @@ LARGEST: Final = 1 << 20
 
 def keep_what_is_saved() -> None:
     """From now on, in what is compiled in this process, where the script asks for it."""
-    import torch._functorch.config
-
-    config = torch._functorch.config
+    config = internals().functorch_config()
     if getattr(config, "donated_buffer", False) and _asks(KEPT):
         config.donated_buffer = False
 

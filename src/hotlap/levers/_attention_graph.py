@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from hotlap.agent.torch_internals import REGIONS
+
 PRODUCTS: Final = {"matmul", "bmm", "einsum", "baddbmm"}
 CASTS: Final = {"to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous", "clone"}
 VIEWS: Final = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze"}
-REGIONS: Final = {"_enter_autocast", "_exit_autocast", "_set_grad_enabled"}
 ALIASES: Final = {
     "imul": "mul", "mul_": "mul", "multiply": "mul", "iadd": "add", "add_": "add", "isub": "sub", "sub_": "sub",
     "subtract": "sub", "truediv": "div", "itruediv": "div", "div_": "div", "true_divide": "div", "divide": "div",

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import torch
 
+from hotlap.agent.torch_internals import own_buffers, version_of
+
 NEVER: Final = -1e4
 """A score at or below this has a weight of exactly 0 in float32 beside any score above NEVER + 104."""
 MOST_ELEMENTS: Final = 1 << 28
@@ -64,19 +66,19 @@ class Held:
         owner = self.owner()
         if owner is None:
             return None
-        return owner._buffers.get(self.name) if self.name in owner._buffers else owner.__dict__.get(self.name)
+        return own_buffers(owner).get(self.name) if self.name in own_buffers(owner) else owner.__dict__.get(self.name)
 
     def same(self) -> bool:
         """Whether it has the same values; cheap where nothing was written and nothing replaced."""
         tensor = self.now()
         if tensor is self.tensor() and tensor is not None:
-            if tensor._version == self.version and tensor.data_ptr() == self.address:
+            if version_of(tensor) == self.version and tensor.data_ptr() == self.address:
                 return True
         elif self.owner() is None:
             return True  # the module is gone, and with it the code
         if type(tensor) is not torch.Tensor or tensor.is_inference() or digest(tensor) != self.digest:
             return False
-        self.tensor, self.version, self.address = weakref.ref(tensor), tensor._version, tensor.data_ptr()
+        self.tensor, self.version, self.address = weakref.ref(tensor), version_of(tensor), tensor.data_ptr()
         return True
 
 
@@ -111,7 +113,7 @@ def holders(roots: Iterator[Any]) -> dict[int, list[Place]]:
     found: dict[int, list[Place]] = {}
     for root in roots:
         for module in root.modules():
-            for name, value in [*module.__dict__.items(), *module._buffers.items()]:
+            for name, value in [*module.__dict__.items(), *own_buffers(module).items()]:
                 if type(value) is torch.Tensor and not value.requires_grad and not value.is_inference():
                     found.setdefault(id(value), []).append((module, name))
     return found
@@ -186,12 +188,12 @@ class Constants:
         return [place for held in self.held_by.values() for place in held if (type(place[0]), place[1]) in classes]
 
     def _held(self, owner: Any, name: str) -> Held:
-        tensor = owner._buffers[name] if name in owner._buffers else owner.__dict__[name]
-        key = (id(tensor), tensor._version)
+        tensor = own_buffers(owner)[name] if name in own_buffers(owner) else owner.__dict__[name]
+        key = (id(tensor), version_of(tensor))
         if key not in self.digests:
             self.digests[key] = digest(tensor)
         return Held(
-            weakref.ref(owner), name, weakref.ref(tensor), tensor._version, tensor.data_ptr(), self.digests[key]
+            weakref.ref(owner), name, weakref.ref(tensor), version_of(tensor), tensor.data_ptr(), self.digests[key]
         )
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from hotlap.agent.torch_internals import unset_fake
 
 from ._attention_build import HALF, SURELY_NEVER, Build
 from ._attention_check import ALLOWED, Unchecked, differs
@@ -99,7 +100,7 @@ class Rewrite:
         return float(value) if isinstance(value, (int, float)) else None
 
     def _constant(self, node: Any) -> tuple[Any, dict[tuple[int, str], Held], bool]:
-        with torch.no_grad(), unset_fake_temporarily():
+        with torch.no_grad(), unset_fake():
             return self.constants.value(node)
 
     # one site
@@ -144,7 +145,7 @@ class Rewrite:
         if key in self.checked:
             return
         try:
-            with unset_fake_temporarily():
+            with unset_fake():
                 apart = differs(self.graph, site, result, self._known)
         except (Unchecked, RuntimeError) as why:  # RuntimeError: out of memory, most likely
             self.report.unchecked.append(str(why)[:200])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _transforms
+from ._internals import internals
 from ._nested import each_tensor
 
 if TYPE_CHECKING:
@@ -47,9 +48,7 @@ def backward_by_dtypes() -> None:
     of that, it is the script's, which on CUDA may be one to float32 that is enabled: all products of the backward were
     in float32. With one to a half precision, products that a model keeps in float32 had a backward in that.
     """
-    import torch._functorch.config
-
-    config = torch._functorch.config
+    config = internals().functorch_config()
     if getattr(config, "backward_pass_autocast", None) == "same_as_forward":  # older torch has no choice
         config.backward_pass_autocast = "off"
 

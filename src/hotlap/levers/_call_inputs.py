@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from ._internals import internals
+
 Key = tuple[Any, ...]
 ODD: Final = (RuntimeError, TypeError, AttributeError, LookupError, ValueError)
 """What may go wrong where models, arguments and outputs are looked at."""
@@ -34,7 +36,7 @@ def _form(value: Any, found: list[Any]) -> Any:
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
             raise Unfit(f"its inputs have a tensor of layout {value.layout}")
-        if any(not name.startswith("_dynamo") for name in vars(value)):
+        if any(not name.startswith(internals().COMPILERS_MARK) for name in vars(value)):
             raise Unfit("its inputs have tensors with attributes of their own")
         found.append(value)
         return kind, tuple(value.shape), value.stride(), value.dtype, value.device

@@ -24,6 +24,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ._internals import internals
+
 MOST_BYTES: Final = 64 << 20
 MOST_S: Final = 0.3
 """More takes longer than it would to start workers anew."""
@@ -187,11 +189,11 @@ def _tensor(tensor: Any) -> str:
 
     form = type(tensor).__qualname__, str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.numel():
-        return repr((*form, id(tensor), tensor._version))
+        return repr((*form, id(tensor), internals().version_of(tensor)))
     plain = tensor.detach().as_subclass(torch.Tensor)
     whole = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
     lies = plain.storage_offset(), plain.stride(), plain.is_conj(), plain.is_neg()
     if whole.numel() < LARGE:
         return repr((*form, lies, _sum(whole.numpy())))
     some = whole[:: max(1, whole.numel() // LOOKED_AT) | 1]
-    return repr((*form, lies, plain.data_ptr(), tensor._version, bytes(some.numpy())))
+    return repr((*form, lies, plain.data_ptr(), internals().version_of(tensor), bytes(some.numpy())))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from ._internals import internals
+
 
 class DictWrites:
     """version: begins to watch a dictionary, and tells the number of the last write to it."""
@@ -40,13 +42,10 @@ class DictWrites:
 
 @cache
 def dict_writes() -> DictWrites | None:
-    """None where they are not told. The function of torch's is not public."""
-    import torch
-
+    """None where they are not told."""
     if sys.version_info < (3, 12):
         return None
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    version = getattr(guards, "dict_version", None)
+    version = internals().dict_version()
     writes = None if version is None else DictWrites(version)
     return writes if writes is not None and tells(writes) else None
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, Final, NamedTuple, Protocol
 
+from hotlap.agent.torch_internals import base_of, sequence_number, version_of
+
 CHECKED: Final = 8
 """Reads that are made both ways at first."""
 CHECK_EVERY: Final = 256
@@ -57,7 +59,7 @@ class Whole:
 
     def __init__(self, base: Any) -> None:
         self.base: Callable[[], Any] = weakref.ref(base)
-        self.version, self.offset = base._version, base.storage_offset()
+        self.version, self.offset = version_of(base), base.storage_offset()
         self.dtype, self.bits = base.dtype, base.is_floating_point() or base.is_complex()
         self.like = base.shape, base.dtype
         self.values: list[Any] | None = None
@@ -105,8 +107,8 @@ class EarlyReads:
         if event is None:
             return
         self._event, self._place, self._thread = event, place, get_ident()
-        self.newest = max(self.newest, *(root.grad_fn._sequence_nr() for root in known))
-        self._roots = [Root(weakref.ref(root), root.data_ptr(), root._version) for root in known]
+        self.newest = max(self.newest, *(sequence_number(root.grad_fn) for root in known))
+        self._roots = [Root(weakref.ref(root), root.data_ptr(), version_of(root)) for root in known]
         self.backwards += 1
         if self.backwards == PATIENCE and not (self.reads or self.sent):
             self._give_up(NOTHING)
@@ -117,12 +119,12 @@ class EarlyReads:
             return False
         if get_ident() != self._thread:
             return False
-        if any(root.address == tensor.data_ptr() and root.version == tensor._version for root in self._living()):
+        if any(root.address == tensor.data_ptr() and root.version == version_of(tensor) for root in self._living()):
             return True
         node = tensor.grad_fn
-        if node is None or tensor._version or not node._sequence_nr() <= self.newest:
+        if node is None or version_of(tensor) or not sequence_number(node) <= self.newest:
             return False
-        return tensor._base is None or tensor._base.grad_fn is not None
+        return base_of(tensor) is None or base_of(tensor).grad_fn is not None
 
     def _living(self) -> list[Root]:
         """Of those roots that still are, so that nothing else can lie there."""
@@ -165,8 +167,8 @@ class EarlyReads:
         whole = self._whole
         if whole is None or whole.values is None:
             return None
-        base = tensor._base
-        if base is None or base is not whole.base() or base._version != whole.version:
+        base = base_of(tensor)
+        if base is None or base is not whole.base() or version_of(base) != whole.version:
             return None
         if tensor.dim() or tensor.dtype is not whole.dtype or (whole.bits and (tensor.is_conj() or tensor.is_neg())):
             return None
@@ -178,12 +180,12 @@ class EarlyReads:
 
     def _of_whole(self, tensor: Any) -> "Whole | None":
         """What it is an element of, where another one of that was read just before, or of the last one like that."""
-        base, last = tensor._base, self._whole
+        base, last = base_of(tensor), self._whole
         if base is None or tensor.dim() or tensor.is_inference():
             return None
         if tensor.dtype != base.dtype or tensor.is_conj() or tensor.is_neg():
             return None
-        if last is not None and last.base() is base and last.version == base._version:
+        if last is not None and last.base() is base and last.version == version_of(base):
             last.reads += 1
             self._several = last.like
             return last

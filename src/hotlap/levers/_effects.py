@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ._internals import internals
+
 DEEPEST: Final = 6
 MOST: Final = 100_000
 WAITS: Final = ("item", "is_nonzero", "equal", "allclose")
@@ -68,18 +70,19 @@ def eagerly() -> contextlib.AbstractContextManager[None]:
     """What is compiled runs as it was written. Where nothing is, the compiler is not even imported."""
     import torch
 
-    if "torch._dynamo" not in sys.modules:
+    if not internals().compiler_loaded():
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 def _watch(effects: Effects) -> Any:
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from hotlap.agent.torch_internals import DispatchMode, HigherOrderOperator, schema_of
 
     values_of = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
-    class Watch(TorchDispatchMode):  # type: ignore[misc]
+    class Watch(DispatchMode):  # type: ignore[misc]
         supports_higher_order_operators = True
 
         def __init__(self) -> None:
@@ -88,29 +91,30 @@ def _watch(effects: Effects) -> Any:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
-            if isinstance(func, torch._ops.HigherOrderOperator):  # what it consists of is not seen
+            if isinstance(func, HigherOrderOperator):  # what it consists of is not seen
                 effects.odd = effects.odd or f"those of {func.name()}"
                 return func(*args, **kwargs)
+            name = str(schema_of(func).name)
             given = [(storage(t), t) for t in _leaves((args, kwargs))]
             effects.odd = effects.odd or next((f"layout {t.layout}" for _, t in given if t.layout != torch.strided), "")
-            if func._schema.name.startswith("aten::lift_fresh"):  # what `torch.tensor` made of Python's values
+            if name.startswith("aten::lift_fresh"):  # what `torch.tensor` made of Python's values
                 self.made |= {key for key, _ in given}
             for key, tensor in given:
                 if key not in self.made:
                     effects.read.setdefault(key, tensor)
             by_value = values_of & set(func.tags) and not _by_integers(func, args)
-            if by_value or func._schema.name.removeprefix("aten::") in WAITS:
-                effects.waits = effects.waits or str(func._schema.name)
+            if by_value or name.removeprefix("aten::") in WAITS:
+                effects.waits = effects.waits or name
             written = set(map(storage, written_by(func, args, kwargs)))
             effects.written |= written - self.made
             output = func(*args, **kwargs)
             known = {key for key, _ in given}
-            seeds = func._schema.name.startswith("aten::_scaled_dot_product")  # on the host, and of the host
+            seeds = name.startswith("aten::_scaled_dot_product")  # on the host, and of the host
             for tensor in _leaves(output):
                 if storage(tensor) not in known:
                     self.made.add(storage(tensor))
                 if any(t.device != tensor.device and t.dim() for _, t in given) and not seeds:
-                    effects.waits = effects.waits or f"{func._schema.name} from one device to another"
+                    effects.waits = effects.waits or f"{name} from one device to another"
             return output
 
     return Watch()
@@ -121,7 +125,8 @@ def _by_integers(func: Any, args: Any) -> bool:
     import torch
 
     masks = (torch.bool, torch.uint8)
-    return func._schema.name == "aten::index" and all(by is None or by.dtype not in masks for by in args[1])
+    schema = internals().schema_of(func)
+    return schema.name == "aten::index" and all(by is None or by.dtype not in masks for by in args[1])
 
 
 def _hooks(effects: Effects) -> Any:
@@ -140,7 +145,7 @@ def _hooks(effects: Effects) -> Any:
 
 def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """The arguments of an op that it writes to."""
-    for at, argument in enumerate(func._schema.arguments):
+    for at, argument in enumerate(internals().schema_of(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from _leaves(args[at] if at < len(args) else kwargs.get(argument.name))
 
@@ -159,27 +164,13 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def storage(tensor: Any) -> int:
     """Tells storages apart, while they live; a tensor that has none (sparse) from all others."""
-    import torch
-
-    return int(tensor.untyped_storage()._cdata) if torch._C._has_storage(tensor) else id(tensor)
+    return int(internals().storage(tensor))
 
 
 def has_hooks(module: Any) -> bool:
     """Whether a forward of the module, or its backward, calls hooks."""
-    return any(hooks for part in module.modules() for hooks in hooks_of(part)) or any(hooks_of_all())
-
-
-def hooks_of(part: Any) -> tuple[Any, ...]:
-    """A module's own."""
-    return part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks
-
-
-def hooks_of_all() -> tuple[Any, ...]:
-    """Those that every module calls."""
-    from torch.nn.modules import module as everywhere
-
-    forward = everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks
-    return *forward, everywhere._global_backward_hooks, everywhere._global_backward_pre_hooks
+    inner = internals()
+    return any(hooks for part in module.modules() for hooks in inner.hooks_of(part)) or any(inner.hooks_of_all())
 
 
 Places = list[tuple[dict[str, Any], str]]
@@ -219,7 +210,8 @@ def _inside(value: Any) -> list[Any]:
     import torch
 
     if isinstance(value, torch.nn.Module):
-        return [item for part in value.modules() for name, item in vars(part).items() if name != "_modules"]
+        parts = internals().PARTS
+        return [item for part in value.modules() for name, item in vars(part).items() if name != parts]
     if isinstance(value, (list, tuple, set)):
         return list(value)
     if isinstance(value, (type, str)):

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from ._call_inputs import ODD, Inputs, Key, Unfit, put, read
 from ._effects import PLAIN, Effects, storage, strange, watched
+from ._internals import internals
 from ._model_state import Model
 
 MOST_SHAPES: Final = 8
@@ -73,13 +74,11 @@ class Bucket:
 
     def bring(self, inputs: Inputs) -> None:
         """Copy a call's arguments to where the record reads them."""
-        import torch
-
         pairs = [(own, given) for own, given in zip(self.inputs, inputs.tensors, strict=True) if own is not None]
         if len(pairs) == 1:
             pairs[0][0].copy_(pairs[0][1])
         elif pairs:
-            torch._foreach_copy_([own for own, _ in pairs], [given for _, given in pairs])
+            internals().copy_all([own for own, _ in pairs], [given for _, given in pairs])
 
     def output(self, inputs: Inputs) -> Any:
         """What the last replay returned, as the caller's own."""
@@ -91,8 +90,6 @@ class Bucket:
 
     def together(self, made: Sequence[Any], given: Sequence[Any] = ()) -> Any:
         """The output of a forward. made: its tensors; given: the arguments, which may be among it."""
-        from torch.utils import _pytree
-
         if len(made) == len(self.slots) == 1 and self.spec.is_leaf():
             return made[0]
         rest = iter(made)
@@ -100,14 +97,13 @@ class Bucket:
             next(rest) if slot.tensor is not None else slot.plain if slot.argument is None else given[slot.argument]
             for slot in self.slots
         ]
-        return _pytree.tree_unflatten(leaves, self.spec)
+        return internals().tree_unflatten(leaves, self.spec)
 
     def keep(self, output: Any) -> None:
         """Remember what recording returned."""
         import torch
-        from torch.utils import _pytree
 
-        leaves, self.spec = _pytree.tree_flatten(output)
+        leaves, self.spec = internals().tree_flatten(output)
         given = {id(tensor): at for at, tensor in enumerate(self.inputs)}
         for leaf in leaves:
             if not isinstance(leaf, torch.Tensor):
@@ -121,9 +117,8 @@ class Bucket:
     def own(self, output: Any) -> list[Any] | None:
         """Of a forward's output the tensors that are the record's own; None where it is not made as the record's is."""
         import torch
-        from torch.utils import _pytree
 
-        leaves, spec = _pytree.tree_flatten(output)
+        leaves, spec = internals().tree_flatten(output)
         if spec != self.spec:
             return None
         pairs = list(zip(leaves, self.slots, strict=True))
@@ -349,10 +344,8 @@ def _unfit_output(output: Any, effects: Effects, inputs: Inputs) -> str:
     other = strange(output)
     if other:
         return f"it returns an object of class {other}"
-    from torch.utils import _pytree
-
     given = {id(tensor) for tensor in inputs.tensors}
-    for leaf in _pytree.tree_flatten(output)[0]:
+    for leaf in internals().tree_flatten(output)[0]:
         if not hasattr(leaf, "untyped_storage") and type(leaf) not in PLAIN:
             return f"it returns an object of class {type(leaf).__qualname__}"
         if hasattr(leaf, "untyped_storage") and storage(leaf) in effects.read and id(leaf) not in given:

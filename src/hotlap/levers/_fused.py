@@ -4,14 +4,14 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from ._internals import internals
+
 if TYPE_CHECKING:
     from hotlap.records.run import OptimizerFacts
 
 FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
 FLAGS: Final = "_hotlap_kernel_flags"
 KERNEL: Final = ("fused", "foreach")
-ATTRIBUTES: Final = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused")
-"""Of optimizers that were made fused; a GradScaler looks at the first."""
 TYPES: Final = {"float32", "float64", "float16", "bfloat16"}
 
 
@@ -46,8 +46,8 @@ def fuse(optimizer: Any) -> str | None:
     for parameter, state in optimizer.state.items():  # a resumed run has its step counts already
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].to(parameter.device, torch.float32)
-    optimizer._step_supports_amp_scaling = True
-    optimizer._need_device_dtype_check_for_fused = True
+    for name in internals().FUSED_FLAGS:
+        setattr(optimizer, name, True)
     begin_at_zero(optimizer)
     return None
 
@@ -72,11 +72,12 @@ def unfuse(optimizer: Any) -> None:
         for state in optimizer.state.values():
             if isinstance(state.get("step"), torch.Tensor):
                 state["step"] = state["step"].to("cpu", precise)
-    for name in ATTRIBUTES:
+    inner = internals()
+    for name in inner.FUSED_FLAGS:
         vars(optimizer).pop(name, None)
     vars(optimizer).update(flags.attributes)
-    if getattr(vars(optimizer).get("_init_group"), "__func__", None) is collect:
-        del optimizer._init_group
+    if getattr(vars(optimizer).get(inner.INIT_GROUP), "__func__", None) is collect:
+        delattr(optimizer, inner.INIT_GROUP)
 
 
 class _Flags:
@@ -87,7 +88,7 @@ class _Flags:
     def __init__(self, optimizer: Any) -> None:
         self.read(optimizer)
         self.defaults = _kernel(optimizer.defaults)
-        self.attributes = {name: vars(optimizer)[name] for name in ATTRIBUTES if name in vars(optimizer)}
+        self.attributes = {name: vars(optimizer)[name] for name in internals().FUSED_FLAGS if name in vars(optimizer)}
         self._hooks = (
             optimizer.register_state_dict_post_hook(self.saved),
             optimizer.register_load_state_dict_post_hook(self.loaded),
@@ -135,7 +136,7 @@ def _dampens(group: dict[str, Any]) -> bool:
 
 
 def begin_at_zero(optimizer: Any) -> None:
-    """Let the momentum of a fused SGD begin at zero, in an optimizer that has no `_init_group` of its own yet. A group
+    """Let the momentum of a fused SGD begin at zero, in an optimizer that has no `INIT_GROUP` of its own yet. A group
     that turns out to have sparse gradients is fused no more.
 
     That is the same number (0 * momentum + gradient), and torch's fused SGD (seen in 2.13) goes wrong without: it
@@ -144,17 +145,17 @@ def begin_at_zero(optimizer: Any) -> None:
     """
     import torch
 
-    kinds = torch.optim.SGD, torch.optim.Adagrad
-    if type(optimizer) in kinds and "_init_group" not in vars(optimizer):
+    kinds, name = (torch.optim.SGD, torch.optim.Adagrad), internals().INIT_GROUP
+    if type(optimizer) in kinds and name not in vars(optimizer):
         # A proxy, so that the optimizer does not hold itself. Copies and pickles of it take neither along.
-        optimizer._init_group = types.MethodType(collect, weakref.proxy(optimizer))
+        setattr(optimizer, name, types.MethodType(collect, weakref.proxy(optimizer)))
 
 
 def collect(optimizer: Any, group: dict[str, Any], *lists: Any) -> Any:
-    """As `_init_group` of the optimizer's class: append a group's tensors to `lists`, momentum from zero."""
+    """As `INIT_GROUP` of the optimizer's class: append a group's tensors to `lists`, momentum from zero."""
     import torch
 
-    result = optimizer.__class__._init_group(optimizer, group, *lists)
+    result = getattr(optimizer.__class__, internals().INIT_GROUP)(optimizer, group, *lists)
     if group.get("fused") and (result[0] if isinstance(result, tuple) else result):  # of a layer that was frozen
         group["fused"] = False
     if optimizer.__class__ is torch.optim.SGD and group.get("fused") and not _dampens(group):

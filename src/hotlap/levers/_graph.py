@@ -11,6 +11,8 @@ that has no stable key.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from ._internals import internals
+
 Pass = Callable[[Any, list[Any]], None]
 PASSES: Final[list[Pass]] = []
 """What the levers of this process registered."""
@@ -54,32 +56,27 @@ class Compiled:
         if self._mode is not None and not (PASSES or self._own):
             return torch.compile(self._original, mode=mode, dynamic=dynamic)  # type: ignore[no-any-return]
         # What torch.compile makes of the mode itself.
-        compiler = None if self._mode is None else torch._TorchCompileInductorWrapper(mode, None, dynamic)
+        compiler = None if self._mode is None else internals().inductor_for(mode, dynamic)
         return torch.compile(self._original, backend=Backend(compiler, self._own), dynamic=dynamic)  # type: ignore[no-any-return]
 
 
 def go_on_without() -> None:
     """From now on, what the compiler fails on runs as it was written: a first failure is one of the lever, a later one,
     at a branch that comes after hundreds of steps, would end a run that had gone well."""
-    import torch._dynamo.config
-
-    torch._dynamo.config.suppress_errors = True
+    internals().dynamo_config().suppress_errors = True
 
 
 def heed_hooks() -> None:
     """From now on, compiled code looks whether its modules have the hooks with which it was compiled. By torch's own
     default hooks that a script adds or removes later are passed over; to look takes 20 us of 355 (168 modules, CPU)."""
-    import torch._dynamo.config
-
-    torch._dynamo.config.skip_nnmodule_hook_guards = False
+    internals().dynamo_config().skip_nnmodule_hook_guards = False
 
 
 def scalars_on_host(module: Any) -> None:
     """Where a model is on a GPU, what Inductor makes for the host is of scalars and small constants. It is made without
     vector instructions then: to see which there are, torch 2.11 builds a library for each kind, and loads it in a
     process of its own that imports torch."""
-    from torch._inductor import config
-
+    config = internals().inductor_config()
     if config.cpp.vec_isa_ok is None and {p.device.type for p in module.parameters()} == {"cuda"}:
         config.cpp.vec_isa_ok = False
 

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Final
 
 from . import _transforms
+from ._internals import internals
 from ._nested import each_tensor
 
 DEVICES: Final = ("cuda",)
@@ -110,7 +111,7 @@ def _move(grads: Sequence[Any]) -> None:
     with torch.no_grad():
         for alike in by_kind.values():
             copies = [torch.empty_like(grad) for grad in alike]
-            torch._foreach_copy_(copies, alike)
+            internals().copy_all(copies, alike)
             for grad, copy in zip(alike, copies, strict=True):
                 grad.data = copy
 

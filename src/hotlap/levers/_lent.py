@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._effects import storage
+from ._internals import internals
 
 
 class Lent:
@@ -32,6 +33,4 @@ class Lent:
         return list(map(operator.attrgetter("data"), self.own))
 
     def _users(self) -> list[int]:
-        import torch
-
-        return list(map(torch._C._storage_Use_Count, self._storages))
+        return list(map(internals().storage_uses, self._storages))

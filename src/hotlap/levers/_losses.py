@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
+from ._internals import internals
+
 LARGE: Final = 1 << 20
 
 
@@ -43,9 +45,7 @@ def compile_losses() -> Callable[[], None]:
             return original(input, *args, **kwargs)
         return (compiled if inside else original)(input, *args, **kwargs)
 
-    # TorchScript takes the original in its place, as it does for what `torch.jit.script_if_tracing` made.
-    setattr(cross_entropy, "__script_if_tracing_wrapper", True)
-    setattr(cross_entropy, "__original_fn", original)
+    internals().script_instead(cross_entropy, original)
     functional.cross_entropy = cross_entropy
 
     def leave() -> None:

@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any, Final
 
 from ._dict_writes import dict_writes
-from ._effects import PLAIN, hooks_of, hooks_of_all
+from ._effects import PLAIN
+from ._internals import internals
 
 ITERATORS: Final = (itertools.count, itertools.cycle, types.GeneratorType)
 CONTAINERS: Final = (list, tuple, dict, set, deque)
@@ -38,8 +39,8 @@ class Model:
     """Stays this object while `same` finds the same tensors, of which the same ones need a gradient; None: unknown."""
 
     def __init__(self, module: Any) -> None:
-        parts = list(module.modules())
-        own = [of for part in parts for of in (part._parameters, part._buffers, vars(part))]
+        parts, inner = list(module.modules()), internals()
+        own = [of for part in parts for of in (inner.own_parameters(part), inner.own_buffers(part), vars(part))]
         beside = _beside(parts)
         dicts = [*own, *beside]
         outer, cells = _outer(parts)
@@ -55,7 +56,7 @@ class Model:
         known = [(of, [*_plain(of), *_others(of)]) for of in dicts]
         outside = [(of, [n for n in names if n in of and type(of[n]) in PLAIN]) for of, names in outer]
         outside += [(of, _plain(of)) for of in _dicts(found)]
-        inside = [part._modules for part in parts if part._modules]
+        inside = list(filter(None, map(inner.own_modules, parts)))
         self._held = _Places((of, _names(of, _is_tensor)) for of in own)
         self._values = _Values(_Places(known).values)
         self._outside = _Values(_Places(outside).values)  # a script may write to its globals in each step
@@ -63,8 +64,8 @@ class Model:
         self._absent = [has for has, _ in absent], [name for _, name in absent]  # such as Python's own functions
         self._parts = _Values(lambda: list(_flat(map(dict.values, inside))))
         self._loose = _Values(lambda: [*_flat(lists), *map(_contents, cells)])
-        sized = [*dicts, *(part._modules for part in parts)]
-        hooks = [*(of for part in parts for of in hooks_of(part)), *hooks_of_all()]  # nothing is recorded with any
+        sized = [*dicts, *map(inner.own_modules, parts)]
+        hooks = [*_flat(map(inner.hooks_of, parts)), *inner.hooks_of_all()]  # nothing is recorded with any
         self._sized, self._lists = list(filter(None, sized)), lists
         self._sizes, self._lengths = list(map(len, self._sized)), list(map(len, lists))
         self._empty = [*hooks, *(of for of in sized if not of)]
@@ -200,13 +201,8 @@ def _kinds_of() -> tuple[Callable[[Any], Any], ...]:
 
 
 def guard_of(tensors: Sequence[Any]) -> Any:
-    """What compilers look at tensors with: `check` tells of all at once whether their classes, dtypes, sizes and
-    strides are as they are now, and whether the same ones need a gradient. None where this torch has none: it is not
-    public."""
-    import torch
-
-    kind = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
-    return None if kind is None else kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    """What compilers look at tensors with."""
+    return internals().tensor_guard(tensors)
 
 
 def _generator(item: Any) -> bool:

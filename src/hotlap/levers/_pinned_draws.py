@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Lever, Settings
+from ._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -26,9 +27,7 @@ class PinnedDraws(Lever):
     meaning = "the random draws of each sample depend on the sample alone"
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        from torch.utils.data._utils import fetch
-
-        kind = fetch._MapDatasetFetcher
+        kind = internals().MapFetcher
         original = kind.fetch
 
         def pinned(self: Any, index: Any) -> Any:

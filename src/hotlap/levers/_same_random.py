@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ._autocast import product_dtype
 from ._base import Lever, Settings, unknown
+from ._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -61,9 +62,7 @@ def draw_as_without(lever: str) -> None:
         _replace(_single)
         _replace_attention()
     else:
-        import torch._inductor.config
-
-        torch._inductor.config.fallback_random = True  # Inductor leaves random numbers to eager kernels
+        internals().inductor_config().fallback_random = True  # Inductor leaves random numbers to eager kernels
 
 
 Plain = Callable[[Any], Any]

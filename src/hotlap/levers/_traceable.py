@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
 
+from ._internals import internals
+
 TAKEN: Final["weakref.WeakSet[Any]"] = weakref.WeakSet()
 """Models of which a forward was compiled as a whole."""
 MORE: Final = 8
@@ -36,9 +38,7 @@ def _apart(module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
     if module not in TAKEN:
         TAKEN.add(module)
         return forward
-    import torch._dynamo.config
-
-    torch._dynamo.config.recompile_limit += MORE  # of code inside, where a graph ends
+    internals().dynamo_config().recompile_limit += MORE  # of code inside, where a graph ends
     if type(forward) is not FunctionType:
         return forward
     own = FunctionType(

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from ._autocast import without_autocast
 from ._forward_graph import restore_all
+from ._internals import internals
 
 
 def tensors(output: Any) -> list[Any]:
     """Those of an output, in order."""
     import torch
-    from torch.utils import _pytree
 
-    return [leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in internals().tree_leaves(output) if isinstance(leaf, torch.Tensor)]
 
 
 class Results(NamedTuple):
@@ -45,9 +45,8 @@ class Call:
     def plain(self) -> tuple[Any, list[Any]]:
         """What its output is made of beside tensors."""
         import torch
-        from torch.utils import _pytree
 
-        leaves, spec = _pytree.tree_flatten(self.outputs[0])
+        leaves, spec = internals().tree_flatten(self.outputs[0])
         return spec, [None if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves]
 
     def differentiate(self, only: int | None = None) -> None:
@@ -62,11 +61,9 @@ class Call:
 
     def differentiate_into(self, places: Sequence[Any]) -> None:
         """The backward, whose gradients are copied out of the recording's memory: the next forward uses that again."""
-        import torch
-
         self.differentiate()
         pairs = [(place, g) for place, g in zip(places, self.gradients, strict=True) if place is not None]
-        torch._foreach_copy_([place for place, _ in pairs], [g for _, g in pairs])
+        internals().copy_all([place for place, _ in pairs], [g for _, g in pairs])
 
     def results(self) -> Results:
         """What came of it."""
@@ -120,8 +117,10 @@ def aliased(module: Any) -> Iterator[None]:
     import torch
 
     parts = list(module.modules())
-    slots = [(part._parameters, name, p) for part in parts for name, p in part._parameters.items() if p is not None]
+    own = list(map(internals().own_parameters, parts))
+    slots = [(of, name, p) for of in own for name, p in of.items() if p is not None]
     lists = [(vars(part), dict(vars(part))) for part in parts if isinstance(part, torch.nn.RNNBase)]
+    flat, references = internals().FLAT_WEIGHTS, internals().FLAT_REFERENCES
     aliases: dict[int, Any] = {}
     for _, _, p in slots:
         alias = aliases.setdefault(id(p), torch.nn.Parameter(p.detach(), p.requires_grad))
@@ -130,8 +129,8 @@ def aliased(module: Any) -> Iterator[None]:
         for of, name, p in slots:
             of[name] = aliases[id(p)]
         for of, was in lists:  # they hold their weights twice, and move them where they find others
-            of["_flat_weights"] = [aliases.get(id(weight), weight) for weight in was["_flat_weights"]]
-            of["_flat_weight_refs"] = [None if one is None else weakref.ref(one) for one in of["_flat_weights"]]
+            of[flat] = [aliases.get(id(weight), weight) for weight in was[flat]]
+            of[references] = [None if one is None else weakref.ref(one) for one in of[flat]]
         yield
         if any(aliases[id(p)].data_ptr() != p.data_ptr() for _, _, p in slots):
             raise RuntimeError("its forward moves its parameters")
@@ -139,7 +138,7 @@ def aliased(module: Any) -> Iterator[None]:
         for of, name, p in slots:
             of[name] = p
         for of, was in lists:
-            of.update({name: was[name] for name in ("_flat_weights", "_flat_weight_refs")})
+            of.update({name: was[name] for name in (flat, references)})
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from ._anchored import Token
 from ._call_inputs import Inputs, Unfit, put
 from ._effects import Effects, storage
 from ._forward_graph import PATIENCE, Bucket, GraphedForward, apart, restore_all, tried, unfit, without_cached_casts
+from ._internals import internals
 from ._lent import Lent
 from ._model_state import MOST_GUARDS, Model
 from ._training_call import Call, Results, aliased, as_if_once, reach_of, tensors, waves
@@ -144,7 +145,7 @@ class GraphedTraining(GraphedForward):
     def _concerned(self) -> bool:
         import torch
 
-        return torch.is_grad_enabled() and self._token() is None and _plainly()
+        return torch.is_grad_enabled() and self._token() is None and internals().nothing_around()
 
     def _more(self, inputs: Inputs) -> Any:
         requires = attrgetter("requires_grad")
@@ -164,8 +165,8 @@ class GraphedTraining(GraphedForward):
         if not self._places:
             module = self._module()
             assert module is not None, "its forward runs"
-            parts = module.modules()
-            every = {id(p): (part._parameters, n) for part in parts for n, p in part._parameters.items()}
+            own = map(internals().own_parameters, module.modules())
+            every = {id(p): (of, n) for of in own for n, p in of.items()}
             self._places = list(every.values())
         return [p for of, name in self._places if (p := of.get(name)) is not None]
 
@@ -305,7 +306,7 @@ class GraphedTraining(GraphedForward):
         """Record forward and backward; why replays of them are not used, "" if they are."""
         if not self._room():
             return "device memory has no room for what it keeps for the backward"
-        if any(p._backward_hooks for p in self._parameters()):
+        if any(map(internals().tensor_hooks, self._parameters())):
             return "its parameters have hooks, which recording would call"
         bucket.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in inputs.tensors]
         first = dict(zip(map(id, reversed(inputs.tensors)), reversed(bucket.inputs), strict=True))
@@ -378,43 +379,13 @@ def _place(tensor: Any, gradient: Any) -> Any:
     return place
 
 
-def missing() -> str:
-    """What this torch lacks of what calls are looked at with, "" nothing: none of it is public."""
-    import torch
-    from torch.autograd import forward_ad
-
-    inner = torch._C
-    places = {
-        inner: ("_storage_Use_Count", "_current_graph_task_id", "_get_tracing_state", "_len_torch_dispatch_stack"),
-        inner._functorch: ("peek_interpreter_stack",),
-        inner._autograd: ("_top_saved_tensors_default_hooks", "_get_current_graph_task_keep_graph"),
-        forward_ad: ("_current_level",),
-    }
-    return ", ".join(name for of, names in places.items() for name in names if not hasattr(of, name))
-
-
-def _plainly() -> bool:
-    """Whether nothing else of torch's stands around a call that a replay would pass by, or that would be in its way:
-    transforms and forward-mode derivatives, tracing, dispatch modes, hooks on saved tensors, another backward."""
-    import torch
-    from torch.autograd import forward_ad
-
-    inner = torch._C
-    return (
-        inner._current_graph_task_id() == -1
-        and inner._functorch.peek_interpreter_stack() is None
-        and forward_ad._current_level == -1
-        and inner._get_tracing_state() is None
-        and not inner._len_torch_dispatch_stack()
-        and inner._autograd._top_saved_tensors_default_hooks(True) is None
-    )
-
-
 @cache
 def _function() -> Any:
     """What autograd sees of a model that is replayed."""
     import torch
     from torch.autograd.function import once_differentiable
+
+    keeps_graph = internals().keeps_graph
 
     @once_differentiable  # type: ignore[untyped-decorator]
     def once(ctx: Any, *gradients: Any) -> Any:
@@ -452,7 +423,7 @@ def _function() -> Any:
                 own = len(made) - count
                 token.settle(made[own:], ctx.next_functions[-1][0])
                 made = [*made[:own], None]
-            if not torch._C._autograd._get_current_graph_task_keep_graph():
+            if not keeps_graph():
                 ctx.freed = tuple(map(operator.or_, used, ctx.freed))
                 if ctx.bucket.whole(ctx.freed):
                     ctx.call = ctx.inputs = None

@@ -1,11 +1,11 @@
 """Not a lever: transforms of `torch.func` (grad, vmap and the like), for which some ways to compute have no rule."""
 
+from ._internals import internals
+
 
 def inside() -> bool:
     """Whether one of them looks on."""
-    import torch
-
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return internals().interpreter() is not None
 
 
 def vmapped() -> bool:
@@ -14,6 +14,6 @@ def vmapped() -> bool:
 
     if torch.compiler.is_compiling():
         return False
-    functorch = torch._C._functorch
-    every = functorch.get_interpreter_stack()
-    return every is not None and any(one.key() == functorch.TransformType.Vmap for one in every)
+    inner = internals()
+    every = inner.interpreters()
+    return every is not None and any(one.key() == inner.VMAP for one in every)

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ._internals import internals
+
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
 
@@ -70,7 +72,8 @@ class Update:
     def _patch_backward(self) -> None:
         import torch
 
-        original = torch.autograd._engine_run_backward
+        owner, name = internals().ENGINE
+        original = getattr(owner, name)
 
         @functools.wraps(original)
         def run(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +87,7 @@ class Update:
             finally:
                 self._depth -= 1
 
-        torch.autograd._engine_run_backward = run
+        setattr(owner, name, run)
 
     def _patch_optimizers(self) -> None:
         import torch

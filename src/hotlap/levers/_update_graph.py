@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ._fused import collect
+from ._internals import internals
 from ._model_state import guard_of
 
 STEADY: Final = 3
@@ -83,7 +84,7 @@ def _why_not(optimizer: Any, gradients: list[Any], known: bool) -> str | None:
         return "no parameter has a gradient"
     if gradients[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return "the script captures a CUDA graph itself"
-    if torch._C._current_graph_task_id() != -1:  # -1: no backward runs in this thread
+    if internals().graph_task() != -1:  # -1: no backward runs in this thread
         return "it steps inside the backward"
     if not known and set(map(type, gradients)) != {torch.Tensor}:
         return "its gradients are of a class of their own"
@@ -115,10 +116,8 @@ class Place:
 
     def fill(self, optimizer: Any, seen: Seen) -> None:
         """Bring this step's gradients and learning rates, on the current stream."""
-        import torch
-
         if self.buffers:
-            torch._foreach_copy_(self.buffers, seen.gradients)
+            internals().copy_all(self.buffers, seen.gradients)
         for at, group in enumerate(optimizer.param_groups):
             value = float(group["lr"])
             if value != self.values[at]:
@@ -273,6 +272,6 @@ class GraphedUpdate:
     def _give_up(self, optimizer: Any, why: str) -> bool:
         """From this step on, the optimizer is an ordinary one."""
         self.place = self._replay = self._last = None
-        vars(optimizer).pop("_init_group", None)
+        vars(optimizer).pop(internals().INIT_GROUP, None)
         self._gave_up(optimizer, why)
         return False

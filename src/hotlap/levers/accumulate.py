@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, integer, unknown
 from ._batches import resize, standard
+from ._internals import internals
 from ._update import Update, parameters_of
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Cycle(Update):
     def _look_at_gradients(self, optimizer: Any) -> None:
         """A gradient that was not added to, but begun again, was cleared behind our back."""
         gradient = next((p.grad for p in parameters_of(optimizer) if p.grad is not None), None)
-        version = None if gradient is None else gradient._version
+        version = None if gradient is None else internals().version_of(gradient)
         if self.done and self._version is not None and (version is None or version <= self._version):
             self.stand_aside("the script clears its gradients otherwise than by zero_grad")
         self._version = version

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._base import Applies, Context, Lever, Settings, unknown
+from ._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -41,10 +42,9 @@ class ActivationBudget(Lever):
         return unknown(settings, ("budget",))
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        from torch._functorch import config
-
         from hotlap.agent.seams import Refused
 
+        config = internals().functorch_config()
         if not hasattr(config, "activation_memory_budget"):
             raise Refused("this torch has no activation_memory_budget")
         config.activation_memory_budget = settings["budget"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import _transforms
 from ._base import Applies, Context, Lever, Settings, integer, unknown
+from ._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -89,23 +90,17 @@ def checkpoint_blocks(root: Any, every: int, refuse: Callable[[str], None]) -> N
 
 
 def _has_statistics(module: Any) -> bool:
-    import torch
-
-    return isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.track_running_stats
+    return isinstance(module, internals().BatchNorm) and module.track_running_stats
 
 
 def _unsound(block: Any) -> str | None:
     """Why a block must not be computed twice, as far as its parts show it."""
     for part in block.modules():
-        if part is not block and _hooked(part):
+        if part is not block and internals().is_hooked(part):
             return f"a {type(part).__name__} has forward hooks, which would run again in the backward"
         if "SpectralNorm" in type(part).__name__:
             return f"a {type(block).__name__} has spectral normalisation, which changes with each forward"
     return None
-
-
-def _hooked(part: Any) -> bool:
-    return bool(part._forward_hooks or part._forward_pre_hooks)
 
 
 def _wrap(kind: Any) -> None:
@@ -140,7 +135,8 @@ def _checkpointed(module: Any, mark: _Mark, block: Callable[..., Any], args: Any
     """A block's forward. The first shows whether it changes its own state: then it is left alone from there on."""
     from torch.utils.checkpoint import checkpoint
 
-    if any(map(_hooked, mark.parts)):  # of a script that looks inside, or changes what it finds there, for a while
+    # Of a script that looks inside, or changes what it finds there, for a while.
+    if any(map(internals().is_hooked, mark.parts)):
         return block(*args, **kwargs)
     if mark.checked and not (mark.statistics and module.training):
         return checkpoint(block, *args, use_reentrant=False, **kwargs)
@@ -162,12 +158,12 @@ def _state(module: Any) -> dict[str, Any]:
     kept); attributes, but not tensors that it leaves there to be read."""
     import torch
 
-    state: dict[str, Any] = {}
+    inner, state = internals(), dict[str, Any]()
     for name, part in module.named_modules():
         if _has_statistics(part):
             continue
-        for key, value in (*part._parameters.items(), *part._buffers.items()):
-            state[f"{name}.{key}"] = None if value is None else (id(value), value._version)
+        for key, value in (*inner.own_parameters(part).items(), *inner.own_buffers(part).items()):
+            state[f"{name}.{key}"] = None if value is None else (id(value), inner.version_of(value))
         for key, value in part.__dict__.items():
             if isinstance(value, (int, float, str)):
                 state[f"{name}.{key}"] = value
@@ -184,7 +180,8 @@ class _BuffersKept:
         self.kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def __enter__(self) -> None:
-        self.kept = [(part._buffers, dict(part._buffers)) for part in self.module.modules() if part._buffers]
+        every = map(internals().own_buffers, self.module.modules())
+        self.kept = [(buffers, dict(buffers)) for buffers in every if buffers]
         for buffers, values in self.kept:
             buffers.update({name: None if value is None else value.clone() for name, value in values.items()})
 

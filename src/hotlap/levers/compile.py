@@ -28,6 +28,7 @@ from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
 from ._held import hold_attribute
+from ._internals import internals
 from ._losses import switched_losses
 from .allocator import EXPANDABLE
 
@@ -111,9 +112,7 @@ class Compile(_same_random.DrawsOtherwise):
             _same_random.draw_as_without(self.name)
         mode = settings["mode"]
         if mode == "dynamic":  # what torch.compile(dynamic=True) does
-            import torch._dynamo.config
-
-            hold_attribute(seams, torch._dynamo.config, "assume_static_by_default", False)
+            hold_attribute(seams, internals().dynamo_config(), "assume_static_by_default", False)
             mode = "default"
         backward_by_dtypes()
         seams.switch(*switched_losses())

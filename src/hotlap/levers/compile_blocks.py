@@ -11,6 +11,7 @@ from . import _compile_cache, _same_random
 from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._autocast import backward_by_dtypes
 from ._base import Applies, Context, Settings, unknown
+from ._internals import internals
 from ._losses import switched_losses
 from .compile import LEVER as WHOLE
 from .compile import ORDER
@@ -111,7 +112,7 @@ class Now:
         when they are compiled again."""
         for block in self.blocks & weakref.WeakSet(root.modules()):
             self.blocks.discard(block)
-            block.__dict__.pop("_compiled_call_impl", None)
+            block.__dict__.pop(internals().IMPL, None)
 
     def wrap(self, module: Any, forward: "Forward") -> "Forward":
         import torch
@@ -142,7 +143,8 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
         raise Refused("DataParallel copies the modules, and copies would run the compiled originals")
     if why := differentiates_parameters():
         raise Refused(why)
-    blocks = [block for block in repeated(root) if block._compiled_call_impl is None]
+    inner = internals()
+    blocks = [block for block in repeated(root) if getattr(block, inner.IMPL) is None]
     if not blocks:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")
     scalars_on_host(root)
@@ -150,8 +152,9 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     keep_what_is_saved()
     _allow_recompiles(len({_signature(block) for block in blocks}))
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
-        compiled = torch.compile(traceable(block, block._call_impl, shared=True), dynamic=dynamic)
-        block._compiled_call_impl = _where_worth(now, compiled, block._call_impl)
+        call = getattr(block, inner.CALL)
+        compiled = torch.compile(traceable(block, call, shared=True), dynamic=dynamic)
+        setattr(block, inner.IMPL, _where_worth(now, compiled, call))
         now.blocks.add(block)
 
 
@@ -180,9 +183,7 @@ def _signature(block: Any) -> tuple[Any, ...]:
 
 def _allow_recompiles(kinds: int) -> None:
     """All blocks share the limit of one code object, after which torch.compile runs eagerly without a word."""
-    import torch._dynamo
-
-    config = torch._dynamo.config
+    config = internals().dynamo_config()
     config.recompile_limit = max(config.recompile_limit, kinds + SPARE_RECOMPILES)
 
 

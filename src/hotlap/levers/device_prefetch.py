@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ._base import Applies, Context, Lever, Settings, inference_only, no_gpu, unknown
+from ._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -61,12 +62,12 @@ class DevicePrefetch(Lever):
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         chosen = None if settings["leaves"] == "all" else frozenset(settings["leaves"])
-        inference = "inference" in settings
+        inference, workers = "inference" in settings, internals().WORKERS
 
         def fetch(iterator: Any, next_batch: Callable[[], Any]) -> Any:
             import torch
 
-            if not getattr(iterator, "_num_workers", 0) or not (inference or torch.is_grad_enabled()):
+            if not getattr(iterator, workers, 0) or not (inference or torch.is_grad_enabled()):
                 return next_batch()
             if iterator._hotlap_held is None:
                 copies = DeviceCopies(chosen, torch.cuda.current_device())

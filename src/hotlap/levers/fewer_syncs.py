@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ._base import Applies, Context, Lever, Settings, no_gpu
+from ._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -79,7 +80,8 @@ def patch(reads: "EarlyReads", device: Any) -> None:
     from torch import Tensor
     from torch.compiler import is_dynamo_compiling
 
-    run, item, replay = torch.autograd._engine_run_backward, Tensor.item, torch.cuda.CUDAGraph.replay
+    owner, name = internals().ENGINE
+    run, item, replay = getattr(owner, name), Tensor.item, torch.cuda.CUDAGraph.replay
 
     @functools.wraps(run)
     def backward(roots: Any, gradients: Any, keep: Any, create_graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +133,7 @@ def patch(reads: "EarlyReads", device: Any) -> None:
         reads.forget()
         return replay(self, *args, **kwargs)
 
-    torch.autograd._engine_run_backward = backward
+    setattr(owner, name, backward)
     torch.cuda.CUDAGraph.replay = replayed
     Tensor.item = number(Tensor.item, lambda value: value)
     Tensor.__float__ = number(Tensor.__float__, float)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import _same_random
 from ._autocast import HALF, ORDER, autocasting
 from ._base import Applies, Context, Settings, no_gpu
+from ._internals import internals
 from ._update import Update, parameters_of
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Scaler(Update):
         self._unscaled.update(map(id, scaled))
         found = torch.zeros((), device=scaled[0].device)
         inverse = torch.full((), 1 / self.in_use, device=found.device)
-        torch._amp_foreach_non_finite_check_and_unscale_([p.grad for p in scaled], found, inverse)
+        internals().unscale_all([p.grad for p in scaled], found, inverse)
         self.overflowed |= bool(found.item())
         return not self.overflowed
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, no_gpu, not_inference
 from ._forward_graph import MOST_SHAPES, TOLERANCE, GraphedForward
+from ._internals import internals
 from .allocator import EXPANDABLE
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def where(device: Any) -> tuple[Any, ...] | None:
 
     if torch.cuda.is_current_stream_capturing():
         return None
-    stream = torch._C._cuda_getCurrentRawStream(device.index)  # as compiled code asks for it, in each call
+    stream = internals().raw_stream(device.index)  # as compiled code asks for it, in each call
     autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
     return stream, torch.is_inference_mode_enabled(), autocast
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, no_gpu
 from ._fused import begin_at_zero, fuse, unfit
+from ._internals import internals
 from ._update_graph import GraphedUpdate
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def graph(optimizer: Any, recording: Callable[[], None], gave_up: Callable[[str]
         recording=recording,
         gave_up=leave,
     )
-    optimizer._init_group = update
+    setattr(optimizer, internals().INIT_GROUP, update)
     return update
 
 
@@ -193,7 +194,7 @@ def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any 
         # Where the driver has ended the capture, torch 2.11 leaves its generator and its allocator as in one.
         generator.graphsafe_set_state(drawn)
         with contextlib.suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(device.index, recorded.pool())
+            internals().end_pool(device.index, recorded.pool())
         raise
     finally:
         if collects:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from . import _anchored
 from ._base import Applies, Context, Lever, Settings, no_gpu
 from ._forward_graph import MOST_SHAPES, TOLERANCE
-from ._training_graph import GraphedTraining, missing
+from ._internals import internals
+from ._training_graph import GraphedTraining
 from .allocator import EXPANDABLE
 from .graph_forward import graphed
 
@@ -99,7 +100,7 @@ class GraphTraining(Lever):
         def wrap(module: Any, forward: "Forward") -> "Forward":
             if out:
                 return forward
-            if lacks := missing():
+            if lacks := internals().missing_for_replays():
                 raise Refused(f"this torch lacks {lacks}")
             found = graphed(module, forward, seams.unsteady, gave_up, GraphedTraining)
             made.append(weakref.ref(found))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ._base import Applies, Context, Lever, Settings, inference_only, integer, unknown
 from ._dataset_state import state_of
+from ._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -162,14 +163,14 @@ def _draw_in_time(loader: Any) -> None:
     where a script breaks an epoch off, a generator of its own may have been drawn from that would not have been."""
     import torch
 
-    before, iterator = loader.__dict__.pop(DRAWN, None), getattr(loader, "_iterator", None)
+    before, iterator = loader.__dict__.pop(DRAWN, None), getattr(loader, internals().ITERATOR, None)
     sampler, generator = loader.sampler, getattr(loader.sampler, "generator", None)
     if type(sampler) is not torch.utils.data.RandomSampler or generator is None:
         return
     rows = len(sampler.data_source)
     if sampler.replacement or sampler.num_samples != rows:
         return
-    if before is not None and iterator is not None and iterator._num_yielded < len(loader):
+    if before is not None and iterator is not None and internals().batches_given(iterator) < len(loader):
         again = torch.Generator(generator.device).set_state(before)
         if loader.generator is generator:
             torch.empty((), dtype=torch.int64).random_(generator=again)  # the seed of the workers
@@ -187,7 +188,9 @@ def _go_on_or_anew(loader: Any) -> None:
     all later ones, should the script's own objects raise here."""
     import torch
 
-    iterator, loader._iterator = loader._iterator, None
+    inner = internals()
+    iterator = getattr(loader, inner.ITERATOR)
+    setattr(loader, inner.ITERATOR, None)
     before, loader._hotlap_state = loader._hotlap_state, None
     object.__setattr__(loader, "persistent_workers", False)
     loader._hotlap_state = _made_of(loader)
@@ -195,17 +198,16 @@ def _go_on_or_anew(loader: Any) -> None:
     if iterator is None or _in_use(iterator):
         return
     if loader._hotlap_state is None or loader._hotlap_state != before:
-        iterator._shutdown_workers()
+        inner.end_workers(iterator)
         return
     # A new epoch of persistent workers draws no base seed, so shuffling and dropout would draw others.
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    loader._iterator = iterator
+    setattr(loader, inner.ITERATOR, iterator)
 
 
 def _in_use(iterator: Any) -> bool:
     """Whether the script is within an epoch of it, which is to go on. Its caller has one reference."""
-    all_came = iterator._rcvd_idx == iterator._send_idx
-    return sys.getrefcount(iterator) > NOT_IN_USE and not all_came
+    return sys.getrefcount(iterator) > NOT_IN_USE and not internals().all_came(iterator)
 
 
 def _made_of(loader: Any) -> bytes | None:

@@ -1,6 +1,6 @@
 """The backward: what `torch.autograd.backward` (which `Tensor.backward` calls) and `torch.autograd.grad` share.
 
-Both hand the work to `torch.autograd._engine_run_backward`. Neither is patched itself: torch.compile knows them by
+Both hand the work to the ENGINE (`torch_internals`). Neither is patched itself: torch.compile knows them by
 identity, and a wrapper in their place breaks the graph.
 """
 
@@ -14,6 +14,7 @@ from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
 from ..steps import BY_HAND, UNUSED_OPTIMIZER_BACKWARDS
+from ..torch_internals import ENGINE
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -26,7 +27,7 @@ INSIDE = hook("thin_inside")
 
 def install(agent: "Agent") -> None:
     """Patch the way in to the engine, and GradScaler.scale so that the loss is known unscaled."""
-    torch.autograd._engine_run_backward = _wrap(agent, torch.autograd._engine_run_backward)
+    setattr(*ENGINE, _wrap(agent, getattr(*ENGINE)))
     _patch_scale(agent)
 
 

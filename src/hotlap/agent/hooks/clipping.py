@@ -13,6 +13,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
+from ..torch_internals import CLIPPING
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -24,8 +25,7 @@ def install(agent: "Agent") -> None:
     """Wrap what clips. Before the levers: one that wraps these functions makes gradients ready for them first."""
     if not agent.probe.active:
         return
-    module = torch.nn.utils.clip_grad
-    for name in ("_clip_grads_with_norm_", "clip_grad_value_"):
+    for module, name in CLIPPING:
         original = getattr(module, name, None)
         if original is None:  # not in this torch
             continue

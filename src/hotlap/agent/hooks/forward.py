@@ -10,7 +10,6 @@ another, which is then an evaluation as well.
 
 import contextlib
 import functools
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from sys import _getframe
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import is_grad_enabled
-from torch._C import _get_tracing_state
 from torch.compiler import is_dynamo_compiling
 
 from ..guard import hook
@@ -27,6 +25,7 @@ from ..habits import HABITS
 from ..probe import leaves, mapped, nudge, random_state, redraw
 from ..seams import Forward
 from ..steps import BY_HAND, INFERENCE, Steps
+from ..torch_internals import CALL, CALL_CODE, IMPL, tracing_state, usual_call
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -41,8 +40,6 @@ DESCRIBED, DESCRIBED_AUTOCAST = 16, 3
 """Forwards of a module whose inputs, and whose autocast, are described after the first."""
 LOOKS = 3
 """Forwards with gradients of which is looked at what ran."""
-IMPL = "_compiled_call_impl"
-_CALL_CODE = torch.nn.Module._wrapped_call_impl.__code__
 
 
 def install(agent: "Agent") -> None:
@@ -132,9 +129,7 @@ class Finder:
         if torch.nn.Module.__call__ is not old:
             return False
         torch.nn.Module.__call__ = new
-        dynamo = sys.modules.get("torch._dynamo.variables.nn_module")
-        if dynamo is not None and getattr(dynamo, "unpatched_nn_module_call", None) in {old, new}:
-            dynamo.unpatched_nn_module_call = new  # type: ignore[attr-defined]
+        usual_call(old, new)
         return True
 
     def _make_patched(self) -> Callable[..., Any]:
@@ -222,8 +217,8 @@ class Finder:
 def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     """A call of an outermost module."""
     caller, module = _getframe(1), root.module()
-    if caller.f_code is _CALL_CODE and (owner := caller.f_locals["self"]) is not module:
-        return owner._call_impl(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
+    if caller.f_code is CALL_CODE and (owner := caller.f_locals["self"]) is not module:
+        return getattr(owner, CALL)(*args, **kwargs)  # it took over the whole `__dict__`, as DataParallel's copies do
     steps = root.steps
     if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
         return root.seen(args, kwargs)
@@ -234,7 +229,7 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     steps.forwards += 1
     steps.in_forward = 1
     try:
-        return module._call_impl(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
+        return getattr(module, CALL)(*args, **kwargs) if root.own else root.forward(*args, **kwargs)
     finally:
         steps.in_forward = 0
         if steps.thin == INFERENCE or not module.training or root.graded is not None:
@@ -303,7 +298,7 @@ class Root(Watched):
         reference = self.module
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return reference()._call_impl(*args, **kwargs)
+            return getattr(reference(), CALL)(*args, **kwargs)
 
         return forward
 
@@ -343,7 +338,7 @@ class Root(Watched):
         steps, guard = self.steps, self.guard
         inside = steps.in_forward or steps.in_backward or steps.in_data
         _note_recorded(steps, self.module())
-        if inside or not (get_ident() == guard.live or self.agent.mine()) or _get_tracing_state() is not None:
+        if inside or not (get_ident() == guard.live or self.agent.mine()) or tracing_state() is not None:
             return self.forward(*args, **kwargs)
         training = is_grad_enabled()
         self.begun(training, args, kwargs)
@@ -402,7 +397,7 @@ class Root(Watched):
         """A forward ended in a thin step: of an inference, or of a model that is being evaluated. That one with
         gradients was such, after `graded` backwards, shows when it trains and there was no other."""
         steps, thin = self.steps, self.agent.thin
-        if not steps.thin or get_ident() != self.guard.live or _get_tracing_state() is not None:
+        if not steps.thin or get_ident() != self.guard.live or tracing_state() is not None:
             return
         if is_grad_enabled():
             before, self.graded = self.graded, None

@@ -1,7 +1,7 @@
 """DataLoader: the data phase, the rows of a batch, and the seams of the input levers.
 
-`_BaseDataLoaderIter.__next__` is the seam that sees plain loaders, subclasses with their own `__iter__` and stateful
-ones. `DataLoader._get_iterator` (workers start there) is charged to data as well.
+`BatchIterator.__next__` is the seam that sees plain loaders, subclasses with their own `__iter__` and stateful ones.
+`MAKE_ITERATOR` (workers start there) is charged to data as well.
 """
 
 import atexit
@@ -14,12 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import is_grad_enabled
-from torch.utils.data import dataloader as module
 
 from ..guard import hook
-from ..loaders import LOOKED_AT, is_late, is_starved
+from ..loaders import LOOKED_AT
 from ..probe import leaves
 from ..steps import BY_HAND, INFERENCE
+from ..torch_internals import (
+    ITERATOR,
+    MAKE_ITERATOR,
+    TASKS,
+    BatchIterator,
+    WorkersIterator,
+    end_workers,
+    is_late,
+    is_starved,
+    outlives_epoch,
+)
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -36,7 +46,7 @@ def install(agent: "Agent") -> None:
 
 
 def _patch_next(agent: "Agent") -> None:
-    original = module._BaseDataLoaderIter.__next__
+    original = BatchIterator.__next__
     guard, steps, seams = agent.guard, agent.steps, agent.seams
     begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, _end(agent))
 
@@ -87,11 +97,10 @@ def _patch_next(agent: "Agent") -> None:
             facts["batches"] += 1
         return batch
 
-    module._BaseDataLoaderIter._hotlap_facts = module._BaseDataLoaderIter._hotlap_late = None
-    module._BaseDataLoaderIter._hotlap_held = None
+    BatchIterator._hotlap_facts = BatchIterator._hotlap_late = BatchIterator._hotlap_asked = None
+    BatchIterator._hotlap_held = None
     """What a lever holds of its batches (`next`, `stop`): they are handed out by it when hotlap is off, too."""
-    module._BaseDataLoaderIter._hotlap_asked = None
-    module._BaseDataLoaderIter.__next__ = __next__
+    BatchIterator.__next__ = __next__
 
 
 def _begin(agent: "Agent") -> Callable[[Any], None]:
@@ -106,7 +115,7 @@ def _begin(agent: "Agent") -> Callable[[Any], None]:
         if making.followed:
             making.begin(probe.active)
         iterator._hotlap_asked = time.perf_counter_ns()
-        made_ahead = not iterator._hotlap_starts and hasattr(iterator, "_task_info")
+        made_ahead = not iterator._hotlap_starts and hasattr(iterator, TASKS)
         iterator._hotlap_late = late = is_late(iterator) if made_ahead else None
         iterator._hotlap_starved = bool(late) and is_starved(iterator)
 
@@ -162,7 +171,7 @@ def _first(agent: "Agent", fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _patch_start(agent: "Agent") -> None:
-    original = torch.utils.data.DataLoader._get_iterator
+    original = getattr(*MAKE_ITERATOR)
 
     def begin() -> int:
         if not agent.begun:
@@ -179,9 +188,9 @@ def _patch_start(agent: "Agent") -> None:
             agent.steps.data_end(None, True)
         if iterator is not None:
             iterator._hotlap_facts = agent.script.loader(loader, torch.is_grad_enabled())
-        if not isinstance(iterator, module._MultiProcessingDataLoaderIter):
+        if not isinstance(iterator, WorkersIterator):
             return
-        if not iterator._persistent_workers:
+        if not outlives_epoch(iterator):
             iterator._hotlap_starts = True
             agent.script.started(iterator._hotlap_facts, took_ns)
         else:
@@ -200,8 +209,8 @@ def _patch_start(agent: "Agent") -> None:
             if mine and agent.mine():
                 agent.guard.call(START, end, self, iterator, thin, begun_ns)
 
-    module._BaseDataLoaderIter._hotlap_starts = False
-    torch.utils.data.DataLoader._get_iterator = _get_iterator
+    BatchIterator._hotlap_starts = False
+    setattr(*MAKE_ITERATOR, _get_iterator)
 
 
 def _end_workers(agent: "Agent", iterator: "weakref.ref[Any]", ours: bool) -> None:
@@ -212,7 +221,7 @@ def _end_workers(agent: "Agent", iterator: "weakref.ref[Any]", ours: bool) -> No
     """
     one = iterator()
     if one is not None and (ours or agent.stopper.stopped):
-        one._shutdown_workers()
+        end_workers(one)
 
 
 def _patch_iter(agent: "Agent") -> None:
@@ -220,9 +229,11 @@ def _patch_iter(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:
-        if (held := getattr(self._iterator, "_hotlap_held", None)) is not None:  # of an epoch that was broken off
+        iterator = getattr(self, ITERATOR)
+        if (held := getattr(iterator, "_hotlap_held", None)) is not None:  # of an epoch that was broken off
             held.stop()
-            self._iterator._hotlap_held = None
+            iterator._hotlap_held = None
+        del iterator
         if agent.mine():
             agent.guard.call(START, agent.seams.loader, self, torch.is_grad_enabled())
         return original(self)

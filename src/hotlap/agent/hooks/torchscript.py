@@ -5,13 +5,13 @@ and so is what FX makes, which refuses to trace what Dynamo compiles.
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .forward import IMPL, Observed
+from ..torch_internals import IMPL, SCRIPTING, TRACING
+from .forward import Observed
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def install(agent: "Agent") -> None:
     """Wrap what reads a module, which scripting, traces and `ScriptModule` all ask of each module inside; where there
     are levers, what traces one too. Nothing is observed, and it has to be so after hotlap has switched itself off."""
-    _wrap(sys.modules.get("torch.jit._recursive"), "infer_concrete_type_builder", _hidden)
+    _wrap(*SCRIPTING, _hidden)
     if not agent.session.levers:
         return
-    if _wrap(sys.modules.get("torch.jit._trace"), "trace_module", _without_levers):
-        torch.jit.trace_module = torch.jit._trace.trace_module
+    if _wrap(*TRACING, _without_levers):
+        torch.jit.trace_module = getattr(*TRACING)
     _wrap(getattr(torch.fx, "Tracer", None), "trace", _without_levers, 1)
 
 
