@@ -23,7 +23,11 @@ from .harness import Runner, check_clean
         (
             {"iteration": 2, "avg_backward_comm_time": 5_000_000, "avg_backward_compute_time": 2_000_000},
             {
-                "backwards": 4.0, "compute_ms": 2.0, "exchange_ms": 5.0, "hidden_ms": 0.0, "searches": False,
+                "backwards": 4.0,
+                "compute_ms": 2.0,
+                "exchange_ms": 5.0,
+                "hidden_ms": 0.0,
+                "searches": False,
                 "unused": 0,
             },
         ),

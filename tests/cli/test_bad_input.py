@@ -211,7 +211,9 @@ def test_tune_options(here: Path) -> None:
         "allow": (refused("--allow", "everything"), 125, ["--allow takes only 'semantic', not everything"]),
         "out exists": (refused("--out", "taken"), 125, ["taken exists; nothing is overwritten"]),
         "resume and another command": (
-            ["tune", "--resume", "asked", "python", "x.py"], 125, ["asked is of another command: python train.py"],
+            ["tune", "--resume", "asked", "python", "x.py"],
+            125,
+            ["asked is of another command: python train.py"],
         ),
         "resume what nobody confirmed": (["tune", "--resume", "asked"], 125, ["python train.py", "--yes"]),
         "resume nothing": (["tune", "--resume", "none"], 125, ["none holds no request.json", "folder of a tune"]),

@@ -114,7 +114,7 @@ def test_a_line_that_another_finding_has_as_its_cause_is_told_once() -> None:
     assert [one.id for one in with_samples(both, said).findings] == ["iterator-each-step", "host-code"]
 
 
-LOSS = '''
+LOSS = """
 import numpy as np
 import torch
 
@@ -134,7 +134,7 @@ class Loss(torch.nn.Module):
 def train(model):
     out = model(np.ones(3))
     out.backward()
-'''
+"""
 CELL = "LSTMCell.forward"
 
 

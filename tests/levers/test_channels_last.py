@@ -1,6 +1,5 @@
 """The layout of weights."""
 
-
 import pytest
 import torch
 from torch import nn

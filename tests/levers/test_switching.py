@@ -333,5 +333,3 @@ def test_the_loss_is_compiled_only_while_it_is_in(monkeypatch: pytest.MonkeyPatc
     assert functional.cross_entropy is not kept
     kept(logits, targets)
     assert compiled == [1], "nor by a name that the script took over"
-
-

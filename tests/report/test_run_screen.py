@@ -269,7 +269,11 @@ def test_what_is_not_certain_is_said() -> None:
     text = joined(
         run_text(
             msgspec.structs.replace(
-                BEFORE, bound="unknown", settled=False, throughput=None, unknown=("communication: no window",),
+                BEFORE,
+                bound="unknown",
+                settled=False,
+                throughput=None,
+                unknown=("communication: no window",),
                 findings=(msgspec.structs.replace(LOADER, share=0.4),),
             )
         )
