@@ -114,7 +114,7 @@ class Bench:
         self._sockets = Path(tempfile.mkdtemp(prefix="hotlap-"))
         for name in JOURNALS:  # an earlier session may have been killed in the middle of a line
             if (plan.folder / name).exists():
-                self._append(name, b"\n")
+                self._write(name)
 
     def __enter__(self) -> "Bench":
         return self
@@ -353,12 +353,9 @@ class Bench:
                 side.trial = amended
         return amended
 
-    def _write(self, name: str, record: msgspec.Struct) -> None:
-        self._append(name, msgspec.json.encode(record) + b"\n")
-
-    def _append(self, name: str, line: bytes) -> None:
+    def _write(self, name: str, record: msgspec.Struct | None = None) -> None:
         with (self.plan.folder / name).open("ab") as journal:
-            journal.write(line)
+            journal.write((msgspec.json.encode(record) if record else b"") + b"\n")
 
 
 def turn_of(side: int, first: int, last: int, ranks: Sequence[Sequence[Step]], levers: tuple[str, ...] = ()) -> Turn:

@@ -152,6 +152,3 @@ def _captured(rank: RankFolder) -> str:
     with contextlib.suppress(RecordError):
         return capture.note if (capture := rank.document(Capture)) else "the run ended before its steady steps"
     return ""
-
-
-__all__ = ["LAUNCHES", "STEPS", "Nsight", "find", "why_not"]

@@ -179,6 +179,3 @@ def _to_allow(refused: bool) -> str:
     if scope == 3 or (scope and not may):
         return f"kernel.yama.ptrace_scope is {scope}: {'0 allows it' if scope == 3 else f'set it to 0, or {ALLOW}'}"
     return ALLOW if refused else ""
-
-
-__all__ = ["find_py_spy", "looking", "why_not"]

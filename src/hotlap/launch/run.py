@@ -66,14 +66,9 @@ class RunPlan:
     def record(self) -> Run:
         """The run as it begins."""
         return Run(
-            command=self.command,
-            cwd=str(self.cwd),
-            environment=self.environment,
-            started=time.time(),
-            seed=self.seed,
-            levers=self.levers,
-            recipe=self.recipe,
-        )
+            command=self.command, cwd=str(self.cwd), environment=self.environment, started=time.time(),
+            seed=self.seed, levers=self.levers, recipe=self.recipe,
+        )  # fmt: skip
 
 
 def run_in_foreground(plan: RunPlan) -> tuple[Run, Ended]:
