@@ -111,6 +111,13 @@ def test_what_a_command_printed_and_why_the_agent_did_not_start(run: RunFolder) 
     assert run.agent_error == "no torch here"
 
 
+def test_a_text_is_read_without_empty_lines(run: RunFolder) -> None:
+    (run.path / "said.txt").write_bytes(b" one \n\n\xff two\nthree")
+    assert run.text("said.txt") == ["one", "\N{REPLACEMENT CHARACTER} two", "three"]
+    assert run.text("said.txt", limit=5) == ["one"]
+    assert run.text("absent.txt") == run.text("rank-9") == []
+
+
 def test_a_tune_has_a_result_and_the_runs_of_its_trials(tmp_path: Path) -> None:
     tune = TuneFolder(tmp_path)
     assert tune.tune is None
