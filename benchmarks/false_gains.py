@@ -34,10 +34,11 @@ from typing import Any, Final
 import numpy as np
 
 from hotlap.experiment import statistics as rule
-from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench, Plan
+from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench
 from hotlap.experiment.statistics import LEAST_GAIN, LOOKS, Ratio, between_processes, effects
 from hotlap.experiment.turns import take_turns
 from hotlap.launch.environment import environment
+from hotlap.launch.run import RunPlan
 from hotlap.records.run import Lever
 from hotlap.tune.comparison import STARTS, Comparison
 from hotlap.tune.starts import beside
@@ -240,7 +241,7 @@ def real(tries: int, command: tuple[str, ...]) -> list[dict[str, Any]]:
         for at in range(tries):
             into = Path(folder) / str(at)
             into.mkdir()
-            plan = Plan(words, into, environment(ROOT), STEPS, SECONDS, SEED + at, ROOT)
+            plan = RunPlan(words, into, environment(ROOT), STEPS, SECONDS, seed=SEED + at, cwd=ROOT)
             with Bench(plan, Told()) as bench:
                 found.append(compare(bench))
             print(found[-1], file=sys.stderr, flush=True)

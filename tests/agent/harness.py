@@ -15,10 +15,11 @@ import pytest
 
 from hotlap.launch.command import INJECT
 from hotlap.launch.environment import environment
-from hotlap.launch.run import BackgroundRun, Request
-from hotlap.records.files import rank_folders, read_facts, read_problems, read_record, read_steps
+from hotlap.launch.run import BackgroundRun, RunPlan
+from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Problem, Step
+from hotlap.runs.folder import RankFolder, RunFolder
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WHOLE = ("afterwards.py", "children.py", "endings.py", "loop.py", "threads.py")
@@ -49,14 +50,14 @@ class Ran:
         return [float(found) for found in re.findall(r"^loss (\S+)$", self.output, re.MULTILINE)]
 
     @property
-    def ranks(self) -> list[Path]:
+    def ranks(self) -> list[RankFolder]:
         assert self.folder is not None
-        return rank_folders(self.folder)
+        return RunFolder(self.folder).ranks
 
     @property
     def steps(self) -> list[Step]:
         """The steps of rank 0; none where nothing trained."""
-        return read_steps(self.ranks[0]) if self.ranks else []
+        return list(self.ranks[0].steps) if self.ranks else []
 
     @property
     def facts(self) -> Facts:
@@ -64,13 +65,13 @@ class Ran:
         if not self.ranks:
             (seen,) = self.folder.glob("seen-*.json")
             return read_record(seen, Facts)
-        facts = read_facts(self.ranks[0])
+        facts = self.ranks[0].facts
         assert facts is not None
         return facts
 
     @property
     def problems(self) -> list[Problem]:
-        return [problem for rank in self.ranks for problem in read_problems(rank)]
+        return [problem for rank in self.ranks for problem in rank.problems]
 
 
 def free_port() -> str:
@@ -87,10 +88,10 @@ def recorded_losses(steps: Sequence[Step]) -> list[float | None]:
 
 def check_lines(folder: Path) -> None:
     """What holds for every line of every rank: numbered in order, phases sum to the wall time, nothing lost."""
-    for rank in rank_folders(folder):
-        path = rank / "steps.jsonl"
+    for rank in RunFolder(folder).ranks:
+        path = rank.file(Step)
         lines = path.read_bytes().splitlines() if path.exists() else []
-        steps = read_steps(rank)
+        steps = list(rank.steps)
         assert len(lines) == len(steps)
         assert [step.step for step in steps] == list(range(len(steps)))
         for step, raw in zip(steps, map(json.loads, lines), strict=True):
@@ -143,9 +144,9 @@ class Runner:
         folder.mkdir()
         return folder
 
-    def request(self, argv: Sequence[str], folder: Path, **settings: Any) -> Request:
+    def request(self, argv: Sequence[str], folder: Path, **settings: Any) -> RunPlan:
         cwd = settings.pop("cwd", SCRIPTS)
-        return Request(
+        return RunPlan(
             tuple(map(str, argv)),
             folder,
             self.environment,

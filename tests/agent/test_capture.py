@@ -39,11 +39,11 @@ STEPS = 3
 
 
 def capture_of(ran: Ran) -> Capture:
-    return read_record(ran.ranks[0] / "capture.json", Capture)
+    return read_record(ran.ranks[0].path / "capture.json", Capture)
 
 
 def told(ran: Ran) -> list[str]:
-    return [json.loads(line) for line in (ran.ranks[0] / "told.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (ran.ranks[0].path / "told.jsonl").read_text().splitlines()]
 
 
 def captured(runner: Runner, *words: str, **settings: Any) -> Ran:
@@ -68,7 +68,7 @@ def test_steady_steps_lie_between_start_and_stop(runner: Runner) -> None:
     assert calls.count("pop") == opened
     marked = [step.step for step in ran.steps if step.probe]  # the last is the one in which the recording ends
     assert marked == [found.first_step + at for at in range(STEPS + 1)]
-    assert not (ran.ranks[0] / "profile.json").exists()
+    assert not (ran.ranks[0].path / "profile.json").exists()
 
 
 def test_the_run_goes_on_to_its_steps_after_the_window(runner: Runner) -> None:
@@ -82,7 +82,7 @@ def test_an_error_of_its_own_ends_the_recording(hook: str, runner: Runner) -> No
     ran = captured(runner, "plain", "6", before=DEVICE, fail_in=hook)
     check_same(ran, runner.bare("profiled.py", "plain", "6"))
     assert {problem.where for problem in ran.problems} == {hook}
-    if (ran.ranks[0] / "told.jsonl").exists():
+    if (ran.ranks[0].path / "told.jsonl").exists():
         assert told(ran)[-1] == "stop"
 
 
@@ -96,7 +96,7 @@ def test_without_a_device_there_is_nothing_to_record(runner: Runner) -> None:
     ran = captured(runner, "plain", "6")
     check_clean(ran)
     assert capture_of(ran).note == "the command used no GPU"
-    assert not (ran.ranks[0] / "told.jsonl").exists()
+    assert not (ran.ranks[0].path / "told.jsonl").exists()
 
 
 def test_of_many_ranks_the_first_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

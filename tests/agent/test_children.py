@@ -4,8 +4,6 @@ import sys
 
 import pytest
 
-from hotlap.records.files import read_steps
-
 from .harness import Runner, check_clean, check_lines, check_same
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks")
@@ -17,7 +15,7 @@ def test_children_of_a_process_that_has_not_trained_are_ranks(kind: str, steps: 
     check_same(ran, bare)
     check_clean(ran)
     check_lines(ran.folder)
-    found = [[step.kind for step in read_steps(rank)] for rank in ran.ranks]
+    found = [[step.kind for step in rank.steps] for rank in ran.ranks]
     assert [len(kinds) for kinds in found] == steps
     assert {kind for kinds in found[-2:] for kind in kinds} == {"train"}
 

@@ -21,7 +21,7 @@ def said(ran: Ran, word: str) -> list[float]:
 
 
 def updates(ran: Ran) -> list[dict[str, float | None]]:
-    lines = (ran.ranks[0] / "probe.jsonl").read_text().splitlines()
+    lines = (ran.ranks[0].path / "probe.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, lines) if line["what"] == "update"]
 
 

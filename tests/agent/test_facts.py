@@ -102,13 +102,13 @@ def test_a_fact_that_cannot_be_told_ends_nothing(before: str, fail_in: str | Non
 
 def test_the_screen_says_why_there_are_none(runner: Runner) -> None:
     ran = runner.under(("by_hand.py", "model", "12"))
-    (ran.ranks[0] / "facts.json").unlink()
+    (ran.ranks[0].path / "facts.json").unlink()
     died = "what the script is made of: the process died before it could be written"
     failed = "what the script is made of: hotlap's own problem kept it from being written"
     went_off = "what happened after hotlap's own problem (problems.jsonl)"
     said = diagnose(ran.folder).unknown
     assert died in said and went_off not in said
-    problems = ran.ranks[0] / "problems.jsonl"
+    problems = ran.ranks[0].path / "problems.jsonl"
     for where, goes_on in (("facts", True), ("optimizer_end", False)):
         problems.write_text(json.dumps({"where": where, "what": "RuntimeError"}) + "\n")
         said = diagnose(ran.folder).unknown

@@ -100,4 +100,4 @@ def test_a_full_disk(runner: Runner, levers: tuple[LeverUse, ...]) -> None:
     bare, ran = runner.bare("loader.py", "map"), runner.forked("loader.py", "map", before=FULL_DISK, levers=levers)
     check_same(ran, bare)
     assert ran.problems == []
-    assert not (ran.ranks[0] / "steps.jsonl").exists()
+    assert not (ran.ranks[0].path / "steps.jsonl").exists()

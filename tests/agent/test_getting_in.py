@@ -8,7 +8,6 @@ import pytest
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.launch.command import INJECT
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import read_steps
 
 from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, free_port, recorded_losses
 
@@ -123,7 +122,7 @@ def test_spawned_ranks(runner: Runner) -> None:
     check_lines(ran.folder)
     assert ran.code == 0
     assert ran.output.count("last") == 2
-    assert [len(read_steps(rank)) for rank in ran.ranks] == [12, 12]
+    assert [len(list(rank.steps)) for rank in ran.ranks] == [12, 12]
     assert (ran.facts.rank, ran.facts.world) == (0, 2)
     (root,) = ran.facts.roots
     told = root.exchange  # as DDP times it itself

@@ -20,7 +20,7 @@ ATTENTION = (Lever(name="attention"), Lever(name="fused-optimizer"))
 
 
 def said(ran: Ran) -> list[dict[str, Any]]:
-    lines = (ran.ranks[0] / "levers.jsonl").read_text().splitlines()
+    lines = (ran.ranks[0].path / "levers.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, lines) if "left_out" in line]
 
 

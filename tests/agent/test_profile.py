@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from hotlap.agent import profile as profile_module
-from hotlap.records.files import rank_folders, read_profile, read_record, read_source_lines, read_steps
+from hotlap.records.files import read_record
 from hotlap.records.profile import Lines, Profile, Samples
+from hotlap.runs.folder import RunFolder
 
 from .harness import SCRIPTS, Ran, Runner, check_clean, check_lines, check_same, free_port
 
@@ -32,21 +33,21 @@ LEFT = {
 
 
 def events(ran: Ran) -> list[dict[str, Any]]:
-    return json.loads(gzip.decompress((ran.ranks[0] / "trace.json.gz").read_bytes()))["traceEvents"]
+    return json.loads(gzip.decompress((ran.ranks[0].path / "trace.json.gz").read_bytes()))["traceEvents"]
 
 
 def profile_of(ran: Ran) -> Profile:
-    found = read_profile(ran.ranks[0])
+    found = ran.ranks[0].document(Profile)
     assert found is not None
     return found
 
 
 def samples_of(ran: Ran) -> Samples:
-    return read_record(ran.ranks[0] / "samples.json", Samples)
+    return read_record(ran.ranks[0].path / "samples.json", Samples)
 
 
 def lines_of(ran: Ran) -> Lines:
-    found = read_source_lines(ran.ranks[0])
+    found = ran.ranks[0].document(Lines)
     assert found is not None
     return found
 
@@ -66,7 +67,7 @@ def ops_at(found: Lines, mark: str) -> list[tuple[str, int, int, str]]:
 def check_sound(ran: Ran, bare: Ran) -> None:
     check_same(ran, bare)
     check_lines(ran.folder)
-    assert {path.name for path in ran.ranks[0].iterdir()} <= LEFT  # no part of a file stays
+    assert {path.name for path in ran.ranks[0].path.iterdir()} <= LEFT  # no part of a file stays
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +212,7 @@ def test_a_run_that_ends_first(steps: int, recorded: bool, runner: Runner) -> No
     check_clean(ran)
     found = profile_of(ran)
     assert "the run ended" in found.note
-    assert (found.file is not None) == recorded == (ran.ranks[0] / "trace.json.gz").exists()
+    assert (found.file is not None) == recorded == (ran.ranks[0].path / "trace.json.gz").exists()
     if recorded:
         assert 0 < found.steps < 60
         whole_steps = [event for event in events(ran) if event["name"].startswith("ProfilerStep")]
@@ -287,7 +288,7 @@ def test_an_error_in_a_profile(hook: str, runner: Runner) -> None:
     assert [(problem.where, problem.what) for problem in ran.problems] == [
         (hook, f"RuntimeError: injected into {hook}")
     ]
-    assert not (ran.ranks[0] / "trace.json.gz").exists()
+    assert not (ran.ranks[0].path / "trace.json.gz").exists()
     marked = [step.step for step in ran.steps if step.probe]
     assert 1 <= len(marked) <= 6 + SAMPLED
     assert marked == list(range(marked[0], marked[-1] + 1))
@@ -375,10 +376,10 @@ def test_ranks_take_the_same_windows(runner: Runner) -> None:
     check_lines(ran.folder)
     assert ran.code == 0
     assert ran.folder is not None
-    marked = [[step.step for step in read_steps(rank) if step.probe] for rank in rank_folders(ran.folder)]
+    marked = [[step.step for step in rank.steps if step.probe] for rank in RunFolder(ran.folder).ranks]
     at = marked[0][0]
     assert marked == [list(range(at, at + 6 + SAMPLED))] * 2
-    assert [read_profile(rank) for rank in ran.ranks] == [
+    assert [rank.document(Profile) for rank in ran.ranks] == [
         Profile(file="trace.json.gz", first_step=at + 2 + SAMPLED, steps=3, wanted=3)
     ] * 2
-    assert len({len(read_steps(rank)) for rank in ran.ranks}) == 1
+    assert len({len(list(rank.steps)) for rank in ran.ranks}) == 1

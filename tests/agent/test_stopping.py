@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from hotlap.diagnose.steps import steady_steps
-from hotlap.records.files import read_facts, read_steps
 from hotlap.records.run import Lever
 from hotlap.records.session import ENDED_HARD
 
@@ -174,9 +173,9 @@ def test_every_rank_under_torchrun(runner: Runner) -> None:
     assert len(seen) >= 3
     assert [process for process in seen if process.is_running()] == []
     assert len(ran.ranks) == 2
-    facts = [read_facts(rank) for rank in ran.ranks]
+    facts = [rank.facts for rank in ran.ranks]
     assert [(found.rank, found.world, found.stopped) for found in facts if found] == [(0, 2, True), (1, 2, True)]
-    assert len({len(read_steps(rank)) for rank in ran.ranks}) == 1
+    assert len({len(list(rank.steps)) for rank in ran.ranks}) == 1
 
 
 def test_ranks_that_share_no_folder_stop_together(runner: Runner) -> None:

@@ -9,8 +9,8 @@ from torch import nn
 from hotlap.agent.tokens import LOOKS, Tokens
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.steps import steady_steps, throughput, token_rate
-from hotlap.records.files import read_run
 from hotlap.records.run import Phases, Step
+from hotlap.runs.folder import RunFolder
 
 from .harness import Runner, check_same
 
@@ -35,7 +35,7 @@ def test_a_run_tells_its_rate_and_its_versions(runner: Runner) -> None:
     ran = runner.under(["tokens.py", "text"])
     found = diagnose(ran.folder)  # type: ignore[arg-type]
     assert found.tokens_s is not None and found.throughput is not None and found.tokens_s > 4 * found.throughput
-    versions = read_run(ran.folder).versions  # type: ignore[arg-type]
+    versions = RunFolder(ran.folder).record.versions  # type: ignore[arg-type]
     assert versions is not None and versions.torch == str(torch.__version__) == versions.packages["torch"]
     assert versions.python == sys.version.split()[0] and "hotlap" not in versions.packages
 

@@ -37,11 +37,11 @@ from hotlap.agent.timeline import (
     Timeline,
 )
 from hotlap.agent.torch_internals import batches_there, is_starved
-from hotlap.records.files import read_steps
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Step
 from hotlap.records.session import Session
 from hotlap.records.steady import GIVE_UP, WINDOW, Steady, steady_start
+from hotlap.runs.folder import RankFolder
 
 
 class Clock:
@@ -449,7 +449,7 @@ def test_a_long_run_keeps_its_first_steps_and_its_last(tmp_path: Path) -> None:
         "steps-before.jsonl", "steps-last.jsonl", "steps.jsonl",
     ]  # fmt: skip
     assert all(one.stat().st_size < 4400 for one in path.parent.iterdir())
-    numbers = [step.step for step in read_steps(path.parent)]
+    numbers = [step.step for step in RankFolder(path.parent).steps]
     gaps = [(before, after) for before, after in itertools.pairwise(numbers) if after != before + 1]
     assert (numbers[0], numbers[-1], len(gaps)) == (0, 199, 1)
 

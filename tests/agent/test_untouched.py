@@ -101,7 +101,7 @@ def test_torchscript_makes_a_model_without_levers(lever: LeverUse, runner: Runne
     bare, ran = runner.bare("scripted.py"), runner.forked("scripted.py", before=NO_KERNELS, levers=(lever,))
     check_clean(ran)
     assert (ran.code, code_of(ran)) == (0, code_of(bare))
-    assert lever.name in (ran.ranks[0] / "levers.jsonl").read_text()
+    assert lever.name in (ran.ranks[0].path / "levers.jsonl").read_text()
 
 
 AFTERWARDS = {
@@ -117,7 +117,7 @@ def test_what_is_done_with_a_trained_model_works_as_it_did(levers: tuple[LeverUs
     bare, ran = runner.bare("afterwards.py"), runner.forked("afterwards.py", before=NO_KERNELS, levers=levers)
     check_same(ran, bare)
     check_clean(ran)
-    there = (ran.ranks[0] / "levers.jsonl").read_text() if levers else ""
+    there = (ran.ranks[0].path / "levers.jsonl").read_text() if levers else ""
     assert all(lever.name in there for lever in levers)
     assert "another one is trained" in bare.output
 

@@ -21,8 +21,9 @@ from hotlap.export.serve import Server, address, in_one_file, serve, snapshots
 from hotlap.export.to_perfetto import merge
 from hotlap.records.diagnosis import Diagnosis, Finding, Spread
 from hotlap.records.errors import RecordError
-from hotlap.records.files import read_steps, write_record
+from hotlap.records.files import write_record
 from hotlap.records.run import Environment, Lever, Phases, Run, Step
+from hotlap.runs.folder import RankFolder
 
 HOSTILE = 'a "b" {x="1"}\n\\ </script> 名 \ud800'
 
@@ -85,7 +86,7 @@ def written(folder: Path, name: str, out: Path) -> Path:
 
 def told(folder: Path, rank: int) -> list[tuple[int, dict[str, float]]]:
     """What every target has to hold of a rank."""
-    return [(one.step, scalars(one, "host")) for one in read_steps(folder / f"rank-{rank}")]
+    return [(one.step, scalars(one, "host")) for one in RankFolder(folder / f"rank-{rank}").steps]
 
 
 # the numbers

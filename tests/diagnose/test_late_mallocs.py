@@ -19,10 +19,10 @@ from hotlap.levers import all_levers
 from hotlap.levers._base import Context
 from hotlap.levers._forward_graph import MOST_SHAPES as GRAPHED_SHAPES
 from hotlap.records.diagnosis import Diagnosis, Finding, Spread
-from hotlap.records.files import read_run
 from hotlap.records.run import Facts, Lever, MemoryFacts, Phases
 from hotlap.records.trace import TraceReport
 from hotlap.report.run_screen import run_screen
+from hotlap.runs.folder import RunFolder
 
 GIB = 2**30
 DECODING = MemoryFacts(
@@ -89,7 +89,7 @@ def test_the_lever_that_is_named_applies(tmp_path: Path) -> None:
     facts = msgspec.structs.replace(INFERS, memory=DECODING)
     run = folder_of(tmp_path, (steps(host=MODEL, device=MODEL, backlog_ms=DRAINED), facts))
     found = diagnose(run)
-    context = Context(found, facts, read_run(run).environment, {})
+    context = Context(found, facts, RunFolder(run).record.environment, {})
     assert all_levers()["allocator"].applies(context).yes
     (late,) = [one for one in found.findings if one.id == LATE_MALLOCS]
     assert late.levers == ("allocator",) and found.bound == "launch"
@@ -104,7 +104,7 @@ def test_the_screen_and_the_advice(tmp_path: Path) -> None:
     run = folder_of(tmp_path, (steps(host=MODEL, device=MODEL, backlog_ms=QUEUED), facts))
     found = diagnose(run)
     screen = Console(file=io.StringIO(), width=100)
-    screen.print(run_screen(read_run(run), found, (), run))
+    screen.print(run_screen(RunFolder(run).record, found, (), run))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "beneath memory is taken from the driver in steady steps" in text and "allocator" in text
     assert "allocator" not in advise(found, "run", facts).measures

@@ -18,10 +18,11 @@ from hotlap.diagnose.findings._base import CpuUse, Measured
 from hotlap.diagnose.findings._settled import settled
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import Finding
-from hotlap.records.files import read_run, to_json
+from hotlap.records.files import to_json
 from hotlap.records.run import Facts, HostFacts, Step
 from hotlap.records.telemetry import CpuSample, GpuSample, TelemetrySample
 from hotlap.report.run_screen import run_screen
+from hotlap.runs.folder import RunFolder
 
 LIMITED = msgspec.structs.replace(ENVIRONMENT, cores=16, cpu_quota=3.5)
 USE = CpuUse(usable=4, cores=16, quota=4.0, seconds=8.0)
@@ -260,7 +261,9 @@ def starved(tmp_path: Path) -> Path:
     """A run whose telemetry says that its quota ran out."""
     lines = steps(host=phases(data=3.0, forward=5.0, other=2.0), wall_ms=500.0)
     folder = folder_of(tmp_path, (lines, FACTS))
-    run = msgspec.structs.replace(read_run(folder), environment=msgspec.structs.replace(ENVIRONMENT, cpu_quota=4.0))
+    run = msgspec.structs.replace(
+        RunFolder(folder).record, environment=msgspec.structs.replace(ENVIRONMENT, cpu_quota=4.0)
+    )
     (folder / "run.json").write_bytes(to_json(run))
     begin, end = lines[5].time, lines[-1].time
     told = [sample(begin + part * (end - begin), periods=100 * part, throttled=31 * part, throttled_ms=5000.0 * part)
@@ -276,7 +279,7 @@ def test_a_run_says_it_beneath_its_findings(tmp_path: Path) -> None:
     assert quota.id == "cpu-quota" and told.findings[0] is not quota
     assert told.bound == told.findings[0].bound == "compute"
     file = io.StringIO()
-    Console(file=file, width=100).print(run_screen(read_run(folder), told, [], folder))
+    Console(file=file, width=100).print(run_screen(RunFolder(folder).record, told, [], folder))
     text = " ".join(file.getvalue().split())
     assert "≤ " in text and "the CPU quota of 4 cores runs out" in text and "31% of the cgroup's periods" in text
     assert text.index("the CPU quota") > text.index("computing Net")

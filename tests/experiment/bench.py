@@ -22,11 +22,11 @@ from hotlap.experiment.judge import NUDGES
 from hotlap.experiment.parity import Rule, Twins, judge
 from hotlap.experiment.side import PROBE_STEPS
 from hotlap.launch.environment import environment
-from hotlap.launch.run import BackgroundRun, Request
+from hotlap.launch.run import BackgroundRun, RunPlan
 from hotlap.levers import _pinned_draws, all_levers, variables_of
-from hotlap.records.files import read_problems
 from hotlap.records.run import Lever
 from hotlap.records.tune import Parity
+from hotlap.runs.folder import RankFolder
 
 if TYPE_CHECKING:
     from agent.harness import Runner
@@ -109,7 +109,7 @@ class Bench:
         """What a run computed; None where it could not be made or a lever not put in."""
         folder = self._run(script, seed, levers, steps, special)
         ended = json.loads((folder / "run.json").read_bytes())
-        broken = ended["exit_code"] != 0 or any(read_problems(folder / "rank-0"))
+        broken = ended["exit_code"] != 0 or any(RankFolder(folder / "rank-0").problems)
         return None if broken else read_evidence(folder)
 
     def judge(self, case: Case, seed: int) -> Parity:
@@ -160,7 +160,7 @@ class Bench:
     ) -> None:
         arguments = [str(data_file(self.folder)) if word == "DATA" else word for word in script.arguments]
         own = [lever for lever in levers if lever.name != "planted"]
-        request = Request(
+        request = RunPlan(
             command=(sys.executable, str(HERE / "scripts" / script.name), *arguments),
             folder=folder,
             environment=environment(HERE),
@@ -182,7 +182,7 @@ class Bench:
             BackgroundRun(request).wait(TIMEOUT_S)
 
 
-def run_by(runner: "Runner", request: Request) -> None:
+def run_by(runner: "Runner", request: RunPlan) -> None:
     """Run a Python command in a fork of a process that has imported torch and nothing of hotlap or of the tests."""
     session = request.folder.resolve() / "session.json"
     request.session().write(session)
@@ -192,7 +192,7 @@ def run_by(runner: "Runner", request: Request) -> None:
     (request.folder / "run.json").write_text(json.dumps({"exit_code": ran.code}))
 
 
-def run_forked(request: Request) -> None:
+def run_forked(request: RunPlan) -> None:
     """Run a Python command in a fork of this process that wakes the agent as `import torch` would have done."""
     import torch
     import torch._dynamo  # which an optimizer imports when it is made
@@ -207,7 +207,7 @@ def run_forked(request: Request) -> None:
     (request.folder / "run.json").write_text(json.dumps({"exit_code": os.waitstatus_to_exitcode(status)}))
 
 
-def _become(request: Request) -> NoReturn:
+def _become(request: RunPlan) -> NoReturn:
     """In the child: the command itself."""
     code = 1
     try:

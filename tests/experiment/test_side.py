@@ -19,11 +19,13 @@ from run_folders import Quiet
 
 from agent.harness import ENV, Runner
 from hotlap.experiment.outcome import refusal_in
-from hotlap.experiment.side import JOURNALS, TURNS, Bench, Plan, Side, Special, turn_of
+from hotlap.experiment.side import JOURNALS, TURNS, Bench, Side, Special, turn_of
 from hotlap.launch.environment import environment
-from hotlap.records.files import rank_folders, read_facts, read_lines, read_steps
+from hotlap.launch.run import RunPlan
+from hotlap.records.files import read_lines
 from hotlap.records.run import Lever, Phases, Step
 from hotlap.records.tune import Trial, Turn
+from hotlap.runs.folder import RankFolder, RunFolder
 
 HERE = Path(__file__).parent
 SIDES = str(HERE / "scripts" / "sides.py")
@@ -36,7 +38,7 @@ def command(*words: object) -> tuple[str, ...]:
 
 
 def bench_in(folder: Path) -> Bench:
-    plan = Plan(command("learns", 10**6), folder, environment(HERE), steps=12, seconds=0.05, seed=5, cwd=folder)
+    plan = RunPlan(command("learns", 10**6), folder, environment(HERE), steps=12, seconds=0.05, seed=5, cwd=folder)
     return Bench(plan, Quiet())
 
 
@@ -71,7 +73,7 @@ def sides(bench: Bench) -> dict[str, Side]:
 
 
 def pid_of(side: Side) -> int:
-    facts = read_facts(side.folder / "rank-0")
+    facts = RankFolder(side.folder / "rank-0").facts
     assert facts is not None
     return facts.pid
 
@@ -93,7 +95,7 @@ def size(side: Side) -> int:
 
 
 def steps_of(side: Side) -> list[Step]:
-    return read_steps(side.folder / "rank-0")
+    return list(RankFolder(side.folder / "rank-0").steps)
 
 
 def losses(text: str) -> list[float]:
@@ -254,7 +256,7 @@ def test_a_side_that_is_told_to_end_ends_by_itself(bench: Bench, sides: dict[str
     assert until(lambda: not any(alive(one) for one in family))
     run = json.loads((side.folder / "run.json").read_text())
     assert (run["status"], run["exit_code"]) == ("finished", 0)
-    facts = read_facts(side.folder / "rank-0")
+    facts = RankFolder(side.folder / "rank-0").facts
     assert facts is not None and facts.stopped
     bench.end(side)
 
@@ -350,15 +352,15 @@ def test_two_jobs_of_two_ranks_each_take_turns(tmp_path: Path) -> None:
         bench.ready(one, other)
         assert one.ready and other.ready, (one.measured, other.measured)
         for side, still in ((one, other), (other, one), (one, other)):
-            waiting = [len(read_steps(rank)) for rank in rank_folders(still.folder)]
+            waiting = [len(list(rank.steps)) for rank in RunFolder(still.folder).ranks]
             first = side.gate.step
             turn = bench.turn(side, 10)
             assert turn is not None and (turn.first, turn.last) == (first, first + 11)
             assert turn.rows == 8 and turn.step_ms
-            assert [len(read_steps(rank)) for rank in rank_folders(side.folder)] == [turn.last] * 2
-            assert [len(read_steps(rank)) for rank in rank_folders(still.folder)] == waiting
+            assert [len(list(rank.steps)) for rank in RunFolder(side.folder).ranks] == [turn.last] * 2
+            assert [len(list(rank.steps)) for rank in RunFolder(still.folder).ranks] == waiting
         for side in (one, other):
-            losses = [[step.loss for step in read_steps(rank)] for rank in rank_folders(side.folder)]
+            losses = [[step.loss for step in rank.steps] for rank in RunFolder(side.folder).ranks]
             assert losses[0] != losses[1], "each rank has data of its own"
         bench.end(one)
         assert bench.turn(other, 4) is not None and other.measured.ended == ""

@@ -8,6 +8,7 @@ import pytest
 from hotlap.launch.packages import packages, told, versions_of
 from hotlap.records.files import write_record
 from hotlap.records.run import Facts, Versions
+from hotlap.runs.folder import RunFolder
 
 FACTS = Facts(pid=1, rank=0, world=1, argv=("t.py",), python="3.12.1", torch="2.11.0+cu130", cuda="13.0", nccl="2.28.9")
 
@@ -63,7 +64,7 @@ def test_the_first_rank_that_left_some_tells(tmp_path: Path) -> None:
     for name in ("rank-0", "rank-1", "rank-2"):
         (tmp_path / name).mkdir()
     (tmp_path / "rank-1" / "facts.json").write_text("{torn")
-    ranks = sorted(tmp_path.iterdir())
+    ranks = RunFolder(tmp_path).ranks
     assert versions_of(ranks) is None
     write_record(tmp_path / "rank-2" / "facts.json", FACTS)
     found = versions_of(ranks)

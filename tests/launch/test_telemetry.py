@@ -15,8 +15,8 @@ import pytest
 
 from hotlap.launch import telemetry
 from hotlap.launch.telemetry import Family, gpu_sample, pause, sampling, throttling
-from hotlap.records.files import read_telemetry
 from hotlap.records.telemetry import GpuSample, TelemetrySample
+from hotlap.runs.folder import RunFolder
 
 BUSY = "import time\nend = time.time() + 20\nx = bytearray(64 << 20)\nwhile time.time() < end: pass"
 TWO = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r}])"
@@ -48,8 +48,8 @@ def test_the_whole_tree_counts(busy: Any, tmp_path: Path) -> None:
     path = tmp_path / "telemetry.jsonl"
     before = time.time()
     with sampling(busy.pid, path, every_s=0.1):
-        until(lambda: len(read_telemetry(tmp_path)) >= 5 and any(map(of_both, read_telemetry(tmp_path)[2:])))
-    samples = read_telemetry(tmp_path)
+        until(lambda: len(RunFolder(tmp_path).telemetry) >= 5 and any(map(of_both, RunFolder(tmp_path).telemetry[2:])))
+    samples = RunFolder(tmp_path).telemetry
     assert len(samples) >= 5
     assert samples[0].cpu_percent is None  # since when?
     assert max(sample.processes for sample in samples) == 2
@@ -71,7 +71,7 @@ def test_a_command_that_is_gone(tmp_path: Path) -> None:
     done.wait()
     with sampling(done.pid, tmp_path / "telemetry.jsonl", every_s=0.02):
         time.sleep(0.2)
-    samples = read_telemetry(tmp_path)
+    samples = RunFolder(tmp_path).telemetry
     assert samples
     assert {(sample.processes, sample.rss_bytes) for sample in samples} == {(0, None)}
 

@@ -7,7 +7,7 @@ import os
 import resource
 import string
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,10 @@ from hotlap.records.files import (
     MAX_RECIPE,
     encode,
     new_folder,
-    rank_folders,
     read_bytes,
-    read_facts,
     read_lines,
-    read_problems,
     read_recipe,
     read_record,
-    read_run,
-    read_steps,
     read_words,
     write_atomic,
     write_recipe,
@@ -68,6 +63,7 @@ from hotlap.records.tune import (
     LeverLine,
     Open,
     Parity,
+    ProbeLine,
     Proof,
     Recipe,
     RecipeEvidence,
@@ -111,6 +107,7 @@ DIAGNOSIS = Diagnosis(
 )  # fmt: skip
 PARITY = Parity(ok=True, level="numeric", why="losses agree", loss_gap=1e-5, gradient_gap=0.0, samples="same", steps=40)
 LINE = LeverLine(lever="compile", left_out="the script compiles the model itself", step=3)
+PROBE = ProbeLine(what="update", step=3, gradient_norm=0.5, update=(None, 0.25), rounding=(0,))
 TRIAL = Trial(
     id=3, purpose="try", levers=(LEVER,), folder="trials/003", outcome="measured", parity=PARITY,
     left_out=(LeftOut(lever=LEVER, why="no hand-written attention was found"),),
@@ -136,7 +133,7 @@ RUN = Run(
 )  # fmt: skip
 PROBLEM = Problem(where="loader", what="boom", trace="Traceback\n  …", lever="compile", time=3.0)
 TURN = Turn(side=3, first=40, last=56, levers=("compile",), step_ms=8.0, rows=32.0)
-RECORDS: list[Any] = [RUN, STEP, FACTS, PROBLEM, DIAGNOSIS, LINE, TRIAL, TURN, TUNE]
+RECORDS: list[Any] = [RUN, STEP, FACTS, PROBLEM, DIAGNOSIS, LINE, PROBE, TRIAL, TURN, TUNE]
 RECIPE = Recipe(
     format=1, hotlap="0.1.0", command=("python", 'a "quoted"\nname'), evidence=RecipeEvidence(speedup=1.3, pairs=3),
     lever=(RecipeLever(name="loader-workers", settings={"workers": 2, "pin_memory": False}, risk="numeric"),),
@@ -198,18 +195,6 @@ def test_bytes_that_are_no_text_do_not_stop_a_record(tmp_path: Path) -> None:
     write_record(tmp_path / "run.json", record)
     read = read_record(tmp_path / "run.json", Run)
     assert read == msgspec.structs.replace(record, command=("python", "caf?.py"), cwd="/?")
-
-
-def test_a_run_folder_reads_back(tmp_path: Path) -> None:
-    write_record(tmp_path / "run.json", RUN)
-    for name in ("rank-10", "rank-9", "rank-²", "rank-x", "rank-"):
-        (tmp_path / name).mkdir()
-    (nine, ten) = rank_folders(tmp_path)
-    assert (nine.name, ten.name) == ("rank-9", "rank-10")
-    write_record(nine / "facts.json", FACTS)
-    (nine / "steps.jsonl").write_bytes(msgspec.json.encode(STEP))
-    assert (read_run(tmp_path), read_facts(nine), read_steps(nine)) == (RUN, FACTS, [STEP])
-    assert (read_facts(ten), read_steps(ten), read_problems(ten)) == (None, [], [])
 
 
 # writing
@@ -301,7 +286,7 @@ BROKEN_LINES = {
 def test_a_broken_line_is_passed_over_wherever_it_stands(tmp_path: Path, line: bytes) -> None:
     assert line != GOOD
     (tmp_path / "steps.jsonl").write_bytes(b"\n".join([line, GOOD, line, GOOD, line]))
-    assert read_steps(tmp_path) == [STEP, STEP]
+    assert list(read_lines(tmp_path / "steps.jsonl", Step)) == [STEP, STEP]
 
 
 def test_no_more_than_a_line_s_limit_is_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,12 +308,10 @@ def test_no_more_than_a_line_s_limit_is_held_at_once(tmp_path: Path, monkeypatch
     assert max(asked) == MAX_LINE
 
 
-@pytest.mark.parametrize("read", [read_steps, read_problems])
-def test_lines_that_are_a_folder_are_refused(tmp_path: Path, read: Callable[[Path], list[Any]]) -> None:
-    for name in ("steps.jsonl", "problems.jsonl"):
-        (tmp_path / name).mkdir()
-    with pytest.raises(RecordError, match=f"cannot read {tmp_path}/.*jsonl: Is a directory"):
-        read(tmp_path)
+def test_lines_that_are_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "steps.jsonl").mkdir()
+    with pytest.raises(RecordError, match=f"cannot read {tmp_path}/steps.jsonl: Is a directory"):
+        list(read_lines(tmp_path / "steps.jsonl", Step))
 
 
 @pytest.mark.parametrize(
@@ -346,7 +329,7 @@ def test_a_broken_document_is_named(tmp_path: Path, record: Any, data: bytes) ->
 def test_the_field_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(encode(RUN).replace(b'"cores": 8', b'"cores": "8"'))
     with pytest.raises(RecordError, match=r"run\.json is not a run record: Expected `int`, got `str` .*environment"):
-        read_run(tmp_path)
+        read_record(tmp_path / "run.json", Run)
 
 
 def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
@@ -354,7 +337,7 @@ def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(MAX_DOCUMENT + 1)
     with pytest.raises(RecordError, match=r"run\.json is 64 MiB; more than 64 MiB is not read"):
-        read_run(tmp_path)
+        read_record(tmp_path / "run.json", Run)
     with path.open("wb") as file:
         file.truncate(MAX_RECIPE + 1)
     with pytest.raises(RecipeError, match="more than 1 MiB is not read"):

@@ -26,6 +26,7 @@ from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Finding, Spread
 from hotlap.records.run import Environment, Facts, LeftOut, Phases
 from hotlap.records.tune import Trial, Turn
+from hotlap.runs.folder import RunFolder
 from hotlap.tune import tune as tune_module
 from hotlap.tune.objective import Objective
 from hotlap.tune.remember import Remembered
@@ -371,7 +372,11 @@ class Machine:
 
     def rank(self, trial: Trial) -> Any:
         self._called()
-        return SimpleNamespace(folder=self.folder / "rank-0", steady=SimpleNamespace(seen=self.sides[trial.id].step))
+        facts = RunFolder(self.folder).rank(0).facts
+        return SimpleNamespace(facts=facts, steady=SimpleNamespace(seen=self.sides[trial.id].step))
+
+    def run(self, trial: Trial) -> RunFolder:
+        return RunFolder(self.folder / trial.folder)
 
     # for the tests
 

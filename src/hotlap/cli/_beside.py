@@ -9,12 +9,12 @@ from typing import Final
 from rich.console import RenderableType
 
 from hotlap.launch import nsight, perf, py_spy
-from hotlap.launch.run import Request
+from hotlap.launch.run import RunPlan
 from hotlap.records.errors import RecordError, UsageError
-from hotlap.records.files import rank_folders, read_facts
 from hotlap.records.profilers import NCU_FILE, NSYS_FILE, PY_SPY_FILE, PY_SPY_SAID, PySpy
 from hotlap.report.console import number, plain, stderr_console
 from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen, py_spy_screen
+from hotlap.runs.folder import RunFolder
 from hotlap.trace.ncu import read_ncu
 from hotlap.trace.perf import read_perf
 from hotlap.trace.py_spy import read_py_spy
@@ -41,15 +41,15 @@ class Profiler:
         """Steps that it records by itself; 0: the whole command."""
         return nsight.STEPS.get(self.name, 0)
 
-    def put_in(self, request: Request) -> Request:
+    def put_in(self, plan: RunPlan) -> RunPlan:
         """What to run, with it beside or in front of the command. What will seem to hang is told."""
         if self.program:
-            self.nsight = nsight.Nsight(self.name, self.program, request.folder)
+            self.nsight = nsight.Nsight(self.name, self.program, plan.folder)
         if self.name == "ncu":
-            launches = f"up to {nsight.LAUNCHES} kernel launches of {number(request.capture_steps, 'steady step')}"
+            launches = f"up to {nsight.LAUNCHES} kernel launches of {number(plan.capture_steps, 'steady step')}"
             takes = "about half a second each on an H200, in which the command waits"
             stderr_console().print(plain(f"hotlap: ncu measures {launches}, {takes}", "dim"))
-        return replace(request, perf=self.perf, py_spy=self.py_spy, nsight=self.nsight)
+        return replace(plan, perf=self.perf, py_spy=self.py_spy, nsight=self.nsight)
 
     def finish(self) -> None:
         """Once the command has ended: what it recorded is written. Ctrl-C ends that."""
@@ -111,8 +111,7 @@ def py_spy_of(folder: Path) -> PySpy | None:
     """What py-spy saw of a run; None where it left nothing. Raises RecordError."""
     if not (folder / PY_SPY_FILE).is_file():
         return None
-    facts = [read_facts(rank) for rank in rank_folders(folder)]
-    pids = {rank.pid for rank in facts if rank is not None}
+    pids = {facts.pid for rank in RunFolder(folder).ranks if (facts := rank.facts) is not None}
     return read_py_spy(folder / PY_SPY_FILE, folder / PY_SPY_SAID, pids)
 
 

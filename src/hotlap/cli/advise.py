@@ -10,9 +10,9 @@ from rich.console import Console
 from hotlap.diagnose.advise import Values, advise_answers, advise_folder
 from hotlap.diagnose.advise_table import TABLE
 from hotlap.records.errors import UsageError
-from hotlap.records.files import read_run
 from hotlap.report.advise_screen import advise_screen
 from hotlap.report.console import stderr_console
+from hotlap.runs.folder import RunFolder
 
 from ._common import print_json
 
@@ -68,7 +68,7 @@ def advise(
     if json:
         print_json(advice)
         return 0
-    cwd = read_run(path).cwd if path is not None and (path / "run.json").is_file() else ""
+    cwd = run.record.cwd if path is not None and (run := RunFolder(path)).is_run else ""
     Console(highlight=False, markup=False, emoji=False).print(advise_screen(advice, cwd, top))
     return 0
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from hotlap.diagnose.compare import compare
 from hotlap.records.compare import RunDiff
 from hotlap.report.compare_screen import compare_screen
+from hotlap.runs.folder import RunFolder
 
 from ._common import print_json
 
@@ -29,8 +30,9 @@ def diff(
 
       hotlap diff hotlap-runs/1121-103000-run-train hotlap-runs/1121-110000-run-train
     """
-    runs = compare(before, after) if all((path / "run.json").is_file() for path in (before, after)) else None
-    if runs is None or _profiled(before, after):
+    folders = RunFolder(before), RunFolder(after)
+    runs = compare(before, after) if all(run.is_run for run in folders) else None
+    if runs is None or all(run.traces for run in folders):
         _traces(before, after, runs, top, json)
     elif json:
         print_json(runs)
@@ -41,12 +43,6 @@ def diff(
 
 def _console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
-
-
-def _profiled(*paths: Path) -> bool:
-    from hotlap.trace.files import run_traces
-
-    return all(map(run_traces, paths))
 
 
 def _traces(before: Path, after: Path, runs: RunDiff | None, top: int, json: bool) -> None:

@@ -15,6 +15,7 @@ from hotlap.records.patch import Patch
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.patch_screen import patch_screen
 from hotlap.report.progress import Progress
+from hotlap.runs.folder import RunFolder
 from hotlap.tune.recipe import levers_of
 
 from ._common import confirmed, free_name, print_json, seconds
@@ -86,7 +87,7 @@ def patch(
     if budget is not None and not verify:
         raise UsageError("--budget goes with --verify")
     budget_s = seconds(budget or BUDGET)
-    of_run = findings.is_run(recipe)
+    of_run = RunFolder(recipe).is_run
     if of_run and verify:
         raise UsageError("--verify measures a patched recipe; of a run, apply the diff and give both to `hotlap diff`")
     patched = (findings if of_run else patching).make(recipe, command or (), Path.cwd())

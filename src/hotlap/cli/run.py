@@ -9,19 +9,19 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from hotlap.diagnose.verdict import verdict
+from hotlap.diagnose.verdict import judged
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
-from hotlap.launch.run import Request, run_in_foreground
+from hotlap.launch.run import RunPlan, run_in_foreground
 from hotlap.launch.supervise import exit_like
 from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.errors import HotlapError, NothingMeasured, RecordError, UsageError
-from hotlap.records.files import rank_folders, read_problems, write_record
-from hotlap.records.run import Environment, Lever, Problem, Run
+from hotlap.records.errors import HotlapError, RecordError, UsageError
+from hotlap.records.run import Environment, Lever, Run
 from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
+from hotlap.runs.folder import RunFolder
 from hotlap.tune.held import with_levers_held
 from hotlap.tune.recipe import levers_of
 
@@ -94,7 +94,7 @@ def run(
     folder = run_folder(out, words, "run")
     for line in passed:
         stderr_console().print(plain(f"hotlap: {line}", "yellow"), soft_wrap=True)
-    request = Request(
+    plan = RunPlan(
         command=tuple(words),
         folder=folder,
         environment=machine,
@@ -112,16 +112,16 @@ def run(
         recipe=str(recipe) if recipe else None,
         cwd=here,
     )
-    return _run(request, profiler, json, price)
+    return _run(plan, profiler, json, price)
 
 
-def _run(request: Request, profiler: Profiler | None, json: bool, price: float | None) -> int:
+def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: float | None) -> int:
     """Returns the exit code of the command. Whatever happens to hotlap once it has ended, this process ends like it."""
-    record, ended = run_in_foreground(request if profiler is None else profiler.put_in(request))
+    record, ended = run_in_foreground(plan if profiler is None else profiler.put_in(plan))
     try:
         if profiler is not None:
             profiler.finish()
-        _finish(request.folder, record, profiler.name if profiler else "", json, price)
+        _finish(plan.folder, record, profiler.name if profiler else "", json, price)
     finally:
         if sys.exc_info()[0] is not None:
             with contextlib.suppress(OSError, MemoryError):
@@ -169,15 +169,16 @@ def report(folder: Path, record: Run, json: bool, price: float | None = None) ->
     """
     with contextlib.suppress(RecordError):  # of what can't be read the verdict says so
         record = with_levers_held(folder, record)
-    unwritten = [_unwritten(folder / "run.json", record)]
+    run = RunFolder(folder)
+    unwritten = [_unwritten(run, record)]
     try:
         diagnosis, why = judged(folder)
     except RecordError as error:
         diagnosis, why = None, str(error)
     if diagnosis is not None:
-        unwritten.append(_unwritten(folder / "diagnosis.json", diagnosis))
+        unwritten.append(_unwritten(run, diagnosis))
     console = stderr_console()
-    console.print(run_screen(record, diagnosis, problems_of(folder), folder, why, price))
+    console.print(run_screen(record, diagnosis, run.problems, folder, why, price))
     if what := "; ".join(filter(None, unwritten)):
         told = f"hotlap: {what}. The screen above is from memory and what could be written before"
         console.print(plain(told, "yellow"), soft_wrap=True)
@@ -185,23 +186,10 @@ def report(folder: Path, record: Run, json: bool, price: float | None = None) ->
         print_json(RunDocument(str(folder), record, diagnosis, why))
 
 
-def _unwritten(path: Path, record: msgspec.Struct) -> str:
+def _unwritten(run: RunFolder, record: msgspec.Struct) -> str:
     """Write a record. Returns why it could not be, "" where it was."""
     try:
-        write_record(path, record)
+        run.write(record)
     except RecordError as error:
         return str(error)
     return ""
-
-
-def judged(folder: Path) -> tuple[Diagnosis | None, str]:
-    """The diagnosis of a run, or why there is none. Raises RecordError."""
-    try:
-        return verdict(folder), ""
-    except NothingMeasured as error:
-        return None, str(error)
-
-
-def problems_of(folder: Path) -> list[Problem]:
-    """hotlap's own problems in any rank."""
-    return [problem for rank in rank_folders(folder) for problem in read_problems(rank)]

@@ -6,14 +6,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hotlap.diagnose.verdict import judged
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import read_run, read_tune
 from hotlap.report.run_screen import run_screen
 from hotlap.report.tune_screen import tune_screen
+from hotlap.runs.folder import RunFolder, TuneFolder
 
 from ._beside import screens
 from ._common import print_json
-from .run import RunDocument, judged, problems_of
+from .run import RunDocument
 
 
 def show(
@@ -29,18 +30,18 @@ def show(
 
       hotlap show hotlap-runs/1121-103000-run-train
     """
-    if (folder / "tune.json").is_file():
-        tuned = read_tune(folder)
+    if (tuned := TuneFolder(folder).tune) is not None:
         if json:
             print_json(tuned)
         else:
             Console().print(tune_screen(tuned, folder))
         return 0
-    record = read_run(folder)
+    run = RunFolder(folder)
+    record = run.record
     diagnosis, why = judged(folder)
     if json:
         print_json(RunDocument(str(folder), record, diagnosis, why))
     else:
-        screen = run_screen(record, diagnosis, problems_of(folder), folder, why, price)
+        screen = run_screen(record, diagnosis, run.problems, folder, why, price)
         Console().print(screen, *screens(folder), sep="")
     return 0 if diagnosis is not None else NothingMeasured.exit_code

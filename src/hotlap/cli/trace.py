@@ -14,6 +14,7 @@ from hotlap.launch.perf import PERF_FILE
 from hotlap.records.errors import UsageError
 from hotlap.records.profilers import NCU_FILE, PY_SPY_FILE
 from hotlap.report.console import Screen, columns, plain, stderr_console
+from hotlap.runs.folder import RunFolder
 
 from ._beside import py_spy_of
 from ._common import print_json, reading
@@ -106,9 +107,7 @@ def _report(paths: list[Path], top: int, what_if: bool, unprofiled_ms: float | N
 
 
 def _only_counters(path: Path) -> bool:
-    from hotlap.trace.files import run_traces
-
-    return any((path / name).is_file() for name in (NCU_FILE, PERF_FILE, PY_SPY_FILE)) and not run_traces(path)
+    return any((path / name).is_file() for name in (NCU_FILE, PERF_FILE, PY_SPY_FILE)) and not RunFolder(path).traces
 
 
 def _own(paths: list[Path], given: Path | None, name: str) -> Path | None:

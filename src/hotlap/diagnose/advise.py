@@ -14,11 +14,11 @@ import msgspec
 from hotlap.records.advice import Advice, AdvicePanel, Condition, Row, ShareOf, Suggestion, Table
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding
 from hotlap.records.errors import RecordError, UsageError
-from hotlap.records.files import rank_folders, read_facts, read_run, read_tune
 from hotlap.records.page import Page
 from hotlap.records.run import Environment, Facts
 from hotlap.records.trace import OpRoofline, RankTrace, TraceReport
 from hotlap.records.tune import Tune
+from hotlap.runs.folder import RunFolder, TuneFolder
 
 from .advise_table import IDLE_PARTS, MEASURES, TABLE
 from .diagnose import diagnose
@@ -179,27 +179,27 @@ def advise_folder(folder: Path, answers: Values | None = None) -> Advice:
     Raises RecordError, UsageError, and NothingMeasured where a run holds nothing to judge."""
     if not folder.exists():
         raise RecordError(f"{folder} is not there; give the folder of a run or a tune, or traces")
-    if (folder / "tune.json").is_file():
-        return _of_tune(read_tune(folder), str(folder), answers)
-    if not (folder / "run.json").is_file():
+    if (tuned := TuneFolder(folder).tune) is not None:
+        return _of_tune(tuned, str(folder), answers)
+    run = RunFolder(folder)
+    if not run.is_run:
         from hotlap.trace.answer import Asked, report
         from hotlap.trace.files import trace_files
 
         return _of_traces(report(trace_files(folder), Asked()), str(folder), answers)
-    traces = _traces(folder)
-    diagnosis, run, ranks = verdict(folder, traces), read_run(folder), rank_folders(folder)
-    facts = read_facts(ranks[0]) if ranks else None
-    return advise(diagnosis, str(folder), facts, run.environment, traces.ranks if traces else (), answers)
+    traces = _traces(run)
+    diagnosis, ranks = verdict(folder, traces), traces.ranks if traces else ()
+    return advise(diagnosis, str(folder), run.facts, run.record.environment, ranks, answers)
 
 
-def _traces(folder: Path) -> TraceReport | None:
+def _traces(run: RunFolder) -> TraceReport | None:
     """What a run's traces say; None where there are none. Of those that can't be read the verdict says why."""
-    if not any(folder.glob("rank-*/trace.json.gz")):
+    if not any(rank.trace.exists() for rank in run.ranks):
         return None
     from .profiled import read_traces  # polars takes a moment to import
 
     try:
-        return read_traces(folder, diagnose(folder))
+        return read_traces(run.path, diagnose(run.path))
     except RecordError:
         return None
 

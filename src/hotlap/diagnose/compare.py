@@ -11,8 +11,8 @@ import msgspec
 from hotlap.records.compare import Difference, RunDiff
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import read_diagnosis, read_run
 from hotlap.records.run import Environment, Run, Versions
+from hotlap.runs.folder import RunFolder
 
 from .diagnose import diagnose
 
@@ -21,23 +21,21 @@ Fields = dict[str, str | None]
 
 def compare(before: Path, after: Path) -> RunDiff:
     """Of two run folders. Raises RecordError where one is none."""
-    one, two = read_run(before), read_run(after)
-    differs, unknown = _differences(one, two)
+    one, two = RunFolder(before), RunFolder(after)
+    differs, unknown = _differences(one.record, two.record)
     return RunDiff(
         before=str(before),
         after=str(after),
-        before_step=_step(before),
-        after_step=_step(after),
+        before_step=_step(one),
+        after_step=_step(two),
         differs=tuple(differs),
         unknown=tuple(unknown),
     )
 
 
-def _step(folder: Path) -> Diagnosis | None:
-    if (folder / "diagnosis.json").is_file():
-        return read_diagnosis(folder)
+def _step(run: RunFolder) -> Diagnosis | None:
     try:
-        return diagnose(folder)
+        return run.diagnosis or diagnose(run.path)
     except NothingMeasured:
         return None
 

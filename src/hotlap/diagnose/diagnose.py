@@ -11,20 +11,10 @@ import msgspec
 from hotlap.records.diagnosis import ONE_PACE, Bound, Diagnosis, Finding, Spread, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import (
-    rank_folders,
-    read_facts,
-    read_lines,
-    read_problems,
-    read_record,
-    read_run,
-    read_steps,
-    read_telemetry,
-    read_words,
-)
+from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Facts, Phases, Step
-from hotlap.records.tune import LeverLine
+from hotlap.runs.folder import RankFolder, RunFolder
 
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
@@ -84,7 +74,7 @@ NO_TORCH = (
 class Rank:
     """One training process of a run."""
 
-    folder: Path
+    folder: RankFolder
     steps: list[Step]
     facts: Facts | None
     steady: SteadySteps
@@ -93,17 +83,17 @@ class Rank:
 def read_ranks(folder: Path) -> list[Rank]:
     """The processes of a run that made steps, in rank order."""
     ranks = []
-    for path in rank_folders(folder):
-        steps = _of_the_rest(path, [step for step in read_steps(path) if step.wall_ms >= LEAST_MS])
-        facts = read_facts(path)
+    for rank in RunFolder(folder).ranks:
+        steps = _of_the_rest(rank, [step for step in rank.steps if step.wall_ms >= LEAST_MS])
+        facts = rank.facts
         if steps:
-            ranks.append(Rank(path, steps, facts, steady_steps(steps, facts)))
+            ranks.append(Rank(rank, steps, facts, steady_steps(steps, facts)))
     return ranks
 
 
-def _of_the_rest(rank: Path, steps: list[Step]) -> list[Step]:
+def _of_the_rest(rank: RankFolder, steps: list[Step]) -> list[Step]:
     """Steps in which a lever was still in that left itself out later are marked, so that their times are not quoted."""
-    last = max((line.step for line in read_lines(rank / "levers.jsonl", LeverLine) if line.left_out), default=-1)
+    last = max((line.step for line in rank.levers if line.left_out), default=-1)
     return [msgspec.structs.replace(step, probe=True) if step.step <= last else step for step in steps]
 
 
@@ -113,14 +103,13 @@ def diagnose(folder: Path) -> Diagnosis:
     mode = "train" if any(rank.steady.mode == "train" for rank in ranks) else "inference"
     ranks = [rank for rank in ranks if rank.steady.mode == mode]
     if not ranks:
-        raise NothingMeasured(_nothing(folder))
+        raise NothingMeasured(_nothing(RunFolder(folder)))
     first = max(ranks, key=lambda rank: rank.steady.seen) if _apart(ranks) else ranks[0]
     together = [first] if _apart(ranks) else ranks
     if first.steady.seen < LEAST_STEPS:
         raise NothingMeasured(_too_few(first))
-    run = read_run(folder)
+    run, seen = RunFolder(folder).record, RunFolder(folder).telemetry
     memory_bytes = run.environment.memory_gib * 2**30
-    seen = read_telemetry(folder)
     use = cpu_use(seen, first.steady.steps, run.environment)
     gpus = gpu_use(seen, first.steady.steps, run.environment, len(together))
     return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, gpus, memory_bytes)
@@ -230,7 +219,7 @@ def _pace(steady: SteadySteps) -> float:
 
 def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
     said = []
-    facts, problems = rank.facts, list(read_problems(rank.folder))
+    facts, problems = rank.facts, rank.folder.problems
     if facts is None:
         why = "hotlap's own problem kept it from being" if problems else "the process died before it could be"
         said.append(f"what the script is made of: {why} written")
@@ -317,11 +306,11 @@ def _rare(typical: float, single: Spread) -> str:
     return ""
 
 
-def _nothing(folder: Path) -> str:
+def _nothing(folder: RunFolder) -> str:
     """Why there is nothing to measure, from what every process said at its end."""
-    files = [*sorted(folder.glob("seen-*.json")), *(path / "facts.json" for path in rank_folders(folder))]
-    seen = [read_record(path, Facts) for path in files if path.is_file()]
-    run = read_run(folder)
+    seen = [read_record(path, Facts) for path in folder.seen]
+    seen += filter(None, (rank.facts for rank in folder.ranks))
+    run = folder.record
     said = "; ".join(
         f"process {facts.pid} ({' '.join(facts.argv)[:80]}): {facts.forwards} forwards of a module with parameters, "
         f"{facts.backwards} backwards, {facts.optimizer_steps} optimizer steps"
@@ -332,9 +321,8 @@ def _nothing(folder: Path) -> str:
     if off := next(_switched_off(folder), None):
         said += ("; " if said else "") + off
     elif not seen:
-        error = folder / "session.json.error"
-        if error.is_file():
-            said = f"hotlap's agent could not start: {read_words(error)}"
+        if (error := folder.agent_error) is not None:
+            said = f"hotlap's agent could not start: {error}"
             return f"nothing was measured in `{' '.join(run.command)[:200]}`: {said}"
         said = NO_TORCH
     how = f" before it ended with exit code {run.exit_code}" if run.exit_code else ""
@@ -379,10 +367,10 @@ def _too_few(rank: Rank) -> str:
     return f"{said}. {'It' if one else 'The longest'} took {ms(longest.wall_ms)}, warm-up in it: {told}"
 
 
-def _switched_off(folder: Path) -> Iterator[str]:
+def _switched_off(folder: RunFolder) -> Iterator[str]:
     """What made hotlap end its work in a process, while the command went on."""
-    for rank in rank_folders(folder):
-        for problem in read_problems(rank):
+    for rank in folder.ranks:
+        for problem in rank.problems:
             if not problem.lever and not problem.where.startswith(GOES_ON):
-                what, file = problem.what[:200], f"{rank.name}/problems.jsonl"
+                what, file = problem.what[:200], f"rank-{rank.number}/problems.jsonl"
                 yield f"hotlap switched itself off by a problem of its own in {problem.where}: {what} ({file})"

@@ -11,28 +11,20 @@ from typing import Final
 import msgspec
 
 from hotlap import __version__
-from hotlap.records.diagnosis import Diagnosis, Finding, Place
-from hotlap.records.errors import NothingMeasured, RecordError
-from hotlap.records.files import (
-    rank_folders,
-    read_bytes,
-    read_facts,
-    read_problems,
-    read_profile,
-    read_run,
-    read_steps,
-    read_telemetry,
-    read_tune,
-)
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.errors import RecordError
+from hotlap.records.files import read_bytes
 from hotlap.records.page import Artefact, Curve, Page, Snippet
+from hotlap.records.profile import Profile
 from hotlap.records.run import Step
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.records.trace import RankTrace, TraceReport
 from hotlap.records.tune import Trial, Tune
+from hotlap.runs.folder import RunFolder, TuneFolder
 
 from .advise import panel
 from .series import series, thinned
-from .verdict import verdict
+from .verdict import judged
 
 ROWS: Final = 60
 """Rows of each table of a trace: what a page can show."""
@@ -64,10 +56,10 @@ def gather(path: Path, source: bool = True, progress: Progress = lambda name, at
 
 
 def _gathered(path: Path, source: bool, progress: Progress) -> Page:
-    if (path / "tune.json").is_file():
-        return _of_tune(path, source)
-    if (path / "run.json").is_file():
-        return _of_run(path, source, progress)
+    if (tuned := TuneFolder(path).tune) is not None:
+        return _of_tune(path, tuned, source)
+    if (run := RunFolder(path)).is_run:
+        return _of_run(run, source, progress)
     return _of_traces(path, source, progress)
 
 
@@ -79,33 +71,28 @@ def _page(path: Path, title: str, **more: object) -> Page:
 # a run
 
 
-def _of_run(folder: Path, source: bool, progress: Progress) -> Page:
-    run, ranks = read_run(folder), rank_folders(folder)
+def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
+    folder, record, ranks = run.path, run.record, run.ranks
     traces = None
     with contextlib.suppress(RecordError):  # of traces that can't be read the verdict says so
-        traces = _traces(folder, progress) if any((rank / "trace.json.gz").is_file() for rank in ranks) else None
-    diagnosis: Diagnosis | None = None
-    why = ""
-    try:
-        diagnosis = verdict(folder, traces)
-    except NothingMeasured as error:
-        why = str(error)
+        traces = _traces(folder, progress) if any(rank.trace.is_file() for rank in ranks) else None
+    diagnosis, why = judged(folder, traces)
     page = _page(
         folder,
         f"run {folder.resolve().name}",
-        run=run,
+        run=record,
         diagnosis=diagnosis,
         why_none=why,
-        facts=next((facts for rank in ranks if (facts := read_facts(rank))), None),
-        profile=read_profile(ranks[0]) if ranks else None,
-        problems=tuple(problem for rank in ranks for problem in read_problems(rank))[:100],
+        facts=next((facts for rank in ranks if (facts := rank.facts)), None),
+        profile=ranks[0].document(Profile) if ranks else None,
+        problems=tuple(run.problems)[:100],
         steps=series(folder, max(LEAST_POINTS, MOST_POINTS // max(1, len(ranks))))[:MOST_RANKS],
-        telemetry=_thin(read_telemetry(folder)),
+        telemetry=_thin(run.telemetry),
         traces=traces,
-        artefacts=tuple(_run_artefacts(folder)),
+        artefacts=tuple(_run_artefacts(run)),
     )
     findings = diagnosis.findings if diagnosis else ()
-    return _with_source(page, findings, Path(run.cwd), run.started) if source else page
+    return _with_source(page, findings, Path(record.cwd), record.started) if source else page
 
 
 def _thin(samples: Sequence[TelemetrySample]) -> tuple[TelemetrySample, ...]:
@@ -127,11 +114,11 @@ def _of_gpu(samples: Sequence[TelemetrySample], index: int) -> list[int]:
     return [found.get(index, 0) for found in used]
 
 
-def _run_artefacts(folder: Path) -> Iterable[Artefact]:
-    for rank in rank_folders(folder):
-        yield from _trace_artefacts(rank / "trace.json.gz")
+def _run_artefacts(run: RunFolder) -> Iterable[Artefact]:
+    for rank in run.ranks:
+        yield from _trace_artefacts(rank.trace)
     for pattern in SNAPSHOTS:
-        for found in sorted(folder.rglob(pattern)):
+        for found in sorted(run.path.rglob(pattern)):
             yield Artefact(kind="memory", path=str(found.resolve()), bytes=found.stat().st_size)
 
 
@@ -176,8 +163,7 @@ def _undrawn(rank: RankTrace) -> RankTrace:
 # a tune
 
 
-def _of_tune(folder: Path, source: bool) -> Page:
-    tune = read_tune(folder)
+def _of_tune(folder: Path, tune: Tune, source: bool) -> Page:
     page = _page(folder, f"tune {folder.resolve().name}", tune=tune, curves=tuple(_curves(folder, tune)))
     after = tune.tuned.findings if tune.tuned else ()
     return _with_source(page, (*tune.baseline.findings, *after), Path.cwd()) if source else page
@@ -215,11 +201,9 @@ def _shown(tune: Tune) -> dict[str, Trial]:
 
 def _steps_of(folder: Path, trial: Trial) -> Sequence[Step]:
     """The steps of a trial's first rank; none where its folder is not inside the tune's."""
-    at = (folder / trial.folder).resolve()
-    if not at.is_relative_to(folder.resolve()):
-        return ()
-    ranks = rank_folders(at)
-    return read_steps(ranks[0]) if ranks else ()
+    run = TuneFolder(folder.resolve()).trial(trial)
+    ranks = run.ranks if run.path.resolve().is_relative_to(folder.resolve()) else ()
+    return list(ranks[0].steps) if ranks else ()
 
 
 # the user's source

@@ -5,7 +5,6 @@ work on the device; so idle time of the trace is scaled to what is left of the u
 """
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +13,9 @@ import msgspec
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import read_record
 from hotlap.records.profile import Lines
 from hotlap.records.trace import RankTrace, TraceReport
+from hotlap.runs.folder import RankFolder, RunFolder
 from hotlap.trace.analyses.utilisation import over_ranks
 from hotlap.trace.answer import Asked, report
 from hotlap.trace.files import trace_files
@@ -44,27 +43,24 @@ LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 def read_traces(folder: Path, found: Diagnosis) -> TraceReport:
     """The answers of a run's traces. found: what its steps without the profiler say. Raises RecordError."""
-    asked = Asked(unprofiled_ms=found.step_ms, unprofiled=found.phases, lines=_lines_in(folder))
+    asked = Asked(unprofiled_ms=found.step_ms, unprofiled=found.phases, lines=_lines)
     return report(trace_files(folder), asked)
 
 
 def asked_of(path: Path, top: int, what_if: bool, unprofiled_ms: float | None = None) -> Asked:
     """What to ask of the traces at a path: of a run's, with its lines and its step time without the profiler."""
-    if not (path / "run.json").is_file():
+    if not RunFolder(path).is_run:
         return Asked(top, what_if, unprofiled_ms)
     try:
         found = diagnose(path)
     except NothingMeasured:
-        return Asked(top, what_if, unprofiled_ms, lines=_lines_in(path))
-    return Asked(top, what_if, unprofiled_ms or found.step_ms, found.phases, _lines_in(path))
+        return Asked(top, what_if, unprofiled_ms, lines=_lines)
+    return Asked(top, what_if, unprofiled_ms or found.step_ms, found.phases, _lines)
 
 
-def _lines_in(folder: Path) -> Callable[[Trace], dict[int, Place]]:
-    def lines(trace: Trace) -> dict[int, Place]:
-        beside = Path(trace.source).with_name("lines.json")
-        return places_of(trace, read_record(beside, Lines)) if beside.is_file() else {}
-
-    return lines
+def _lines(trace: Trace) -> dict[int, Place]:
+    beside = RankFolder(Path(trace.source).parent).document(Lines)
+    return places_of(trace, beside) if beside is not None else {}
 
 
 def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = None) -> Diagnosis:

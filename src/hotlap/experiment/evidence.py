@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from hotlap.diagnose.steps import of_mode
-from hotlap.records.files import rank_folders, read_lines, read_steps
+from hotlap.records.tune import ProbeLine
+from hotlap.runs.folder import RunFolder
 
 PATTERN_LEAST: Final = 2.0**-8
 """A loss whose steps differ by less than this, one bfloat16 rounding, has no pattern to tell its batches by."""
@@ -18,23 +18,6 @@ LEAST: Final = 1e-12
 """Gap of what is not equal bit for bit, however little it differs."""
 COMPARED_STEPS: Final = 64
 """Steps whose losses are compared: later ones differ by what rounding has grown to, whatever the lever."""
-
-
-class ProbeLine(msgspec.Struct, frozen=True):
-    """A line of `rank-K/probe.jsonl`. gradient_norm: of what the update used; unclipped_norm: before the script clipped
-    it, None where it did not. rounding: places in `update` of elements whose gradient was but rounding."""
-
-    what: str
-    batch: int = 0
-    leaves: tuple[dict[str, Any], ...] = ()
-    draws: bool | None = None
-    optimizer: int = 0
-    step: int = 0
-    gradient_norm: float | None = None
-    unclipped_norm: float | None = None
-    update_norm: float | None = None
-    update: tuple[float | None, ...] = ()
-    rounding: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,14 +32,14 @@ class Evidence:
 
 def read_evidence(folder: Path) -> Evidence:
     """The evidence in a run folder (rank 0)."""
-    ranks = rank_folders(folder)
+    ranks = RunFolder(folder).ranks
     if not ranks:
         return Evidence(())
-    _, steps = of_mode(read_steps(ranks[0]))
+    _, steps = of_mode(list(ranks[0].steps))
     losses = tuple(
         (math.nan,) if step.nonfinite else tuple(_number(x) for x in step.losses or (step.loss,)) for step in steps
     )
-    lines = list(read_lines(ranks[0] / "probe.jsonl", ProbeLine))
+    lines = ranks[0].lines(ProbeLine)
     draws = [line.draws for line in lines if line.what == "forward"]
     return Evidence(
         losses,

@@ -76,7 +76,7 @@ class Judge:
         return lever if settings is None else records.Lever(name=lever.name, settings=settings)
 
     def _twin_runs(self, levers: Sequence[records.Lever]) -> Twins:
-        seed = self.bench.plan.seed
+        seed = self.bench.plan.seed or 0
         return Twins(
             nudged=self._nudged(NUDGES),
             redrawn=[

@@ -12,14 +12,13 @@ from typing import Any, Final
 from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.diagnose.steps import step_time
 from hotlap.launch.command import PACKAGE
-from hotlap.launch.run import output_tail
 from hotlap.launch.supervise import Ended
 from hotlap.records.diagnosis import Place
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import rank_folders, read_problems
 from hotlap.records.run import REFUSED, Lever, Step
 from hotlap.records.tune import Outcome
 from hotlap.records.whose import users
+from hotlap.runs.folder import RunFolder
 
 from .watch import NONE, Spare, lacks_memory, left_out
 
@@ -68,12 +67,12 @@ def crash(folder: Path, ended: Ended) -> Reading | None:
         return "memory", "the machine ran out of host memory", {}
     if not (ended.code or ended.signal):
         return None
-    tail = output_tail(folder, MOST_BELOW)
+    tail = RunFolder(folder).output_tail(MOST_BELOW)
     last = error_in(tail)
     if any(lacks_memory(line) for line in tail):
         return "memory", last[:300], {}
     how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
-    where = raised_at(output_tail(folder, MOST_LINES))
+    where = raised_at(RunFolder(folder).output_tail(MOST_LINES))
     return "crashed", f"{how}: {last[:300]}" if last else how, {"where": where} if where else {}
 
 
@@ -118,8 +117,7 @@ def _exception(lines: Sequence[str]) -> int | None:
 def refusal_in(folder: Path, left: Mapping[str, object] = MappingProxyType({})) -> Reading | None:
     """A lever that could not be put in, in any rank, or lacked memory for it, or another problem of hotlap's: why, and
     the lever. left: levers that left themselves out, which is none."""
-    every = (problem for rank in rank_folders(folder) for problem in read_problems(rank))
-    problems = [problem for problem in every if problem.lever not in left]
+    problems = [problem for problem in RunFolder(folder).problems if problem.lever not in left]
     for problem in problems:
         if problem.lever is not None:
             why = problem.what.removeprefix(REFUSED)[:300]

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -21,14 +21,15 @@ import msgspec
 
 from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.launch.gate import Gate
-from hotlap.launch.run import BackgroundRun, Request
+from hotlap.launch.run import BackgroundRun, RunPlan
 from hotlap.launch.supervise import Ended
 from hotlap.levers import _compile_cache, variables_of
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
-from hotlap.records.files import new_folder, rank_folders
-from hotlap.records.run import Environment, LeftOut, Lever, Step
+from hotlap.records.files import new_folder
+from hotlap.records.run import LeftOut, Lever, Step
 from hotlap.records.tune import Trial, Turn
+from hotlap.runs.folder import RunFolder, TuneFolder
 
 from .evidence import Evidence, read_evidence
 from .outcome import crash, names, read_outcome, refusal_in
@@ -47,19 +48,6 @@ END_S: Final = 6.0
 """A side that is told to end has so long before it is ended hard; all that is known of it is on disk."""
 TURN_S: Final = 0.5
 """Steps of a turn that count: as many as take this long. One more is made first."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How sides are run. steps, seconds: of steady steps before a side is ready, at most."""
-
-    command: tuple[str, ...]
-    folder: Path
-    environment: Environment
-    steps: int
-    seconds: float
-    seed: int
-    cwd: Path
 
 
 @dataclass(frozen=True)
@@ -96,7 +84,7 @@ class Side:
     """It may make its first steps."""
     waited: float = 0.0
     """Seconds that it stood where its loop begins."""
-    read: dict[str, int] = field(default_factory=dict)
+    read: dict[int, int] = field(default_factory=dict)
     """Bytes of each rank's steps that were read."""
     in_now: dict[str, dict[str, object]] = field(default_factory=dict)
     """Levers that are in now, with settings."""
@@ -118,7 +106,7 @@ class Side:
 class Bench:
     """All sides of an experiment. Leaving the block ends them all."""
 
-    def __init__(self, plan: Plan, listener: Listener) -> None:
+    def __init__(self, plan: RunPlan, listener: Listener) -> None:
         self.plan, self.listener = plan, listener
         self.done: list[Trial] = []
         self._diagnoses: dict[int, Diagnosis] = {}
@@ -127,7 +115,7 @@ class Bench:
         self._sockets = Path(tempfile.mkdtemp(prefix="hotlap-"))
         for name in JOURNALS:  # an earlier session may have been killed in the middle of a line
             if (plan.folder / name).exists():
-                self._append(name, b"\n")
+                self._write(name)
 
     def __enter__(self) -> "Bench":
         return self
@@ -155,13 +143,12 @@ class Bench:
         number = len(list(plan.folder.glob("trials/*")))
         folder = new_folder(plan.folder / "trials" / f"{number:03d}")
         gate = Gate(self._sockets / f"{number:03d}")
-        request = Request(
+        plan = replace(
+            plan,
             command=command or plan.command,
             folder=folder,
-            environment=plan.environment,
-            steps=plan.steps,
             seconds=special.seconds or plan.seconds,
-            least_steps=min(plan.steps, special.least_steps),
+            least_steps=min(plan.steps or STEPS, special.least_steps),
             levers=tuple(levers),
             variables={
                 "PYTHONHASHSEED": "0",
@@ -169,7 +156,6 @@ class Bench:
                 **_compile_cache.variables(),  # what is compiled in a live process is found by the next one that starts
                 **variables_of(levers),
             },
-            seed=plan.seed,
             probe_steps=PROBE_STEPS,
             nudge=special.nudge,
             redraw=special.redraw,
@@ -181,7 +167,7 @@ class Bench:
         watch = Watch(folder, self.listener, spare, special.slow_ms)
         side = Side(
             number=number, purpose=purpose, requested=tuple(levers), folder=folder, special=special,
-            timeout_s=timeout_s, run=BackgroundRun(request), gate=gate, watch=watch, begun=time.monotonic(),
+            timeout_s=timeout_s, run=BackgroundRun(plan), gate=gate, watch=watch, begun=time.monotonic(),
             in_now={lever.name: dict(lever.settings) for lever in levers},
         )  # fmt: skip
         self.sides.append(side)
@@ -333,26 +319,23 @@ class Bench:
     def new_steps(self, side: Side) -> list[list[Step]]:
         """Steps of each rank that were written since the last call."""
         found = []
-        for rank in rank_folders(side.folder):
-            path = rank / "steps.jsonl"
-            if not path.exists():
-                continue
-            with path.open("rb") as file:
-                file.seek(side.read.get(rank.name, 0))
-                raw = file.read()
-            whole = raw[: raw.rfind(b"\n") + 1]
-            side.read[rank.name] = side.read.get(rank.name, 0) + len(whole)
+        for rank in RunFolder(side.folder).observed:
+            lines, side.read[rank.number] = rank.new_steps(side.read.get(rank.number, 0))
             try:
-                found.append([msgspec.json.decode(line, type=Step) for line in whole.splitlines()])
+                found.append([msgspec.json.decode(line, type=Step) for line in lines])
             except msgspec.MsgspecError as error:
-                raise RecordError(f"{path}: {error}") from error
+                raise RecordError(f"{rank.file(Step)}: {error}") from error
         return found
 
     # what is known
 
+    def run(self, trial: Trial) -> RunFolder:
+        """What a side left."""
+        return TuneFolder(self.plan.folder).trial(trial)
+
     def evidence(self, trial: Trial) -> Evidence:
         """What a side computed so far."""
-        return read_evidence(self.plan.folder / trial.folder)
+        return read_evidence(self.run(trial).path)
 
     def diagnosis(self, trial: Trial) -> Diagnosis:
         """The verdict of a side's run up to where it was ready."""
@@ -360,7 +343,7 @@ class Bench:
 
     def rank(self, trial: Trial) -> Rank:
         """The first process of a side."""
-        return read_ranks(self.plan.folder / trial.folder)[0]
+        return read_ranks(self.run(trial).path)[0]
 
     def amend(self, trial: Trial, **changes: object) -> Trial:
         """Replace a trial by one with more known about it."""
@@ -371,12 +354,9 @@ class Bench:
                 side.trial = amended
         return amended
 
-    def _write(self, name: str, record: msgspec.Struct) -> None:
-        self._append(name, msgspec.json.encode(record) + b"\n")
-
-    def _append(self, name: str, line: bytes) -> None:
+    def _write(self, name: str, record: msgspec.Struct | None = None) -> None:
         with (self.plan.folder / name).open("ab") as journal:
-            journal.write(line)
+            journal.write((msgspec.json.encode(record) if record else b"") + b"\n")
 
 
 def turn_of(side: int, first: int, last: int, ranks: Sequence[Sequence[Step]], levers: tuple[str, ...] = ()) -> Turn:

@@ -12,9 +12,8 @@ import msgspec
 
 from hotlap.levers import variables_of
 from hotlap.records.errors import AgentError
-from hotlap.records.files import rank_folders, read_lines, read_problems, read_words
 from hotlap.records.run import Lever, Step
-from hotlap.records.tune import LeverLine
+from hotlap.runs.folder import RankFolder, RunFolder
 
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "out of memory", "Cannot allocate memory", "MemoryError")
 SLOW_STEPS: Final = 5
@@ -78,12 +77,12 @@ def spared(levers: Sequence[Lever], trying: Sequence[str]) -> Spare:
 def left_out(folder: Path, spare: Spare) -> dict[str, Out]:
     """Of the levers that may, those that left themselves out in every rank, or found nothing to change there, and why;
     none where too many did."""
-    ranks = [_said(rank, spare) for rank in rank_folders(folder)]
+    ranks = [_said(rank, spare) for rank in RunFolder(folder).ranks]
     return {name: why for name, why in ranks[0].items() if all(name in rank for rank in ranks)} if ranks else {}
 
 
-def _said(rank: Path, spare: Spare) -> dict[str, Out]:
-    lines = list(read_lines(rank / "levers.jsonl", LeverLine))
+def _said(rank: RankFolder, spare: Spare) -> dict[str, Out]:
+    lines = rank.levers
     took = {line.lever for line in lines if line.left_out is None and line.nothing is None}
     whys = {line.lever: Out(line.nothing, False) for line in lines if line.nothing and line.lever not in took}
     given_up = [line for line in lines if line.left_out is not None and not lacks_memory(line.left_out)]
@@ -100,38 +99,29 @@ class Watch:
     """
 
     def __init__(self, folder: Path, listener: Listener, spare: Spare, slow_ms: float | None) -> None:
-        self.rank, self.listener = folder / "rank-0", listener
-        self.failure = folder / "session.json.error"
+        self.run, self.listener = RunFolder(folder), listener
+        self.rank = self.run.rank(0)
         self.spare, self.slow_ms = spare, slow_ms
         self.next = 0.0
         self.at = self.steps = 0
-        self.part = b""
         self.slow: list[float] = []
 
     def __call__(self) -> None:
-        if self.failure.exists():
-            raise AgentError(f"hotlap's agent can't start in this command: {read_words(self.failure)}")
+        if (failure := self.run.agent_error) is not None:
+            raise AgentError(f"hotlap's agent can't start in this command: {failure}")
         if time.monotonic() < self.next:
             return
         self.next = time.monotonic() + LOOK_S
-        if (self.rank / "problems.jsonl").exists() and self._refused():
+        named = {problem.lever for problem in self.rank.problems if problem.lever}
+        if named and named - _said(self.rank, self.spare).keys():
             raise Refusal
         self.count()
 
-    def _refused(self) -> bool:
-        named = {problem.lever for problem in read_problems(self.rank) if problem.lever}
-        return bool(named and named - _said(self.rank, self.spare).keys())
-
     def count(self) -> None:
         """Tell of the steps since the last look."""
-        path = self.rank / "steps.jsonl"
-        if not path.exists():
+        lines, self.at = self.rank.new_steps(self.at)
+        if not self.at:
             return
-        with path.open("rb") as file:
-            file.seek(self.at)
-            new = file.read(1 << 20)
-        self.at += len(new)
-        *lines, self.part = (self.part + new).split(b"\n")
         self.steps += len(lines)
         self.listener.step(self.steps, None, None)
         if self.slow_ms is not None:

@@ -7,37 +7,26 @@ A run's scalars are those of diagnosis.json.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from hotlap.diagnose.steps import on_clock
-from hotlap.diagnose.verdict import verdict
+from hotlap.diagnose.verdict import judged
 from hotlap.records.diagnosis import Clock, Diagnosis
-from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import rank_folders, read_diagnosis, read_run, stream_steps
 from hotlap.records.phases import PHASES
 from hotlap.records.run import Phases, Run, Step
+from hotlap.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
 class Series:
     """A run. diagnosis: None where nothing could be judged."""
 
-    folder: Path
+    folder: RunFolder
     run: Run
     diagnosis: Diagnosis | None
-
-    def ranks(self) -> list[tuple[int, Path]]:
-        """Number and folder of each rank."""
-        return [(int(path.name[5:]), path) for path in rank_folders(self.folder)]
-
-    @staticmethod
-    def steps(rank: Path) -> Iterator[Step]:
-        """The steps of a rank, one at a time: a run may have millions."""
-        return stream_steps(rank)
 
     @property
     def clock(self) -> Clock:
@@ -47,18 +36,14 @@ class Series:
     @property
     def name(self) -> str:
         """What the run is called elsewhere."""
-        return self.folder.resolve().name
+        return self.folder.path.resolve().name
 
 
 def read_series(folder: Path) -> Series:
     """A run to export, with the verdict of its end, or one made now where there is none. Raises RecordError."""
-    run = read_run(folder)
-    if (folder / "diagnosis.json").is_file():
-        return Series(folder, run, read_diagnosis(folder))
-    try:
-        return Series(folder, run, verdict(folder))
-    except NothingMeasured:
-        return Series(folder, run, None)
+    run = RunFolder(folder)
+    record = run.record
+    return Series(run, record, run.diagnosis or judged(folder)[0])
 
 
 def scalars(step: Step, clock: Clock) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from hotlap.launch.environment import LONGEST_VALUE, variables
 from hotlap.records.errors import RecordError
-from hotlap.records.files import read_facts, write_atomic
+from hotlap.records.files import write_atomic
 from hotlap.records.run import Environment, Run, Versions
 
 from ._base import Target
@@ -39,7 +39,7 @@ def write(series: Series, path: Path) -> list[str]:
     run = series.run
     if run.versions is None:
         raise RecordError(
-            f"{series.folder / 'run.json'} has no versions (nothing was seen in the run, or it is of an older hotlap), "
+            f"{series.folder.file(Run)} has no versions (nothing was seen in the run, or it is of an older hotlap), "
             "so there is nothing to pin. Run the command again"
         )
     pins, left_out = requirements(run.versions)
@@ -165,7 +165,7 @@ def _compiles(series: Series) -> bool:
     """Whether something was compiled, which needs a compiler."""
     if any(one.name.startswith(COMPILERS) for one in series.run.levers):
         return True
-    facts = next((read_facts(folder) for _, folder in series.ranks()), None)
+    facts = series.folder.facts
     return facts is not None and (bool(facts.compiled) or any(root.compiled for root in facts.roots))
 
 

@@ -26,11 +26,11 @@ def write(series: Series, path: Path) -> list[str]:
         with path.open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
             table.writerow(("rank", "step", "time", "kind", "samples", *COLUMNS))
-            for rank, folder in series.ranks():
-                for step in series.steps(folder):
+            for rank in series.folder.ranks:
+                for step in rank.steps:
                     found = scalars(step, series.clock)
                     known = (found.get(name, "") for name in COLUMNS)
-                    table.writerow((rank, step.step, step.time, step.kind, _blank(step.samples), *known))
+                    table.writerow((rank.number, step.step, step.time, step.kind, _blank(step.samples), *known))
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
     return [f"{path}: a line a step"]

@@ -40,11 +40,11 @@ def _address(path: Path) -> str:
 def _log_steps(series: Series, client: Any, metric: Any, run_id: str) -> int:
     """Log the steps of all ranks; returns the time of the last one, ms since the epoch."""
     last = 0
-    for number, (rank, folder) in enumerate(series.ranks()):
-        prefix = "" if number == 0 else f"rank-{rank}/"
+    for at, rank in enumerate(series.folder.ranks):
+        prefix = f"rank-{rank.number}/" if at else ""
         points = (
             metric(prefix + name, value, round(step.time * 1000), step.step)
-            for step in series.steps(folder)
+            for step in rank.steps
             for name, value in scalars(step, series.clock).items()
         )
         while batch := list(islice(points, BATCH)):

@@ -34,11 +34,11 @@ def write(series: Series, path: Path) -> list[str]:
 
 def _lines(series: Series) -> Iterator[dict[str, Any]]:
     last = series.run.started
-    for rank, folder in series.ranks():
-        steps = series.steps(folder)
+    for rank in series.folder.ranks:
+        steps = rank.steps
         while batch := list(islice(steps, BATCH)):
             last = max(last, batch[-1].time)
-            yield _line(series, {"rank": str(rank)}, _metrics(_points(batch, series.clock)))
+            yield _line(series, {"rank": str(rank.number)}, _metrics(_points(batch, series.clock)))
     if series.diagnosis is not None:
         points = ((f"run/{name}", last, value) for name, value in totals(series.diagnosis).items())
         yield _line(series, {}, _metrics(points))

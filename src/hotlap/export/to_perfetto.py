@@ -39,8 +39,7 @@ Event = dict[str, Any]
 
 def write(series: Series, path: Path) -> list[str]:
     """One file for ui.perfetto.dev."""
-    traces = [(rank, folder / "trace.json.gz") for rank, folder in series.ranks()]
-    found = [(rank, trace) for rank, trace in traces if trace.is_file()]
+    found = [(rank.number, rank.trace) for rank in series.folder.ranks if rank.trace.is_file()]
     lost = merge(found, path) if found else _write(path, _steps(series))
     said = [f"hotlap open {path}   (or drag it into https://ui.perfetto.dev)"]
     return [*said, f"{lost} events could not be read and are left out"] if lost else said
@@ -204,13 +203,14 @@ def _steps(series: Series) -> Iterator[bytes]:
     """The steps of all ranks as slices, their losses as counters. Phases are arguments: a step knows how long each
     took, not when."""
     begin: float | None = None
-    for rank, folder in series.ranks():
-        yield to_json({"ph": "M", "name": "process_name", "pid": rank + 1, "args": {"name": f"rank {rank}: steps"}})
-        for step in series.steps(folder):
+    for rank in series.folder.ranks:
+        pid, name = rank.number + 1, f"rank {rank.number}: steps"
+        yield to_json({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
+        for step in rank.steps:
             start = step.time * 1e6 - step.wall_ms * 1000
             begin = start if begin is None else begin
             at, args = round(start - begin, 3), {**scalars(step, series.clock), "kind": step.kind, "probe": step.probe}
-            same = {"pid": rank + 1, "tid": 1, "ts": at}
+            same = {"pid": pid, "tid": 1, "ts": at}
             yield to_json({"ph": "X", "name": f"step {step.step}", "dur": step.wall_ms * 1000, "args": args, **same})
             if step.loss is not None:
                 yield to_json({"ph": "C", "name": "loss", "args": {"loss": step.loss}, **same})

@@ -10,14 +10,14 @@ def write(series: Series, path: Path) -> list[str]:
     """A folder with one run a rank: scalars by step, at the time they were taken; those of the diagnosis at the last
     step, and the verdict as text. TensorBoard keeps scalars as 32-bit floats."""
     writers = load("tensorboard.summary.writer.event_file_writer", "tensorboard", "tensorboard")
-    for rank, folder in series.ranks():
-        writer = writers.EventFileWriter(str(path / f"rank-{rank}"))
+    for at, rank in enumerate(series.folder.ranks):
+        writer = writers.EventFileWriter(str(path / f"rank-{rank.number}"))
         last, time = 0, series.run.started
-        for step in series.steps(folder):
+        for step in rank.steps:
             last, time = step.step, step.time
             found = {f"{PREFIX}/{name}": value for name, value in scalars(step, series.clock).items()}
             writer.add_event(_event(found, last, time))
-        if series.diagnosis is not None and rank == series.ranks()[0][0]:
+        if series.diagnosis is not None and at == 0:
             found = {f"{PREFIX}-run/{name}": value for name, value in totals(series.diagnosis).items()}
             writer.add_event(_event(found, last, time))
             writer.add_event(_text(f"{PREFIX}-run/verdict", _said(series), last, time))

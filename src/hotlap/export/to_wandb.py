@@ -36,9 +36,9 @@ def _write(series: Series, path: Path, mode: str) -> str | None:
         reinit="create_new",
     )
     run.define_metric("*", step_metric="step")
-    for number, (rank, folder) in enumerate(series.ranks()):
-        prefix = "" if number == 0 else f"rank-{rank}/"
-        for step in series.steps(folder):
+    for at, rank in enumerate(series.folder.ranks):
+        prefix = f"rank-{rank.number}/" if at else ""
+        for step in rank.steps:
             run.log({"step": step.step, "time": step.time, **_named(prefix, scalars(step, series.clock))})
     if series.diagnosis is not None:
         run.summary.update(_named("run/", totals(series.diagnosis)))

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from hotlap.records.errors import CommandNotFound, RecordError
-from hotlap.records.files import rank_folders, read_record
 from hotlap.records.profilers import NCU_FILE, NSYS_FILE, Capture
+from hotlap.runs.folder import RankFolder, RunFolder
 
 from .front import Front, NotStarted, Relayed
 
@@ -43,7 +43,6 @@ ALLOW: Final = (
     "this user may not read the device's counters: run as root, with CAP_SYS_ADMIN in a container, or have the driver "
     "loaded with NVreg_RestrictProfilingToAdminUsers=0 (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
-LARGEST: Final = 1 << 20
 
 
 def find(name: str) -> str:
@@ -137,31 +136,19 @@ class Nsight:
 
 def why_not(folder: Path, name: str) -> str:
     """Why a run holds nothing of it: in its words, or in those of the agent."""
-    lines = [line for file in (f"{name}.txt", NCU_FILE) for line in _lines(folder / file)]
+    run = RunFolder(folder)
+    lines = [*run.text(f"{name}.txt"), *run.text(NCU_FILE)]
     if any(PERMISSION in line for line in lines):
         return ALLOW
     note = next((line.removeprefix(OWN) for line in lines if line.startswith(OWN)), "")
     said = [NOISE.sub("", line) for line in lines if not line.startswith((OWN, '"'))]
     worst = next((line for line in said if SAID.search(line)), said[-1] if said else "")
-    seen = next((found for rank in rank_folders(folder) if (found := _captured(rank))), "")
+    seen = next((found for rank in run.ranks if (found := _captured(rank))), "")
     return "; ".join(part[:300] for part in (note, seen, worst) if part) or f"see {folder / name}.txt"
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return [line.strip() for line in file.read(LARGEST).splitlines() if line.strip()]
-    except OSError:
-        return []
-
-
-def _captured(rank: Path) -> str:
+def _captured(rank: RankFolder) -> str:
     """What the agent noted of its window."""
     with contextlib.suppress(RecordError):
-        if (rank / "capture.json").is_file():
-            return read_record(rank / "capture.json", Capture).note
-        return "the run ended before its steady steps"
+        return capture.note if (capture := rank.document(Capture)) else "the run ended before its steady steps"
     return ""
-
-
-__all__ = ["LAUNCHES", "STEPS", "Nsight", "find", "why_not"]

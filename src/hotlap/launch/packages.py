@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from hotlap.records.errors import RecordError
-from hotlap.records.files import read_facts, read_words
+from hotlap.records.files import read_words
 from hotlap.records.run import Facts, Versions
+from hotlap.runs.folder import RankFolder
 
 METADATA: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*?)-(?P<version>\d[\w.!+]*)\.(dist|egg)-info")
 MOST_FOLDERS: Final = 16
@@ -18,11 +19,11 @@ TOP_LEVEL: Final = 1 << 14
 OWN: Final = "hotlap"
 
 
-def versions_of(ranks: Iterable[Path]) -> Versions | None:
+def versions_of(ranks: Iterable[RankFolder]) -> Versions | None:
     """Of the first rank that left facts; None where none did, or they can't be read."""
     for rank in ranks:
         try:
-            facts = read_facts(rank)
+            facts = rank.facts
         except RecordError:
             continue
         if facts is not None:

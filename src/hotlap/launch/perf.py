@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from hotlap.records.errors import CommandNotFound
+from hotlap.runs.folder import RunFolder
 
 from . import attached
 
@@ -51,9 +52,5 @@ def counting(perf: str | None, pid: int, path: Path) -> Iterator[None]:
 
 def why_not(folder: Path) -> str:
     """What perf said first, for a run without counters."""
-    try:
-        lines = (folder / PERF_FILE).with_suffix(".txt").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    said = [line.strip() for line in lines if line.strip()]
+    said = RunFolder(folder).text("perf.txt")
     return said[0][:200] if said else "the command ended before perf had begun"

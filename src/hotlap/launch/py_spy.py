@@ -22,6 +22,7 @@ from typing import Final
 
 from hotlap.records.errors import CommandNotFound
 from hotlap.records.profilers import PY_SPY_FILE, PY_SPY_RATE, PY_SPY_SAID
+from hotlap.runs.folder import RunFolder
 
 from . import attached
 
@@ -160,11 +161,7 @@ def _note(said: FileIO | None, what: str) -> None:
 
 def why_not(folder: Path) -> str:
     """Why a run has nothing of py-spy: in its words, and what to allow."""
-    try:
-        with (folder / PY_SPY_SAID).open(encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file.read(LARGEST).splitlines() if line.strip()]
-    except OSError:
-        lines = []
+    lines = RunFolder(folder).text(PY_SPY_SAID, LARGEST)
     said = [line.removeprefix("Error: ") for line in lines if line.startswith((OWN, "Error: "))]
     last = said[-1].removeprefix(OWN)[:200] if said else "the command ended before py-spy had begun"
     allow = _to_allow(any(map(REFUSED.search, said))) if said else ""
@@ -182,6 +179,3 @@ def _to_allow(refused: bool) -> str:
     if scope == 3 or (scope and not may):
         return f"kernel.yama.ptrace_scope is {scope}: {'0 allows it' if scope == 3 else f'set it to 0, or {ALLOW}'}"
     return ALLOW if refused else ""
-
-
-__all__ = ["find_py_spy", "looking", "why_not"]

@@ -12,9 +12,9 @@ import msgspec
 from hotlap.diagnose.patchable import by_hand
 from hotlap.diagnose.verdict import verdict
 from hotlap.records.diagnosis import WAITS, Finding, Place
-from hotlap.records.files import rank_folders, read_diagnosis, read_facts, read_run
 from hotlap.records.patch import Line, Patch, Rewrite
 from hotlap.records.run import Run
+from hotlap.runs.folder import RunFolder
 
 from .check import check
 from .edits import Replacement, replace
@@ -34,23 +34,19 @@ CALLED: Final = "what is called here may do more than show the value"
 ELSE: Final = "no other form of this line is known that surely computes the same"
 
 
-def is_run(path: Path) -> bool:
-    """Whether a path is the folder of a run, not a recipe or the folder of a tune."""
-    return (path / "run.json").is_file()
-
-
 def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
     """Rewrite the lines of a run's findings of waits in memory; no file is changed.
 
     command: the user's, or nothing to take the run's own. Raises UsageError where no file of the user's is found,
     NothingMeasured, RecordError.
     """
-    run = read_run(folder)
+    of_run = RunFolder(folder)
+    run = of_run.record
     words = tuple(command) or run.command
     before = read_project(words, Path(run.cwd) if os.path.isdir(run.cwd) else cwd)  # noqa: PTH112 - a name that no folder can have is none
-    facts = next(map(read_facts, rank_folders(folder)), None)
+    facts = of_run.facts
     work = _Work(Places(before, facts, cuda=True), run)
-    diagnosis = read_diagnosis(folder) if (folder / "diagnosis.json").is_file() else verdict(folder)
+    diagnosis = of_run.diagnosis or verdict(folder)
     found = [work.rewrite(finding) for finding in diagnosis.findings if work.is_wait(finding)]
     after = work.patched()
     check(before, after, work.touched)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from hotlap.levers import _same_random, all_levers, variables_of
 from hotlap.records.errors import RecordError, UsageError
-from hotlap.records.files import read_bytes, read_facts, read_recipe, read_tune, write_atomic
+from hotlap.records.files import read_bytes, read_recipe, write_atomic
 from hotlap.records.patch import Line, NotWritten, Patch, PatchedFile, Written
 from hotlap.records.run import Facts, Lever
 from hotlap.records.tune import Recipe
+from hotlap.runs.folder import TuneFolder
 from hotlap.tune.recipe import checked
 
 from .check import check
@@ -178,12 +179,11 @@ def launch_line(command: Sequence[str], variables: Mapping[str, str]) -> tuple[s
 
 def facts_beside(recipe: Path) -> Facts | None:
     """What the tune that made a recipe saw of the bare command, where the recipe still lies in its folder."""
-    folder = recipe.parent
-    if not (folder / "tune.json").is_file():
-        return None
+    folder = TuneFolder(recipe.parent)
     try:
-        trials = [trial for trial in read_tune(folder).trials if not trial.levers and trial.outcome == "measured"]
-        return read_facts(folder / trials[0].folder / "rank-0") if trials else None
+        trials = folder.tune.trials if folder.tune else ()
+        bare = [trial for trial in trials if not trial.levers and trial.outcome == "measured"]
+        return folder.trial(bare[0]).rank(0).facts if bare else None
     except RecordError:
         return None  # an old or a moved tune; the source alone has to do
 

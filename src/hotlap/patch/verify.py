@@ -10,11 +10,12 @@ from statistics import geometric_mean
 from typing import Final
 
 from hotlap.experiment.judge import Judge
-from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench, Plan, Side, Special
+from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench, Side, Special
 from hotlap.experiment.statistics import Effect, between_processes, effects
 from hotlap.experiment.turns import LEAST_ROUNDS, take_turns
 from hotlap.experiment.watch import Listener
 from hotlap.launch.environment import environment
+from hotlap.launch.run import RunPlan
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import _pinned_draws, _same_random, all_levers
 from hotlap.records.durations import ms
@@ -49,7 +50,7 @@ def verify(
         variables = tuple(f"{key}={value}" for key, value in patched.record.variables.items())
         command = ("env", *variables, *place.command) if variables else place.command
         cwd = Path(patched.record.cwd)
-        plan = Plan(patched.record.command, folder, environment(cwd), steps, SECONDS, SEED, cwd)
+        plan = RunPlan(patched.record.command, folder, environment(cwd), steps, SECONDS, seed=SEED, cwd=cwd)
         with Bench(plan, listener) as bench:
             return _Verification(bench, Copy(place.cwd, command), levers, patched.levers, deadline).run()
 
@@ -114,7 +115,7 @@ class _Verification:
         said = trial.why or trial.outcome
         if trial.outcome == "memory" and trial.id:
             said = f"it does not fit in memory beside the others, which are alive at once ({said})"
-        output = self.bench.plan.folder / trial.folder / "output.txt"
+        output = self.bench.run(trial).output
         return f"a run of the {what} was not measured: {said} (see {output})"
 
     def _parity(self, bare: Sequence[Side], patched: Sequence[Side]) -> Parity:

@@ -10,12 +10,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 import tomli_w
 
-from .diagnosis import Diagnosis
 from .errors import RecipeError, RecordError
-from .profile import Lines, Profile
-from .run import Facts, Problem, Run, Step
-from .telemetry import TelemetrySample
-from .tune import Recipe, Tune
+from .tune import Recipe
 
 T = TypeVar("T")
 MAX_DOCUMENT: Final = 64 << 20
@@ -120,77 +116,6 @@ def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
         return
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def read_run(folder: Path) -> Run:
-    """`run.json` of a run folder."""
-    if not folder.is_dir():
-        raise RecordError(f"{folder} is not a folder; give the folder of a run, as printed at its end")
-    if not (folder / "run.json").is_file():
-        raise RecordError(f"{folder} holds no run.json; give the folder of a run, as printed at its end")
-    return read_record(folder / "run.json", Run)
-
-
-def rank_folders(folder: Path) -> list[Path]:
-    """The `rank-K` folders of a run, in rank order."""
-    found = [p for p in folder.glob("rank-*") if p.name[5:].isdecimal()]
-    return sorted(found, key=lambda p: int(p.name[5:]))
-
-
-def observed_ranks(folder: Path) -> list[Path]:
-    """Those of them whose process made a step."""
-    return [rank for rank in rank_folders(folder) if (rank / "steps.jsonl").exists()]
-
-
-def stream_steps(rank: Path) -> Iterator[Step]:
-    """The steps of a rank, in order: of a long run the first and the last ones (`agent.recorder.MOST_BYTES`)."""
-    yield from read_lines(rank / "steps.jsonl", Step)
-    for name in ("steps-before.jsonl", "steps-last.jsonl"):
-        if (rank / name).exists():
-            yield from read_lines(rank / name, Step)
-
-
-def read_steps(rank: Path) -> list[Step]:
-    """The same, as a list."""
-    return list(stream_steps(rank))
-
-
-def read_facts(rank: Path) -> Facts | None:
-    """The facts of a rank, None where the process died before it wrote any."""
-    path = rank / "facts.json"
-    return read_record(path, Facts) if path.exists() else None
-
-
-def read_problems(rank: Path) -> list[Problem]:
-    """hotlap's own problems in a rank."""
-    return list(read_lines(rank / "problems.jsonl", Problem))
-
-
-def read_profile(rank: Path) -> Profile | None:
-    """What a rank's profiler recorded, None where it was not asked to."""
-    path = rank / "profile.json"
-    return read_record(path, Profile) if path.exists() else None
-
-
-def read_source_lines(rank: Path) -> Lines | None:
-    """The user's lines behind one step of a rank, None where none were looked for."""
-    path = rank / "lines.json"
-    return read_record(path, Lines) if path.exists() else None
-
-
-def read_telemetry(folder: Path) -> list[TelemetrySample]:
-    """The samples of a run, in order."""
-    return list(read_lines(folder / "telemetry.jsonl", TelemetrySample))
-
-
-def read_diagnosis(folder: Path) -> Diagnosis:
-    """`diagnosis.json`."""
-    return read_record(folder / "diagnosis.json", Diagnosis)
-
-
-def read_tune(folder: Path) -> Tune:
-    """`tune.json`."""
-    return read_record(folder / "tune.json", Tune)
 
 
 def new_folder(path: Path) -> Path:

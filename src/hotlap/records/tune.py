@@ -81,6 +81,23 @@ class LeverLine(msgspec.Struct, frozen=True, kw_only=True):
     step: int = 0
 
 
+class ProbeLine(msgspec.Struct, frozen=True):
+    """A line of `rank-K/probe.jsonl`. gradient_norm: of what the update used; unclipped_norm: before the script clipped
+    it, None where it did not. rounding: places in `update` of elements whose gradient was but rounding."""
+
+    what: str
+    batch: int = 0
+    leaves: tuple[dict[str, Any], ...] = ()
+    draws: bool | None = None
+    optimizer: int = 0
+    step: int = 0
+    gradient_norm: float | None = None
+    unclipped_norm: float | None = None
+    update_norm: float | None = None
+    update: tuple[float | None, ...] = ()
+    rounding: tuple[int, ...] = ()
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A start of the command with some levers, to measure it.
 

@@ -13,10 +13,10 @@ from rich.text import Text
 from ..records.diagnosis import LEAST_NAMED, Diagnosis, Finding, Place, bound_text
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
-from ..records.files import observed_ranks
 from ..records.phases import PHASES
 from ..records.run import REFUSED, Phases, Problem, Run
 from ..records.session import ENDED_HARD
+from ..runs.folder import RunFolder
 from .console import (
     CommandLine,
     Parts,
@@ -211,7 +211,7 @@ def _notes(
         yield "unknown", plain(text)
     if problems:
         yield "problems", plain(problem_text(problems, folder), "yellow")
-    if diagnosis and len(others := observed_ranks(folder)) > diagnosis.ranks:
+    if diagnosis and len(others := RunFolder(folder).observed) > diagnosis.ranks:
         which = "the one with the most" if diagnosis.ranks == 1 else f"{diagnosis.ranks} of them"
         steps = folder / "rank-*" / "steps.jsonl"
         yield "processes", plain(f"{len(others)} made steps, and this is of {which}; all are in {steps}", "yellow")

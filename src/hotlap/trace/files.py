@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hotlap.records.errors import RecordError
-from hotlap.records.profilers import NSYS_FILE
+from hotlap.runs.folder import FILES, TRACE, RunFolder
 
 from . import nsys
 from .cache import read_cached
@@ -18,10 +18,7 @@ from .read import Progress, read_stream
 from .tables import Trace
 
 NAMES: Final = re.compile(r"\.json(\.gz)?$|\.trace(\.gz)?$")
-NOT_TRACES: Final = frozenset(
-    f"{name}.json"
-    for name in ("run", "session", "facts", "diagnosis", "tune", "request", "lines", "profile", "samples", "package")
-)
+NOT_TRACES: Final = {*FILES.values(), "request.json", "package.json"}
 RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})", re.I)
 MOST: Final = 100_000
 
@@ -57,18 +54,11 @@ def _is_tar(path: Path) -> bool:
 
 
 def _in_folder(path: Path) -> list[Path]:
-    ours = run_traces(path)
-    if ours:
+    if ours := RunFolder(path).traces:
         return ours
     found = [file for file in path.iterdir() if NAMES.search(file.name) and file.name not in NOT_TRACES]
     found = found or list(path.glob("*.sqlite"))
     return sorted(file for file in found if file.is_file())[:MOST]
-
-
-def run_traces(folder: Path) -> list[Path]:
-    """What a run's folder holds: its ranks' own, else what nsys recorded of all of them."""
-    report = folder / NSYS_FILE
-    return sorted(folder.glob("rank-*/trace.json.gz")) or ([report] if report.is_file() else [])
 
 
 def _rank(name: str) -> int | None:
@@ -90,7 +80,7 @@ def _in_file(path: Path) -> list[TraceFile]:
 
 def _of_file(path: Path) -> TraceFile:
     size = path.stat().st_size if path.is_file() else 0
-    name = f"{path.parent.name}/{path.name}" if path.name == "trace.json.gz" else path.name
+    name = f"{path.parent.name}/{path.name}" if path.name == TRACE else path.name
     return TraceFile(name, size, _rank(name), lambda progress: read_cached(path, progress))
 
 

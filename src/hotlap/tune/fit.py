@@ -11,7 +11,7 @@ from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.durations import ms
 from hotlap.records.errors import CommandFailed, RecordError
-from hotlap.records.files import rank_folders, read_facts, read_record
+from hotlap.records.files import read_record
 from hotlap.records.run import Facts, Phases
 from hotlap.records.tune import Fitted, Trial
 
@@ -75,20 +75,19 @@ def _hopeless(state: State, failed: Trial, uses: list[records.Lever]) -> Command
     with_them = ", ".join(use_text(use) for use in uses)
     tried = f", also with {with_them}" if uses else ", and no lever that saves memory can be used"
     refused = "".join(f"; {one.lever} is not used: {one.why}" for one in state.found.dropped.values())
-    output = state.bench.plan.folder / failed.folder / "output.txt"
     return CommandFailed(
         f"the command itself fails, without any lever: {failed.why}. It runs out of memory{tried}{refused} "
-        f"(see {output})"
+        f"(see {state.bench.run(failed).output})"
     )
 
 
 def facts_of(state: State, failed: Trial) -> Facts | None:
     """What was seen of the script before it died, None where nothing was."""
-    folder = state.bench.plan.folder / failed.folder
-    for rank in rank_folders(folder):
-        if (facts := read_facts(rank)) is not None:
+    run = state.bench.run(failed)
+    for rank in run.ranks:
+        if (facts := rank.facts) is not None:
             return facts
-    for path in sorted(folder.glob("seen-*.json")):
+    for path in run.seen:
         try:
             return read_record(path, Facts)
         except RecordError:

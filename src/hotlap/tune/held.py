@@ -8,15 +8,14 @@ from hotlap.diagnose.diagnose import diagnose
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import observed_ranks, read_facts, read_lines, read_problems
 from hotlap.records.run import REFUSED, Facts, LeftOut, Lever, Run
-from hotlap.records.tune import LeverLine
+from hotlap.runs.folder import RankFolder, RunFolder
 
 
 def with_levers_held(folder: Path, run: Run) -> Run:
     """The run, with the levers that changed nothing in one of its ranks as left out. As it is where no step was
     observed. Raises RecordError."""
-    ranks = observed_ranks(folder) if run.levers else []
+    ranks = RunFolder(folder).observed if run.levers else []
     missing = [_missing(rank, run) for rank in ranks]
     left = []
     for lever in run.levers:
@@ -24,24 +23,24 @@ def with_levers_held(folder: Path, run: Run) -> Run:
         if where:
             rank = ranks[where[0]]
             why = missing[where[0]][lever.name] or _by_facts(lever, folder, rank, run)
-            some = f" (in {rank.name}, not in all)" if len(where) < len(ranks) else ""
+            some = f" (in rank-{rank.number}, not in all)" if len(where) < len(ranks) else ""
             left.append(LeftOut(lever=lever, why=f"{why or 'it found nothing to change'}{some}"))
     names = {one.lever.name for one in left}
     held = tuple(lever for lever in run.levers if lever.name not in names)
     return msgspec.structs.replace(run, levers=held, left_out=tuple(left))
 
 
-def _missing(rank: Path, run: Run) -> dict[str, str]:
+def _missing(rank: RankFolder, run: Run) -> dict[str, str]:
     """Of a rank, the levers that did not take hold, and why where they said so."""
-    lines = list(read_lines(rank / "levers.jsonl", LeverLine))
+    lines = rank.levers
     out = {line.lever: line.left_out for line in lines if line.left_out is not None}
     took = {line.lever for line in lines if line.left_out is None and line.nothing is None} - out.keys()
     said = {line.lever: line.nothing for line in lines if line.nothing is not None}
-    facts = read_facts(rank)
+    facts = rank.facts
     inert = {name: why for name in took if facts is not None and (why := _inert(name, facts))}
     took -= inert.keys()
     said |= inert
-    said |= {one.lever: one.what.removeprefix(REFUSED) for one in read_problems(rank) if one.lever is not None} | out
+    said |= {one.lever: one.what.removeprefix(REFUSED) for one in rank.problems if one.lever is not None} | out
     return {lever.name: said.get(lever.name, "") for lever in run.levers if lever.name not in took}
 
 
@@ -50,9 +49,9 @@ def _inert(name: str, facts: Facts) -> str:
     return lever.inert(facts) if lever is not None else ""
 
 
-def _by_facts(lever: Lever, folder: Path, rank: Path, run: Run) -> str:
+def _by_facts(lever: Lever, folder: Path, rank: RankFolder, run: Run) -> str:
     """Why a lever that said nothing can't have applied, by what was seen of the script without it."""
-    known, facts = all_levers().get(lever.name), read_facts(rank)
+    known, facts = all_levers().get(lever.name), rank.facts
     if known is None or facts is None:
         return ""
     try:

@@ -14,9 +14,9 @@ from hotlap.experiment.switching import CYCLES, LEAST_BLOCK, SETTLING, SideLost,
 from hotlap.experiment.watch import Spare, left_out
 from hotlap.records import run as records
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.files import rank_folders, read_problems
 from hotlap.records.run import REFUSED
 from hotlap.records.tune import Open, Worth
+from hotlap.runs.folder import RunFolder
 
 from .budget import COMPILE_SHARE, BudgetSpent
 from .candidates import Candidate, clashing
@@ -207,10 +207,9 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
 def _not_in(switching: Switching, name: str) -> str | None:
     """Why a lever is not in though it was put in, as it says itself."""
     folder = switching.side.folder
-    for rank in rank_folders(folder):
-        for problem in read_problems(rank):
-            if problem.lever in {name, None}:
-                return f"refused: {problem.what.removeprefix(REFUSED)[:300]}"
+    for problem in RunFolder(folder).problems:
+        if problem.lever in {name, None}:
+            return f"refused: {problem.what.removeprefix(REFUSED)[:300]}"
     out = left_out(folder, Spare(frozenset({name}), 1)).get(name)
     return None if out is None else f"nothing to change: {out.why}"
 

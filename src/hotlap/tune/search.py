@@ -22,7 +22,6 @@ from hotlap.levers._base import STAGES, Lever, Stage
 from hotlap.records import run as records
 from hotlap.records.diagnosis import bound_text
 from hotlap.records.errors import CommandFailed, NothingMeasured
-from hotlap.records.files import read_facts
 from hotlap.records.tune import Tune, Worth
 
 from .budget import COMPILE_SHARE, BudgetSpent
@@ -153,13 +152,13 @@ class Search:
     def _first(self, first: Side) -> None:
         """What is made of it."""
         state, trial = self.state, first.measured
-        output = state.bench.plan.folder / trial.folder / "output.txt"
+        output = state.bench.run(trial).output
         if trial.outcome == "crashed":
             raise CommandFailed(f"the command itself fails, without any lever: {trial.why} (see {output})")
         if trial.outcome != "measured":
             raise NothingMeasured(f"{trial.why} (see {output})")
         state.budget.baseline_took(trial.wall_s, (trial.warmup_s or 0.0) + FIRST_S, trial.step_ms or 0.0)
-        facts = read_facts(state.bench.rank(trial).folder)
+        facts = state.bench.rank(trial).facts
         if facts is None:
             raise NothingMeasured(f"{trial.folder}: it was not told what the script is made of")
         state.facts = facts
@@ -174,7 +173,7 @@ class Search:
         """How far two runs differ. The second is the process in which levers are switched first."""
         state, trial = self.state, second.measured
         if trial.outcome != "measured":
-            output = state.bench.plan.folder / trial.folder / "output.txt"
+            output = state.bench.run(trial).output
             raise CommandFailed(f"the command does not run twice alike: {trial.why} (see {output})")
         state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in (first, second))
         rounds = []

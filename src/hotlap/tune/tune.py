@@ -2,22 +2,24 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench, Plan
+from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench
 from hotlap.experiment.watch import Listener
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
 from hotlap.launch.packages import versions_of
+from hotlap.launch.run import RunPlan
 from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import all_levers
 from hotlap.records.errors import HotlapError, Interrupted, RecordError, UsageError
-from hotlap.records.files import RECIPE, new_folder, rank_folders, read_record, write_recipe, write_record
+from hotlap.records.files import RECIPE, new_folder, read_record, write_recipe, write_record
 from hotlap.records.run import Facts
 from hotlap.records.tune import Tune
+from hotlap.runs.folder import TuneFolder
 
 from .objective import KINDS, SLOWDOWN, Kind, Objective
 from .recipe import recipe_of
@@ -102,9 +104,10 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     adopt_orphans()
     begun = time.monotonic()
     cwd = Path(request.cwd)
-    plan = Plan(request.command, folder, environment(cwd), request.steps, request.seconds, request.seed, cwd)
+    made_in = environment(cwd)
+    plan = RunPlan(request.command, folder, made_in, request.steps, request.seconds, seed=request.seed, cwd=cwd)
     cache = Cache(request, plan)
-    earlier = _earlier(folder) if resume else None
+    earlier = TuneFolder(folder).tune if resume else None
     earlier_s = earlier.wall_s if earlier else 0.0
     with Bench(plan, listener) as bench:
         search = Search(
@@ -118,7 +121,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
                 write_recipe(folder / RECIPE, recipe_of(result))
             else:
                 (folder / RECIPE).unlink(missing_ok=True)
-            write_record(folder / "tune.json", result)
+            TuneFolder(folder).write(result)
             return result
 
         search.state.on_proof = write
@@ -132,11 +135,6 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
         result = write(why)
     cache.store(result)
     return result
-
-
-def _earlier(folder: Path) -> Tune | None:
-    """What an earlier session of this tune wrote. Raises RecordError."""
-    return read_record(folder / "tune.json", Tune) if (folder / "tune.json").is_file() else None
 
 
 def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s: float) -> Tune:
@@ -171,7 +169,7 @@ def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s
         complete=not why,
         why_incomplete=why,
         environment=bench.plan.environment,
-        versions=versions_of(_ranks(bench)),
+        versions=versions_of(rank for trial in bench.done for rank in bench.run(trial).ranks),
         recipe=str(bench.plan.folder / RECIPE) if found.proved or found.fitted else None,
         objective=request.objective,
         memory_before_bytes=before,
@@ -185,11 +183,6 @@ def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s
     )
 
 
-def _ranks(bench: Bench) -> Iterator[Path]:
-    """Folders of ranks of the tune's runs, in which one can read what they were made with."""
-    return (rank for trial in bench.done for rank in rank_folders(bench.plan.folder / trial.folder))
-
-
 def _options(request: TuneRequest) -> Options:
     objective = Objective(request.objective, request.price, request.slowdown)
     return Options(request.only, request.without, "semantic" in request.allow, objective)
@@ -198,7 +191,7 @@ def _options(request: TuneRequest) -> Options:
 class Cache:
     """What earlier tunes of the same command learned, looked up when its code is known, and written at the end."""
 
-    def __init__(self, request: TuneRequest, plan: Plan) -> None:
+    def __init__(self, request: TuneRequest, plan: RunPlan) -> None:
         self.request, self.plan = request, plan
         self.key: str | None = None
         self.known = Remembered()
