@@ -17,6 +17,7 @@ import psutil
 import pytest
 from run_folders import Quiet
 
+import hotlap
 from agent.harness import ENV, Runner
 from hotlap.experiment.outcome import refusal_in
 from hotlap.experiment.side import JOURNALS, TURNS, Bench, Side, Special, turn_of
@@ -317,7 +318,7 @@ def test_a_parent_that_is_killed_or_interrupted_leaves_nothing(
     tmp_path: Path, number: signal.Signals, within: float
 ) -> None:
     """In a turn of one side, while the other and its workers stand still: none of either goes on, or stays."""
-    paths = os.pathsep.join([str(HERE), str(HERE.parent)])
+    paths = os.pathsep.join([str(HERE), str(HERE.parent), str(Path(hotlap.__file__).parents[1])])
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": paths}, start_new_session=True,
