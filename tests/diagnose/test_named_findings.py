@@ -203,9 +203,12 @@ def evaluate(model, batches):
 """
     (tmp_path / "train.py").write_text(text)
     (tmp_path / "other.py").write_text(text.replace("torch.cat([found, out])", "found + out.sum()"))
-    for script, line in (("train.py", 6), ("other.py", 2)):
+    gradients = text.replace("model.eval()", "torch.set_grad_enabled(False)").replace("torch.cat([found, out])", "out")
+    (tmp_path / "gradients.py").write_text(gradients)
+    for script, line in (("train.py", 6), ("other.py", 2), ("gradients.py", 2)):
         found = evaluation.find(measured(evaluating=0.5, more={"argv": (str(tmp_path / script),)}))
         assert found is not None and found.where is not None and found.where.line == line
+        assert found.instead.startswith("keep sums" if script == "train.py" else "evaluate less")
     assert evaluation.find(measured(evaluating=0.1)) is None
 
 

@@ -91,6 +91,14 @@ def test_a_gain_that_is_not_proved_yet_is_not_called_no_gain() -> None:
     assert "less memory, at 1.46× the speed" in headline(**changes, objective="memory")
 
 
+def test_what_may_be_no_gain_is_not_called_faster() -> None:
+    """Seen on a public script: 1.06× faster (95% interval 0.97–1.16)."""
+    found = Open(levers=(Lever(name="compile"),), ratio=1.06, interval=Interval(low=0.97, high=1.16))
+    nothing = {"kept": (), "tuned": None, "recipe": None, "speedup": None, "interval": None, "proofs": ()}
+    shown = headline(gain=False, unproved=found, **nothing)
+    assert shown.startswith("measured, not yet proved: 1.06× (95% interval 0.97–1.16: it may be none) with compile")
+
+
 def test_what_was_measured_on_top_of_what_is_proved() -> None:
     uses = (Lever(name="tf32"), Lever(name="compile"))
     found = Open(levers=uses, ratio=1.3, interval=Interval(low=1.2, high=1.4))

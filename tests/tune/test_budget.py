@@ -11,7 +11,7 @@ from hotlap.agent.stopper import Stopper
 from hotlap.records.session import Session
 from hotlap.records.steady import Steady
 from hotlap.tune.budget import Budget, BudgetSpent
-from hotlap.tune.comparison import UNSURE
+from hotlap.tune.comparison import NOISE, UNSURE
 from hotlap.tune.search import Search
 
 LEVERS = [
@@ -130,8 +130,10 @@ def test_a_proof_that_the_noise_leaves_open_is_told_as_unproved(tune: Tune) -> N
     told = 0
     for seed in range(12):
         found, _ = tune([starter("a")], factors(a=0.95), process_sd=0.03, seed=seed)
-        if found.proofs and found.proofs[-1].why == UNSURE and found.proofs[-1].ratio > 1.02:
+        if found.proofs and found.proofs[-1].why in {UNSURE, NOISE} and found.proofs[-1].ratio > 1.02:
             told += 1
+            interval = found.proofs[-1].interval
+            assert interval is not None and (interval.low > 1) == (found.proofs[-1].why == UNSURE)
             assert found.unproved is not None and "a" not in found.dropped and not kept(found)
     assert told, "there is such a seed"
 
@@ -142,7 +144,7 @@ def test_what_was_left_open_is_still_told_once_another_stage_is_proved(tune: Tun
         found, _ = tune(
             [starter("small"), compiler()], factors(small=0.9, compile=0.4), process_sd=0.08, seed=seed,
         )  # fmt: skip
-        opened = [proof for proof in found.proofs if proof.why == UNSURE]
+        opened = [proof for proof in found.proofs if proof.why in {UNSURE, NOISE}]
         if opened and kept(found):
             told += 1
         names = {*kept(found), *found.dropped, *(use.name for use in (found.unproved.levers if found.unproved else ()))}

@@ -126,11 +126,12 @@ def _unproved(tune: Tune, found: Open) -> str:
     compared = any((one.levers, one.ratio) == (found.levers, found.ratio) for one in tune.proofs)
     over_bare = compared or not tune.gain
     new = [lever.name for lever in found.levers if over_bare or lever.name not in recipe_levers(tune)]
-    what = f"{ratio(found.ratio)} {OBJECTIVES[tune.objective]}"
+    none = found.interval is not None and found.interval.low <= 1
+    what = ratio(found.ratio) if none else f"{ratio(found.ratio)} {OBJECTIVES[tune.objective]}"
     if tune.objective == "memory":
         what = f"less memory, at {ratio(found.ratio)} the speed"
     over = " over the bare command" if over_bare and tune.gain else ""
-    interval = f" ({interval_text(found.interval)})" if found.interval else ""
+    interval = f" ({interval_text(found.interval)}{': it may be none' if none else ''})" if found.interval else ""
     return f"{what}{over}{interval} with {' + '.join(new)}"
 
 

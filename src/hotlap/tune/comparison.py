@@ -44,6 +44,7 @@ SURE = 0.004
 OF_GAIN = 0.05
 """Standard error of what a process's turns say of it, as a logarithm; or of the gain's own, where that is more."""
 UNSURE = "not sure enough: a proof asks for 99%"
+NOISE = "starts differ too much to tell it from no gain"
 """The levels of all looks together (`statistics.LOOKS`); the interval that is shown is of 95%."""
 
 
@@ -352,7 +353,8 @@ class Comparison:
             return work is None, work or ""
         if found.interval is not None and found.interval.high < LEAST_GAIN:
             return False, "no gain"
-        return False, f"{UNSURE}, and the budget ended" if self.short else UNSURE
+        why = UNSURE if found.interval is not None and found.interval.low > 1 else NOISE
+        return False, f"{why}, and the budget ended" if self.short else why
 
     def _saves(self) -> tuple[bool, str]:
         state, interval = self.state, self.ratio.interval

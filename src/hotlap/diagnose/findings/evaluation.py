@@ -6,6 +6,8 @@ from hotlap.records.diagnosis import Finding
 from ._base import Measured
 
 LEAST = 0.2
+WITHOUT_GRADIENTS = ("no_grad", "inference_mode", "set_grad_enabled")
+SUMS = "keep sums over batches (`right += (logits.argmax(-1) == y).sum()`), not what all of them gave; "
 MUCH = 0.25
 """Of the run, from which it comes before what the steps are made of."""
 
@@ -14,7 +16,7 @@ def find(measured: Measured) -> Finding | None:
     """Share 0: it is of the run, not of the steps that the others are shares of."""
     if measured.evaluating < LEAST or measured.facts is None:
         return None
-    begins = call_of(measured.facts, ("eval",))
+    begins = call_of(measured.facts, ("eval",)) or call_of(measured.facts, WITHOUT_GRADIENTS)
     grows = next(growing(begins.file, begins.line), None) if begins is not None else None
     copied = "; what all batches gave is kept, and copied anew for each" if grows is not None else ""
     return Finding(
@@ -27,7 +29,7 @@ def find(measured: Measured) -> Finding | None:
         why="`x = torch.cat([x, y])` in a loop copies all that came before each time, and holds it to the end"
         if grows is not None
         else "the model is not trained meanwhile",
-        instead="keep sums over batches (`right += (logits.argmax(-1) == y).sum()`), not what all of them gave; "
-        "evaluate less often, or fewer batches, under torch.inference_mode() and in larger batches",
+        instead=(SUMS if grows is not None else "")
+        + "evaluate less often, or fewer batches, under torch.inference_mode() and in larger batches",
         named=grows is not None or measured.evaluating >= MUCH,
     )
