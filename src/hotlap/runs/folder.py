@@ -68,7 +68,10 @@ class _Folder:
         path = self.file(kind)
         if not path.is_file():
             return None
-        found = path.stat()
+        try:
+            found = path.stat()
+        except FileNotFoundError:  # since then
+            return None
         version = (found.st_ino, found.st_mtime_ns)  # writers put a new file in place of the old one
         if path not in self._read or self._read[path][0] != version:
             self._read[path] = version, read_record(path, kind)

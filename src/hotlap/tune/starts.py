@@ -65,15 +65,10 @@ def try_start(
     if best is None:
         return False
     use, side, worth = best
-    state.end_side(state.side)
-    state.side = side
     state.leave_out(side.measured)
-    state.keep([*rest, use], side, ratio=worth.ratio)
+    _keep(state, rest, [use], side, worth, "beside the others")
     if not instead_of:  # else it is worth what a step takes without it, which is measured later
         state.found.worth[use.name] = worth
-    over = tuple(one.name for one in rest)
-    state.leave_open(Open(levers=tuple(state.best.levers), over=over, ratio=worth.ratio, interval=worth.interval))
-    state.say(f"keep  {use_text(use)}  {worth_text(worth)}beside the others; not proved yet")
     return True
 
 
@@ -100,13 +95,20 @@ def try_together(state: State, group: Sequence[Candidate]) -> bool:
         if uses:
             state.no_gain(uses, worth, "all together")
         return False
+    _keep(state, before, uses, side, worth, "all together")
+    return True
+
+
+def _keep(
+    state: State, rest: Sequence[records.Lever], uses: Sequence[records.Lever], side: Side, worth: Worth, how: str
+) -> None:
+    """These are in now, beside the rest."""
     state.end_side(state.side)
     state.side = side
-    state.keep([*before, *uses], side, ratio=worth.ratio)
-    over = tuple(use.name for use in before)
+    state.keep([*rest, *uses], side, ratio=worth.ratio)
+    over = tuple(use.name for use in rest)
     state.leave_open(Open(levers=tuple(state.best.levers), over=over, ratio=worth.ratio, interval=worth.interval))
-    state.say(f"keep  {names(uses)}  {worth_text(worth)}all together; not proved yet")
-    return True
+    state.say(f"keep  {' + '.join(map(use_text, uses))}  {worth_text(worth)}{how}; not proved yet")
 
 
 def _measured(

@@ -6,7 +6,8 @@ from hotlap.records.diagnosis import Finding
 from ._base import Measured
 
 LEAST = 0.2
-WITHOUT_GRADIENTS = ("no_grad", "inference_mode", "set_grad_enabled")
+WITHOUT_GRADIENTS = ("inference_mode", "set_grad_enabled")
+"""Not `no_grad`, under which averages of weights and metrics are made as often."""
 SUMS = "keep sums over batches (`right += (logits.argmax(-1) == y).sum()`), not what all of them gave; "
 MUCH = 0.25
 """Of the run, from which it comes before what the steps are made of."""
