@@ -329,6 +329,20 @@ def test_a_nested_or_sparse_tensor_has_no_sizes_to_compare() -> None:
         assert rule(odd) and not rule(rows(3))
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_no_kernel_sums_along_rows_and_columns_at_once_unless_the_environment_asks(
+    asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such kernels lose a gradient's shape, or leave parts of it unwritten (pytorch#178080, #193061)."""
+    from torch._inductor import config
+
+    if asked:
+        monkeypatch.setenv("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "1")
+    with config.patch({"triton.mix_order_reduction": True}):
+        _graph.one_order_of_sums()
+        assert config.triton.mix_order_reduction is asked
+
+
 @pytest.mark.parametrize(("device", "chosen", "then"), [
     ("cuda", None, False), ("cpu", None, None), ("cuda", True, True),
 ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import random
 import sys
 import threading
@@ -640,6 +641,18 @@ def test_a_replay_may_differ_as_another_tensor_of_the_call_does_up_to_a_percent(
         return apart([exact * (1 + gap), exact], [exact, exact], spread=[exact * (1 + own), exact * (1 + other)])
 
     assert (why(0.0014) == "") is same and "differs by 1.10%" in why(0.011)
+
+
+@pytest.mark.parametrize(("scale", "same"), [(1e-9, True), (1e-4, False)])
+def test_a_gradient_that_is_nothing_beside_the_others_may_be_another(scale: float, same: bool) -> None:
+    """That of a key's bias is zero but for rounding, which other kernels leave otherwise: two ordinary calls may agree
+    in it, and a replay not at all. Of an output nothing is said."""
+    weight, bias = torch.linspace(1, 2, 50), torch.linspace(-1, 1, 50) * scale
+    why = apart([weight, -bias], [weight, bias], gradients=["k.weight", "k.bias"])
+    assert why == ("" if same else "its replay differs by 200.00% from an ordinary call in the gradient of k.bias")
+    assert "differs by 200.00%" in apart([weight, -bias], [weight, bias])
+    assert "differs by 200.00%" in apart([-bias, weight], [bias, weight], gradients=["k.weight"])
+    assert "differs by" in apart([weight, bias * math.nan], [weight, bias], gradients=["k.weight", "k.bias"])
 
 
 def test_what_two_calls_give_alike_is_not_taken_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:

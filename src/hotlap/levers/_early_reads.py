@@ -26,7 +26,7 @@ CHECKED: Final = 8
 """Reads that are made both ways at first."""
 CHECK_EVERY: Final = 256
 """Of the later ones one in so many."""
-PATIENCE: Final = 32
+PATIENCE: Final = 16
 """Backwards by which something must have been read or sent."""
 MOST_BYTES: Final = 4 << 20
 """Of a tensor that is staged: to copy it within the host's memory takes it less than a millisecond."""

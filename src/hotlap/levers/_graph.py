@@ -8,6 +8,7 @@ values can't be looked at, and it becomes part of the keys of Inductor's caches,
 that has no stable key.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -79,6 +80,15 @@ def scalars_on_host(module: Any) -> None:
     config = internals().inductor_config()
     if config.cpp.vec_isa_ok is None and {p.device.type for p in module.parameters()} == {"cuda"}:
         config.cpp.vec_isa_ok = False
+
+
+def one_order_of_sums() -> None:
+    """From now on, unless the environment asks for it, Inductor makes no kernel that sums along rows and columns at
+    once. Such a kernel loses the shape of what it sums, as of a norm's gain of (1, 64, 1, 1), and the backward raises
+    (pytorch#178080, seen with torch 2.11), or it leaves parts of gradients unwritten (pytorch#193061)."""
+    triton = internals().inductor_config().triton
+    if hasattr(triton, "mix_order_reduction") and "TORCHINDUCTOR_MIX_ORDER_REDUCTION" not in os.environ:
+        triton.mix_order_reduction = False
 
 
 class Backend:

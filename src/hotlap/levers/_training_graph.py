@@ -235,6 +235,14 @@ class GraphedTraining(GraphedForward):
         """What gradients are made of: arguments and parameters that require them."""
         return [t for t in [*tensors, *self._parameters()] if t.requires_grad]
 
+    def _names(self, inputs: Sequence[Any], used: Sequence[bool]) -> list[str]:
+        """What gradients are made of: an argument by its number, a parameter by its name."""
+        module = self._module()
+        assert module is not None, "its forward runs"
+        wanted = [f"argument {at}" for at, t in enumerate(inputs) if t.requires_grad]
+        wanted += [name for name, p in module.named_parameters() if p.requires_grad]
+        return list(itertools.compress(wanted, used))
+
     def _give_up(self, why: str) -> None:
         self._places, self._known, self._current, self._anchor = (), {}, NONE, None
         super()._give_up(why)
@@ -339,13 +347,16 @@ class GraphedTraining(GraphedForward):
         bucket.forward()
         bucket.backward()
         got = [t.clone() for t in [*bucket.tensors(), *(g for g in bucket.gradients if g is not None)]]
-        why = apart(got, rehearsed.tensors)
+        gradients = self._names(bucket.inputs, ordinary.used)
+        why = apart(got, rehearsed.tensors, gradients=gradients)
         if why:  # kernels that add in another order each time
             again()
             with aliased(self._module()):
                 once_more = self._rehearsed(call_with(bucket.inputs))
-            why = apart(got, rehearsed.tensors, spread=once_more.tensors)
-        return why or apart(rehearsed.tensors, ordinary.tensors, ELSEWHERE)
+            why = apart(got, rehearsed.tensors, spread=once_more.tensors, gradients=gradients)
+        if not why and (why := apart(rehearsed.tensors, ordinary.tensors, ELSEWHERE, gradients=gradients)):
+            why = why.replace("its replay", "on another stream it")
+        return why
 
     def _ordinary(self, bucket: TrainingBucket, call: Call, again: Callable[[], bool]) -> Results:
         """A call on the script's own parameters, where the script's calls are. All is as before afterwards."""

@@ -160,7 +160,7 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
 
     from hotlap.agent.seams import Refused
 
-    from ._graph import Compiled, scalars_on_host
+    from ._graph import Compiled, one_order_of_sums, scalars_on_host
     from ._graph_turns import Turns
     from ._traceable import traceable
     from ._worth_compiling import Worth
@@ -172,6 +172,7 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     if TRAINS in getattr(getattr(type(module).forward, "__code__", None), "co_names", ()):
         raise Refused(f"the forward of {type(module).__name__} makes backwards itself")
     scalars_on_host(module)
+    one_order_of_sums()
     keep_what_is_saved()
     compiled = Compiled(traceable(module, forward), mode, _passes(module))
     worth, turns = Worth(), Turns(module)

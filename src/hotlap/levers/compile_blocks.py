@@ -136,7 +136,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     from hotlap.agent.blocks import repeated
     from hotlap.agent.seams import Refused
 
-    from ._graph import heed_hooks, scalars_on_host
+    from ._graph import heed_hooks, one_order_of_sums, scalars_on_host
     from ._traceable import traceable
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
@@ -149,6 +149,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")
     scalars_on_host(root)
     heed_hooks()
+    one_order_of_sums()
     keep_what_is_saved()
     _allow_recompiles(len({_signature(block) for block in blocks}))
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
