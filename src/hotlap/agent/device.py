@@ -112,7 +112,7 @@ class LateLosses:
     def _slot(self, dtype: torch.dtype, read: Callable[[int], float]) -> tuple[Any, Handle]:
         """The next scalar of pinned memory, and where it lies; each is made once."""
         if dtype not in self.slots:
-            self.slots[dtype] = torch.zeros(self.SIZE, dtype=dtype, pin_memory=True), {}
+            self.slots[dtype] = torch.zeros(self.SIZE, dtype=dtype, device="cpu", pin_memory=True), {}
         buffer, made = self.slots[dtype]
         at, self.next = self.next, (self.next + 1) % self.SIZE
         if at not in made:

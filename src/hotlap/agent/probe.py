@@ -190,7 +190,7 @@ def _sample(optimizer: Any) -> Any:
     """Some elements of some parameters, on the host."""
     parameters = _parameters(optimizer)
     pieces = [_elements(parameters[index]).double().cpu() for index in _chosen(parameters)]
-    return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64)
+    return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64, device="cpu")
 
 
 def _rounding(optimizer: Any) -> list[int]:
@@ -267,12 +267,12 @@ def random_state() -> tuple[Any, Any]:
 def nudge(module: Any, size: float) -> None:
     """Multiply every weight by 1 ± size, signs from a generator of our own; another size, if only by a bit, takes other
     signs."""
-    generator = torch.Generator().manual_seed(zlib.crc32(struct.pack("<d", size)))
+    generator = torch.Generator("cpu").manual_seed(zlib.crc32(struct.pack("<d", size)))
     with torch.no_grad():
         for parameter in module.parameters():
             if not parameter.is_floating_point():
                 continue
-            sign = torch.randint(0, 2, (min(parameter.numel(), 65536),), generator=generator) * 2 - 1
+            sign = torch.randint(0, 2, (min(parameter.numel(), 65536),), generator=generator, device="cpu") * 2 - 1
             repeats = -(-parameter.numel() // max(1, sign.numel()))
             factor = (1 + size * sign.repeat(max(1, repeats))[: parameter.numel()].float()).reshape(parameter.shape)
             parameter.mul_(factor.to(parameter.device, parameter.dtype))

@@ -112,6 +112,9 @@ mode_stack: Final = _get("utils._python_dispatch._get_current_dispatch_mode_stac
 push_mode: Final = _get("utils._python_dispatch._push_mode")
 pop_mode: Final = _get("utils._python_dispatch._pop_mode")
 """Put one on the stack, or take it off. Lacking: the window of lines fails and is recorded; the profile ends."""
+function_modes: Final = _get("overrides._get_current_function_mode_stack", list)
+push_function_mode: Final = _get("overrides._push_mode")
+"""Modes that see functions, of a thread. Lacking: there are none."""
 HigherOrderOperator: Final = _get("_ops.HigherOrderOperator", ())
 """Ops made of ops. Lacking: none is known for one, and its schema is asked for in vain."""
 SCHEMA: Final = "_schema"
@@ -142,6 +145,18 @@ def nothing_around() -> bool:
         and not modes()
         and saved_hooks(True) is None
     )
+
+
+def default_device_modes() -> list[Any]:
+    """By which this thread makes tensors elsewhere than on the CPU; a new thread has none of them. Lacking: none."""
+    kind = getattr(sys.modules.get("torch.utils._device"), "DeviceContext", ())
+    return [mode for mode in function_modes() if isinstance(mode, kind)]
+
+
+def enter_modes(found: list[Any]) -> None:
+    """In another thread, until it ends. Not `torch.set_default_device`, which all threads' compiled code looks at."""
+    for mode in found:
+        push_function_mode(mode)
 
 
 def unset_fake() -> Any:

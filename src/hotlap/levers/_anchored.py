@@ -63,7 +63,7 @@ def awaiting(owner: object, anchor: Any, parameters: Sequence[Any], hookless: in
 def new_anchor(device: Any) -> Any:
     import torch
 
-    return torch.zeros((), device=device, requires_grad=True)
+    return torch.zeros((), dtype=torch.float32, device=device, requires_grad=True)
 
 
 def possible() -> bool:

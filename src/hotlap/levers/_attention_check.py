@@ -40,7 +40,7 @@ def differs(graph: Any, site: Site, result: Any, constant: Callable[[Any], Any])
     own = _behind(site.final, leaves, lambda node: True) | set(site.inside)
     if any(node.op in {"placeholder", "get_attr"} for node in own) or len(own) > MOST_NODES:
         raise Unchecked("it hangs together with other things")
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator("cpu").manual_seed(5)
     values = {}
     for leaf in sorted(leaves, key=order.__getitem__):
         known = constant(leaf)
@@ -71,11 +71,12 @@ def _random(leaf: Any, step: Any, generator: torch.Generator) -> Any:
     example = leaf.meta.get("example_value")
     if not isinstance(example, torch.Tensor) or any(type(size) is not int for size in shape_of(leaf)):
         raise Unchecked("an input of a size that is not known")
+    drawn: Any = {"generator": generator, "device": generator.device}
     if example.dtype == torch.bool:
-        value = torch.rand(shape_of(leaf), generator=generator) < 0.7
+        value = torch.rand(shape_of(leaf), **drawn, dtype=torch.float32) < 0.7
         value.view(-1)[: value.shape[-1] if value.dim() else 1] = step is None or not step.unless
     elif example.dtype.is_floating_point:
-        value = SPREAD * torch.randn(shape_of(leaf), generator=generator, dtype=torch.float64)
+        value = SPREAD * torch.randn(shape_of(leaf), **drawn, dtype=torch.float64)
         value = value.to(example.dtype)
     else:
         raise Unchecked("an input of integers")

@@ -191,7 +191,7 @@ def _tensor(tensor: Any) -> str:
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.numel():
         return repr((*form, id(tensor), internals().version_of(tensor)))
     plain = tensor.detach().as_subclass(torch.Tensor)
-    whole = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(plain.untyped_storage())
     lies = plain.storage_offset(), plain.stride(), plain.is_conj(), plain.is_neg()
     if whole.numel() < LARGE:
         return repr((*form, lies, _sum(whole.numpy())))

@@ -238,7 +238,7 @@ class Device:
         """A copy on the host of a tensor of one element, as it is after the event."""
         torch, at = self.torch, tensor.device.index
         if tensor.dtype not in self._hosts:
-            self._hosts[tensor.dtype] = torch.empty((), dtype=tensor.dtype, pin_memory=True)
+            self._hosts[tensor.dtype] = torch.empty((), dtype=tensor.dtype, device="cpu", pin_memory=True)
         host, stream, done = self._hosts[tensor.dtype], self._streams[at], self._done[at]
         with torch.cuda.stream(stream):
             stream.wait_event(after)

@@ -92,7 +92,7 @@ def waves(leaf: Any) -> Any:
     """A gradient that tells places apart, -1 to 1. It lies as the tensor does, as compiled backwards want it."""
     import torch
 
-    line = torch.linspace(-1, 1, max(2, leaf.numel()), device=leaf.device)[: leaf.numel()]
+    line = torch.linspace(-1, 1, max(2, leaf.numel()), dtype=torch.float32, device=leaf.device)[: leaf.numel()]
     made = line.to(leaf.dtype).reshape(leaf.shape)
     if made.stride() == leaf.stride() or not _apart(leaf):
         return made

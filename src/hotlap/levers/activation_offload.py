@@ -61,7 +61,9 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
     def pack(tensor: Any) -> Any:
         if tensor.numel() * tensor.element_size() < least_bytes or not _plain(tensor) or _storage(tensor) in own:
             return tensor
-        kept = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        kept = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
+        )
         kept.copy_(tensor, non_blocking=True)  # in stream order: whatever overwrites the tensor comes later
         return tensor.device, kept
 

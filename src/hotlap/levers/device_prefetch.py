@@ -114,11 +114,13 @@ class Prefetcher:
         self.stopping = threading.Event()
         self.ended: BaseException | None = None
         self.taken, self.step_s = 0.0, math.inf
+        self.default_device = internals().default_device_modes()
         self.thread = threading.Thread(target=self._run, name="hotlap-prefetch", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         try:
+            internals().enter_modes(self.default_device)  # what the loader draws and makes is the script's
             self.copies.begin()
             while self._has_room():
                 self.ready.put(self.copies.send(self.next_batch()))

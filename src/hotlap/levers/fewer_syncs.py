@@ -65,7 +65,7 @@ class FewerSyncs(Lever):
 
     def source(self, settings: Settings) -> str:
         return (
-            "# the loss, copied while the backward runs (on_host = torch.empty((), pin_memory=True)):\n"
+            "# the loss, copied while the backward runs (on_host = torch.empty((), device='cpu', pin_memory=True)):\n"
             "on_host.copy_(loss.detach(), non_blocking=True); copied.record()  # copied = torch.cuda.Event()\n"
             "loss.backward(); optimizer.step()\n"
             "copied.synchronize(); total += on_host.item()\n"

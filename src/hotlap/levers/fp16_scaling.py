@@ -117,8 +117,8 @@ class Scaler(Update):
         if not scaled:
             return not self.overflowed
         self._unscaled.update(map(id, scaled))
-        found = torch.zeros((), device=scaled[0].device)
-        inverse = torch.full((), 1 / self.in_use, device=found.device)
+        single: Any = {"dtype": torch.float32, "device": scaled[0].device}  # the kernel takes no other
+        found, inverse = torch.zeros((), **single), torch.full((), 1 / self.in_use, **single)
         internals().unscale_all([p.grad for p in scaled], found, inverse)
         self.overflowed |= bool(found.item())
         return not self.overflowed

@@ -157,7 +157,7 @@ def pools(device: Any) -> Callable[[], tuple[Any, Any]]:
         stream = torch.cuda.current_stream(device).cuda_stream
         if stream not in known:
             made = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
-            first = capture(lambda: torch.zeros((), device=device), device, *made)
+            first = capture(lambda: torch.zeros((), dtype=torch.float32, device=device), device, *made)
             known[stream] = *made, first  # into a pool whose last graph was dropped nothing can be recorded any more
         return known[stream][:2]
 

@@ -173,10 +173,10 @@ def _draw_in_time(loader: Any) -> None:
     if before is not None and iterator is not None and internals().batches_given(iterator) < len(loader):
         again = torch.Generator(generator.device).set_state(before)
         if loader.generator is generator:
-            torch.empty((), dtype=torch.int64).random_(generator=again)  # the seed of the workers
-        torch.randperm(rows, generator=again)
+            _draw_seed(again)
+        torch.randperm(rows, generator=again, device=again.device)
         in_time = again.get_state()
-        torch.randperm(rows, generator=again)
+        torch.randperm(rows, generator=again, device=again.device)
         if torch.equal(generator.get_state(), again.get_state()):
             generator.set_state(in_time)
     if not loader.num_workers or before is not None:  # else the script has workers that are ahead as well
@@ -186,8 +186,6 @@ def _draw_in_time(loader: Any) -> None:
 def _go_on_or_anew(loader: Any) -> None:
     """Before a later epoch: workers go on where they would be made of the same. They are made anew in this epoch and
     all later ones, should the script's own objects raise here."""
-    import torch
-
     inner = internals()
     iterator = getattr(loader, inner.ITERATOR)
     setattr(loader, inner.ITERATOR, None)
@@ -201,8 +199,16 @@ def _go_on_or_anew(loader: Any) -> None:
         inner.end_workers(iterator)
         return
     # A new epoch of persistent workers draws no base seed, so shuffling and dropout would draw others.
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    _draw_seed(loader.generator)
     setattr(loader, inner.ITERATOR, iterator)
+
+
+def _draw_seed(generator: Any) -> None:
+    """Draw the workers' base seed as torch's loader does: without a generator, from that of the default device."""
+    import torch
+
+    device = None if generator is None else generator.device
+    torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
 
 
 def _in_use(iterator: Any) -> bool:

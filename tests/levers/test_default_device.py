@@ -1,0 +1,75 @@
+"""Scripts that set another default device or dtype: levers make what they need where they need it."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from hotlap.levers._dataset_state import state_of
+from hotlap.levers._training_call import waves
+from hotlap.levers.device_prefetch import Prefetcher
+from hotlap.levers.fp16_scaling import Scaler
+from hotlap.levers.loader_workers import _draw_seed
+
+ON_HOST: Any = {"device": "cpu", "dtype": torch.float32}
+
+
+@pytest.fixture(autouse=True)
+def _other_defaults() -> Iterator[None]:
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def test_a_dataset_is_known_by_its_values() -> None:
+    rows = torch.utils.data.TensorDataset(torch.zeros(8, 2, **ON_HOST))
+    before = state_of(rows, None)
+    assert before is not None and before == state_of(rows, None)
+    rows.tensors[0][0] = 1
+    assert state_of(rows, None) != before
+
+
+def test_the_scale_is_taken_out_of_gradients() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(4, **ON_HOST))
+    scaler = Scaler(cast("Any", SimpleNamespace()), "fp16-scaling")
+    parameter.grad = torch.full((4,), 3 * scaler.in_use, **ON_HOST)
+    assert scaler.restore([parameter])
+    assert parameter.grad.tolist() == [3.0] * 4
+
+
+def test_a_gradient_that_tells_places_apart_is_as_fine_as_ever() -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    assert len(set(waves(torch.zeros(1000, **ON_HOST)).tolist())) == 1000
+
+
+class Copies:
+    """Of a device that is none."""
+
+    def begin(self) -> None: ...
+
+    def send(self, batch: Any) -> tuple[Any, Any]:
+        return batch, "there"
+
+    def arrive(self, batch: Any, there: Any) -> None: ...
+
+
+def test_a_loader_makes_in_another_thread_what_it_makes_in_the_scripts() -> None:
+    prefetcher = Prefetcher(lambda: torch.empty(1).device.type, Copies())
+    assert prefetcher.next() == torch.empty(1).device.type == "meta"
+    prefetcher.stop()
+
+
+def test_a_seed_is_drawn_where_the_loader_draws_it() -> None:
+    """Without a generator that is the default one of the default device; here a device that has none."""
+    before, own, loaders = torch.get_rng_state(), torch.Generator("cpu"), torch.Generator("cpu")
+    _draw_seed(None)
+    assert torch.equal(torch.get_rng_state(), before)
+    _draw_seed(own)
+    torch.empty((), dtype=torch.int64, device="cpu").random_(generator=loaders)
+    assert torch.equal(own.get_state(), loaders.get_state())
