@@ -12,7 +12,10 @@ from .harness import Runner, check_lines, check_same
 for module in (
     "wake",
     "core",
-    *(f"hooks.{seam}" for seam in ("loader", "forward", "backward", "optimizer", "transfer", "clipping", "graph")),
+    *(
+        f"hooks.{seam}"
+        for seam in ("loader", "forward", "backward", "optimizer", "transfer", "clipping", "graph", "rendezvous")
+    ),
 ):
     importlib.import_module(f"hotlap.agent.{module}")
 HOOKS = list(guard.HOOKS)
@@ -20,8 +23,8 @@ TRANSFERS = {"transfer_begin", "transfer_end"}
 SCALED = {"grad_scale", "grad_scaler_step"}
 PROBED = {"clip"}
 """In trials alone."""
-SPARE = {name for name in HOOKS if name.startswith("profile_") or name in {"facts", "habits"}}
-"""Parts that hotlap goes on without; see test_profile.py, test_facts.py and test_habits.py."""
+SPARE = {name for name in HOOKS if name.startswith("profile_") or name in {"facts", "habits", "port"}}
+"""Parts that hotlap goes on without; see test_profile.py, test_facts.py, test_habits.py and test_rendezvous.py."""
 CHILDREN = {"fork"}
 """See test_children.py."""
 GRAPHS = {name for name in HOOKS if name.startswith("graph_")}

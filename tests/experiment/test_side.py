@@ -18,7 +18,7 @@ import pytest
 from run_folders import Quiet
 
 import hotlap
-from agent.harness import ENV, Runner
+from agent.harness import ENV, Runner, free_port
 from hotlap.experiment.outcome import refusal_in
 from hotlap.experiment.side import JOURNALS, TURNS, Bench, Side, Special, turn_of
 from hotlap.launch.environment import environment
@@ -345,9 +345,13 @@ def test_a_parent_that_is_killed_or_interrupted_leaves_nothing(
         parent.communicate()
 
 
-def test_two_jobs_of_two_ranks_each_take_turns(tmp_path: Path) -> None:
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
-    words = (torchrun, "--nproc-per-node", "2", str(HERE / "scripts" / "two_ranks.py"))
+@pytest.mark.parametrize(("how", "ranks"), [("torchrun", 2), ("env", 1), ("tcp", 1), ("spawn", 2)])
+def test_two_jobs_with_process_groups_take_turns(how: str, ranks: int, tmp_path: Path) -> None:
+    """Also where the port at which the ranks meet stands in the script, and is the same for both."""
+    script, torchrun = str(HERE / "scripts" / "ranks.py"), str(Path(sys.executable).with_name("torchrun"))
+    words = (torchrun, "--nproc-per-node", "2", script)
+    if how != "torchrun":
+        words = (sys.executable, script, how, free_port())
     with bench_in(tmp_path) as bench:
         one, other = (bench.start("ranks", command=words) for _ in range(2))
         bench.ready(one, other)
@@ -357,12 +361,12 @@ def test_two_jobs_of_two_ranks_each_take_turns(tmp_path: Path) -> None:
             first = side.gate.step
             turn = bench.turn(side, 10)
             assert turn is not None and (turn.first, turn.last) == (first, first + 11)
-            assert turn.rows == 8 and turn.step_ms
-            assert [len(list(rank.steps)) for rank in RunFolder(side.folder).ranks] == [turn.last] * 2
+            assert turn.rows == 4 * ranks and turn.step_ms
+            assert [len(list(rank.steps)) for rank in RunFolder(side.folder).ranks] == [turn.last] * ranks
             assert [len(list(rank.steps)) for rank in RunFolder(still.folder).ranks] == waiting
         for side in (one, other):
-            losses = [[step.loss for step in rank.steps] for rank in RunFolder(side.folder).ranks]
-            assert losses[0] != losses[1], "each rank has data of its own"
+            losses = [tuple(step.loss for step in rank.steps) for rank in RunFolder(side.folder).ranks]
+            assert len(set(losses)) == ranks, "each rank has data of its own"
         bench.end(one)
         assert bench.turn(other, 4) is not None and other.measured.ended == ""
         run = json.loads((one.folder / "run.json").read_text())

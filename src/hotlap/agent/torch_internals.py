@@ -294,6 +294,9 @@ BF16_CHECKS: Final = (
     _get("cpu._is_avx512_bf16_supported", bool), _get("cpu._is_amx_tile_supported", bool),
 )  # fmt: skip
 """Whether the processor multiplies bfloat16. Lacking: it is said not to."""
+MAKE_STORE: Final = (sys.modules.get("torch.distributed.rendezvous"), "_create_c10d_store")
+"""What makes the store at which ranks meet, for `env://` and `tcp://`; patched. Lacking: a port that a script names is
+taken by the first side of a tune."""
 
 
 def default_store() -> Any:

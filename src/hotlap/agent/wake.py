@@ -36,10 +36,11 @@ def start(session: Session) -> Any:
 
 
 def _install(agent: Any) -> None:
-    from .hooks import backward, clipping, forward, graph, loader, optimizer, torchscript, transfer
+    from .hooks import backward, clipping, forward, graph, loader, optimizer, rendezvous, torchscript, transfer
 
     if agent.session.seed is not None:
         _seed(agent.session.seed)
+    rendezvous.install(agent)
     clipping.install(agent)
     for use in agent.session.levers:
         agent.seams.install_by_name(use.name, use.settings)
