@@ -34,12 +34,7 @@ class _Known(msgspec.Struct, frozen=True):
 
     base_ns: int
     rank: int | None
-    world: int | None
-    backend: str | None
     gpus: tuple[Gpu, ...]
-    with_stack: bool
-    record_shapes: bool
-    profile_memory: bool
     schema_version: str
     losses: Losses
     skipped: dict[str, int]
