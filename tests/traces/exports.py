@@ -104,11 +104,7 @@ def convert(traces: Sequence[Trace], path: Path) -> None:
     for number, label in enumerate(KINDS):
         export.add("ENUM_CUDA_MEM_KIND", [{"id": number, "label": label}])
     for gpu in traces[0].gpus:
-        facts = {"id": gpu.id, "name": gpu.name, "totalMemory": gpu.total_memory, "smCount": gpu.sms}
-        export.add(
-            "TARGET_INFO_GPU",
-            [{"vmId": 0, **facts, "computeMajor": gpu.compute_major, "computeMinor": gpu.compute_minor}],
-        )
+        export.add("TARGET_INFO_GPU", [{"vmId": 0, "id": gpu.id, "name": gpu.name}])
     for process, trace in enumerate(traces, 101):
         _host(export, trace, process)
         _device(export, trace, process)

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from hotlap.records.errors import RecordError, UsageError
+from hotlap.records.files import cache_folder
 from hotlap.trace import cache
 from hotlap.trace.files import trace_files
 from hotlap.trace.read import read
@@ -119,7 +120,7 @@ def test_a_file_that_changed_is_read_again_and_one_that_moved_is_not(
 def test_another_format_or_broken_entries_are_read_anew(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = reads(monkeypatch)
     cache.read_cached(cached)
-    for file in cache.folder().glob("traces/*-*/*"):
+    for file in cache_folder("traces").glob("*-*/*"):
         file.write_bytes(b"junk")
     assert same(cached) and len(seen) == 2
     monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
@@ -129,7 +130,7 @@ def test_another_format_or_broken_entries_are_read_anew(cached: Path, monkeypatc
 def test_entries_of_another_shape_are_not_believed(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = reads(monkeypatch)
     cache.read_cached(cached)
-    entry = next(cache.folder().glob("traces/*-*"))
+    entry = next(cache_folder("traces").glob("*-*"))
     pl.DataFrame({"name": [1]}).write_parquet(entry / "host.parquet")
     assert same(cached) and len(seen) == 2
 
@@ -144,13 +145,13 @@ def test_a_cache_that_cannot_be_used_costs_nothing_but_time(
 
 def test_the_oldest_entries_go_first(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.read_cached(cached)
-    first = next(cache.folder().glob("traces/*-*"))
+    first = next(cache_folder("traces").glob("*-*"))
     os.utime(first, (1, 1))
     monkeypatch.setattr(cache, "LIMIT", sum(file.stat().st_size for file in first.iterdir()) + 1000)
     other = cached.with_name("other.json")
     other.write_bytes((DATA / "stacks.json").read_bytes())
     cache.read_cached(other)
-    left = list(cache.folder().glob("traces/*-*"))
+    left = list(cache_folder("traces").glob("*-*"))
     assert first not in left and len(left) == 1
 
 

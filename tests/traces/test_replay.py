@@ -17,7 +17,7 @@ from hotlap.trace.replay.assemble import STEPS, typical, window_graph
 from hotlap.trace.replay.changes import Change, facts
 from hotlap.trace.replay.graph import Edge, Graph, Kind
 from hotlap.trace.replay.simulate import Costs, Plan, fitted, ordered, simulate, steps_ns
-from hotlap.trace.steps import find_window
+from hotlap.trace.steps import find_windows
 from hotlap.trace.tables import Gpu
 from hotlap.trace.view import View
 
@@ -25,7 +25,7 @@ from .build import call, kernel, make, op, view
 
 DATA = Path(__file__).parent / "data"
 US = 1_000
-H100 = (Gpu(0, "NVIDIA H100 80GB HBM3", 0, 9, 0, 132),)
+H100 = (Gpu(0, "NVIDIA H100 80GB HBM3"),)
 
 
 def class_faster(chosen: Callable[[changes.Facts], Any], factor: float) -> Change:
@@ -306,7 +306,7 @@ def ranks(late: int, count: int = 3) -> list[View]:
             kernel("k", 6, own, 1),
             kernel("ncclDevKernel_AllReduce", 6 + own, 50 + 100 + late - own, 2, collective=0),
         ]
-        made.append(step(rows, device, end=170 + late, collectives=info, rank=rank, world=count, base_ns=1000 * rank))
+        made.append(step(rows, device, end=170 + late, collectives=info, rank=rank, base_ns=1000 * rank))
     return made
 
 
@@ -686,7 +686,7 @@ def test_nothing_to_replay() -> None:
 
 def real(rank: int) -> View:
     trace = read(DATA / f"straggler-rank{rank}.json.gz")
-    return View(trace, find_window(trace))
+    return View(trace, find_windows(trace)[0])
 
 
 @pytest.mark.parametrize("some", [(0,), (3,), (0, 3)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotlap.trace.steps import find_window, find_windows
+from hotlap.trace.steps import find_windows
 from hotlap.trace.tables import Trace
 
 from .build import call, kernel, make, note, op
@@ -32,7 +32,7 @@ def test_profiler_steps_end_where_the_next_begins() -> None:
 
 def test_a_long_pause_belongs_to_no_step() -> None:
     trace = make([note("ProfilerStep#0", 0, 100), note("ProfilerStep#1", 150, 100), note("ProfilerStep#2", 900, 100)])
-    assert find_window(trace).steps == ((0, 150), (150, 250), (900, 1000))
+    assert find_windows(trace)[0].steps == ((0, 150), (150, 250), (900, 1000))
 
 
 def test_a_host_that_runs_ahead_is_read_on_the_clock_of_the_device() -> None:
@@ -49,7 +49,7 @@ def test_a_little_ahead_is_not_ahead() -> None:
 
 def test_a_step_without_linked_work_keeps_the_clock_of_the_host() -> None:
     trace = loop(3, late=3000)
-    assert find_window(make(trace.host.drop("parent", "depth").rows(named=True), [])).steps[0] == (0, 1000)
+    assert find_windows(make(trace.host.drop("parent", "depth").rows(named=True), []))[0].steps[0] == (0, 1000)
 
 
 def optimizers(names: list[str]) -> Trace:
@@ -65,7 +65,7 @@ def optimizers(names: list[str]) -> Trace:
     ],
 )
 def test_optimizer_steps_in_cycles(names: list[str], steps: tuple[tuple[int, int], ...]) -> None:
-    window = find_window(optimizers(names))
+    window = find_windows(optimizers(names))[0]
     assert window.found_by == "optimizer"
     assert window.steps == steps
 
@@ -77,11 +77,11 @@ def test_an_optimizer_inside_another_is_one_step() -> None:
             note("Optimizer.step#Sub.step", turn * STEP, 100),
             note("Optimizer.step#Adam.step", turn * STEP + 10, 50),
         ]
-    assert find_window(make(rows)).steps == ((100, 1100), (1100, 2100))
+    assert find_windows(make(rows))[0].steps == ((100, 1100), (1100, 2100))
 
 
 def test_one_optimizer_step_is_no_loop() -> None:
-    assert find_window(optimizers(["SGD"])).found_by == "none"
+    assert find_windows(optimizers(["SGD"]))[0].found_by == "none"
 
 
 def test_repetition_finds_whole_turns_and_not_layers() -> None:
@@ -92,18 +92,18 @@ def test_repetition_finds_whole_turns_and_not_layers() -> None:
         for name in ["load", *["norm", "matmul", "relu"] * 4, "loss", "backward", "update"]:
             rows.append(op(name, at, 8))
             at += 10
-    window = find_window(make(rows))
+    window = find_windows(make(rows))[0]
     assert window.found_by == "repetition"
     assert {end - start for start, end in window.steps} == {160}
     assert window.steps[0][0] in turns
 
 
 def test_nothing_that_repeats() -> None:
-    window = find_window(make([op(f"op{i}", i * 10, 8) for i in range(40)], [kernel("k", 500, 30)]))
+    window = find_windows(make([op(f"op{i}", i * 10, 8) for i in range(40)], [kernel("k", 500, 30)]))[0]
     assert (window.found_by, window.steps, window.start_ns, window.end_ns, window.count) == ("none", (), 0, 530, 1)
 
 
 def test_a_trace_of_memory_events_only_and_an_empty_one() -> None:
-    window = find_window(make(memory=[{"time": 5, "bytes": 1}, {"time": 9, "bytes": -1}]))
+    window = find_windows(make(memory=[{"time": 5, "bytes": 1}, {"time": 9, "bytes": -1}]))[0]
     assert (window.start_ns, window.end_ns) == (5, 10)
-    assert find_window(make()).span_ns == 0
+    assert find_windows(make())[0].span_ns == 0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .core import Agent
 
 SCALER_HOOK = "grad_scaler_step"
+LEVERS = "levers.jsonl"
 """Of `hooks/optimizer.py`."""
 Forward = Callable[..., Any]
 WrapForward = Callable[[Any, Forward], Forward]
@@ -115,7 +116,7 @@ class Seams:
         agent = self.agent
         line = {"lever": lever, "left_out": why, "step": agent.recorder.index}
         with contextlib.suppress(OSError):  # the disk may be full
-            agent.append("levers.jsonl", json.dumps(line, ensure_ascii=False) + "\n")  # before the problem is seen
+            agent.append(LEVERS, json.dumps(line, ensure_ascii=False) + "\n")  # before the problem is seen
         self.refuse(lever, why)
         agent.timeline.segment.probe = True
         stopper = agent.stopper
@@ -146,7 +147,7 @@ class Seams:
         """A lever took hold: said once, in a file that shows which levers of a recipe never do."""
         if lever not in self._in_use:
             self._in_use.add(lever)
-            self.agent.append("levers.jsonl", json.dumps({"lever": lever}) + "\n")
+            self.agent.append(LEVERS, json.dumps({"lever": lever}) + "\n")
 
     def _found_nothing(self, lever: str, why: str) -> None:
         """Say once, of a lever that has changed nothing so far, why it did not."""
@@ -159,7 +160,7 @@ class Seams:
     def _note_idle(self, lever: str, why: str) -> None:
         line = json.dumps({"lever": lever, "nothing": why}, ensure_ascii=False)
         with contextlib.suppress(OSError):  # the disk may be full
-            self.agent.append("levers.jsonl", line + "\n")
+            self.agent.append(LEVERS, line + "\n")
 
     def _try(self, lever: str, act: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from hotlap.launch import nsight, perf, py_spy
 from hotlap.launch.run import RunPlan
-from hotlap.records.errors import RecordError, UsageError
+from hotlap.records.errors import RecordError, UsageError, missing_named
 from hotlap.records.profilers import NCU_FILE, NSYS_FILE, PY_SPY_FILE, PY_SPY_SAID, PySpy
 from hotlap.report.console import number, plain, stderr_console
 from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen, py_spy_screen
@@ -65,7 +65,8 @@ def screens(folder: Path, asked: str = "") -> Iterator[RenderableType]:
     """Of all that the folder holds. asked: of this a screen that says why there is none."""
     for name, made in (("nsys", _nsys), ("ncu", _ncu), ("perf", _perf), ("py-spy", _py_spy)):
         try:
-            screen = made(folder)
+            with missing_named():
+                screen = made(folder)
         except RecordError as error:
             screen = plain(f"hotlap: {error}", "yellow")
         if screen is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from hotlap import __version__
-from hotlap.records.errors import EXIT_CODES, HotlapError
+from hotlap.records.errors import EXIT_CODES, HotlapError, missing_named
 from hotlap.report.console import clean, stderr_console
 
 from .advise import advise
@@ -66,7 +66,8 @@ def main() -> None:
 
 def _main() -> int:
     try:
-        result = app(standalone_mode=False)
+        with missing_named():
+            result = app(standalone_mode=False)
     except HotlapError as error:
         _say(str(error))
         return error.exit_code

@@ -10,6 +10,7 @@ from rich.console import Console
 from hotlap.launch.calibrate import measured_peaks
 from hotlap.records.errors import UsageError
 from hotlap.report.console import columns, count, plain
+from hotlap.trace.peaks import keep
 
 from ._common import print_json
 
@@ -35,11 +36,7 @@ def calibrate(
     if words[0].startswith("-"):
         raise UsageError(f"no option {words[0]}; try hotlap calibrate --help")
     found = measured_peaks(words)
-    kept = None
-    if save:
-        from hotlap.trace.peaks import keep  # polars takes a moment to import
-
-        kept = keep(found)
+    kept = keep(found) if save else None
     if json:
         print_json(found)
         return 0

@@ -16,7 +16,7 @@ from hotlap.launch.run import RunPlan, run_in_foreground
 from hotlap.launch.supervise import exit_like
 from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.errors import HotlapError, RecordError, UsageError
+from hotlap.records.errors import HotlapError, RecordError, UsageError, missing_named
 from hotlap.records.run import Environment, Lever, Run
 from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
@@ -133,9 +133,10 @@ def _run(plan: RunPlan, profiler: Profiler | None, json: bool, price: float | No
 def _finish(folder: Path, record: Run, beside: str, json: bool, price: float | None) -> None:
     """Write and show what a command that has ended left. Its exit code stands, so no failure here leaves."""
     try:
-        report(folder, record, json, price)
-        if beside:
-            stderr_console().print(*screens(folder, beside), sep="")
+        with missing_named():
+            report(folder, record, json, price)
+            if beside:
+                stderr_console().print(*screens(folder, beside), sep="")
     except (HotlapError, OSError) as error:
         with contextlib.suppress(OSError):  # stderr may be what failed
             stderr_console().print(plain(f"hotlap: {error}", "red"))

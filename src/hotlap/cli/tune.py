@@ -76,6 +76,8 @@ def tune(
             fresh=fresh,
         )
         folder = _begun(out, request)
+    import scipy.stats  # noqa: F401 - a tune needs it after minutes; where it is missing, that is said now
+
     with Progress(stderr_console(), request.budget_s) as progress:
         progress.start(f"tune  {folder}")
         result = tuning.tune(folder, request, progress, resume=resume is not None)

@@ -13,7 +13,7 @@ import msgspec
 
 from hotlap.records.advice import Advice, AdvicePanel, Condition, Row, ShareOf, Suggestion, Table
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding
-from hotlap.records.errors import RecordError, UsageError
+from hotlap.records.errors import RecordError, UsageError, missing_named
 from hotlap.records.page import Page
 from hotlap.records.run import Environment, Facts
 from hotlap.records.trace import OpRoofline, RankTrace, TraceReport
@@ -196,10 +196,11 @@ def _traces(run: RunFolder) -> TraceReport | None:
     """What a run's traces say; None where there are none. Of those that can't be read the verdict says why."""
     if not any(rank.trace.exists() for rank in run.ranks):
         return None
-    from .profiled import read_traces  # polars takes a moment to import
-
     try:
-        return read_traces(run.path, diagnose(run.path))
+        with missing_named():
+            from .profiled import read_traces  # polars takes a moment to import
+
+            return read_traces(run.path, diagnose(run.path))
     except RecordError:
         return None
 

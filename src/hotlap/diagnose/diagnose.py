@@ -13,8 +13,8 @@ from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
-from hotlap.records.run import Facts, Phases, Step
-from hotlap.runs.folder import RankFolder, RunFolder
+from hotlap.records.run import Facts, Phases, Problem, Step
+from hotlap.runs.folder import FILES, RankFolder, RunFolder
 
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
@@ -372,5 +372,5 @@ def _switched_off(folder: RunFolder) -> Iterator[str]:
     for rank in folder.ranks:
         for problem in rank.problems:
             if not problem.lever and not problem.where.startswith(GOES_ON):
-                what, file = problem.what[:200], f"rank-{rank.number}/problems.jsonl"
+                what, file = problem.what[:200], f"{rank.path.name}/{FILES[Problem]}"
                 yield f"hotlap switched itself off by a problem of its own in {problem.where}: {what} ({file})"

@@ -12,7 +12,7 @@ import msgspec
 
 from hotlap import __version__
 from hotlap.records.diagnosis import Finding, Place
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import RecordError, missing_named
 from hotlap.records.files import read_bytes
 from hotlap.records.page import Artefact, Curve, Page, Snippet
 from hotlap.records.profile import Profile
@@ -74,7 +74,7 @@ def _page(path: Path, title: str, **more: object) -> Page:
 def _of_run(run: RunFolder, source: bool, progress: Progress) -> Page:
     folder, record, ranks = run.path, run.record, run.ranks
     traces = None
-    with contextlib.suppress(RecordError):  # of traces that can't be read the verdict says so
+    with contextlib.suppress(RecordError), missing_named():  # of traces that can't be read the verdict says so
         traces = _traces(folder, progress) if any(rank.trace.is_file() for rank in ranks) else None
     diagnosis, why = judged(folder, traces)
     page = _page(

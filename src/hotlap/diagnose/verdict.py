@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Place
-from hotlap.records.errors import NothingMeasured, RecordError
+from hotlap.records.errors import NothingMeasured, RecordError, missing_named
 from hotlap.records.profile import Lines, Profile, Samples
 from hotlap.records.trace import Ranks, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
@@ -53,9 +53,10 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
         found = msgspec.structs.replace(found, unknown=(*found.unknown, why))
     try:
         if run.traces:
-            from .profiled import read_traces, with_traces  # polars takes a moment to import
+            with missing_named():
+                from .profiled import read_traces, with_traces  # polars takes a moment to import
 
-            traces = traces or read_traces(run.path, found)
+                traces = traces or read_traces(run.path, found)
             rank = _looked_at(run, traces.balance)
             found = with_traces(found, traces, Measured.place_of(rank.facts.feeding) if rank.facts else None)
         if (samples := rank.document(Samples)) is None:

@@ -140,8 +140,9 @@ class Bench:
     ) -> Side:
         """Start a side; it is not waited for. command, cwd: by default the plan's."""
         special, plan = special or Special(), self.plan
-        number = len(list(plan.folder.glob("trials/*")))
-        folder = new_folder(plan.folder / "trials" / f"{number:03d}")
+        trials = TuneFolder(plan.folder).trials
+        number = len(list(trials.glob("*")))
+        folder = new_folder(trials / f"{number:03d}")
         gate = Gate(self._sockets / f"{number:03d}")
         plan = replace(
             plan,

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from hotlap.records.errors import UsageError
+from hotlap.records.errors import missing_named
 
 from .series import Series
 
@@ -26,11 +26,7 @@ class Target:
     online: Callable[[Series, Path], list[str]] | None = None
 
 
-def load(module: str, package: str, extra: str) -> ModuleType:
-    """An optional library. Raises UsageError that names the extra."""
-    try:
+def load(module: str, extra: str) -> ModuleType:
+    """An optional library. Raises PackageMissing that names the extra."""
+    with missing_named(extra):
         return importlib.import_module(module)
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != module.partition(".")[0]:
-            raise UsageError(f"{package} is installed, but does not load: {error}") from error
-        raise UsageError(f"this needs {package}: pip install 'hotlap[{extra}]'") from None

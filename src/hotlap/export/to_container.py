@@ -169,9 +169,9 @@ def _compiles(series: Series) -> bool:
     return facts is not None and (bool(facts.compiled) or any(root.compiled for root in facts.roots))
 
 
-def _comment(text: str, most: int = 300) -> str:
+def _comment(text: str) -> str:
     """Text on one line of a comment."""
-    return "".join(char if char.isprintable() else "?" for char in text.encode("utf-8", "replace").decode()[:most])
+    return "".join(char if char.isprintable() else "?" for char in text.encode("utf-8", "replace").decode()[:300])
 
 
 TARGET = Target("container", "a container recipe that pins the run's environment", "", write)

@@ -15,8 +15,8 @@ BATCH: Final = 1000
 def write(series: Series, path: Path) -> list[str]:
     """A store in a file, with one run. Metrics by step at the time they were taken, the diagnosis's under `run/`."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read at import; nothing leaves the machine
-    tracking = load("mlflow.tracking", "mlflow", "mlflow")
-    entities = load("mlflow.entities", "mlflow", "mlflow")
+    tracking = load("mlflow.tracking", "mlflow")
+    entities = load("mlflow.entities", "mlflow")
     client = tracking.MlflowClient(tracking_uri=_address(path))
     artefacts = path.with_suffix(".artifacts").resolve().as_uri()
     experiment = client.create_experiment(PREFIX, artifact_location=artefacts)

@@ -23,8 +23,8 @@ QUANTILES: Final = {"step_p10_ms": "0.1", "step_p50_ms": "0.5", "step_p90_ms": "
 
 def write(series: Series, path: Path) -> list[str]:
     """Gauges of the whole run: the format holds no history. Times in seconds, as Prometheus wants them."""
-    client = load("prometheus_client.core", "prometheus-client", "prometheus")
-    exposition = load("prometheus_client.exposition", "prometheus-client", "prometheus")
+    client = load("prometheus_client.core", "prometheus")
+    exposition = load("prometheus_client.exposition", "prometheus")
     registry = client.CollectorRegistry()
     registry.register(_Collector(client, series))
     write_atomic(path, exposition.generate_latest(registry))

@@ -9,7 +9,7 @@ from .series import Series, labels, scalars, totals
 def write(series: Series, path: Path) -> list[str]:
     """A folder with one run a rank: scalars by step, at the time they were taken; those of the diagnosis at the last
     step, and the verdict as text. TensorBoard keeps scalars as 32-bit floats."""
-    writers = load("tensorboard.summary.writer.event_file_writer", "tensorboard", "tensorboard")
+    writers = load("tensorboard.summary.writer.event_file_writer", "tensorboard")
     for at, rank in enumerate(series.folder.ranks):
         writer = writers.EventFileWriter(str(path / f"rank-{rank.number}"))
         last, time = 0, series.run.started
@@ -26,17 +26,17 @@ def write(series: Series, path: Path) -> list[str]:
 
 
 def _event(values: dict[str, float], step: int, time: float) -> object:
-    event_pb2 = load("tensorboard.compat.proto.event_pb2", "tensorboard", "tensorboard")
-    summary_pb2 = load("tensorboard.compat.proto.summary_pb2", "tensorboard", "tensorboard")
+    event_pb2 = load("tensorboard.compat.proto.event_pb2", "tensorboard")
+    summary_pb2 = load("tensorboard.compat.proto.summary_pb2", "tensorboard")
     points = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
     return event_pb2.Event(wall_time=time, step=step, summary=summary_pb2.Summary(value=points))
 
 
 def _text(tag: str, text: str, step: int, time: float) -> object:
     """As the text plugin reads it: a tensor of strings."""
-    event_pb2 = load("tensorboard.compat.proto.event_pb2", "tensorboard", "tensorboard")
-    summary_pb2 = load("tensorboard.compat.proto.summary_pb2", "tensorboard", "tensorboard")
-    tensor_pb2 = load("tensorboard.compat.proto.tensor_pb2", "tensorboard", "tensorboard")
+    event_pb2 = load("tensorboard.compat.proto.event_pb2", "tensorboard")
+    summary_pb2 = load("tensorboard.compat.proto.summary_pb2", "tensorboard")
+    tensor_pb2 = load("tensorboard.compat.proto.tensor_pb2", "tensorboard")
     plugin = summary_pb2.SummaryMetadata(plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="text"))
     words = tensor_pb2.TensorProto(dtype="DT_STRING", string_val=[text.encode()])
     point = summary_pb2.Summary.Value(tag=tag, metadata=plugin, tensor=words)

@@ -22,7 +22,7 @@ def online(series: Series, path: Path) -> list[str]:
 def _write(series: Series, path: Path, mode: str) -> str | None:
     if mode == "offline":
         os.environ["WANDB_ERROR_REPORTING"] = "false"  # else its crash reports go out, offline or not
-    wandb = load("wandb", "wandb", "wandb")
+    wandb = load("wandb", "wandb")
     quiet = wandb.Settings(
         console="off", silent=True, save_code=False, disable_git=True, x_disable_stats=True, x_disable_meta=True
     )

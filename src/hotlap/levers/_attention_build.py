@@ -133,7 +133,7 @@ class Build:
         for step in fills:
             mine = step.node if step.unless else self.call(torch.logical_not, step.node)
             keep = mine if keep is None else self.call(torch.logical_and, keep, mine)
-        keep = self._mask_shape(keep, max(len(shape_of(step.node)) for step in fills), fills)
+        keep = self._mask_shape(keep, max(len(shape_of(step.node)) for step in fills))
         if math.isinf(fills[0].value):
             return keep
         self.uniform = self.method("any", keep, -1, keepdim=True)
@@ -153,7 +153,7 @@ class Build:
                     bias, rank = self.method("reshape", bias, *_static(step.after)), len(step.after)
             else:
                 bias, rank = self._term(bias, step), max(rank, len(shape_of(step.node)))
-        bias = self._mask_shape(bias, rank, steps)
+        bias = self._mask_shape(bias, rank)
         if self.dtype in HALF:
             bias = self.method("clamp", bias, torch.finfo(self.dtype).min)
         return self.method("to", bias, self.dtype)
@@ -168,7 +168,7 @@ class Build:
         term = step.node if step.value > 0 else self.call(torch.neg, step.node)
         return term if bias is None else self.call(torch.add, bias, term)
 
-    def _mask_shape(self, mask: Any, rank: int, steps: list[Step]) -> Any:
+    def _mask_shape(self, mask: Any, rank: int) -> Any:
         """Broadcastable to (batch, heads, L, S), with at least two dimensions."""
         if rank < 2:
             return self.method("reshape", mask, 1, -1)

@@ -20,20 +20,10 @@ BUILT: Final = frozenset({".so", ".o"})
 
 
 def folder() -> str:
-    """`$TORCHINDUCTOR_CACHE_DIR`, else `inductor` in hotlap's cache (`$HOTLAP_CACHE`, `$XDG_CACHE_HOME/hotlap`)."""
-    own = os.environ.get(VARIABLE)
-    if own:
-        return own
-    return os.path.join(hotlap_cache(), "inductor")  # noqa: PTH118
+    """`$TORCHINDUCTOR_CACHE_DIR`, else `inductor` in hotlap's cache."""
+    from hotlap.records.files import cache_folder
 
-
-def hotlap_cache() -> str:
-    """Where hotlap's caches lie: `$HOTLAP_CACHE`, else `$XDG_CACHE_HOME/hotlap`, else `~/.cache/hotlap`."""
-    base = os.environ.get("HOTLAP_CACHE")
-    if base:
-        return base
-    user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118
-    return os.path.join(user, "hotlap")  # noqa: PTH118
+    return os.environ.get(VARIABLE) or str(cache_folder("inductor"))
 
 
 def nearest(wanted: str) -> str | None:

@@ -23,6 +23,7 @@ from hotlap.records.files import new_folder
 from hotlap.records.patch import Verification
 from hotlap.records.run import Lever
 from hotlap.records.tune import Interval, Parity, Trial
+from hotlap.runs.folder import TuneFolder
 
 from .copy import Copy, copy
 from .patch import Patched
@@ -43,7 +44,7 @@ def verify(
     levers: those of the recipe that fit this machine; folder: for the records, must exist. Raises RecordError.
     """
     adopt_orphans()
-    new_folder(folder / "trials")
+    new_folder(TuneFolder(folder).trials)
     deadline = time.monotonic() + budget_s
     with tempfile.TemporaryDirectory(prefix="hotlap-patch-") as name:
         place = copy(patched.after, patched.record.command, Path(name).resolve())

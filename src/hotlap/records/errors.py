@@ -3,7 +3,8 @@
 HotlapError                 125
 ├── UsageError              125   no command, a bad option, a folder that exists
 ├── RecordError             125   a file that is missing, broken, too large or from another version
-│   └── RecipeError         125   a recipe that can't be used
+│   ├── RecipeError         125   a recipe that can't be used
+│   └── PackageMissing      125   what a file would be read with is not installed
 ├── AgentError              125   the agent could not start inside the command
 ├── CommandError
 │   ├── CommandNotFound     127   as a shell says it
@@ -16,7 +17,14 @@ HotlapError                 125
 could not do its work. 0 of `tune` means that it finished, with or without a gain. 130: interrupted.
 """
 
-from typing import ClassVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar, Final
+
+USES: Final = {
+    "polars": "reading traces", "scipy": "a test of significance", "libcst": "patching", "jinja2": "the report page",
+}  # fmt: skip
+"""Packages that are imported late, and what takes each."""
 
 
 class HotlapError(Exception):
@@ -35,6 +43,30 @@ class RecordError(HotlapError):
 
 class RecipeError(RecordError):
     """A recipe can't be used."""
+
+
+class PackageMissing(RecordError):
+    """A package that is imported late is not there, so what it is for can't be done."""
+
+
+@contextmanager
+def missing_named(extra: str = "") -> Iterator[None]:
+    """Raises PackageMissing where an import inside fails: which package, what it is for, how to get it.
+
+    extra: of hotlap, which brings the package.
+    """
+    try:
+        yield
+    except ImportError as error:
+        name = (error.name or "").partition(".")[0]
+        if name == "hotlap":
+            raise  # an error in here
+        if not name or not isinstance(error, ModuleNotFoundError):
+            raise PackageMissing(f"a package does not load: {error}") from error
+        package = name.replace("_", "-")
+        needs = f"{USES.get(name, 'this')} needs {package}, which is not installed"
+        wanted = f"'hotlap[{extra}]'" if extra else package
+        raise PackageMissing(f"{needs}: pip install {wanted}") from error
 
 
 class AgentError(HotlapError):

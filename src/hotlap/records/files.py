@@ -48,6 +48,12 @@ def encode(record: Any) -> bytes:
     return msgspec.json.format(to_json(record), indent=2) + b"\n"
 
 
+def cache_folder(part: str) -> Path:
+    """Where a part of the cache lies: in `$HOTLAP_CACHE`, else `$XDG_CACHE_HOME/hotlap`, else `~/.cache/hotlap`."""
+    own, user = os.environ.get("HOTLAP_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return (Path(own) if own else (Path(user) if user else Path.home() / ".cache") / "hotlap") / part
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write so that a reader sees the old file or the new one, never a part. Raises RecordError."""
     try:

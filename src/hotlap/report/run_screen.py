@@ -14,9 +14,9 @@ from ..records.diagnosis import LEAST_NAMED, Diagnosis, Finding, Place, bound_te
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
 from ..records.phases import PHASES
-from ..records.run import REFUSED, Phases, Problem, Run
+from ..records.run import REFUSED, Phases, Problem, Run, Step
 from ..records.session import ENDED_HARD
-from ..runs.folder import RunFolder
+from ..runs.folder import FILES, RunFolder
 from .console import (
     CommandLine,
     Parts,
@@ -213,7 +213,7 @@ def _notes(
         yield "problems", plain(problem_text(problems, folder), "yellow")
     if diagnosis and len(others := RunFolder(folder).observed) > diagnosis.ranks:
         which = "the one with the most" if diagnosis.ranks == 1 else f"{diagnosis.ranks} of them"
-        steps = folder / "rank-*" / "steps.jsonl"
+        steps = folder / "rank-*" / FILES[Step]
         yield "processes", plain(f"{len(others)} made steps, and this is of {which}; all are in {steps}", "yellow")
     if diagnosis and diagnosis.next and not diagnosis.next.startswith(TUNE):
         yield "next", plain(diagnosis.next, "bold")
@@ -253,5 +253,5 @@ def problem_text(problems: Sequence[Problem], folder: Path) -> str:
     lever = f"lever {first.lever}, " if first.lever else ""
     return (
         f"{number(len(problems), 'problem')} of hotlap's own, not the command's; first: {lever}{first.where}: "
-        f"{first.what}; see {folder / 'rank-*' / 'problems.jsonl'}"
+        f"{first.what}; see {folder / 'rank-*' / FILES[Problem]}"
     )

@@ -43,6 +43,8 @@ FILES: Final[Mapping[type, str]] = {
 LATER_STEPS: Final = ("steps-before.jsonl", "steps-last.jsonl")
 """Of a long run, whose first steps are in `steps.jsonl`: the last ones (`agent.recorder.MOST_BYTES`)."""
 TRACE: Final = "trace.json.gz"
+REQUEST: Final = "request.json"
+"""What a tune was asked for (`tune.tune.TuneRequest`)."""
 TAIL: Final = 1 << 16
 """Bytes at the end of an output that are read."""
 
@@ -226,6 +228,16 @@ class TuneFolder(_Folder):
     def tune(self) -> Tune | None:
         """The result so far; None where there is none. Raises RecordError."""
         return self.document(Tune)
+
+    @property
+    def request(self) -> Path:
+        """The file of what it was asked for."""
+        return self.path / REQUEST
+
+    @property
+    def trials(self) -> Path:
+        """Where the runs of its trials are."""
+        return self.path / "trials"
 
     def trial(self, trial: Trial) -> RunFolder:
         """The run of a trial."""

@@ -21,8 +21,8 @@ def build(parts: list[Columns], src: source.Source) -> Trace:
     head = {**_object(src.head + b'"traceEvents":[]}'), **_tail(src)}
     base = head.get("baseTimeNanoseconds")
     base_ns = base if isinstance(base, int) and abs(base) < 1 << 62 else 0
-    tids = _merged([part.tids for part in parts])
-    host = _host(parts, tids[1])
+    _, tids = _merged([part.tids for part in parts])
+    host = _host(parts, tids)
     device = _device(parts)
     if not len(host) and not len(device) and not sum(len(part.memory["time"]) for part in parts):
         lost = sum(part.lost for part in parts)
@@ -37,15 +37,10 @@ def build(parts: list[Columns], src: source.Source) -> Trace:
         memory=_memory(parts),
         shapes=_shapes(parts),
         collectives=_collectives(parts),
-        threads=_threads(parts, tids[0]),
+        threads=_threads(parts),
         base_ns=base_ns,
         rank=_whole(distributed.get("rank")),
-        world=_whole(distributed.get("world_size")),
-        backend=str(distributed["backend"])[:40] if "backend" in distributed else None,
         gpus=_gpus(head.get("deviceProperties")),
-        with_stack=bool(head.get("with_stack")),
-        record_shapes=bool(head.get("record_shapes")),
-        profile_memory=bool(head.get("profile_memory")),
         schema_version=str(head.get("schemaVersion", ""))[:20],
         losses=_losses(parts, src),
         skipped=_sum_skipped(parts),
@@ -75,20 +70,8 @@ def _whole(value: Any) -> int | None:
 
 
 def _gpus(properties: Any) -> tuple[Gpu, ...]:
-    made = []
-    for item in properties if isinstance(properties, list) else []:
-        if isinstance(item, dict):
-            numbers = [_whole(item.get(k)) or 0 for k in ("id", "computeMajor", "computeMinor", "numSms")]
-            memory = item.get("totalGlobalMem")
-            made.append(
-                Gpu(
-                    numbers[0],
-                    str(item.get("name", ""))[:200],
-                    memory if isinstance(memory, int) else 0,
-                    *numbers[1:],
-                )
-            )
-    return tuple(made)
+    items = [item for item in properties if isinstance(item, dict)] if isinstance(properties, list) else []
+    return tuple(Gpu(_whole(item.get("id")) or 0, str(item.get("name", ""))[:200]) for item in items)
 
 
 def _losses(parts: list[Columns], src: source.Source) -> Losses:
@@ -250,7 +233,7 @@ def _collectives(parts: list[Columns]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=COLLECTIVES, orient="row") if rows else pl.DataFrame(schema=COLLECTIVES)
 
 
-def _threads(parts: list[Columns], texts: list[str]) -> pl.DataFrame:
+def _threads(parts: list[Columns]) -> pl.DataFrame:
     _, maps = _merged([part.tids for part in parts])
     found: dict[tuple[int, int], dict[str, str]] = {}
     for part, codes in zip(parts, maps, strict=True):

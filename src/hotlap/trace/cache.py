@@ -17,6 +17,7 @@ import msgspec
 import polars as pl
 
 from hotlap.records.errors import RecordError
+from hotlap.records.files import cache_folder
 
 from .read import Progress, read
 from .tables import TABLES, Gpu, Losses, Trace
@@ -33,23 +34,10 @@ class _Known(msgspec.Struct, frozen=True):
 
     base_ns: int
     rank: int | None
-    world: int | None
-    backend: str | None
     gpus: tuple[Gpu, ...]
-    with_stack: bool
-    record_shapes: bool
-    profile_memory: bool
     schema_version: str
     losses: Losses
     skipped: dict[str, int]
-
-
-def folder() -> Path:
-    """Where the cache lies: `$HOTLAP_CACHE`, else `$XDG_CACHE_HOME/hotlap`, else `~/.cache/hotlap`."""
-    if "HOTLAP_CACHE" in os.environ:
-        return Path(os.environ["HOTLAP_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "hotlap"
 
 
 def read_cached(path: Path, progress: Progress = lambda at: None) -> Trace:
@@ -61,7 +49,7 @@ def read_cached(path: Path, progress: Progress = lambda at: None) -> Trace:
     if status.st_size <= SMALL:
         return read(path, progress)
     try:
-        root = folder() / "traces"
+        root = cache_folder("traces")
         known = _look_up(root, path, status)
         entry = root / (known or _digest(path))
         if (found := _load(entry, path)) is not None:
@@ -144,4 +132,4 @@ def _prune(root: Path) -> None:
         total -= sizes[path]
 
 
-__all__ = ["FORMAT", "folder", "read_cached"]
+__all__ = ["FORMAT", "read_cached"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hotlap.records.errors import RecordError
-from hotlap.runs.folder import FILES, TRACE, RunFolder
+from hotlap.runs.folder import FILES, REQUEST, TRACE, RunFolder
 
 from . import nsys
 from .cache import read_cached
@@ -18,7 +18,7 @@ from .read import Progress, read_stream
 from .tables import Trace
 
 NAMES: Final = re.compile(r"\.json(\.gz)?$|\.trace(\.gz)?$")
-NOT_TRACES: Final = {*FILES.values(), "request.json", "package.json"}
+NOT_TRACES: Final = {*FILES.values(), REQUEST, "package.json"}
 RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})", re.I)
 MOST: Final = 100_000
 

@@ -203,12 +203,10 @@ class _Export:
         return Source(str(self.path), head=msgspec.json.encode(head)[:-1] + b",", tail=b"}")
 
     def _gpus(self) -> list[dict[str, Any]]:
-        columns = ("id", "totalMemory", "smCount", "computeMajor", "computeMinor")
-        keys = ("id", "totalGlobalMem", "numSms", "computeMajor", "computeMinor")
         return [
-            {**dict(zip(keys, row, strict=True)), "name": name if isinstance(name, str) else ""}
-            for rows, names in self.numbers("TARGET_INFO_GPU", columns, text="name")
-            for row, name in zip(rows.tolist(), names, strict=True)
+            {"id": number, "name": name if isinstance(name, str) else ""}
+            for rows, names in self.numbers("TARGET_INFO_GPU", ("id",), text="name")
+            for (number,), name in zip(rows.tolist(), names, strict=True)
         ][:64]
 
     def _said(self, name: str) -> str:

@@ -33,10 +33,8 @@ from typing import Final
 import msgspec
 
 from hotlap.records.errors import RecordError
-from hotlap.records.files import write_record
+from hotlap.records.files import cache_folder, write_record
 from hotlap.records.peaks import Peaks
-
-from .cache import folder
 
 LARGEST: Final = 1 << 16
 
@@ -135,4 +133,4 @@ def keep(measured: Peaks) -> Path:
 
 def _file(device_name: str) -> Path:
     words = re.sub(r"[^A-Za-z0-9]+", "-", device_name)[:80].strip("-") or "device"
-    return folder() / "peaks" / f"{words}.json"
+    return cache_folder("peaks") / f"{words}.json"

@@ -17,7 +17,6 @@ from hotlap.records.profilers import PerfStat
 MOST_BYTES: Final = 4 << 20
 UNKNOWN: Final = re.compile(r"<not (supported|counted)>")
 EVENT: Final = re.compile(r"(?:cpu\w*/)?(?P<name>[a-z][\w.-]{1,60})/?(?::?[ukhGHpPDSWe]*)", re.A)
-TASK_CLOCK: Final = "task-clock"
 
 
 def read_perf(path: Path) -> PerfStat:

@@ -52,11 +52,6 @@ def find_windows(trace: Trace) -> tuple[Window, Window]:
     return host, host
 
 
-def find_window(trace: Trace) -> Window:
-    """The steps to read device time in."""
-    return find_windows(trace)[0]
-
-
 def _window(steps: Steps, found_by: str) -> Window:
     return Window(start_ns=steps[0][0], end_ns=steps[-1][1], found_by=found_by, steps=tuple(steps))
 
@@ -187,4 +182,4 @@ def _on_device(trace: Trace, steps: Steps) -> Steps:
     return [*itertools.pairwise(begins), found[-1]]
 
 
-__all__ = ["find_window", "find_windows"]
+__all__ = ["find_windows"]

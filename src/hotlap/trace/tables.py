@@ -147,10 +147,6 @@ class Gpu:
 
     id: int
     name: str = ""
-    total_memory: int = 0
-    compute_major: int = 0
-    compute_minor: int = 0
-    sms: int = 0
 
 
 @dataclass(frozen=True)
@@ -165,7 +161,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Trace:
-    """One rank's trace. source: the file; base_ns: what times count from (epoch ns); rank, world: from distributedInfo,
+    """One rank's trace. source: the file; base_ns: what times count from (epoch ns); rank: from distributedInfo,
     None where absent; skipped: events by kind that hold nothing for the tables."""
 
     source: str
@@ -177,12 +173,7 @@ class Trace:
     threads: pl.DataFrame
     base_ns: int = 0
     rank: int | None = None
-    world: int | None = None
-    backend: str | None = None
     gpus: tuple[Gpu, ...] = ()
-    with_stack: bool = False
-    record_shapes: bool = False
-    profile_memory: bool = False
     schema_version: str = ""
     losses: Losses = field(default_factory=Losses)
     skipped: dict[str, int] = field(default_factory=dict)

@@ -108,8 +108,8 @@ class View:
     def _ends(self) -> Ints:
         return self.host("start") + self.host("dur")
 
-    def in_window(self, starts: Ints, ends: Ints) -> Bools:
-        """Which [start, end) begin in the window."""
+    def in_window(self, starts: Ints) -> Bools:
+        """Which of these begin in the window."""
         return (starts >= self.window.start_ns) & (starts < self.window.end_ns)
 
     def at(self, times: Ints, thread: tuple[int, int] | None = None) -> Ints:

@@ -9,7 +9,6 @@ not fit is as good as none.
 
 import hashlib
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from hotlap import __version__
 from hotlap.levers._base import Lever
 from hotlap.records import run as records
 from hotlap.records.errors import RecordError
-from hotlap.records.files import read_bytes, write_atomic
+from hotlap.records.files import cache_folder, read_bytes, write_atomic
 from hotlap.records.run import Environment, Facts
 from hotlap.records.tune import Dropped, Kept, Trial, Tune
 
@@ -57,14 +56,6 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     def date(self) -> str:
         """The day, for people."""
         return time.strftime("%Y-%m-%d", time.localtime(self.when))
-
-
-def folder() -> Path:
-    """Where the files lie: `$HOTLAP_CACHE/tune`, else under `$XDG_CACHE_HOME/hotlap` or `~/.cache/hotlap`."""
-    if "HOTLAP_CACHE" in os.environ:
-        return Path(os.environ["HOTLAP_CACHE"]) / "tune"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "hotlap" / "tune"
 
 
 # the key
@@ -116,7 +107,7 @@ def _own_code() -> str:
 
 def recall(key: str, levers: Mapping[str, Lever], environment: Environment) -> Remembered:
     """What is known under this key, as far as it fits this hotlap and this machine; nothing where there is none."""
-    path = folder() / f"{key}.json"
+    path = cache_folder("tune") / f"{key}.json"
     try:
         if not path.is_file():
             return Remembered()
@@ -182,7 +173,7 @@ def _hopeless(one: Dropped, trials: Sequence[Trial], slower: float) -> bool:
 
 def store(key: str, known: Remembered) -> None:
     """Write it, and forget the oldest of too many. A cache that can't be written is done without."""
-    root = folder()
+    root = cache_folder("tune")
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(root / f"{key}.json", msgspec.json.encode(known))

@@ -83,15 +83,16 @@ def begin(folder: Path, request: TuneRequest) -> None:
     """Make the folder of a new tune. Raises RecordError where it exists or can't be written."""
     check(request)
     new_folder(folder)
-    new_folder(folder / "trials")
-    write_record(folder / "request.json", request)
+    new_folder(TuneFolder(folder).trials)
+    write_record(TuneFolder(folder).request, request)
 
 
 def read_request(folder: Path) -> TuneRequest:
     """The request of an earlier tune. Raises RecordError."""
-    if not (folder / "request.json").is_file():
-        raise RecordError(f"{folder} holds no request.json; give --resume the folder of a tune")
-    return read_record(folder / "request.json", TuneRequest)
+    file = TuneFolder(folder).request
+    if not file.is_file():
+        raise RecordError(f"{folder} holds no {file.name}; give --resume the folder of a tune")
+    return read_record(file, TuneRequest)
 
 
 def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = False) -> Tune:

@@ -62,14 +62,14 @@ def spots(places: Places, sites: Iterable[Site]) -> list[Spot] | CannotWrite:
         if isinstance(variable, CannotWrite):
             return variable
         if tuple(variable) not in found:
-            spot = _spot(places, variable, site)
+            spot = _spot(places, variable)
             if isinstance(spot, CannotWrite):
                 return spot
             found[variable.scope, variable.name] = spot
     return list(found.values())
 
 
-def _spot(places: Places, variable: Var, site: Site) -> Spot | CannotWrite:
+def _spot(places: Places, variable: Var) -> Spot | CannotWrite:
     source = variable.scope.source
     nodes = _before_training(places, variable)
     lines = tuple(source.place(node) for node in nodes)
@@ -152,7 +152,7 @@ def convert(places: Places, site: Site, method: str, name: str) -> Converted | C
     if isinstance(top, cst.Assign | cst.AnnAssign) and len(chain) == 1:
         return _assigned(places, site, line, top, method)
     if len(chain) > 1 and isinstance(top, cst.Assign | cst.AnnAssign):
-        return Converted(site, line, {call: _through(source, method)})
+        return Converted(site, line, {call: _through(method)})
     why = _moved(source, line, call)
     if why:
         return CannotWrite(why, (site.place,))
@@ -173,10 +173,10 @@ def in_place(places: Places, site: Site, method: str) -> Converted | CannotWrite
         return _assigned(places, site, line, top, method)
     if len(chain) == 1 and not _tensor_argument(places, site) and not returns_tensor(places, site):
         return CannotWrite("what the model returns here was not proven to be a tensor", (site.place,))
-    return Converted(site, line, {site.call: _through(site.source, method)})
+    return Converted(site, line, {site.call: _through(method)})
 
 
-def _through(source: Source, method: str) -> Replacement:
+def _through(method: str) -> Replacement:
     def change(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.BaseExpression)
         return cst.Call(cst.Attribute(node, cst.Name(method)))
@@ -208,10 +208,10 @@ def _assigned(
         return _unpacked(places, site, line, target, method)
     name = dotted(target)
     if name is not None and (places.tensors.is_tensor(name, site.scope) or returns_tensor(places, site)):
-        return Converted(site, line, {site.call: _through(site.source, method)})
+        return Converted(site, line, {site.call: _through(method)})
     fields = _field_reads(site, name) if isinstance(target, cst.Name) else []
     if fields:
-        return Converted(site, line, {node: _through(site.source, method) for node in fields})
+        return Converted(site, line, {node: _through(method) for node in fields})
     return CannotWrite("what the model returns here was not proven to be a tensor", (site.place,))
 
 

@@ -68,7 +68,7 @@ def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> 
         if isinstance(cloned, CannotWrite):
             return cloned
         project, changed = cloned
-    edit = _write(places, project, found, argument, changed, sites)
+    edit = _write(places, project, found, argument, changed)
     return with_fields(edit, notes=(*edit.notes, GRADIENTS)) if mode == "reduce-overhead" else edit
 
 
@@ -87,9 +87,7 @@ def looked_past(places: Places, at: At) -> bool:
     return "forward" not in kind.functions and subclasses(places.names, kind, LAYER)
 
 
-def _write(
-    places: Places, project: Project, found: list[Spot], argument: str, changed: frozenset[Touched], sites: list[Site]
-) -> Edit:
+def _write(places: Places, project: Project, found: list[Spot], argument: str, changed: frozenset[Touched]) -> Edit:
     for source in {spot.source for spot in found}:
         current = project.sources[source.path]
         changes: dict[cst.CSTNode, Replacement] = {}

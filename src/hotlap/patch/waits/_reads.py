@@ -130,7 +130,7 @@ def value_of(method: bool) -> Replacement:
     return change
 
 
-def is_count(node: cst.BaseExpression, wait: Wait) -> bool:
+def is_count(node: cst.BaseExpression) -> bool:
     """Whether a tensor surely holds a whole number: how many elements of a comparison are true."""
     node = bare(node)
     if not isinstance(node, cst.Call) or node.args or _method(node) != "sum":

@@ -95,7 +95,7 @@ def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Outcome:
     assert tensor is not None and isinstance(read, cst.Call)
     statement = wait.statement
     plain = isinstance(statement, cst.AugAssign) and statement.value is read and len(total.bindings) - len(others) == 1
-    if kinds == {cst.Integer} and plain and isinstance(read.func, cst.Attribute) and is_count(tensor, wait):
+    if kinds == {cst.Integer} and plain and isinstance(read.func, cst.Attribute) and is_count(tensor):
         return _written(wait, total, {read: kept_as()}, "int", ())
     if kinds == {cst.Float} or not isinstance(read.func, cst.Attribute) or is_real(tensor, wait):
         notes = (FLOAT64, f"before anything is added, `{total.name}` reads 0.0 where it was 0")

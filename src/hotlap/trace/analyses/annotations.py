@@ -46,7 +46,7 @@ def annotations(view: View, top: int | None = None) -> tuple[Annotation, ...]:
     """By name, most projected time first, then most host time."""
     host = view.trace.host
     starts = view.host("start")
-    rows = np.nonzero((host["cat"] == "annotation").to_numpy() & view.in_window(starts, starts))[0].astype(np.int64)
+    rows = np.nonzero((host["cat"] == "annotation").to_numpy() & view.in_window(starts))[0].astype(np.int64)
     if not len(rows):
         return ()
     names: dict[str, int] = {}

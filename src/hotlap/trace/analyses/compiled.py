@@ -33,7 +33,7 @@ def compiled(view: View, top: int | None = None) -> tuple[CompiledRegion, ...]:
     """By name, most device time first, then most host time."""
     host = view.trace.host
     starts = view.host("start")
-    rows = np.nonzero(host_of(view).named(REGION.match) & view.in_window(starts, starts))[0].astype(np.int64)
+    rows = np.nonzero(host_of(view).named(REGION.match) & view.in_window(starts))[0].astype(np.int64)
     if not len(rows):
         return ()
     rows = _outermost(view, rows)

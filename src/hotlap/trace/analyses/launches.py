@@ -34,7 +34,7 @@ def launches(view: View) -> Launches:
     window = view.window
     calls, first, pieces = _calls(view, work)
     starts, durations = view.host("start")[calls], view.host("dur")[calls]
-    inside = view.in_window(starts, starts + durations)
+    inside = view.in_window(starts)
     calls, first, pieces, starts, durations = (a[inside] for a in (calls, first, pieces, starts, durations))
     graphs = view.trace.host["name"].gather(calls).str.contains("GraphLaunch").to_numpy()
     begun = work.filter(pl.col("start").is_between(window.start_ns, window.end_ns, closed="left"))

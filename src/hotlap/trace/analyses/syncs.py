@@ -87,7 +87,7 @@ def syncs(view: View) -> tuple[Sync, ...]:
     rows = waiting_calls(view)
     if not len(rows):
         return ()
-    rows = rows[view.in_window(view.host("start")[rows], view.host("start")[rows])]
+    rows = rows[view.in_window(view.host("start")[rows])]
     if not len(rows):
         return ()
     each = pl.DataFrame(

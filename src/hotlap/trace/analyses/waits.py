@@ -44,7 +44,7 @@ def after_waits(view: View, whole: Pieces, waits: Ints) -> Pieces:
     eligible = np.nonzero(np.isin(whole.cause, (PYTHON, LAUNCH)))[0]
     if not len(waits) or not len(eligible):
         return whole
-    begins, ends, group, credit, longest = _grouped(view, waits, _within_waits(view, whole, waits))
+    begins, ends, group, credit, longest = _grouped(view, waits, _within_waits(whole, waits))
     credit += _lost(view, whole, begins, ends, group)
     last = np.searchsorted(ends, whole.start[eligible], side="right") - 1
     eligible, last = eligible[last >= 0], last[last >= 0]
@@ -56,7 +56,7 @@ def after_waits(view: View, whole: Pieces, waits: Ints) -> Pieces:
     return _split(whole, eligible[taken > 0], taken[taken > 0], longest[mine[taken > 0]])
 
 
-def _within_waits(view: View, whole: Pieces, waits: Ints) -> Ints:
+def _within_waits(whole: Pieces, waits: Ints) -> Ints:
     """Idle time already booked to each wait."""
     index = np.searchsorted(waits, whole.row)
     mine = (whole.row >= 0) & (index < len(waits))
@@ -93,7 +93,7 @@ def _issuing(view: View) -> tuple[Intervals, float]:
     found, profiled, usual = [], 0.0, 0.0
     for name in ("forward", "backward", "optimizer"):
         rows = np.nonzero(((host["cat"] == "annotation") & (host["name"] == f"hotlap:{name}")).to_numpy())[0]
-        rows = rows[view.on_host.in_window(start[rows], end[rows])]
+        rows = rows[view.on_host.in_window(start[rows])]
         ms = getattr(view.unprofiled, name)
         if len(rows) and ms > 0 and not (np.searchsorted(waits, end[rows]) > np.searchsorted(waits, start[rows])).any():
             found.append(rows)
