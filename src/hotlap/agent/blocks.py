@@ -23,6 +23,11 @@ def repeated(root: Any) -> list[Any]:
     return _outermost(groups) or _outermost({torch.nn.Sequential: sequences})
 
 
+def form_of(block: Any) -> tuple[Any, ...]:
+    """What blocks have in common that a compiler compiles once for all of them: a class, and shapes of parameters."""
+    return (type(block), *((name, p.shape, p.requires_grad) for name, p in block.named_parameters()))
+
+
 def _may_be_block(module: Any) -> bool:
     """Something with a forward, made of parts, that learns."""
     if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) or next(module.children(), None) is None:

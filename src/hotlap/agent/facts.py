@@ -14,7 +14,7 @@ import torch
 from hotlap.records.phases import PHASES
 from hotlap.records.session import Session
 
-from .blocks import repeated
+from .blocks import form_of, repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
 from .habits import HABITS, Habits, hooks_of, idle_rows, switches
@@ -204,6 +204,7 @@ class Script:
             "training": training,
             "wrapper": type(module).__name__ if hasattr(module, "module") else None,
             "blocks": len(blocks),
+            "block_kinds": len({form_of(block) for block in blocks}),
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "shapes": 0,
             "grows": 0.0,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SHAPES: Final = ("automatic", "dynamic")
 OF_WHOLE: Final = 0.9
 SPARE_RECOMPILES: Final = 8
+MOST_KINDS: Final = 8
+"""Each takes some seconds, one after another: a diffusion U-Net's blocks took 100 s, the whole 84 (H200, 16 cores)."""
 
 
 class CompileBlocks(_same_random.DrawsOtherwise):
@@ -45,6 +47,9 @@ class CompileBlocks(_same_random.DrawsOtherwise):
             return whole
         if not blocks:
             return Applies(False, "no block of the model is repeated")
+        kinds = max(root.block_kinds for root in roots)
+        if kinds > MOST_KINDS:
+            return Applies(False, f"blocks of {kinds} kinds are compiled one after another, the whole at once: sooner")
         if any(root.wrapper == "DataParallel" for root in roots):
             return Applies(False, "DataParallel copies the modules, and copies would run the compiled originals")
         return Applies(True, f"{blocks} repeated blocks run eagerly")
@@ -133,7 +138,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     """Compile the repeated blocks of a model in place. Raises Refused where copies of modules would share them."""
     import torch
 
-    from hotlap.agent.blocks import repeated
+    from hotlap.agent.blocks import form_of, repeated
     from hotlap.agent.seams import Refused
 
     from ._graph import heed_hooks, one_order_of_sums, scalars_on_host
@@ -151,7 +156,7 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     heed_hooks()
     one_order_of_sums()
     keep_what_is_saved()
-    _allow_recompiles(len({_signature(block) for block in blocks}))
+    _allow_recompiles(len({form_of(block) for block in blocks}))
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
         call = getattr(block, inner.CALL)
         compiled = torch.compile(traceable(block, call, shared=True), dynamic=dynamic)
@@ -175,11 +180,6 @@ def _where_worth(now: Now, compiled: Callable[..., Any], plain: Callable[..., An
         return output
 
     return call
-
-
-def _signature(block: Any) -> tuple[Any, ...]:
-    """Blocks that differ in it are compiled apart."""
-    return (type(block), *((name, p.shape, p.requires_grad) for name, p in block.named_parameters()))
 
 
 def _allow_recompiles(kinds: int) -> None:

@@ -262,7 +262,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     conv_input_4d: its convolutions get images. channels_last: its weights have that memory format. sparse: it makes
     sparse gradients. compiled: it is, by torch.compile. autocast: dtype of the autocast that it ran in. training: it is
     in training mode. wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen
-    and at the end. blocks: number of modules in it that are repeated; block: classes of these modules. classes: the
+    and at the end. blocks: number of modules in it that are repeated; block: classes of these modules; block_kinds: how
+    many of these differ in class or shapes. classes: the
     most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
     forwards; grows: share (0 to 1) of its first forwards that got one token more than the forward before. exchange: of
     gradients between ranks, by DistributedDataParallel. part_of: another one that holds it, whose forward may call it
@@ -304,6 +305,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     wrapper: str | None = None
     blocks: Count = 0
     block: str = ""
+    block_kinds: Count = 0
     shapes: Count = 0
     grows: float = 0.0
     hooks: tuple[Count, Count] = (0, 0)

@@ -86,10 +86,10 @@ class Comparison:
                 return
 
     def _first(self) -> int:
-        """The look to begin with: three starts of each tell more than two, where they come at once, and where turns
-        differ too much for what was measured to be proved by two and many turns."""
+        """The look to begin with. Where there is time, with three starts of each: they tell more than two, where they
+        come at once, and where turns differ too much for what was measured to be proved by two and many turns."""
         state = self.state
-        if state.sequential or state.objective.memory:
+        if state.sequential or state.objective.memory or state.budget.left < state.budget.proof_s:
             return 0
         if 2 * (STARTS + 1) - len(self.before) <= state.budget.at_once:
             return 1

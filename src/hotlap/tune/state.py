@@ -215,6 +215,8 @@ class State:
         if side is not None:
             self.best.diagnosis = self.bench.diagnosis(side.measured)
             self.budget.best_warmup_s = max(self.budget.warmup_s, WARM * (side.measured.warmup_s or 0.0))
+        if self.compiled_s and any(self.levers[use.name].compiles for use in uses):
+            self.budget.compiled_in(self.compiled_s)
         self.budget.to_prove = self.unproved
         self.budget.bare = sum(one.ready for one in self.bare)
         self.budget.step_s = (self.reference.step_ms / 1000) * (1 + 1 / max(1.0, self.open_ratio)) / 2
