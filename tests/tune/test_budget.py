@@ -126,7 +126,7 @@ def test_a_gain_that_was_measured_and_not_proved_is_told_as_that(tune: Tune) -> 
 
 
 def test_where_no_time_is_left_for_three_starts_two_prove_it(tune: Tune) -> None:
-    """On many cores three of each start at once. Begun with 100 s left, of a command that takes as long to warm up, that
+    """On many cores three of each start at once. Begun with 100 s left, where they took 75 until they were ready, that
     ended a public script's tune without a proof of its 1.7x."""
     starts = set()
     for budget in range(60, 150, 8):

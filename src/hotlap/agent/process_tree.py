@@ -10,40 +10,51 @@ import threading
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that they started (Linux with CONFIG_PROC_CHILDREN).
-
-    Reads as many files as the family has threads. Raises NotImplementedError where the kernel does not tell.
-    """
+    """Processes that a process started, and those that they started. Raises NotImplementedError without `/proc`."""
+    families = None if _told() else _families()
     found: list[int] = []
     left = [pid]
     while left:
-        born = children(left.pop())
-        found += born
-        left += born
+        parent = left.pop()
+        more = children(parent) if families is None else families.get(parent, [])
+        found += more
+        left += more
     return found
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process started, or that came to it when theirs ended. Raises NotImplementedError."""
+    """Processes that a process started, or that came to it when theirs ended. Raises NotImplementedError without
+    `/proc`."""
+    if not _told():
+        return _families().get(pid, [])
     found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        if not os.path.isdir("/proc/self/task"):
-            raise NotImplementedError from None
-        return []
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
-        except OSError:
-            if not os.path.exists(f"/proc/self/task/{threading.get_native_id()}/children"):
-                raise NotImplementedError from None
     return found
 
 
+def _told() -> bool:
+    """Whether the kernel tells of each thread what it started (CONFIG_PROC_CHILDREN): as many files as the family has
+    threads are read then, and else one of every process."""
+    return os.path.exists(f"/proc/self/task/{threading.get_native_id()}/children")
+
+
+def _families() -> dict[int, list[int]]:
+    """Processes by the one that they belong to, as each says itself in `/proc/PID/stat`."""
+    if not os.path.isdir("/proc/self/task"):
+        raise NotImplementedError
+    families: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # it may end meanwhile
+            parent = int(file.read().rpartition(b")")[2].split()[1])  # after its name, which may hold anything
+            families.setdefault(parent, []).append(int(name))
+    return families
+
+
 class Stopped:
-    """Processes that this one started, stopped while the block runs. Where the kernel does not tell, none are."""
+    """Processes that this one started, stopped while the block runs. Without `/proc` none are."""
 
     def __enter__(self) -> "Stopped":
         try:

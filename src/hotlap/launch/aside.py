@@ -25,11 +25,10 @@ def give_way() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that they started. psutil reads a file of every process of the
-    machine, so it is asked only where the kernel does not tell."""
+    """Processes that a process started, and those that they started."""
     try:
         return process_tree.descendants(pid)
-    except NotImplementedError:
+    except NotImplementedError:  # no Linux
         with contextlib.suppress(psutil.Error):
             return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     return []
