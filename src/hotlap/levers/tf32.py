@@ -1,6 +1,6 @@
 """TF32 matrix products: float32 in and out, 10-bit mantissa inside the tensor cores (Ampere and later)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._base import Applies, Context, Lever, Settings, no_gpu
 from ._held import hold
@@ -38,12 +38,32 @@ class Tf32(Lever):
         return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        import torch
-
-        hold(seams, torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")
+        hold(seams, _precision, _set_precision, ("high", *(("tf32",) * len(_owners()))))
 
     def source(self, settings: Settings) -> str:
         return 'torch.set_float32_matmul_precision("high")  # before the loop'
+
+
+def _owners() -> list[Any]:
+    """Of the newer setting, which the older one sets too, and on the way back to "ieee" where it was "none": compiled
+    code is cached by it, and would be compiled again in the next process."""
+    import torch
+
+    return [one for one in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if hasattr(one, "fp32_precision")]
+
+
+def _precision() -> tuple[str, ...]:
+    import torch
+
+    return (torch.get_float32_matmul_precision(), *(one.fp32_precision for one in _owners()))
+
+
+def _set_precision(wanted: tuple[str, ...]) -> None:
+    import torch
+
+    torch.set_float32_matmul_precision(wanted[0])
+    for one, precision in zip(_owners(), wanted[1:], strict=True):
+        one.fp32_precision = precision
 
 
 LEVER = Tf32()
