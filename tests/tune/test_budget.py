@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine import FakeLever, Machine, Tune, Uses, compiler, factors, kept, made, run, starter, workers
+from machine import LOSSES, FakeLever, Machine, Tune, Uses, compiler, factors, kept, made, run, starter, workers
 
 from hotlap.agent.stopper import Stopper
+from hotlap.experiment.evidence import Evidence
 from hotlap.records.session import Session
 from hotlap.records.steady import Steady
 from hotlap.tune.budget import Budget, BudgetSpent
@@ -133,6 +134,18 @@ def test_where_no_time_is_left_for_three_starts_two_prove_it(tune: Tune) -> None
         found, _ = tune([compiler()], factors(compile=0.5), budget=float(budget), cores=16, warmup_s=8.0)
         starts.add(found.proofs[0].starts if found.proofs else 0)
     assert starts == {0, 2, 3}
+
+
+def test_the_last_turns_leave_time_for_parity(tune: Tune) -> None:
+    """Twins that parity asks for came after the budget was spent on turns that told nothing more."""
+    losses = tuple(tuple(2 * loss for loss in step) for step in LOSSES)
+    for budget in (140.0, 148.0, 156.0):
+        found, machine = tune(
+            [compiler()], factors(compile=0.5), budget=budget, cores=16, warmup_s=8.0, turn_sd=0.3,
+            evidence_of=lambda uses: Evidence(losses if "compile" in uses else LOSSES),
+        )  # fmt: skip
+        assert found.proofs[0].why.startswith("parity") and machine.starts("second nudged twin")
+        assert machine.spent < budget + machine.boot_s + machine.warmup_s + 1, "of two twins one"
 
 
 def test_a_proof_that_the_noise_leaves_open_is_told_as_unproved(tune: Tune) -> None:

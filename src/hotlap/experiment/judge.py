@@ -41,6 +41,11 @@ class Judge:
         self._twins: dict[str, Evidence | None] = {}
         self._proven: dict[str, Parity] = {}
 
+    @property
+    def twins_made(self) -> bool:
+        """Whether it is known what a nudge does to the baseline."""
+        return bool(self._twins)
+
     def judge(self, levers: Sequence[records.Lever], trial: Trial) -> Parity:
         """Whether learning is unchanged in a trial with these levers."""
         if any(self.levers[lever.name].resizes_step for lever in levers if lever not in self.given):

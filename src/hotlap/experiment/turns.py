@@ -28,8 +28,9 @@ def take_turns(
     enough: Callable[[list[dict[int, float]]], bool] = lambda so_far: False,
     per_row: bool = False,
     most_s: float | None = None,
+    least: int = LEAST_ROUNDS,
 ) -> list[dict[int, float]]:
-    """Ms a step by side in each round; as far as all of them live; LEAST_ROUNDS at least, unless that takes more than
+    """Ms a step by side in each round; as far as all of them live; `least` at least, unless that takes more than
     most_s (three times as many seconds). per_row: ms over the rows of a step, where sides have other batches. enough:
     may end it earlier."""
     found: list[dict[int, float]] = []
@@ -37,7 +38,7 @@ def take_turns(
     begun = time.monotonic()
     while len(found) < rounds:
         passed = time.monotonic() - begun
-        if passed > (seconds if len(found) >= LEAST_ROUNDS else most_s) or enough(found):
+        if passed > (seconds if len(found) >= least else most_s) or enough(found):
             break
         order = list(sides)
         bench.shuffle.shuffle(order)

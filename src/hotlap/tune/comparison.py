@@ -105,6 +105,13 @@ class Comparison:
         budget = self.state.budget
         return budget.starts_s(2) + budget.turns_s(len(self.before) + len(self.after) + 2, LEAST_ROUNDS)
 
+    @property
+    def _parity_s(self) -> float:
+        """Seconds that parity is likely to take beyond the runs that are there: a twin, or a run that draws alike."""
+        judge = self.state.judge
+        none = judge.twins_made or not judge.rule(self.levers).numeric
+        return 0.0 if none else MARGIN * self.state.budget.best_start_s
+
     def more_starts(self) -> Proof | None:
         """With more starts of each, while the interval is wide and there is time; None where none was added. What is
         proved stays so as long as the interval of all of them lies above 1."""
@@ -166,18 +173,31 @@ class Comparison:
         sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
         most = ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = state.budget.turns_s(len(sides), most)
-        if state.budget.left - seconds < self._look_s:  # it is the last look: the rest of the time is its
-            most, seconds = MOST_ROUNDS, state.budget.left
-        per_row = state.resized(self.levers)
-        rounds = take_turns(state.bench, sides, most, seconds, self._sure, per_row, most_s=state.budget.left)
-        self.turns += rounds
-        if len(rounds) < LEAST_ROUNDS:
-            self._too_few(look, sides)
+        if state.budget.left - seconds >= self._look_s:
+            self._take(look, sides, most, seconds)
             return
+        # It is the last look: the rest of the time is its, and parity's, where it is sure before.
+        if not self._take(look, sides, MOST_ROUNDS, state.budget.left - self._parity_s) or self._decided():
+            return
+        if state.budget.left > state.budget.turns_s(len(sides), 1):
+            self._take(look, sides, MOST_ROUNDS, state.budget.left, least=1)
+
+    def _take(self, look: int, sides: Sequence[Side], most: int, seconds: float, least: int = LEAST_ROUNDS) -> bool:
+        """Turns of these, and what they tell with those before; whether there were enough."""
+        state = self.state
+        per_row = state.resized(self.levers)
+        rounds = take_turns(
+            state.bench, sides, most, seconds, self._sure, per_row, most_s=state.budget.left, least=least
+        )
+        self.turns += rounds
+        if len(rounds) < least:
+            self._too_few(look, sides)
+            return False
         known = effects(self.turns)
         before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())
         self._judge = partial(between_processes, before, after, look)
         self.ratio = self._judge()
+        return True
 
     def _over(self) -> bool:
         """Whether no time is left for another start."""
