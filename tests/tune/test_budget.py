@@ -141,7 +141,7 @@ def test_the_last_turns_leave_time_for_parity(tune: Tune) -> None:
     losses = tuple(tuple(2 * loss for loss in step) for step in LOSSES)
     for budget in (140.0, 148.0, 156.0):
         found, machine = tune(
-            [compiler()], factors(compile=0.5), budget=budget, cores=16, warmup_s=8.0, turn_sd=0.3,
+            [compiler()], factors(compile=0.5), budget=budget, cores=16, warmup_s=8.0, turn_sd=0.2,
             evidence_of=lambda uses: Evidence(losses if "compile" in uses else LOSSES),
         )  # fmt: skip
         assert found.proofs[0].why.startswith("parity") and machine.starts("second nudged twin")

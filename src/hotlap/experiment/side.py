@@ -315,7 +315,7 @@ class Bench:
     def turn_steps(self, side: Side) -> int:
         """Steps of its next turn: see TURN_S."""
         wanted = math.ceil(TURN_S * 1000 / max(side.step_ms, 1e-3))
-        return max(1, min(wanted, STEPS))
+        return drawn(max(1, min(wanted, STEPS)), self.shuffle)
 
     def new_steps(self, side: Side) -> list[list[Step]]:
         """Steps of each rank that were written since the last call."""
@@ -378,6 +378,12 @@ def turn_of(side: int, first: int, last: int, ranks: Sequence[Sequence[Step]], l
     return Turn(
         side=side, first=first, last=last, levers=levers, step_ms=max(times, default=None), rows=sum(rows) or None
     )
+
+
+def drawn(steps: int, shuffle: random.Random) -> int:
+    """So many steps, or up to a quarter and one more. The batches of several loader workers come in waves: turns of
+    always as many steps may each leave out the same step of a wave, their first, and that may be the one that waits."""
+    return steps + shuffle.randrange(steps // 4 + 2)
 
 
 def _free_port() -> int:

@@ -11,7 +11,7 @@ from typing import Final
 
 from hotlap.records.run import Lever
 
-from .side import BY_ITSELF, Bench, Side
+from .side import BY_ITSELF, Bench, Side, drawn
 from .statistics import Ratio, within_process
 
 BLOCK_S: Final = 0.3
@@ -96,7 +96,7 @@ class Switching:
 
     def _steps(self, variant: Variant) -> int:
         step_ms = self.last_ms.get(variant) or self.side.step_ms
-        return max(LEAST_BLOCK, min(2000, math.ceil(BLOCK_S * 1000 / step_ms)))
+        return drawn(max(LEAST_BLOCK, min(2000, math.ceil(BLOCK_S * 1000 / step_ms))), self.bench.shuffle)
 
     def _block(self, variant: Variant, steps: int, seconds: float) -> float | None:
         levers: Mapping[str, Mapping[str, object]] = {name: self.known[name].settings for name in variant}

@@ -173,11 +173,13 @@ class Comparison:
         sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
         most = ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = state.budget.turns_s(len(sides), most)
-        if state.budget.left - seconds >= self._look_s:
+        last = state.budget.left - seconds < self._look_s
+        if not last:
             self._take(look, sides, most, seconds)
             return
-        # It is the last look: the rest of the time is its, and parity's, where it is sure before.
-        if not self._take(look, sides, MOST_ROUNDS, state.budget.left - self._parity_s) or self._decided():
+        # The rest of the time is its, and parity's, where it is sure before.
+        enough = self._take(look, sides, MOST_ROUNDS, state.budget.left - self._parity_s)
+        if not enough or self._decided() or self._told(self.turns):
             return
         if state.budget.left > state.budget.turns_s(len(sides), 1):
             self._take(look, sides, MOST_ROUNDS, state.budget.left, least=1)
@@ -222,10 +224,12 @@ class Comparison:
         self._sequential(look)
 
     def _sure(self, rounds: list[dict[int, float]]) -> bool:
+        """Whether enough turns were made, these among them."""
+        return len(rounds) >= LEAST_ROUNDS and self._told([*self.turns, *rounds])
+
+    def _told(self, turns: list[dict[int, float]]) -> bool:
         """Whether more turns would tell nothing beside what differs from start to start."""
-        if len(rounds) < LEAST_ROUNDS:
-            return False
-        known = effects([*self.turns, *rounds])
+        known = effects(turns)
         theirs, ours = (fmean(known[one.number].log for one in two if one.number in known) for two in self._both())
         return all(one.error < max(SURE, OF_GAIN * abs(ours - theirs)) for one in known.values())
 
