@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.harness import Runner, check_same
+from hotlap.agent.process_tree import Stopped
 from hotlap.levers.device_prefetch import DEPTH, LATER, MOST_LATER_S, Prefetcher
 from hotlap.records.run import Lever
 
@@ -75,6 +77,17 @@ def test_batches_come_in_order_and_no_more_than_so_many_ahead(started: Start) ->
         clock.now += 1e-4
         assert prefetcher.next() == ("there", number)
     assert copies.arrived == list(range(20))
+
+
+def test_none_is_made_while_the_process_stands_still_for_its_turn(started: Start) -> None:
+    """Else it comes to each turn with batches that no turn has paid for."""
+    prefetcher, copies, _ = started(itertools.count().__next__)
+    copies.until(DEPTH)
+    with Stopped():
+        prefetcher.next()
+        time.sleep(0.3)
+        assert len(copies.sent) == DEPTH
+    copies.until(DEPTH + 1)
 
 
 def test_the_end_and_errors_are_the_training_threads(started: Start) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from hotlap.agent.process_tree import GOING
+
 from ._base import Applies, Context, Lever, Settings, inference_only, no_gpu, unknown
 from ._internals import internals
 
@@ -135,6 +137,8 @@ class Prefetcher:
                     return False
             if not self.ready.empty():  # else the step waits for this one
                 self.stopping.wait(min(LATER * self.step_s, MOST_LATER_S))
+        while not (GOING.wait(0.1) or self.stopping.is_set()):
+            pass
         return not self.stopping.is_set()
 
     def next(self) -> Any:
