@@ -22,11 +22,11 @@ from run_folders import Quiet
 import hotlap
 from agent.harness import ENV, Runner, free_port
 from hotlap.experiment.outcome import refusal_in
-from hotlap.experiment.side import JOURNALS, TURNS, Bench, Side, Special, drawn, turn_of
+from hotlap.experiment.side import JOURNALS, TURNS, Bench, Side, Special, drawn, turn_of, wave_of
 from hotlap.launch.environment import environment
 from hotlap.launch.run import RunPlan
 from hotlap.records.files import read_lines
-from hotlap.records.run import Lever, Phases, Step
+from hotlap.records.run import Facts, Lever, LoaderFacts, Phases, Step
 from hotlap.records.tune import Trial, Turn
 from hotlap.runs.folder import RankFolder, RunFolder
 
@@ -177,7 +177,7 @@ def test_workers_go_on_in_a_turn_and_losses_are_the_script_s_own(
     finally:
         over.set()
         looking.join()
-    assert seen - {psutil.STATUS_STOPPED} and states(workers) == {psutil.STATUS_STOPPED}
+    assert seen - {psutil.STATUS_STOPPED} and until(lambda: states(workers) == {psutil.STATUS_STOPPED})
     printed = output(side)
     own = runner.bare(SIDES, "learns", "400", "2").output
     assert own.startswith(printed) and len(losses(printed)) >= 130
@@ -389,6 +389,24 @@ def test_what_a_turn_s_steps_say() -> None:
     device = [step(10.0, gpu_ms=30.0), step(10.0, gpu_ms=40.0)]
     assert turn_of(1, 0, 2, [device]).step_ms == pytest.approx(35.0)
     assert turn_of(1, 0, 3, [[*device, step(12.0)]]).step_ms == pytest.approx(32 / 3), "one clock for all"
+
+
+def test_where_a_loop_waits_for_its_workers_a_turn_holds_a_batch_of_each(
+    bench: Bench, sides: dict[str, Side]
+) -> None:
+    def loop(workers: int, late: int) -> Facts:
+        one = LoaderFacts(dataset="d", iterable=False, workers=workers, asked=100, late=late, training=True)
+        return Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", loaders=(one,))
+
+    assert [wave_of(loop(10, 30)), wave_of(loop(10, 1)), wave_of(loop(0, 0)), wave_of(None)] == [10, 1, 1, 1]
+    side = sides["still"]
+    short, side.step_ms = side.step_ms, 200.0
+    assert 3 <= bench.turn_steps(side) <= 4
+    side.wave = 10
+    assert 10 <= bench.turn_steps(side) <= 13
+    side.step_ms = 1000.0
+    assert 3 <= bench.turn_steps(side) <= 4, "not longer than some seconds"
+    side.step_ms, side.wave = short, 1
 
 
 def test_turns_are_not_always_as_long_so_that_none_goes_by_the_waves_of_loader_workers() -> None:

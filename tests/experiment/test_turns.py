@@ -21,6 +21,7 @@ TF32, BF16 = Lever(name="tf32"), Lever(name="bf16-autocast", settings={"x": 1})
 class Side:
     number: int
     step_ms: float = 10.0
+    least_steps: int = 1
     measured: Any = field(default_factory=lambda: SimpleNamespace(levers=(TF32,), ended="signal 11"))
 
 

@@ -79,13 +79,15 @@ def test_the_family_is_what_every_thread_started(tells: object, monkeypatch: pyt
     assert descendants(process.pid) == []
 
 
-def test_what_a_process_started_stands_still_with_it_whatever_the_kernel_tells() -> None:
-    """It was not so without CONFIG_PROC_CHILDREN, as in small virtual machines: workers filled their queues, and the
-    command that waits for its data looked as fast as one that does not."""
+@pytest.mark.parametrize("tells", [True, False])
+def test_what_a_process_started_stands_still_with_it(tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers would fill their queues meanwhile."""
     with subprocess.Popen([sys.executable, "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1) as process:
         assert process.stdout and process.stdin
         process.stdout.readline()
         seen = psutil.Process(process.pid)
+        if not tells:
+            monkeypatch.setattr(process_tree, "_told", lambda: False)
         with process_tree.Stopped() as stopped:
             assert process.pid in stopped.pids
             deadline = time.monotonic() + 10

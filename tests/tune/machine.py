@@ -110,6 +110,7 @@ class FakeSide:
     alive: bool = True
     in_now: dict[str, Settings] = field(default_factory=dict)
     step_ms: float = 1.0
+    least_steps: int = 1
     step: int = 0
     compiled: set[str] = field(default_factory=set)
     turns: dict[str, int] = field(default_factory=dict)

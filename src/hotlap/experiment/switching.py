@@ -96,7 +96,9 @@ class Switching:
 
     def _steps(self, variant: Variant) -> int:
         step_ms = self.last_ms.get(variant) or self.side.step_ms
-        return drawn(max(LEAST_BLOCK, min(2000, math.ceil(BLOCK_S * 1000 / step_ms))), self.bench.shuffle)
+        return drawn(
+            max(LEAST_BLOCK, self.side.least_steps, min(2000, math.ceil(BLOCK_S * 1000 / step_ms))), self.bench.shuffle
+        )
 
     def _block(self, variant: Variant, steps: int, seconds: float) -> float | None:
         levers: Mapping[str, Mapping[str, object]] = {name: self.known[name].settings for name in variant}

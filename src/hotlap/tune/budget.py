@@ -39,6 +39,7 @@ class Budget:
         """From there until it is ready: of the bare command, and of the best set, whose compiled code is cached."""
         self.step_s = 0.0
         """Of a step, about."""
+        self.least_steps = 1
         self.bare = 0
         """Processes of the bare command that wait for the next proof."""
         self.to_prove = False
@@ -54,8 +55,10 @@ class Budget:
         """Seconds."""
         return self.seconds - self.spent
 
-    def baseline_took(self, seconds: float, warmup_s: float, step_ms: float) -> None:
-        """The bare command was ready after so long, so much of it in its loop, and a step takes so many ms."""
+    def baseline_took(self, seconds: float, warmup_s: float, step_ms: float, least_steps: int = 1) -> None:
+        """The bare command was ready after so long, so much of it in its loop, and a step takes so many ms. A turn has
+        so many steps at least."""
+        self.least_steps = least_steps
         self.boot_s = max(1.0, seconds - warmup_s)
         self.warmup_s = self.best_warmup_s = warmup_s
         self.step_s = step_ms / 1000
@@ -75,7 +78,7 @@ class Budget:
 
     def turns_s(self, sides: int, rounds: int = ROUNDS) -> float:
         """Seconds that turns of so many sides take."""
-        return rounds * sides * (max(TURN_S, self.step_s) + self.step_s)
+        return rounds * sides * (max(TURN_S, self.least_steps * self.step_s) + self.step_s)
 
     @property
     def proof_s(self) -> float:

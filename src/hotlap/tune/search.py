@@ -157,7 +157,8 @@ class Search:
             raise CommandFailed(f"the command itself fails, without any lever: {trial.why} (see {output})")
         if trial.outcome != "measured":
             raise NothingMeasured(f"{trial.why} (see {output})")
-        state.budget.baseline_took(trial.wall_s, (trial.warmup_s or 0.0) + FIRST_S, trial.step_ms or 0.0)
+        warmup_s = (trial.warmup_s or 0.0) + FIRST_S
+        state.budget.baseline_took(trial.wall_s, warmup_s, trial.step_ms or 0.0, first.least_steps)
         facts = state.bench.rank(trial).facts
         if facts is None:
             raise NothingMeasured(f"{trial.folder}: it was not told what the script is made of")
