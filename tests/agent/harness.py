@@ -1,6 +1,7 @@
 """Runs small training scripts, bare and under hotlap, and hands back what they printed and what was recorded."""
 
 import dataclasses
+import difflib
 import json
 import os
 import re
@@ -124,7 +125,8 @@ BETWEEN = re.compile(
 
 def check_same(ran: Ran, bare: Ran) -> None:
     """The script ended and printed as it does without hotlap, but for frames between its own in a traceback."""
-    assert BETWEEN.sub("", without_log_lines(ran.output)) == BETWEEN.sub("", without_log_lines(bare.output))
+    ours, theirs = (BETWEEN.sub("", without_log_lines(one.output)) for one in (ran, bare))
+    assert ours == theirs, "\n".join(difflib.unified_diff(theirs.splitlines(), ours.splitlines(), "without", "with"))
     assert ran.code == bare.code
 
 
