@@ -653,6 +653,8 @@ def test_a_gradient_that_is_nothing_beside_the_others_may_be_another(scale: floa
     assert "differs by 200.00%" in apart([weight, -bias], [weight, bias])
     assert "differs by 200.00%" in apart([-bias, weight], [bias, weight], gradients=["k.weight"])
     assert "differs by" in apart([weight, bias * math.nan], [weight, bias], gradients=["k.weight", "k.bias"])
+    for other, named in ((weight, "head.weight"), (weight * math.inf, "k.weight")):
+        assert "differs by 200.00%" in apart([other, -bias], [other, bias], gradients=[named, "k.bias"])
 
 
 def test_what_two_calls_give_alike_is_not_taken_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:

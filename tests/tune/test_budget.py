@@ -139,7 +139,7 @@ def test_where_no_time_is_left_for_three_starts_two_prove_it(tune: Tune) -> None
 def test_the_last_turns_leave_time_for_parity(tune: Tune) -> None:
     """Twins that parity asks for came after the budget was spent on turns that told nothing more."""
     losses = tuple(tuple(2 * loss for loss in step) for step in LOSSES)
-    for budget in (140.0, 148.0, 156.0):
+    for budget in (148.0, 156.0, 164.0):
         found, machine = tune(
             [compiler()], factors(compile=0.5), budget=budget, cores=16, warmup_s=8.0, turn_sd=0.2,
             evidence_of=lambda uses: Evidence(losses if "compile" in uses else LOSSES),
@@ -187,7 +187,7 @@ def test_time_for_the_proof_is_set_aside_once_there_is_something_to_prove() -> N
     with pytest.raises(BudgetSpent):
         budget.afford(60.0)
     budget.bare = 3
-    assert budget.least_proof_s < budget.proof_s < 60
+    assert budget.least_proof_s < budget.proof_s < 65
     now[0] = 95.0
     with pytest.raises(BudgetSpent):
         budget.afford(1.0)

@@ -48,7 +48,7 @@ def _families() -> dict[int, list[int]]:
         raise NotImplementedError
     families: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # it may end meanwhile
+        with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb") as file:  # it may end meanwhile
             parent = int(file.read().rpartition(b")")[2].split()[1])  # after its name, which may hold anything
             families.setdefault(parent, []).append(int(name))
     return families
@@ -64,11 +64,11 @@ class Stopped:
     processes go on."""
 
     def __enter__(self) -> "Stopped":
-        GOING.clear()
         try:
             self.pids = [pid for pid in descendants(os.getpid()) if _signal(pid, signal.SIGSTOP)]
-        except NotImplementedError:
+        except (NotImplementedError, OSError):  # too many files may be open
             self.pids = []
+        GOING.clear()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -25,6 +25,7 @@ USES: Final = {
     "polars": "reading traces", "scipy": "a test of significance", "libcst": "patching", "jinja2": "the report page",
 }  # fmt: skip
 """Packages that are imported late, and what takes each."""
+OTHERS: Final = ("msgspec", "tomli_w", "rich", "typer", "psutil", "numpy")
 
 
 class HotlapError(Exception):
@@ -61,7 +62,8 @@ def missing_named(extra: str = "") -> Iterator[None]:
         name = (error.name or "").partition(".")[0]
         if name == "hotlap":
             raise  # an error in here
-        if not name or not isinstance(error, ModuleNotFoundError):
+        known = extra or name in {*USES, *OTHERS}  # another's may have another name at the index
+        if not known or not isinstance(error, ModuleNotFoundError):
             raise PackageMissing(f"a package does not load: {error}") from error
         package = name.replace("_", "-")
         needs = f"{USES.get(name, 'this')} needs {package}, which is not installed"

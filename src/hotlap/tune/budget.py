@@ -15,8 +15,8 @@ STARTS: Final = 3
 processes differ by."""
 FEWEST: Final = 2
 """Of each side, with which a proof is begun where no more time is left."""
-CACHED: Final = 0.25
-"""Of the seconds that a compilation took, what a start takes that finds it cached: it is traced again."""
+LONGER: Final = 1.125
+"""In the mean, and half a step more: turns are drawn (`experiment.side.drawn`)."""
 LEAST_TIMEOUT_S: Final = 30.0
 AT_ONCE: Final = (2, 6)
 """Sides that start at once: on few cores, which they share, and on many. Each has two cores between."""
@@ -78,7 +78,7 @@ class Budget:
 
     def turns_s(self, sides: int, rounds: int = ROUNDS) -> float:
         """Seconds that turns of so many sides take."""
-        return rounds * sides * (max(TURN_S, self.least_steps * self.step_s) + self.step_s)
+        return rounds * sides * (LONGER * max(TURN_S, self.least_steps * self.step_s) + 1.5 * self.step_s)
 
     @property
     def proof_s(self) -> float:
@@ -94,10 +94,6 @@ class Budget:
         """With so many starts with the levers, as many of the bare command less those that wait, and few turns."""
         starts = sides + max(0, sides - self.bare)
         return MARGIN * (self.starts_s(starts) + self.turns_s(2 * sides, LEAST_ROUNDS))
-
-    def compiled_in(self, seconds: float) -> None:
-        """What the best set compiles was compiled in so many seconds in a live process; a fresh one finds it cached."""
-        self.best_warmup_s = max(self.best_warmup_s, self.warmup_s + CACHED * seconds)
 
     def afford(self, seconds: float) -> None:
         """Raises BudgetSpent where so many are not left beside the proof."""

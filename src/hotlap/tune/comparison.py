@@ -181,11 +181,13 @@ class Comparison:
         enough = self._take(look, sides, MOST_ROUNDS, state.budget.left - self._parity_s)
         if not enough or self._decided() or self._told(self.turns):
             return
-        if state.budget.left > state.budget.turns_s(len(sides), 1):
-            self._take(look, sides, MOST_ROUNDS, state.budget.left, least=1)
+        more = look + 1 < len(LOOKS) and state.budget.left > state.budget.turns_s(len(sides), 1)
+        if more and all(side.ready for side in sides):
+            self._take(look + 1, sides, MOST_ROUNDS, state.budget.left, least=1)  # a look of its own
 
     def _take(self, look: int, sides: Sequence[Side], most: int, seconds: float, least: int = LEAST_ROUNDS) -> bool:
-        """Turns of these, and what they tell with those before; whether there were enough."""
+        """Turns of these, and what they tell with those before; whether there were enough. least: fewer than
+        LEAST_ROUNDS add to a look that there was."""
         state = self.state
         per_row = state.resized(self.levers)
         rounds = take_turns(
@@ -193,7 +195,8 @@ class Comparison:
         )
         self.turns += rounds
         if len(rounds) < least:
-            self._too_few(look, sides)
+            if least == LEAST_ROUNDS:
+                self._too_few(look, sides)
             return False
         known = effects(self.turns)
         before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())

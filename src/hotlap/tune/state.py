@@ -20,6 +20,8 @@ from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Open, Proof, Re
 from .budget import Budget
 from .objective import Objective, peak_bytes
 
+CACHED: Final = 0.25
+"""Of the seconds in which a live process compiled, what a start takes that finds it cached: it is traced again."""
 WARM: Final = 0.5
 """Of the first warm-up with something that compiles, what the next one takes: much is found in the cache."""
 PROMISING: Final = 1.1
@@ -212,11 +214,14 @@ class State:
         self.open_ratio = self.open_ratio * ratio if self.unproved else 1.0
         for use in uses:
             self.found.dropped.pop(use.name, None)
+        warmup_s = self.budget.warmup_s
         if side is not None:
             self.best.diagnosis = self.bench.diagnosis(side.measured)
-            self.budget.best_warmup_s = max(self.budget.warmup_s, WARM * (side.measured.warmup_s or 0.0))
-        if self.compiled_s and any(self.levers[use.name].compiles for use in uses):
-            self.budget.compiled_in(self.compiled_s)
+            self.budget.best_warmup_s = max(warmup_s, WARM * (side.measured.warmup_s or 0.0))
+        elif any(self.levers[use.name].compiles for use in uses):
+            self.budget.best_warmup_s = warmup_s + CACHED * self.compiled_s
+        elif all(self.levers[use.name].stage != "graphs" for use in uses):
+            self.budget.best_warmup_s = warmup_s
         self.budget.to_prove = self.unproved
         self.budget.bare = sum(one.ready for one in self.bare)
         self.budget.step_s = (self.reference.step_ms / 1000) * (1 + 1 / max(1.0, self.open_ratio)) / 2
