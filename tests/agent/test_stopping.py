@@ -103,7 +103,7 @@ for step, x in enumerate(torch.utils.data.DataLoader(Slow(), num_workers=WORKERS
 """
 
 
-@pytest.mark.parametrize("seconds", [None, 0.1])
+@pytest.mark.parametrize("seconds", [None, 0.5])
 def test_a_loop_faster_than_its_workers_is_timed_when_it_has_to_wait_for_them(
     seconds: float | None, runner: Runner, tmp_path: Path
 ) -> None:

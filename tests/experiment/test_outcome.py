@@ -245,6 +245,9 @@ def test_a_crash_tells_its_line(folder: Path) -> None:
     ("ended", "output", "said"),
     [
         (Ended(0, None), "Killed", None),
+        (Ended(0, None), "\n".join(FRAMES), None),
+        (Ended(0, None), "\n".join(["Process Process-1:", *WHOLE]),
+         ("crashed", "a process that it started failed: RuntimeError: no", {"where": AT_VIEW})),
         (Ended(None, 9, out_of_memory=True), "", ("memory", "the machine ran out of host memory", {})),
         (Ended(1, None), "\n".join([*FRAMES, "torch.OutOfMemoryError: CUDA out of memory."]),
          ("memory", "torch.OutOfMemoryError: CUDA out of memory.", {})),

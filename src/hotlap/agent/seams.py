@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .core import Agent
 
 SCALER_HOOK = "grad_scaler_step"
-LEVERS = "levers.jsonl"
 """Of `hooks/optimizer.py`."""
+LEVERS = "levers.jsonl"
 Forward = Callable[..., Any]
 WrapForward = Callable[[Any, Forward], Forward]
 

@@ -41,10 +41,12 @@ class Judge:
         self._twins: dict[str, Evidence | None] = {}
         self._proven: dict[str, Parity] = {}
 
-    @property
-    def twins_made(self) -> bool:
-        """Whether it is known what a nudge does to the baseline."""
-        return bool(self._twins)
+    def runs_left(self, levers: Sequence[records.Lever]) -> int:
+        """Runs that judging these is likely to take: a twin, or two with the random draws of samples pinned."""
+        rule = self.rule(levers)
+        if rule.redraws:
+            return sum(_key(purpose, used) not in self._twins for purpose, used in self._pins(levers))
+        return int(rule.numeric and not self._twins)
 
     def judge(self, levers: Sequence[records.Lever], trial: Trial) -> Parity:
         """Whether learning is unchanged in a trial with these levers."""
@@ -102,10 +104,12 @@ class Judge:
 
     def _pinned(self, levers: Sequence[records.Lever]) -> tuple[Evidence, Evidence] | None:
         """The bare command and the trial again, with the random draws of each sample pinned; each made once."""
-        pin = records.Lever(name=_pinned_draws.NAME)
-        one = self._twin("pinned twin", Special(), (*self.given, pin))
-        two = self._twin(f"pinned {names(levers)}", Special(), (*levers, pin))
+        one, two = (self._twin(purpose, Special(), used) for purpose, used in self._pins(levers))
         return None if one is None or two is None else (one, two)
+
+    def _pins(self, levers: Sequence[records.Lever]) -> list[tuple[str, Sequence[records.Lever]]]:
+        pin = records.Lever(name=_pinned_draws.NAME)
+        return [("pinned twin", (*self.given, pin)), (f"pinned {names(levers)}", (*levers, pin))]
 
     def _twin(self, purpose: str, special: Special, levers: Sequence[records.Lever] | None = None) -> Evidence | None:
         used = self.given if levers is None else levers

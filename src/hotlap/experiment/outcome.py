@@ -26,6 +26,8 @@ EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 WITHIN: Final = re.compile(r"\): got (\w+\(.+\))$", re.MULTILINE)
 """The error that an op raised as it was traced by the compiler, whose own says nothing."""
 FRAME: Final = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
+CHILD: Final = re.compile(r"Process \S+:$")
+"""What `multiprocessing` says of a process that an exception ended; the command itself may end with 0."""
 STANDARD: Final = f"{Path(os.__file__).parent}{os.sep}"
 HEAD: Final = "Traceback (most recent call last):"
 MOST_LINES: Final = 400
@@ -65,15 +67,23 @@ def crash(folder: Path, ended: Ended) -> Reading | None:
     """Why a command ended that was not told to; None where it ended well."""
     if ended.out_of_memory:
         return "memory", "the machine ran out of host memory", {}
-    if not (ended.code or ended.signal):
+    output = RunFolder(folder).output_tail(MOST_LINES)
+    if not (ended.code or ended.signal) and (_stopped(folder) or not any(map(CHILD.match, output))):
         return None
-    tail = RunFolder(folder).output_tail(MOST_BELOW)
+    tail = output[-MOST_BELOW:]
     last = error_in(tail)
     if any(lacks_memory(line) for line in tail):
         return "memory", last[:300], {}
     how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
-    where = raised_at(RunFolder(folder).output_tail(MOST_LINES))
+    if not (ended.code or ended.signal):
+        how = "a process that it started failed"
+    where = raised_at(output)
     return "crashed", f"{how}: {last[:300]}" if last else how, {"where": where} if where else {}
+
+
+def _stopped(folder: Path) -> bool:
+    """Whether hotlap ended it, after which processes that were in the middle of an exchange may raise."""
+    return any(rank.facts is not None and rank.facts.stopped for rank in RunFolder(folder).ranks)
 
 
 def error_in(tail: Sequence[str]) -> str:

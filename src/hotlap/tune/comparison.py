@@ -107,10 +107,9 @@ class Comparison:
 
     @property
     def _parity_s(self) -> float:
-        """Seconds that parity is likely to take beyond the runs that are there: a twin, or a run that draws alike."""
-        judge = self.state.judge
-        none = judge.twins_made or not judge.rule(self.levers).numeric
-        return 0.0 if none else MARGIN * self.state.budget.best_start_s
+        """Seconds that parity is likely to take beyond the runs that are there."""
+        state = self.state
+        return MARGIN * state.judge.runs_left(self.levers) * state.budget.best_start_s
 
     def more_starts(self) -> Proof | None:
         """With more starts of each, while the interval is wide and there is time; None where none was added. What is
@@ -173,17 +172,20 @@ class Comparison:
         sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
         most = ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = state.budget.turns_s(len(sides), most)
-        last = state.budget.left - seconds < self._look_s
-        if not last:
-            self._take(look, sides, most, seconds)
-            return
-        # The rest of the time is its, and parity's, where it is sure before.
-        enough = self._take(look, sides, MOST_ROUNDS, state.budget.left - self._parity_s)
-        if not enough or self._decided() or self._told(self.turns):
-            return
-        more = look + 1 < len(LOOKS) and state.budget.left > state.budget.turns_s(len(sides), 1)
-        if more and all(side.ready for side in sides):
-            self._take(look + 1, sides, MOST_ROUNDS, state.budget.left, least=1)  # a look of its own
+        if state.budget.left - seconds >= self._look_s:
+            if not self._take(look, sides, most, seconds):
+                self._too_few(look, sides)
+        elif not self._take(look, sides, MOST_ROUNDS, state.budget.left - self._parity_s):
+            self._too_few(look, sides)
+        else:
+            self._rest(look + 1, sides)
+
+    def _rest(self, look: int, sides: Sequence[Side]) -> None:
+        """After what was to be the last look, parity's time as well where that did not tell: a look of its own."""
+        budget = self.state.budget
+        open_ = look < len(LOOKS) and not (self._decided() or self._told(self.turns))
+        if open_ and all(side.ready for side in sides) and budget.left > budget.turns_s(len(sides), 1):
+            self._take(look, sides, MOST_ROUNDS, budget.left, least=1)
 
     def _take(self, look: int, sides: Sequence[Side], most: int, seconds: float, least: int = LEAST_ROUNDS) -> bool:
         """Turns of these, and what they tell with those before; whether there were enough. least: fewer than
@@ -195,8 +197,6 @@ class Comparison:
         )
         self.turns += rounds
         if len(rounds) < least:
-            if least == LEAST_ROUNDS:
-                self._too_few(look, sides)
             return False
         known = effects(self.turns)
         before, after = ([known[side.number] for side in two if side.number in known] for two in self._both())
