@@ -20,8 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hotlap.levers._training_graph import GraphedTraining
-from hotlap.levers.graph_forward import graphed
+from hotlap.levers.graph_training import graphed
 
 WIDTH, ROWS, LENGTH, CLASSES = 128, 16, 64, 256
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -96,7 +95,7 @@ def train(model: nn.Module, forward: Forward, images: bool, accumulate: int, ste
 
 
 def replayed(model: nn.Module, forward: Forward, whys: list[str]) -> Any:
-    return graphed(model, forward, lambda: None, whys.append, GraphedTraining)
+    return graphed(model, forward, lambda: None, whys.append)
 
 
 def compared(make: Callable[[], nn.Module], images: bool, compiled: bool, accumulate: int) -> dict[str, Any]:

@@ -21,9 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
-FIRST_NINE = (
-    "loader-workers,device-prefetch,tf32,bf16-autocast,compile,fused-optimizer,channels-last,cudnn-benchmark,cpu-threads"
-)
+FIRST_SEVEN = "loader-workers,tf32,bf16-autocast,compile,fused-optimizer,channels-last,cpu-threads"
 MEMORY = ("--objective", "memory", "--slowdown", "0.6")
 SEMANTIC = ("--allow", "semantic")
 
@@ -47,21 +45,18 @@ class Case(NamedTuple):
 
 LM = ("memory_levers.py", "train")
 CASES = (
-    # the first nine
+    # the first seven
     Case("tf32", ("planted/fp32_matmuls.py",)),
     Case("bf16-autocast", ("planted/fp32_matmuls.py",)),
     Case("fused-optimizer", ("planted/unfused_optimizer.py",)),
     Case("channels-last", ("lever_wins/convs.py",)),
-    Case("cudnn-benchmark", ("lever_wins/convs.py", "--volumes")),
     Case("compile", ("planted/elementwise_chain.py",), budget=100),
-    Case("device-prefetch", ("lever_wins/copies.py",)),
     Case("loader-workers", ("planted/slow_decode.py",)),
     Case("cpu-threads", ("lever_wins/convs.py",), wins=False),
-    Case(FIRST_NINE, ("planted/healthy_mlp.py",), wins=False, budget=120),
-    Case(FIRST_NINE, ("planted/healthy_conv.py",), wins=False, budget=150),
+    Case(FIRST_SEVEN, ("planted/healthy_mlp.py",), wins=False, budget=120),
+    Case(FIRST_SEVEN, ("planted/healthy_conv.py",), wins=False, budget=150),
     # later ones
     Case("sdpa-backend", ("lever_wins/lengths.py",)),
-    Case("graph-forward", ("inference_loop.py",)),
     Case("compile-blocks", LM, budget=120),
     Case("attention", ("lever_wins/window.py",)),
     # memory: what becomes smaller is the peak
@@ -83,7 +78,7 @@ def tune(case: Case, tiny: bool, budget: float | None, folder: Path) -> dict[str
     script = [str(HERE / case.script[0]), *case.script[1:]]
     if case.script[0].startswith("planted/"):
         script += ["--device", "cpu" if tiny else "cuda"]
-    elif tiny and not case.script[0].startswith("inference_loop"):
+    elif tiny:
         script += ["--tiny"]
     options = ["--only", only, "--budget", seconds, "--steps", "40", "--fresh", *case.options]
     command = [sys.executable, "-m", "hotlap", "tune", "--json", "--out", str(folder / "tune"), *options]
@@ -174,7 +169,7 @@ def main() -> None:
     rows = {row["case"]: row for row in before["cases"]}
     wanted = set(args.only.split(",")) if args.only else None
     for case in CASES:
-        name = "first-nine" if case.lever == FIRST_NINE else case.lever
+        name = "first-seven" if case.lever == FIRST_SEVEN else case.lever
         if (wanted and name not in wanted) or time.monotonic() + (args.budget or case.budget) > until:
             continue
         with tempfile.TemporaryDirectory() as folder:

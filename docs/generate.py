@@ -51,8 +51,9 @@ EVIDENCE = """
 
 By tunes of scripts that nobody here wrote (`benchmarks/field.py`; `field.json` has scripts, cards and commits): each
 with and without it beside the others, by switching or by turns, with its 95% interval. A lever stays that wins on two
-of them, or that makes a command fit into memory; those not listed have not been measured since this rule. Nineteen that
-had won only in hotlap's own zoo, or nowhere, are gone, and their causes are findings with advice.
+of them, or that makes a command fit into memory; those not listed have not been measured since this rule. Twenty-four
+that had won only in hotlap's own zoo, or nowhere, are gone, the last of them cudnn-benchmark, device-prefetch,
+gc-pauses, graph-forward and inference-mode; their causes are findings with advice.
 
 | lever | interval above 1 | interval that reaches 1 |
 |---|---|---|"""
@@ -68,7 +69,7 @@ def example(cuda: bool) -> Context:
     name = "cuda:0" if cuda else "cpu"
     phases = Phases(data=6.0, h2d=1.0 if cuda else None, forward=4.0, backward=7.0, optimizer=1.0, other=1.0)
     loader = LoaderFacts(
-        dataset="Images", iterable=False, workers=0, batch_size=64, batches=9, training=True, leaves=2, moved=(0, 1),
+        dataset="Images", iterable=False, workers=0, batch_size=64, batches=9, training=True,
         batch_bytes=64 * 3 * 224 * 224 * 4, rows=2048, epoch_batches=32, default_collate=True, holds_tensors=True,
     )  # fmt: skip
     root = RootFacts(

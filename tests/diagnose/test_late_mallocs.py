@@ -7,19 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from test_diagnose import CUDA, DRAINED, ENVIRONMENT, FACTS, QUEUED, ROOT, folder_of, phases, steps
+from test_diagnose import CUDA, DRAINED, FACTS, QUEUED, ROOT, folder_of, phases, steps
 
 from hotlap.diagnose.advise import advise
 from hotlap.diagnose.diagnose import diagnose
 from hotlap.diagnose.findings import all_findings
 from hotlap.diagnose.findings._base import Measured
-from hotlap.diagnose.findings._settled import MOST_SHAPES, settled
 from hotlap.diagnose.profiled import LATE_MALLOCS, _left
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
-from hotlap.levers._forward_graph import MOST_SHAPES as GRAPHED_SHAPES
-from hotlap.records.diagnosis import Diagnosis, Finding, Spread
-from hotlap.records.run import Facts, Lever, MemoryFacts, Phases
+from hotlap.records.diagnosis import Finding
+from hotlap.records.run import Facts, Lever, MemoryFacts
 from hotlap.records.trace import TraceReport
 from hotlap.report.run_screen import run_screen
 from hotlap.runs.folder import RunFolder
@@ -116,39 +114,6 @@ def test_a_trace_that_shows_what_such_calls_cost_takes_its_place() -> None:
     shown = Finding(id="allocator", bound="memory", share=0.3, cost_ms=3.0, levers=("allocator",))
     assert _left(found, TraceReport(findings=(shown,)), 10.0) is None
     assert _left(found, TraceReport(), 10.0) is found, "calls that come seldom may lie outside of the traced steps"
-
-
-# levers of commands that only infer
-
-
-def test_a_launch_bound_forward_is_offered_graphs_where_they_apply() -> None:
-    assert MOST_SHAPES == GRAPHED_SHAPES
-    lever, root = all_levers()["graph-forward"], INFERS.roots[0]
-    spread = Spread(p10=9.0, p50=10.0, p90=11.0)
-    diagnosis = Diagnosis(mode="inference", bound="launch", step_ms=10.0, spread=spread, phases=Phases())
-    changed: list[dict[str, Any]] = [
-        {},
-        {"mode": "train"},
-        {"device": "cpu"},
-        {"roots": (msgspec.structs.replace(root, training=True),)},
-        {"roots": (msgspec.structs.replace(root, compiled=True),)},
-        {"roots": (msgspec.structs.replace(root, shapes=MOST_SHAPES),)},
-        {"roots": (msgspec.structs.replace(root, shapes=MOST_SHAPES + 1),)},
-    ]
-    for changes in changed:
-        facts = msgspec.structs.replace(INFERS, **changes)
-        found = all_findings()["launch"](Measured(10.0, MODEL, MODEL, DRAINED, facts))
-        assert found is not None
-        offered = "graph-forward" in set(found.levers) - settled(facts)
-        applies = lever.applies(Context(diagnosis, facts, ENVIRONMENT, {}))
-        assert offered == applies.yes, (changes, applies.why)
-
-
-def test_what_trains_is_not_offered_graphs_of_forwards() -> None:
-    found = all_findings()["launch"](Measured(10.0, MODEL, MODEL, DRAINED, CUDA))
-    assert found is not None and "graph-forward" not in found.levers and "optimizer" in found.instead
-    infers = all_findings()["launch"](Measured(10.0, MODEL, MODEL, DRAINED, INFERS))
-    assert infers is not None and infers.levers[0] == "graph-forward" and "optimizer" not in infers.instead
 
 
 def test_quantized_weights_are_said_of_inference_alone() -> None:

@@ -13,7 +13,7 @@ GPU_ENVIRONMENT = msgspec.structs.replace(
     CPU_ENVIRONMENT, driver="570", gpus=(Gpu(name="NVIDIA H100", memory_gib=80.0),)
 )
 LOADER = LoaderFacts(
-    dataset="Digits", iterable=False, workers=0, batch_size=32, batches=64, training=True, leaves=2, moved=(0, 1),
+    dataset="Digits", iterable=False, workers=0, batch_size=32, batches=64, training=True,
     batch_bytes=32 * 65 * 4,
 )  # fmt: skip
 ROOT = RootFacts(

@@ -8,7 +8,7 @@ from hotlap.levers.bf16_autocast import LEVER
 LEAST = 0.02  # of a step, of which a lever is tried
 
 
-@pytest.mark.parametrize("other", ["graph-training", "graph-forward", "compile"])
+@pytest.mark.parametrize("other", ["graph-training", "compile"])
 def test_where_launches_are_the_bound_it_wins_beside_what_makes_none(other: str) -> None:
     alone = context(cuda=True, active={"tf32": {}}, bound="launch")
     beside = context(cuda=True, active={"tf32": {}, other: {}}, bound="launch")

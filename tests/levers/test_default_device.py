@@ -9,7 +9,6 @@ import torch
 
 from hotlap.levers._dataset_state import state_of
 from hotlap.levers._training_call import waves
-from hotlap.levers.device_prefetch import Prefetcher
 from hotlap.levers.fp16_scaling import Scaler
 from hotlap.levers.loader_workers import _draw_seed
 
@@ -46,23 +45,6 @@ def test_the_scale_is_taken_out_of_gradients() -> None:
 def test_a_gradient_that_tells_places_apart_is_as_fine_as_ever() -> None:
     torch.set_default_dtype(torch.bfloat16)
     assert len(set(waves(torch.zeros(1000, **ON_HOST)).tolist())) == 1000
-
-
-class Copies:
-    """Of a device that is none."""
-
-    def begin(self) -> None: ...
-
-    def send(self, batch: Any) -> tuple[Any, Any]:
-        return batch, "there"
-
-    def arrive(self, batch: Any, there: Any) -> None: ...
-
-
-def test_a_loader_makes_in_another_thread_what_it_makes_in_the_scripts() -> None:
-    prefetcher = Prefetcher(lambda: torch.empty(1).device.type, Copies())
-    assert prefetcher.next() == torch.empty(1).device.type == "meta"
-    prefetcher.stop()
 
 
 def test_a_seed_is_drawn_where_the_loader_draws_it() -> None:

@@ -8,19 +8,15 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy
 import pytest
 import torch
-from contexts import ROOT, context
 from fake_graphs import BEFORE, Run
 from torch import nn
 
-from hotlap.levers import all_levers, graph_forward, graph_optimizer
+from hotlap.levers import graph_optimizer, graph_training
 from hotlap.levers._effects import watched
 from hotlap.levers._forward_graph import MOST_CHANGES, MOST_SHAPES, PATIENCE, relative_error
-
-LEVER = all_levers()["graph-forward"]
 
 
 def mlp() -> nn.Module:
@@ -361,20 +357,6 @@ def test_relative_error() -> None:
     assert math.isnan(relative_error(torch.tensor([math.nan, 1.0]), torch.ones(2)))
 
 
-def test_where_it_applies() -> None:
-    def where(shapes: int = 2, **facts: Any) -> Any:
-        root = msgspec.structs.replace(ROOT, training=False, shapes=shapes)
-        return context(True, bound="launch", **{"mode": "inference", "roots": (root,), "optimizers": (), **facts})
-
-    assert LEVER.applies(where()).yes and LEVER.share(where()) > 0
-    assert "more than 8 shapes" in LEVER.applies(where(9)).why
-    assert "gradients" in LEVER.applies(where(roots=(ROOT,))).why
-    assert LEVER.applies(context(True)).why == "the command trains"
-    ahead = where()
-    diagnosis = msgspec.structs.replace(ahead.diagnosis, clock="device")
-    assert not LEVER.applies(type(ahead)(diagnosis, ahead.facts, ahead.environment, {})).yes
-
-
 class Tunable(nn.Module):
     """What a script may change between calls without touching a tensor."""
 
@@ -489,7 +471,7 @@ def test_streams_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=next(streams)))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(graph_optimizer, "capture", lambda work, device, pool, aside: pools.append(pool))
-    graphed = graph_forward.graphed(model, model, lambda: None, lambda why: None)
+    graphed = graph_training.graphed(model, model, lambda: None, lambda why: None)
     for _ in range(4):
         graphed._capture(lambda: None)
     assert pools == [0, 0, 0, 1, 1, 0]  # the first of each keeps the pool

@@ -19,14 +19,10 @@ def hosted(**host: Any) -> Context:
 
 
 def test_levers_of_the_host_follow_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses, allocator = all_levers()["gc-pauses"], all_levers()["host-allocator"]
+    allocator = all_levers()["host-allocator"]
     for name in [name for name in os.environ if name.startswith(("MALLOC_", "LD_PRELOAD", "GLIBC_TUNABLES"))]:
         monkeypatch.delenv(name)
-    assert "not measured" in pauses.applies(context(False)).why
     assert "not counted" in allocator.applies(context(False)).why
-    assert pauses.applies(hosted(gc_ms=2.0, collections=9)).yes
-    assert pauses.share(hosted(gc_ms=2.0, collections=9)) == pytest.approx(0.2)
-    assert not pauses.applies(hosted(gc_ms=0.1, collections=9)).yes
     assert allocator.applies(hosted(faults=9000.0, system_ms=4.0)).yes
     assert allocator.share(hosted(faults=9000.0, system_ms=4.0)) == pytest.approx(0.4)
     assert "page faults" in allocator.applies(hosted(faults=12.0, system_ms=4.0)).why

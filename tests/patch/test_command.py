@@ -171,8 +171,8 @@ def test_verifying_runs_the_recipe_and_the_patched_source(project: Path, monkeyp
     monkeypatch.setattr(side, "TURN_S", 0.1)
     loader = "DataLoader(data, batch_size=8, shuffle=True)"
     (project / "train.py").write_text(SCRIPT.replace(loader, f"(pair for _ in range(50_000) for pair in {loader})"))
-    recipe = RECIPE.replace('name = "loader-workers"', 'name = "gc-pauses"').replace(
-        "{workers = 1, prefetch = 2, pin_memory = false, persistent = true}", "{threshold = 50000}"
+    recipe = RECIPE.replace('name = "loader-workers"', 'name = "cpu-threads"').replace(
+        "{workers = 1, prefetch = 2, pin_memory = false, persistent = true}", "{threads = 1}"
     )
     (project / "r.toml").write_text(recipe.replace("PYTHON", sys.executable))
     assert hotlap("r.toml", "--verify", "--yes", "--budget", "10s", "--out", "v").exit_code == 0

@@ -52,54 +52,6 @@ def refused(patched: Patcher, text: str, lever: str, **settings: object) -> str:
     return result.refused[lever].why
 
 
-# gc-pauses
-
-
-def test_the_collector_is_set_up_once_before_all_epochs(patched: Patcher) -> None:
-    result = patched(SCRIPT, "gc-pauses")
-    lines = ["gc.collect()", "gc.freeze()", "gc.set_threshold(50000, *gc.get_threshold()[1:])"]
-    block = "".join(f"    {line}\n" for line in lines)
-    assert result.text().startswith("import gc\nimport torch\n")
-    assert f"    # all epochs\n{block}    for epoch in range(2):\n" in result.text()
-    assert patched(result.text(), "gc-pauses").written["gc-pauses"].already
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "first"),
-    [
-        ("import torch\n", "import gc, torch\n", "import gc, torch\n"),
-        ("import torch\n", '"""Doc."""\nfrom __future__ import annotations\n\nimport torch\n',
-         '"""Doc."""\nfrom __future__ import annotations\n\nimport gc\nimport torch\n'),
-    ],
-)  # fmt: skip
-def test_where_gc_is_imported(old: str, new: str, first: str, patched: Patcher) -> None:
-    assert patched(SCRIPT.replace(old, new, 1), "gc-pauses").text().startswith(first)
-
-
-def test_a_closure_and_two_callers(patched: Patcher) -> None:
-    closure = STEP.replace("        loss.backward()\n", "        def closure():\n            loss.backward()\n")
-    result = patched(SCRIPT.replace(STEP, closure.replace("step()", "step(closure)")), "gc-pauses")
-    assert "for epoch in range(2)" in result.text().split("gc.set_threshold")[1]
-    twice = SCRIPT.replace("\n\nmain()", "\n    train(model, loader, optimizer)\n\n\nmain()")
-    assert "    for x, y in loader:" in patched(twice, "gc-pauses").text().split("gc.set_threshold")[1]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("import torch\n", "import gc\nimport torch\ngc.disable()\n", "sets the collector up itself"),
-        ("import torch\n", "import torch\ngc = 1\n", "`gc` means something else"),
-        ("    for x, y in loader:", "    if (x := 1) and (y := 2):", ""),
-    ],
-)
-def test_gc_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
-    text = SCRIPT.replace(old, new, 1)
-    if not why:  # no loop but that of the epochs is left, before which it goes
-        assert not patched(text, "gc-pauses").refused
-        text, why = text.replace("    for epoch in range(2):", "    if loader:"), "no loop was found"
-    assert why in refused(patched, text, "gc-pauses")
-
-
 # batch-size
 
 
@@ -227,7 +179,7 @@ def test_variables_are_told_unless_the_source_sets_them(lever: str, variable: st
     assert "sets this in its environment itself" in refused(patched, own, lever)
 
 
-# inference-mode
+# commands that only infer
 
 INFERENCE = """\
 import torch
@@ -255,103 +207,10 @@ def main():
 
 main()
 """
-WITH = """\
-        with torch.no_grad():
-            out = model(x)
-            right += (out.argmax(1) == y).sum()
-"""
-KEEP = """\
-def note(y):
-    print(y.mean())
-    return y
-
-
-def keep(y):
-    kept.append(note(y))
-    return y
-
-
-"""
-
-
-def test_functions_that_keep_nothing_may_have_the_tensor(patched: Patcher) -> None:
-    body = "            note(model(x))\n            print(note(model(x)).sum().item())\n"
-    text = INFERENCE.replace(WITH, f"        with torch.no_grad():\n{body}").replace("def main", f"{KEEP}def main")
-    assert patched(text, "inference-mode").text() == text.replace("no_grad", "inference_mode")
-
-
-def test_inference_mode(patched: Patcher) -> None:
-    result = patched(INFERENCE, "inference-mode")
-    assert result.text() == INFERENCE.replace("no_grad", "inference_mode")
-    assert patched(result.text(), "inference-mode").written["inference-mode"].already
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("@torch.no_grad()\ndef run(model, x):\n    return model(x).sum().item()\n", "@torch.inference_mode()\n"),
-        ("from torch import no_grad\n@no_grad()\ndef run(model, x):\n    model(x)\n",
-         "from torch import inference_mode\n@inference_mode()\n"),
-        ("@torch.no_grad\ndef run(model, x):\n    print(model(x))\n", "@torch.inference_mode()\n"),
-        ("@torch.no_grad()\ndef inner(model, x):\n    return model(x)\n@torch.no_grad()\ndef run(model, x):\n"
-         "    print(inner(model, x))\n", "@torch.inference_mode()\ndef inner"),
-    ],
-)  # fmt: skip
-def test_inference_mode_as_a_decorator(body: str, expected: str, patched: Patcher) -> None:
-    text = INFERENCE.replace(WITH, "        run(model, x)\n").replace("def main", f"{body}\n\ndef main")
-    result = patched(text, "inference-mode")
-    assert expected in result.text()
-    assert "no_grad" not in result.text()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "            kept.append(model(x))\n",
-        "            return model(x)\n",
-        "            yield model(x)\n",
-        "            state.out = model(x)\n",
-        "            outputs[0] = model(x)\n",
-        "            out = model(x)\n        out += 1\n",
-        "            out = model(x)\n        keep(out)\n",
-        "            out = model(x)\n        out.add_(1)\n",
-        "            a, out = 1, model(x)\n        kept = out[0]\n",
-        "            keep(model(x))\n",
-        "            out = keep(model(x)).sum().item()\n",
-        "            first = [kept.append(model(x)) for _ in range(2)]\n",
-        "            setattr(state, 'out', model(x))\n",
-        "            global out\n            out = model(x)\n",
-    ],
-)
-def test_tensors_that_leave_the_block(body: str, patched: Patcher) -> None:
-    text = INFERENCE.replace(WITH, f"        with torch.no_grad():\n{body}").replace("def main", f"{KEEP}def main")
-    assert "leaves the block" in refused(patched, text, "inference-mode")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("    right = 0\n", "    right = 0\n    model(x)\n", "outside of any block"),
-        ("    right = 0\n", "    torch.set_grad_enabled(False)\n", "whole process"),
-        ("print(right", "loss.backward()\n    print(right", "the command trains"),
-    ],
-)
-def test_inference_mode_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
-    assert why in refused(patched, INFERENCE.replace(old, new, 1), "inference-mode")
-
-
-def test_code_without_gradients_that_runs_no_model_is_left_alone(patched: Patcher) -> None:
-    initial = "        with torch.no_grad():\n            self.head.weight.copy_(start)\n"
-    text = INFERENCE.replace("nn.Linear(4, 2)\n", f"nn.Linear(4, 2)\n{initial}")
-    run = "def run(model, x):\n    return model(x).sum().item()\n\n\ndef main"
-    text = text.replace(WITH, WITH.replace("out = model(x)", "out = torch.ones(1) * run(model, x)"))
-    result = patched(text.replace("def main", run), "inference-mode")
-    assert result.lines()[1] == ["with torch.inference_mode():"]
-    assert initial in result.text()
 
 
 def test_the_model_of_a_command_that_only_infers_is_found(patched: Patcher) -> None:
-    result = patched(INFERENCE, "compile", "bf16-autocast", "inference-mode")
+    result = patched(INFERENCE, "compile", "bf16-autocast")
     assert not result.refused
     assert "model = Net().eval()\n    model.compile()\n" in result.text()
     assert "dtype=torch.bfloat16):\n                out = model(x).float()\n" in result.text()
@@ -360,8 +219,7 @@ def test_the_model_of_a_command_that_only_infers_is_found(patched: Patcher) -> N
 
 def test_lines_are_those_of_the_file_as_it_was(patched: Patcher) -> None:
     text = SCRIPT.replace("    model = Net()\n", "    model = nn.DataParallel(Net())\n")
-    result = patched(text, "gc-pauses", "bf16-autocast", "compile-blocks", "accumulate", parts=2)
+    result = patched(text, "bf16-autocast", "compile-blocks", "accumulate", parts=2)
     lines = result.refused["accumulate"].look_at
     assert [line.text for line in lines] == [text.splitlines()[line.line - 1].strip() for line in lines]
     assert "optimizer.step()" in [line.text for line in lines]
-    assert result.written["gc-pauses"].where[0].text == "for epoch in range(2):"

@@ -51,8 +51,7 @@ def main():
 main()
 """
 SCRIPT = HEAD + MODEL + LOOP
-RECIPE = ["bf16-autocast", "channels-last", "compile", "cpu-threads", "cudnn-benchmark", "device-prefetch",
-          "fused-optimizer", "loader-workers", "tf32"]  # fmt: skip
+RECIPE = ["bf16-autocast", "channels-last", "compile", "cpu-threads", "fused-optimizer", "loader-workers", "tf32"]
 
 
 def loop(*lines: str, head: str = HEAD + MODEL) -> str:
@@ -91,7 +90,6 @@ def test_a_whole_recipe(patched: Patcher) -> None:
     assert not result.refused
     assert result.text() == HEAD + """
 torch.set_num_threads(4)
-torch.backends.cudnn.benchmark = True
 torch.set_float32_matmul_precision("high")
 """ + MODEL + """
 def main():
@@ -104,8 +102,8 @@ def main():
     for x, y in loader:
         # forward
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            out = model(x.cuda(non_blocking=True)).float()
-        loss = F.cross_entropy(out, y.cuda(non_blocking=True))
+            out = model(x.cuda()).float()
+        loss = F.cross_entropy(out, y.cuda())
         loss.backward()
         optimizer.step()
 

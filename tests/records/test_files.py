@@ -90,7 +90,7 @@ STEP = Step(
 FACTS = Facts(
     pid=1, rank=2, world=4, argv=("train.py", "--lr", "3e-4", "\x1b[2J\u202e"), python="3.11", torch="2.13",
     cuda="13.0", device="cuda", device_name="H100", capability=(9, 0), mode="train", samples_from="loader", in_flight=4,
-    loaders=(LoaderFacts(dataset="D", iterable=True, workers=2, moved=(0, 1), file="/a b.py", line=3),),
+    loaders=(LoaderFacts(dataset="D", iterable=True, workers=2, collate=("/c.py", 2, "f"), file="/a b.py", line=3),),
     host=HostFacts(steps=9, faults=1.5, system_ms=0.25, gc_ms=0.125, collections=3),
     hung=Hung(waited_s=95.5, worker=3, worker_pid=17, alive=True, file="/a b.py", line=4),
     roots=(RootFacts(name="Net", parameters=10**10, modules=4, devices=("cuda:0",), dtypes=("bfloat16",),

@@ -126,7 +126,7 @@ def test_launch_names_the_levers_whose_work_is_in_the_trace() -> None:
     for more, levers in [
         ({}, ("compile",)),
         ({"annotations": (note,)}, ("compile", "fused-optimizer", "graph-optimizer")),
-        ({"annotations": (labelled("forward"),)}, ("graph-forward", "compile")),
+        ({"annotations": (labelled("forward"),)}, ("compile",)),
         ({"annotations": (labelled("forward"), labelled("backward"))}, ("compile", "graph-training")),
         ({"kernels": (softmax,)}, ("compile", "attention")),
     ]:
@@ -306,7 +306,7 @@ def test_a_wait_for_a_late_rank_is_the_stragglers_and_no_communication() -> None
 
 def test_the_straggler_has_the_place_and_levers_of_what_makes_it_late_which_is_not_told_twice() -> None:
     found = {one.id: one for one in of_all([of_rank(0, **WAITING), of_rank(1, **LATE)], balanced())}
-    assert found["straggler"].where == HERE and found["straggler"].levers == ("loader-workers", "device-prefetch")
+    assert found["straggler"].where == HERE and found["straggler"].levers == ("loader-workers",)
     assert "20.0 ms of it are told with rank 1" in found["input"].evidence and found["input"].share == pytest.approx(
         0.04
     )

@@ -57,7 +57,6 @@ class Script:
         self.recomputed = 0
         self.habits = Habits()
         self.hung: dict[str, Any] | None = None
-        self._leaf_ids: dict[int, tuple[dict[str, Any], int]] = {}
         self._inputs: dict[int, list[tuple[Any, ...]]] = {}
 
     # loaders
@@ -86,12 +85,8 @@ class Script:
                 "training": training,
                 "in_main": kind.__module__ == "__main__",
                 "context": _context_name(context),
-                "custom_batch": False,
-                "leaves": 0,
-                "moved": [],
                 "on_device": False,
                 "batch_bytes": 0,
-                "non_blocking": False,
                 "iterators": 0,
                 **described(loader),
                 **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
@@ -111,24 +106,10 @@ class Script:
         """Describe what a loader delivered, the first few times."""
         facts["batches"] += 1
         if facts["batches"] > LOOKED_AT_BATCHES:
-            if self._leaf_ids:
-                self._leaf_ids.clear()
             return
         found = list(leaves(batch))
-        facts["leaves"] = len(found)
-        facts["custom_batch"] = not isinstance(batch, (torch.Tensor, tuple, list, dict))
         facts["on_device"] = any(leaf.device.type != "cpu" for leaf in found)
         facts["batch_bytes"] = sum(leaf.numel() * leaf.element_size() for leaf in found if leaf.layout == torch.strided)
-        self._leaf_ids = {id(leaf): (facts, at) for at, leaf in enumerate(found)}
-
-    def moved(self, tensor: Any, non_blocking: bool) -> None:
-        """The script moved a tensor to the device: was it a leaf of the batch?"""
-        hit = self._leaf_ids.get(id(tensor))
-        if hit is not None:
-            facts, at = hit
-            facts["non_blocking"] |= non_blocking
-            if at not in facts["moved"]:
-                facts["moved"].append(at)
 
     def started(self, facts: dict[str, Any], took_ns: int) -> None:
         """A loader has started worker processes that end with its epoch, in took_ns."""

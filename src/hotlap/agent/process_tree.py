@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import threading
-from typing import Final
 
 
 def descendants(pid: int) -> list[int]:
@@ -54,25 +53,17 @@ def _families() -> dict[int, list[int]]:
     return families
 
 
-GOING: Final = threading.Event()
-"""Not set while this process stands still: what threads of hotlap's own wait for."""
-GOING.set()
-
-
 class Stopped:
-    """Processes that this one started, stopped while the block runs, and hotlap's own threads. Without `/proc` the
-    processes go on."""
+    """Processes that this one started, stopped while the block runs. Without `/proc` they go on."""
 
     def __enter__(self) -> "Stopped":
         try:
             self.pids = [pid for pid in descendants(os.getpid()) if _signal(pid, signal.SIGSTOP)]
         except (NotImplementedError, OSError):  # too many files may be open
             self.pids = []
-        GOING.clear()
         return self
 
     def __exit__(self, *_: object) -> None:
-        GOING.set()
         for pid in self.pids:
             _signal(pid, signal.SIGCONT)
 

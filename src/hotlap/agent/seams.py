@@ -48,7 +48,6 @@ class Seams:
         self.agent = agent
         self.lever = ""
         self._loaders: list[tuple[str, Callable[[Any], None], bool]] = []
-        self._batches: list[tuple[str, Callable[[Any, Callable[[], Any]], Any]]] = []
         self._roots: list[Change] = []
         self._forwards: list[tuple[int, str, WrapForward]] = []
         self._optimizers: list[Change] = []
@@ -77,10 +76,6 @@ class Seams:
         """`change(loader)` whenever the script is about to iterate a DataLoader that it has iterated with gradients
         enabled. inference: or any other, since the command only infers, as was seen without the lever."""
         self._loaders.append((self.lever, change, inference))
-
-    def on_batch(self, fetch: Callable[[Any, Callable[[], Any]], Any]) -> None:
-        """`fetch(iterator, next_batch)` in place of `next(iterator)`; may raise StopIteration."""
-        self._batches.append((self.lever, fetch))
 
     def switch(self, on: Callable[[], None], off: Callable[[], None]) -> None:
         """`on()` now and whenever the lever is put in again, `off()` whenever it is taken out."""
@@ -139,10 +134,6 @@ class Seams:
     def wants_loaders(self) -> bool:
         return bool(self._loaders)
 
-    @property
-    def wants_batches(self) -> bool:
-        return bool(self._batches)
-
     def _note(self, lever: str) -> None:
         """A lever took hold: said once, in a file that shows which levers of a recipe never do."""
         if lever not in self._in_use:
@@ -189,14 +180,6 @@ class Seams:
         for lever, change, inference in self._loaders:
             if (trains or inference) and self._is_in(lever):
                 self._try(lever, change, loader)
-
-    def batch(self, iterator: Any, fetch: Callable[[], Any]) -> Any:
-        for lever, wrap in self._batches:
-            if not self._is_in(lever):
-                continue
-            self._try(lever, self._note, lever)  # the disk may be full
-            fetch = _bind(wrap, iterator, fetch)
-        return fetch()
 
     def root(self, module: Any, forward: Forward) -> Forward:
         if self.agent.session.turns:
@@ -295,7 +278,7 @@ class Seams:
             self._acted.discard(name)  # so far it only asked
 
     def _registered(self) -> int:
-        registered = (self._loaders, self._batches, self._roots, self._forwards, self._optimizers)
+        registered = (self._loaders, self._roots, self._forwards, self._optimizers)
         return sum(len(requests) for requests in registered)
 
     def begin_anew(self) -> None:
@@ -326,7 +309,3 @@ def _whole_or_not(change: Callable[[Any], None], undo: Callable[[Any], None] | N
 
 def _alive(references: "list[weakref.ref[Any]]") -> list[Any]:
     return [what for reference in references if (what := reference()) is not None]
-
-
-def _bind(wrap: Callable[[Any, Callable[[], Any]], Any], iterator: Any, fetch: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: wrap(iterator, fetch)

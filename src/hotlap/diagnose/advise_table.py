@@ -167,7 +167,7 @@ ROWS: Final = (
             "Make a batch cheaper: decode once and keep it, collate whole arrays instead of samples.",
             "Tensors in memory: index them with a whole batch of indices, on the device where they fit.",
         ),
-        levers=("loader-workers", "device-prefetch"),
+        levers=("loader-workers",),
         verify="The `data` phase becomes short.",
     ),
     share_of(
@@ -193,8 +193,9 @@ ROWS: Final = (
             "Log, checkpoint and evaluate every n steps, or in another thread.",
             "Make batches ahead, in a DataLoader with workers, where the loop makes them by hand.",
             "Compute metrics on the device, on whole batches instead of samples.",
+            "Python's collector: gc.collect(); gc.freeze() after the first steps, or gc.disable() with a collect "
+            "between epochs.",
         ),
-        levers=("gc-pauses",),
         verify="`hotlap run --profile COMMAND` names the line; afterwards the `other` phase is short.",
     ),
     Row(
@@ -212,7 +213,7 @@ ROWS: Final = (
             "At the start of each step: the loader. More workers, pinned memory.",
             "In the middle of it: .item(), print(loss), .cpu(), `if tensor`. Log every n steps.",
         ),
-        levers=("loader-workers", "device-prefetch"),
+        levers=("loader-workers",),
         verify="`hotlap run --profile COMMAND` before and after.",
     ),
     share_of(
@@ -223,11 +224,11 @@ ROWS: Final = (
         because="{launch_bound} of the step the device waits for the host to launch its next kernel.",
         do=(
             "torch.compile the model; with static shapes mode='reduce-overhead', which replays CUDA graphs.",
-            "Where nothing but forwards runs: a CUDA graph of it for each shape of its inputs.",
+            "Where nothing but forwards runs: torch.inference_mode(), and a CUDA graph for each shape of the inputs.",
             "fused=True for the optimizer.",
             "A larger batch, where training allows it: the same launches do more work.",
         ),
-        levers=("compile", "graph-training", "fused-optimizer", "graph-optimizer", "graph-forward"),
+        levers=("compile", "graph-training", "fused-optimizer", "graph-optimizer"),
         verify="Mixed precision alone can make such a step slower.",
     ),
     share_of(
@@ -240,7 +241,7 @@ ROWS: Final = (
             "Prefetch to the device on a stream of its own.",
             "Send less: uint8 images, augmented on the device.",
         ),
-        levers=("loader-workers", "device-prefetch"),
+        levers=("loader-workers",),
         verify="The `h2d` phase becomes short.",
     ),
     share_of(
@@ -306,10 +307,11 @@ ROWS: Final = (
             "Lower precision (bf16 autocast) and torch.compile. Benchmark the two together and alone.",
             "Fused attention (scaled_dot_product_attention), channels_last for convolutions, dimensions that fill "
             "tiles.",
+            "Convolutions of sizes that stay the same: torch.backends.cudnn.benchmark = True.",
             "Inference over a large vocabulary: logits of only those positions that are used.",
             "A single slow kernel: profile it before rewriting it; on NVIDIA GPUs with ncu.",
         ),
-        levers=("bf16-autocast", "tf32", "compile", "attention", "channels-last", "cudnn-benchmark", "cpu-threads"),
+        levers=("bf16-autocast", "tf32", "compile", "attention", "channels-last", "cpu-threads"),
         verify="What is kept has a measured gain and passes parity.",
     ),
     share_of(
@@ -350,7 +352,7 @@ ROWS: Final = (
             "Arithmetic: bf16 autocast, tensor cores. Memory traffic: torch.compile fuses it.",
             "A library kernel or a Triton one for a single slow op, after ncu has said what it is limited by.",
         ),
-        levers=("compile", "bf16-autocast", "tf32", "attention", "fused-optimizer", "channels-last", "cudnn-benchmark"),
+        levers=("compile", "bf16-autocast", "tf32", "attention", "fused-optimizer", "channels-last"),
         verify="What is kept has a measured gain and passes parity.",
     ),
     Row(

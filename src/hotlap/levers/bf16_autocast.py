@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
 
 
-WITHOUT_LAUNCHES: Final = frozenset({"graph-training", "graph-forward", "compile"})
+WITHOUT_LAUNCHES: Final = frozenset({"graph-training", "compile"})
 """Levers beside which a cast costs the host nothing, or is part of another kernel."""
 
 

@@ -2,8 +2,14 @@
 while Python and autograd launch kernels.
 
 The whole model is one function for autograd, as `torch.cuda.make_graphed_callables` makes it, but in place, and looked
-after: see `graph-forward`, whose watch decides here too, and which does not see the same things. Here a forward may
-draw random numbers on the device (dropout): a graph goes on where the generator is, as ordinary kernels do.
+after. A forward is watched first: one that makes the host wait, leaves something in the model or reads tensors from
+elsewhere is left alone. It may draw random numbers on the device (dropout): a graph goes on where the generator is, as
+ordinary kernels do. Each recording is replayed once beside an ordinary run and has to give the same.
+
+What a forward does beside torch's ops (prints, counts outside of the model, kernels that are launched by other means
+than torch's) a replay does not do, or does with the memory of the recording; the watch does not see all of that. Each
+call looks whether the model, and values that its code reads from outside of it, are as they were recorded, but not at
+what lies deeper than a list, dictionary or object there.
 
 With `compile` the graphs are of what that made, without the checks that its own CUDA graphs (`reduce-overhead`) make at
 each call. Forwards that await their backward when the next one comes, and those whose inputs are leaves that need a
@@ -21,7 +27,6 @@ from ._forward_graph import MOST_SHAPES, TOLERANCE
 from ._internals import internals
 from ._training_graph import GraphedTraining
 from .allocator import EXPANDABLE
-from .graph_forward import graphed
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -42,7 +47,7 @@ class GraphTraining(Lever):
     meaning = "forward and backward of the model are replayed as CUDA graphs, two for each shape of its inputs"
     risk = "numeric"
     tolerance = TOLERANCE
-    excludes = ("activation-offload", "checkpoint-blocks", "graph-forward")
+    excludes = ("activation-offload", "checkpoint-blocks")
     stage = "graphs"
     costs_s = 5.0
 
@@ -102,7 +107,7 @@ class GraphTraining(Lever):
                 return forward
             if lacks := internals().missing_for_replays():
                 raise Refused(f"this torch lacks {lacks}")
-            found = graphed(module, forward, seams.unsteady, gave_up, GraphedTraining)
+            found = graphed(module, forward, seams.unsteady, gave_up)
             made.append(weakref.ref(found))
             return found
 
@@ -114,6 +119,64 @@ class GraphTraining(Lever):
             "model = torch.cuda.make_graphed_callables(model, (sample_inputs,))  # of the shape of every batch\n"
             "# its gradients lie where the next backward writes: zero_grad(set_to_none=True) before each"
         )
+
+
+def graphed(
+    module: Any,
+    forward: "Forward",
+    unsteady: Callable[[], None],
+    gave_up: Callable[[str], None],
+) -> GraphedTraining:
+    """A forward of a module on a CUDA device that is replayed from some calls on. Raises Refused where it can't be."""
+    from hotlap.agent.seams import Refused
+
+    from .graph_optimizer import capture, pools
+
+    devices = {p.device for p in module.parameters()}
+    if len(devices) != 1 or next(iter(devices)).type != "cuda":
+        raise Refused("the model is not on one CUDA device")
+    device = devices.pop()
+    pool = pools(device)  # a backward is recorded on the stream of its forward
+
+    def rehearse(work: Callable[[], None]) -> None:
+        import torch
+
+        current, aside = torch.cuda.current_stream(device), pool()[1]
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            work()
+        current.wait_stream(aside)
+
+    return GraphedTraining(
+        module,
+        forward,
+        lambda work: capture(work, device, *pool()),
+        rehearse=rehearse,
+        where=lambda: where(device),
+        unsteady=unsteady,
+        gave_up=gave_up,
+        room=lambda: room(device),
+    )
+
+
+def room(device: Any) -> bool:
+    """Whether as much as a step takes beside what is there now would fit beside the most that was allocated so far."""
+    import torch
+
+    from .graph_optimizer import room as fits
+
+    return fits(torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device), device)
+
+
+def where(device: Any) -> tuple[Any, ...] | None:
+    """What a record depends on beside the model and its inputs; None while the script captures a graph itself."""
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    stream = internals().raw_stream(device.index)  # as compiled code asks for it, in each call
+    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    return stream, torch.is_inference_mode_enabled(), autocast
 
 
 LEVER = GraphTraining()

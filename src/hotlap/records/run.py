@@ -168,10 +168,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset: its class. iterable: the dataset is an IterableDataset. workers, batch_size, pin_memory, persistent,
     prefetch: as torch's DataLoader was given it. batches: number delivered. training: iterated with gradients enabled.
-    in_main: the dataset's class stands in the script itself. context: how workers are started. custom_batch: batches
-    are of a class of the script's. leaves: number of tensors in a batch; moved: which leaves of a batch the script
-    moves to the device itself; on_device: batches come on the device already. batch_bytes: bytes of a batch's tensors.
-    non_blocking: of the script's copies to the device.
+    in_main: the dataset's class stands in the script itself. context: how workers are started. on_device:
+    batches come on the device already. batch_bytes: bytes of a batch's tensors.
 
     rows, epoch_batches: rows and batches of an epoch, where a sampler of torch's own tells. default_collate: torch
     makes its batches. collate: file, line and name of the user's function that does. holds_tensors: the dataset has a
@@ -204,12 +202,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     training: bool = False
     in_main: bool = True
     context: str | None = None
-    custom_batch: bool = False
-    leaves: int = 0
-    moved: tuple[int, ...] = ()
     on_device: bool = False
     batch_bytes: Count = 0
-    non_blocking: bool = False
     rows: int | None = None
     epoch_batches: int | None = None
     default_collate: bool = False

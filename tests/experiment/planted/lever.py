@@ -1,8 +1,10 @@
 """Planted levers, chosen by the setting `what`. They run in the training process, through the agent's own seams."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 
 class Planted:
@@ -108,38 +110,49 @@ def _turns_norms(seams: Any, settings: dict[str, Any]) -> None:
 # frauds of the data
 
 
+def _instead_of_batches(fetch: Callable[[Callable[[], Any]], Any]) -> None:
+    """`fetch(next_batch)` beneath `next(iterator)`, where hotlap does not look."""
+    for kind in _BaseDataLoaderIter.__subclasses__():
+        original = kind._next_data
+
+        def next_data(iterator: Any, original: Any = original) -> Any:
+            return fetch(lambda: original(iterator))
+
+        kind._next_data = next_data  # type: ignore[method-assign]
+
+
 def _drops_batches(seams: Any, settings: dict[str, Any]) -> None:
     """Every tenth batch is made and thrown away."""
     taken = [0]
 
-    def fetch(iterator: Any, next_batch: Any) -> Any:
+    def fetch(next_batch: Any) -> Any:
         taken[0] += 1
         if taken[0] % 10 == settings.get("at", 5):
             next_batch()
         return next_batch()
 
-    seams.on_batch(fetch)
+    _instead_of_batches(fetch)
 
 
 def _shuffles_labels(seams: Any, settings: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(1)
     taken = [0]
 
-    def fetch(iterator: Any, next_batch: Any) -> Any:
+    def fetch(next_batch: Any) -> Any:
         inputs, labels = next_batch()
         taken[0] += 1
         if taken[0] <= settings.get("after", 0):
             return inputs, labels
         return inputs, labels[torch.randperm(len(labels), generator=generator)]
 
-    seams.on_batch(fetch)
+    _instead_of_batches(fetch)
 
 
 def _repeats_batches(seams: Any, settings: dict[str, Any]) -> None:
     """The first batches again and again: nothing is loaded any more."""
     kept: list[Any] = []
 
-    def fetch(iterator: Any, next_batch: Any) -> Any:
+    def fetch(next_batch: Any) -> Any:
         batch = next_batch()
         if len(kept) < settings.get("first", 12):
             kept.append(batch)
@@ -147,7 +160,7 @@ def _repeats_batches(seams: Any, settings: dict[str, Any]) -> None:
         kept.append(kept.pop(0))
         return kept[-1]
 
-    seams.on_batch(fetch)
+    _instead_of_batches(fetch)
 
 
 def _no_transform(seams: Any, settings: dict[str, Any]) -> None:
@@ -246,28 +259,7 @@ def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _ahead(seams: Any, settings: dict[str, Any]) -> None:
-    """Not a fraud: device-prefetch on a machine without a device."""
-    from hotlap.levers.device_prefetch import Prefetcher
-
-    class Copies:
-        def begin(self) -> None: ...
-
-        def send(self, batch: Any) -> tuple[Any, Any]:
-            return batch, True
-
-        def arrive(self, batch: Any, there: Any) -> None: ...
-
-    def fetch(iterator: Any, next_batch: Any) -> Any:
-        if iterator._hotlap_held is None:
-            iterator._hotlap_held = Prefetcher(next_batch, Copies())
-        return iterator._hotlap_held.next()
-
-    seams.on_batch(fetch)
-
-
 KINDS = {
-    "ahead": _ahead,
     "skips-steps": _skips_steps,
     "idle-steps": _idle_steps,
     "scales-gradients": _scales_gradients,

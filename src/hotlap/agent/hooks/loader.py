@@ -20,7 +20,6 @@ from ..loaders import LOOKED_AT
 from ..probe import leaves
 from ..steps import BY_HAND, INFERENCE
 from ..torch_internals import (
-    ITERATOR,
     MAKE_ITERATOR,
     TASKS,
     BatchIterator,
@@ -41,30 +40,26 @@ def install(agent: "Agent") -> None:
     """Patch the iterator's `__next__`, and where loaders make their iterator."""
     _patch_next(agent)
     _patch_start(agent)
-    if agent.seams.wants_loaders or agent.seams.wants_batches:
+    if agent.seams.wants_loaders:
         _patch_iter(agent)
 
 
 def _patch_next(agent: "Agent") -> None:
     original = BatchIterator.__next__
-    guard, steps, seams = agent.guard, agent.steps, agent.seams
+    guard, steps, thin, lapped = agent.guard, agent.steps, agent.thin, agent.thin.lapped
     begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, _end(agent))
 
-    def fetched(iterator: Any) -> Any:
-        return seams.batch(iterator, functools.partial(original, iterator))
-
-    fetch, thin, lapped = fetched if seams.wants_batches else original, agent.thin, agent.thin.lapped
-    first, gave_up = _first(agent, fetch), guard.around(END, _gave_up(agent))
+    first, gave_up = _first(agent, original), guard.around(END, _gave_up(agent))
 
     def seen(iterator: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
-            return original(iterator) if iterator._hotlap_held is None else iterator._hotlap_held.next()
+            return original(iterator)
         begun(iterator)
         if steps.thin:  # from here on
             return __next__(iterator)
         batch = None
         try:
-            batch = (first if iterator._hotlap_starts else fetch)(iterator)
+            batch = (first if iterator._hotlap_starts else original)(iterator)
             return batch
         finally:
             if get_ident() == guard.live:
@@ -87,7 +82,7 @@ def _patch_next(agent: "Agent") -> None:
         steps.in_data += 1  # a forward that makes a batch is none of the loop's
         batch = None
         try:
-            batch = (first if self._hotlap_starts else fetch)(self)
+            batch = (first if self._hotlap_starts else original)(self)
         finally:
             steps.in_data -= 1
             if batch is None:
@@ -98,8 +93,6 @@ def _patch_next(agent: "Agent") -> None:
         return batch
 
     BatchIterator._hotlap_facts = BatchIterator._hotlap_late = BatchIterator._hotlap_asked = None
-    BatchIterator._hotlap_held = None
-    """What a lever holds of its batches (`next`, `stop`): they are handed out by it when hotlap is off, too."""
     BatchIterator.__next__ = __next__
 
 
@@ -229,11 +222,6 @@ def _patch_iter(agent: "Agent") -> None:
 
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:
-        iterator = getattr(self, ITERATOR)
-        if (held := getattr(iterator, "_hotlap_held", None)) is not None:  # of an epoch that was broken off
-            held.stop()
-            iterator._hotlap_held = None
-        del iterator
         if agent.mine():
             agent.guard.call(START, agent.seams.loader, self, torch.is_grad_enabled())
         return original(self)

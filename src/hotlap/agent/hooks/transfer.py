@@ -51,11 +51,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
             return original(tensor, *args, **kwargs)
         return torch.overrides.handle_torch_function(original, (tensor,), tensor, *args, **kwargs)
 
-    def begin(tensor: Any, kwargs: Any) -> None:
-        agent.script.moved(tensor, bool(kwargs.get("non_blocking", False)))
-        steps.transfer_begin()
-
-    begun, ended = guard.around(BEGIN, begin), guard.around(END, steps.transfer_end)
+    begun, ended = guard.around(BEGIN, steps.transfer_begin), guard.around(END, steps.transfer_end)
 
     def of_the_loop(tensor: Any, args: Any, kwargs: Any) -> bool:
         return not (
@@ -75,7 +71,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
         if steps.thin:
             agent.thin.event()
         if not steps.thin:
-            begun(tensor, kwargs)
+            begun()
         if steps.thin:
             return call(tensor, args, kwargs)
         try:

@@ -23,14 +23,12 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
     single = any("float32" in one.dtypes or not one.dtypes for one in facts.roots)
     out = {
         "loader-workers": not facts.loaders,
-        "device-prefetch": not facts.loaders or not cuda,
         "tf32": not cuda or facts.tf32_matmul or not single,
         "cpu-threads": facts.world > 1 or (cuda and not makes_batches(facts)),
         "host-allocator": facts.host is None or facts.host.faults < FAULTS,
         "fused-optimizer": all(map(_fused, facts.optimizers)),
         "attention": root is None or root.compiled or not root.by_hand or bool(levers and root.softmax_ran is None),
         "allocator": not cuda,
-        "graph-forward": not cuda or not _graphable(facts),
         "graph-training": not cuda or not _records(facts),
         "graph-optimizer": not cuda or all(one.capturable for one in facts.optimizers),
     }
@@ -39,7 +37,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
             "bf16-autocast": root.autocast is not None or not (cuda or facts.cpu_bf16) or not single,
             "compile": root.compiled,
             "channels-last": root.channels_last or not root.conv_input_4d,
-            "cudnn-benchmark": not cuda or not root.conv or facts.cudnn_benchmark,
         }
     return frozenset(levers) | {name for name, is_out in out.items() if is_out}
 
@@ -47,13 +44,6 @@ def settled(facts: Facts | None, levers: Collection[str] = ()) -> frozenset[str]
 def makes_batches(facts: Facts) -> bool:
     """Whether the process that trains makes its batches itself, with several threads."""
     return facts.feeding is not None and not facts.feeding.workers and facts.threads > 1
-
-
-def _graphable(facts: Facts) -> bool:
-    """Whether all that the command does is forwards without gradients, in few shapes, and not compiled."""
-    inferring = facts.mode == "inference" and not any(root.training for root in facts.roots)
-    few = all(root.shapes <= MOST_SHAPES for root in facts.roots)
-    return inferring and few and not all(root.compiled for root in facts.roots)
 
 
 def _records(facts: Facts) -> bool:

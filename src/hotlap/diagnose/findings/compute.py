@@ -15,9 +15,9 @@ LEVERS = (
     "attention",
     "fused-optimizer",
     "channels-last",
-    "cudnn-benchmark",
 )
 QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
+AUTOTUNED = "; where sizes stay the same: `torch.backends.cudnn.benchmark = True` before the loop"
 SPARSE = "; attention by a mask that leaves most of it empty (a window, documents): FlexAttention with a block mask"
 INT8 = (8, 0)
 VOCABULARY, ALIGNED, TILE = 4096, 8, 64
@@ -69,6 +69,7 @@ def find(measured: Measured) -> Finding | None:
         else _lower(root, measured.levers, on_device)
         + "compiled and fused kernels, a better memory format"
         + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
+        + _autotuned(measured)
         + _vocabulary(measured)
         + (QUANTIZED if on_device and _only_infers(measured) else ""),
         levers=tuple(name for name in (*LEVERS, *(() if on_device else ON_CPU)) if not small or name not in OF_LARGE)
@@ -116,6 +117,14 @@ def _lower(root: RootFacts | None, levers: tuple[str, ...], on_device: bool) -> 
     if "bf16-autocast" in levers or (root is not None and root.autocast):
         return ""
     return f"lower precision {'on the tensor cores' if on_device else 'if this CPU multiplies in it'}, "
+
+
+def _autotuned(measured: Measured) -> str:
+    """That cuDNN can time its algorithms, where the script leaves it to choose by rule of thumb."""
+    facts, root = measured.facts, measured.root
+    if facts is None or facts.device != "cuda" or facts.cudnn_benchmark or facts.deterministic:
+        return ""
+    return AUTOTUNED if root is not None and root.conv else ""
 
 
 def _vocabulary(measured: Measured) -> str:

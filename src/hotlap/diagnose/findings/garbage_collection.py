@@ -28,7 +28,7 @@ def find(measured: Measured) -> Finding | None:
         + (", and the script calls one itself" if called else ""),
         instead="take out `gc.collect()`, or call it once an epoch"
         if called
-        else "`gc.collect(); gc.freeze()` before the loop, so that what is there already is not gone through again",
-        levers=() if called else ("gc-pauses",),
+        else "`gc.collect(); gc.freeze()` after the first steps, so that what is there already is not gone through "
+        "again; or `gc.disable()`, with a `gc.collect()` between epochs",
         named=True,
     )

@@ -26,6 +26,7 @@ def find(measured: Measured) -> Finding | None:
         why="a copy from pageable memory goes through a staging buffer and the host waits for it"
         if not pinned
         else "the copy runs on the stream that computes, so neither overlaps the other",
-        instead="pin the batches and copy the next one on a stream of its own while this one is computed",
-        levers=("loader-workers", "device-prefetch"),
+        instead="pin the batches, move them with `non_blocking=True`, and copy the next one on a stream of its own "
+        "while this one is computed",
+        levers=("loader-workers",),
     )

@@ -8,6 +8,7 @@ from ._base import Measured
 LEAST = 0.10
 MOSTLY = 0.7
 WITHOUT_A_PROFILE = "which lines it is takes a profile to tell"
+COLLECTS = "; `gc.collect(); gc.freeze()` after the first steps, so that the collector has less to go through"
 OF_FUNCTIONS = "of functions, not modules, only the backward is seen"
 OF_MODULES = "a module called without gradients, as inside an autograd.Function, is not seen as one"
 
@@ -28,8 +29,8 @@ def find(measured: Measured) -> Finding | None:
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
         why=f"{_unseen(measured) if bare else 'the model stands still meanwhile'}; {WITHOUT_A_PROFILE}",
-        instead="log every n steps, keep metrics on the device, make batches ahead",
-        levers=("gc-pauses",) if _collects(measured) else (),
+        instead="log every n steps, keep metrics on the device, make batches ahead"
+        + (COLLECTS if _collects(measured) else ""),
     )
 
 

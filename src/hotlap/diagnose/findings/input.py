@@ -41,7 +41,6 @@ def find(measured: Measured) -> Finding | None:
         + _cheaper(measured, loader),
         levers=(
             "loader-workers",
-            *(("device-prefetch",) if measured.cuda else ()),
             *(("cpu-threads",) if measured.facts and measured.facts.device == "cuda" else ()),
         ),
     )

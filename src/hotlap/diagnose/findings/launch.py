@@ -11,7 +11,10 @@ LEVERS = (
     "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
 )  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
-INFERS = "replay forwards as CUDA graphs, one for each shape of their inputs; compile the model; larger batches"
+INFERS = (
+    "compile the model; a `torch.cuda.CUDAGraph` of the forward for each shape of its inputs; "
+    "`with torch.inference_mode():` around it; larger batches"
+)
 NUMBERS = (
     "; tensors that the forward makes of Python's numbers (`torch.tensor([...])`, a list as an index): make them once, "
     "in `__init__` as buffers"
@@ -20,7 +23,7 @@ MASKS = (
     "; `nn.TransformerEncoder` and `nn.TransformerDecoder` compare their mask with the causal one in each forward, and "
     "the host waits: give `is_causal=True` (encoder) or `tgt_is_causal=True` (decoder) where it is, else False"
 )
-FOR_INFERENCE = ("graph-forward", "compile", "attention")
+FOR_INFERENCE = ("compile", "attention")
 
 
 def waits(measured: Measured) -> dict[str, float]:

@@ -67,11 +67,6 @@ REASONS: dict[str, Unwritten] = {
         "lever looks at in each read; of a profiled run's waits `hotlap patch RUN` rewrites the lines that it can",
         _reads,
     ),
-    "graph-forward": Unwritten(
-        "a CUDA graph needs buffers for its inputs, a recording for each shape and a watch for what a replay leaves "
-        "out: no small diff",
-        _models,
-    ),
     "graph-training": Unwritten(
         "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
         "backward, and one backward for each forward, which the lever looks at in each call",

@@ -28,6 +28,6 @@ def find(answers: RankTrace) -> list[Finding]:
             why="a copy on the stream that computes, or from pageable memory, overlaps nothing",
             instead="pin the batches and copy the next one on a stream of its own while this one is computed; make "
             "small tensors of numbers once, in `__init__` as buffers, not with `torch.tensor([...])` in each forward",
-            levers=("loader-workers", "device-prefetch"),
+            levers=("loader-workers",),
         )
     ]

@@ -70,9 +70,7 @@ def _levers(answers: RankTrace) -> tuple[str, ...]:
     softmax = any(row.by == "op" and row.key in SOFTMAX for row in answers.kernels)
     steps = any(note.name.startswith("Optimizer.step") for note in answers.annotations)
     phases = {note.name for note in answers.annotations}
-    infers = "hotlap:forward" in phases and "hotlap:backward" not in phases
     return (
-        *(("graph-forward",) if infers else ()),
         "compile",
         *(("graph-training",) if "hotlap:backward" in phases else ()),
         *(("attention",) if softmax else ()),
