@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hotlap.levers import _anchored
 from hotlap.levers._training_graph import GraphedTraining
 from hotlap.levers._update_graph import GraphedUpdate
 from hotlap.levers.graph_optimizer import prepare
@@ -58,7 +57,6 @@ def done(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def graphed(model: nn.Module, optimizer: torch.optim.Optimizer, whys: list[str]) -> tuple[Any, Any]:
-    _anchored.install()
     forward = GraphedTraining(
         model, model._call_impl, done, rehearse=lambda work: work(), where=lambda: "a stream",
         unsteady=nothing, gave_up=whys.append,

@@ -4,14 +4,14 @@ counts that they compute while they are recorded, and what a recording leaves be
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from hotlap.levers._forward_graph import GraphedForward
+from hotlap.levers._training_graph import GraphedTraining
 
 BEFORE = 3
 """Calls of a shape that are ordinary ones."""
@@ -61,52 +61,9 @@ def capture(work: Callable[[], None]) -> Callable[[], None]:
     return recorder.replay
 
 
-Graphed = TypeVar("Graphed", bound=GraphedForward)
-
-
-def recorded(model: nn.Module, forward: Any, kind: type[Graphed], whys: list[str]) -> Graphed:
+def recorded(model: nn.Module, forward: Any, whys: list[str]) -> GraphedTraining:
     """In place of a forward. whys: gets the reason where it gives up."""
-    return kind(
+    return GraphedTraining(
         model, forward, capture, rehearse=lambda work: work(), where=lambda: "a stream",
         unsteady=lambda: None, gave_up=whys.append,
     )  # fmt: skip
-
-
-class Run:
-    """A model whose forward is graphed. ordinary: the same model without."""
-
-    def __init__(self, model: nn.Module, forward: Callable[..., Any] | None = None) -> None:
-        self.model = model.eval()
-        self.whys: list[str] = []
-        self.slow = self.captures = 0
-        self.place: Any = "a stream"
-        self.graphed = GraphedForward(
-            model, forward or model._call_impl, self._capture, rehearse=lambda work: work(), where=lambda: self.place,
-            unsteady=self._unsteady, gave_up=self.whys.append,
-        )  # fmt: skip
-
-    def _unsteady(self) -> None:
-        self.slow += 1
-
-    def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        self.captures += 1
-        return capture(work)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad():
-            return self.graphed(*args, **kwargs)
-
-    def same(self, *args: Any) -> None:
-        """The next call gives what the model gives."""
-        with torch.no_grad():
-            expected = self.model(*args)
-        got = self(*args)
-        for one, other in zip(tree_iter(got), tree_iter(expected), strict=True):
-            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-
-    def refused(self, *inputs: Any, calls: int = BEFORE + 2) -> str:
-        """Every call gives what the model gives; the reason."""
-        for _ in range(calls):
-            self.same(*inputs)
-        assert self.graphed.replays == 0 and len(self.whys) == 1, self.whys
-        return self.whys[0]

@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.levers import _dict_writes, _model_state
-from hotlap.levers._dict_writes import DictWrites
+from hotlap.levers import _model_state
 from hotlap.levers._model_state import Model
 
 SCALE = 1.0
@@ -126,39 +125,6 @@ def guarded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return bool(request.param == "guarded")
 
 
-class Numbered:
-    """What CPython 3.12 and torch tell of writes to dictionaries, by looking into all of them when they are asked."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[dict[Any, Any], list[Any], int]] = {}
-        self._number = 0
-
-    def __call__(self, of: dict[Any, Any]) -> int:
-        self._known.setdefault(id(of), (of, self._inside(of), 0))
-        for one, was, _ in list(self._known.values()):
-            if one is not of:
-                self._look(one, was)
-        self._look(of, self._known[id(of)][1])  # the one that was written last has the greatest number
-        return self._known[id(of)][2]
-
-    def _look(self, one: dict[Any, Any], was: list[Any]) -> None:
-        now = self._inside(one)
-        if len(now) != len(was) or not all(map(operator.is_, now, was)):
-            self._number += 1
-            self._known[id(one)] = one, now, self._number
-
-    def _inside(self, of: dict[Any, Any]) -> list[Any]:
-        return [part for item in of.items() for part in item]
-
-
-@pytest.fixture(params=["looked at", "told of writes"], autouse=True)
-def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """With and without being told of writes to dictionaries, as far as Python does."""
-    writes = DictWrites(Numbered()) if request.param == "told of writes" else None
-    monkeypatch.setattr(_model_state, "dict_writes", lambda: writes)
-    return writes is not None
-
-
 @pytest.fixture(autouse=True)
 def as_before() -> Any:
     yield
@@ -178,7 +144,6 @@ def test_each_change_is_seen(change: Callable[[Any], Any], guarded: bool) -> Non
         assert state.same() and state.same()
         change(model)
         assert not state.same() and not state.same()
-    assert state.form is None
 
 
 def test_what_is_no_change(guarded: bool) -> None:
@@ -187,30 +152,21 @@ def test_what_is_no_change(guarded: bool) -> None:
     model.nan = math.nan
     state = Model(model)
 
-    def same() -> Any:
-        assert state.same()
-        return state.form
-
-    form = same()
-    assert (form is not None) == guarded and same() is form
+    assert state.same() and len(state._guards) == guarded
     with torch.no_grad():
         model.first.weight.mul_(2)
     model.zero, model.nan = float("0.0"), float("nan")
     model.steps[0] = float("1.0")
     with torch.no_grad():
-        same()
-    assert same() is form
-    model.first.requires_grad_(False)
-    frozen = same()
-    assert not guarded or frozen is not form
-    model.first.requires_grad_(True)
-    assert same() is form
-    model.first.requires_grad_(False)
-    assert same() is frozen
+        assert state.same()
+    assert state.same()
+    for needed in (False, True, False):
+        model.first.requires_grad_(needed)
+        assert state.same()
     with torch.autocast("cpu"):
-        same()
+        assert state.same()
     model.first.weight = nn.Parameter(model.first.weight.detach())
-    assert not guarded or same() not in {form, frozen}
+    assert state.same()
 
 
 def test_a_thread_in_many_states_is_looked_at_in_each() -> None:
@@ -234,9 +190,7 @@ def test_tensors_that_are_gone_stay_different() -> None:
 
 
 @pytest.mark.parametrize("layers", [2, 200])
-def test_looking_takes_few_calls(layers: int, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if told:
-        monkeypatch.setattr(_model_state, "dict_writes", lambda: SimpleNamespace(count=lambda: 7, watch=list))
+def test_looking_takes_few_calls(layers: int) -> None:
     state = Model(nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)) for _ in range(layers)]))
     assert state.same()
     calls = [0]
@@ -274,31 +228,6 @@ def test_of_very_many_containers_some_are_looked_at() -> None:
     assert Model(model).same()
 
 
-def test_dictionaries_are_looked_into_only_after_writes(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Other()
-    state = Model(model)
-    assert state.same() and state.same()
-    looks: list[Any] = []
-    same = _model_state._Values.same
-
-    def counted(values: Any) -> bool:
-        looks.append(values)
-        return bool(same(values))
-
-    def look() -> int:
-        before = len(looks)
-        assert state.same()
-        return len(looks) - before
-
-    monkeypatch.setattr(_model_state._Values, "same", counted)
-    assert [look(), look()] == ([2, 2] if told else [4, 4]), "what is outside of the model, and lists"
-    model.one = 1
-    model.zero = float("0.0")
-    assert [look(), look()] == ([4, 2] if told else [4, 4])
-    globals()["SCALE"] = 1.0
-    assert look() == (2 if told else 4)
-
-
 def test_other_tensors_are_not_forgotten_when_they_belong_to_a_graph(guarded: bool) -> None:
     """They are not kept, and the ones before are not taken for them."""
     model = Other()
@@ -312,14 +241,3 @@ def test_other_tensors_are_not_forgotten_when_they_belong_to_a_graph(guarded: bo
     with torch.no_grad():
         held.set_(torch.ones(5, 5))
     assert not now.same() and not state.same()
-
-
-def test_what_torch_tells_of_writes_is_tried_before_it_is_used() -> None:
-    assert _dict_writes.tells(DictWrites(Numbered()))
-    number = itertools.count()
-    assert not _dict_writes.tells(DictWrites(lambda of: next(number))), "not what is written"
-    assert not _dict_writes.tells(DictWrites(lambda of: 2 * next(number))), "more than is written"
-    blind = Numbered()
-    assert not _dict_writes.tells(DictWrites(lambda of: blind(of) if type(of) is dict else 0)), "not to other classes"
-    there = _dict_writes.dict_writes()
-    assert (there is not None) == (sys.version_info >= (3, 12))

@@ -47,8 +47,6 @@ graph_task: Final = _get("_C._current_graph_task_id", lambda: 0)
 """The backward that this thread runs, -1 for none. Lacking: 0, as within one; no update is recorded then."""
 keeps_graph: Final = _get("_C._autograd._get_current_graph_task_keep_graph")
 """In a backward, whether its graph may be used again. graph-training asks `missing_for_replays` first."""
-adds_gradient: Final = _get("_C._will_engine_execute_node")
-"""In a backward, whether a node is one that runs. Raises RuntimeError where gradients are asked for."""
 PythonNode: Final = _get("_C._FunctionBase", object)
 """Of a graph: nodes with code of Python's. Lacking: any node may be one."""
 sequence_number: Final = methodcaller("_sequence_nr")
@@ -62,8 +60,6 @@ base_of: Final = attrgetter("_base")
 """What a tensor is a view of, else None."""
 tensor_hooks: Final = attrgetter("_backward_hooks")
 """On a tensor's gradient; None or empty without any."""
-gradient_hooks: Final = attrgetter("_post_accumulate_grad_hooks")
-"""On a tensor, called once its gradient was added up; None or empty without any."""
 storage_uses: Final = _get("_C._storage_Use_Count")
 """How many refer to a storage, by `storage`. graph-training asks `missing_for_replays` first."""
 has_storage: Final = _get("_C._has_storage", lambda tensor: tensor.layout == torch.strided)
@@ -72,7 +68,6 @@ COMPILERS_MARK: Final = "_dynamo"
 """Begins the names of what the compiler leaves on tensors. Lacking: nothing begins so."""
 DisableTorchFunction: Final = _get("_C.DisableTorchFunction", contextlib.nullcontext)
 """Keeps subclasses' own functions from being called. Lacking: they are."""
-add_all: Final = _get("_foreach_add_", lambda to, of: [one.add_(other) for one, other in zip(to, of, strict=True)])
 copy_all: Final = _get("_foreach_copy_", lambda to, of: [one.copy_(other) for one, other in zip(to, of, strict=True)])
 """In place, many tensors at once. Lacking: one by one."""
 unscale_all: Final = _get("_amp_foreach_non_finite_check_and_unscale_")
@@ -112,9 +107,6 @@ mode_stack: Final = _get("utils._python_dispatch._get_current_dispatch_mode_stac
 push_mode: Final = _get("utils._python_dispatch._push_mode")
 pop_mode: Final = _get("utils._python_dispatch._pop_mode")
 """Put one on the stack, or take it off. Lacking: the window of lines fails and is recorded; the profile ends."""
-function_modes: Final = _get("overrides._get_current_function_mode_stack", list)
-push_function_mode: Final = _get("overrides._push_mode")
-"""Modes that see functions, of a thread. Lacking: there are none."""
 HigherOrderOperator: Final = _get("_ops.HigherOrderOperator", ())
 """Ops made of ops. Lacking: none is known for one, and its schema is asked for in vain."""
 SCHEMA: Final = "_schema"
@@ -145,18 +137,6 @@ def nothing_around() -> bool:
         and not modes()
         and saved_hooks(True) is None
     )
-
-
-def default_device_modes() -> list[Any]:
-    """By which this thread makes tensors elsewhere than on the CPU; a new thread has none of them. Lacking: none."""
-    kind = getattr(sys.modules.get("torch.utils._device"), "DeviceContext", ())
-    return [mode for mode in function_modes() if isinstance(mode, kind)]
-
-
-def enter_modes(found: list[Any]) -> None:
-    """In another thread, until it ends. Not `torch.set_default_device`, which all threads' compiled code looks at."""
-    for mode in found:
-        push_function_mode(mode)
 
 
 def unset_fake() -> Any:
@@ -393,12 +373,6 @@ def compile_pools() -> tuple[list[Any], Any]:
     """Pools of processes in which Inductor compiles, and the job of theirs that does nothing. Lacking: no pools."""
     module = sys.modules.get("torch._inductor.async_compile")
     return list(getattr(module, "_pool_set", ())), getattr(getattr(module, "AsyncCompile", None), "_ready_future", None)
-
-
-def dict_version() -> Callable[[dict[Any, Any]], int] | None:
-    """Watches a dictionary, and tells the number of the last write to it. Lacking: None."""
-    version: Callable[[dict[Any, Any]], int] | None = _get("_C._dynamo.guards.dict_version", None)
-    return version
 
 
 def tensor_guard(tensors: Any) -> Any:

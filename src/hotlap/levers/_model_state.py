@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final
 
-from ._dict_writes import dict_writes
 from ._effects import PLAIN
 from ._internals import internals
 
@@ -31,12 +30,8 @@ class Model:
     objects there.
 
     Each call looks whether all is as it was, so loops are those of `map`, over all values of a kind at once, and what
-    is still the very same object is not looked at further, where it can't be another value. Where nothing was written
-    to the dictionaries of the model (`DictWrites`), they are not looked into.
+    is still the very same object is not looked at further, where it can't be another value.
     """
-
-    form: Any = None
-    """Stays this object while `same` finds the same tensors, of which the same ones need a gradient; None: unknown."""
 
     def __init__(self, module: Any) -> None:
         parts, inner = list(module.modules()), internals()
@@ -69,10 +64,6 @@ class Model:
         self._sized, self._lists = list(filter(None, sized)), lists
         self._sizes, self._lengths = list(map(len, self._sized)), list(map(len, lists))
         self._empty = [*hooks, *(of for of in sized if not of)]
-        self._writes = dict_writes()
-        if self._writes is not None:
-            self._writes.watch([*sized, *hooks])
-        self._since = self._until = -1  # writes before the last look into all of them, and before the one that is made
         self.draws = any(map(_generator, [*found, *(item for of in dicts for item in of.values())]))
         """Whether there is a generator of random numbers of its own, or an iterator: where it stands can't be seen."""
         now = self._held.values()
@@ -93,14 +84,15 @@ class Model:
 
     def same(self) -> bool:
         """Whether all is as it was."""
-        self.form = None
-        self._until = -1 if self._writes is None else self._writes.count()
         try:
-            now = self._tensors if self._unwritten() and self._tensors else self._held.values()
-            if self._addresses != list(map(self._address, now)) or not self._same_parts():
-                return False
-            same = (
-                (self._unwritten() or (not any(self._empty) and self._sizes == list(map(len, self._sized))))
+            now = self._held.values()
+            return (
+                self._addresses == list(map(self._address, now))
+                and self._parts.same()
+                and self._values.same()
+                and self._outside.same()
+                and not any(self._empty)
+                and self._sizes == list(map(len, self._sized))
                 and not any(map(operator.call, *self._absent))
                 and self._lengths == list(map(len, self._lists))
                 and self._loose.same()
@@ -109,16 +101,6 @@ class Model:
             )
         except (TypeError, LookupError, ValueError):  # something is not there, or a cell of a function is empty
             return False
-        self._since = self._until if same else -1
-        return same
-
-    def _same_parts(self) -> bool:
-        """Whether its parts are the same, and numbers and functions are as they were."""
-        return (self._unwritten() or (self._parts.same() and self._values.same())) and self._outside.same()
-
-    def _unwritten(self) -> bool:
-        """Whether nothing was written to its dictionaries since all of them were as they should be."""
-        return self._writes is not None and self._until == self._since == self._writes.count()
 
     def _kinds_in(self, tensors: list[Any]) -> list[Any]:
         return [list(map(kind, tensors)) for kind in self._kinds_of]
@@ -132,12 +114,11 @@ class Model:
             if not self._whole or not all(tensor.is_leaf for tensor in now):  # to keep them would keep a graph
                 return self._kinds == self._kinds_in(now)
             self._tensors, self._once = now, _each_once(now)
-        self.form = next((guard for guard in self._guards if guard.check(*self._once)), None)
-        if self.form is None:
+        if not any(guard.check(*self._once) for guard in self._guards):
             if self._kinds != self._kinds_in(now):
                 return False
-            self.form = guard_of(self._once)
-            self._guards = [guard for guard in (self.form, *self._guards[: MOST_GUARDS - 1]) if guard is not None]
+            found = guard_of(self._once)
+            self._guards = [guard for guard in (found, *self._guards[: MOST_GUARDS - 1]) if guard is not None]
         return True
 
 

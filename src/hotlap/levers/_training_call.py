@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ._autocast import without_autocast
-from ._forward_graph import restore_all
+from ._compared import restore_all
 from ._internals import internals
 
 

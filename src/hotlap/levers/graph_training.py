@@ -21,11 +21,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _anchored
 from ._base import Applies, Context, Lever, Settings, no_gpu
-from ._forward_graph import MOST_SHAPES, TOLERANCE
+from ._compared import TOLERANCE
 from ._internals import internals
-from ._training_graph import GraphedTraining
+from ._training_graph import MOST_SHAPES, GraphedTraining
 from .allocator import EXPANDABLE
 
 if TYPE_CHECKING:
@@ -111,7 +110,6 @@ class GraphTraining(Lever):
             made.append(weakref.ref(found))
             return found
 
-        _anchored.install()  # before the script takes torch's functions for its own
         seams.wrap_forward(wrap, ORDER)
 
     def source(self, settings: Settings) -> str:
