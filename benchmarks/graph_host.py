@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hotlap.levers._training_graph import GraphedTraining
-from hotlap.levers._update_graph import GraphedUpdate
-from hotlap.levers.graph_optimizer import prepare
+from hotlap.levers.cudagraphs._training_graph import GraphedTraining
+from hotlap.levers.cudagraphs._update_graph import GraphedUpdate
+from hotlap.levers.cudagraphs.graph_optimizer import prepare
 
 WIDTH, ROWS, CLASSES = 8, 16, 256
 BEFORE = 40

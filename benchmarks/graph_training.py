@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hotlap.levers.graph_training import graphed
+from hotlap.levers.cudagraphs.graph_training import graphed
 
 WIDTH, ROWS, LENGTH, CLASSES = 128, 16, 64, 256
 Forward = Callable[[torch.Tensor], torch.Tensor]

@@ -24,8 +24,9 @@ import msgspec
 import hotlap.records
 from hotlap.cli.run import RunDocument
 from hotlap.diagnose.findings import all_findings
-from hotlap.levers import _compile_cache, all_levers
+from hotlap.levers import all_levers
 from hotlap.levers._base import Context, Lever, Settings
+from hotlap.levers.compiler import _compile_cache
 from hotlap.records import advice, compare, patch, peaks, profile, profilers, run, telemetry, trace, tune
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.run import Environment, Facts, Gpu, LoaderFacts, OptimizerFacts, Phases, RootFacts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from agent.harness import Runner
-from hotlap.levers import _asked_gradients
+from hotlap.levers.compiler import _asked_gradients
 
 # A suite started in the background of a shell inherits an ignored SIGINT, and so would every command it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

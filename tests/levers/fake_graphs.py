@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from hotlap.levers._training_graph import GraphedTraining
+from hotlap.levers.cudagraphs._training_graph import GraphedTraining
 
 BEFORE = 3
 """Calls of a shape that are ordinary ones."""

@@ -33,11 +33,12 @@ from agent.harness import Runner, check_clean, check_same
 from hotlap.agent.model_code import ModelCode
 from hotlap.agent.ran import softmax_ran
 from hotlap.diagnose.findings._settled import settled
-from hotlap.levers import _attention_build, _graph
-from hotlap.levers._attention_graph import op
-from hotlap.levers._attention_masks import Guard
-from hotlap.levers._attention_rewrite import Report, rewrite
-from hotlap.levers.attention import LEVER, PATIENCE
+from hotlap.levers.attention import _build
+from hotlap.levers.attention._find import op
+from hotlap.levers.attention._masks import Guard
+from hotlap.levers.attention._rewrite import Report, rewrite
+from hotlap.levers.attention.attention import LEVER, PATIENCE
+from hotlap.levers.compiler import _graph
 
 NARROW = (NanoGPT, Bert, OldGPT2WithPadding, Llama, T5, Swin, Einsum, AnnotatedTransformer)
 """Forms that are also run in float32: the others do nothing that depends on the type."""
@@ -210,7 +211,7 @@ def test_rows_with_nothing_to_attend_to_keep_the_mean_of_v() -> None:
 
 @pytest.mark.parametrize("wrong", ["scale", "mask", "order"])
 def test_a_wrong_form_is_caught_before_it_is_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = _attention_build.Build.attention
+    right = _build.Build.attention
 
     def attention(self: Any, q: Any, k: Any, v: Any, causal: bool, mask: Any) -> Any:
         result = right(self, q, k, v, causal and wrong != "mask", mask)
@@ -220,7 +221,7 @@ def test_a_wrong_form_is_caught_before_it_is_used(wrong: str, monkeypatch: pytes
             self.nodes[-1].args = (q.node, v.node, k.node)
         return result
 
-    monkeypatch.setattr(_attention_build.Build, "attention", attention)
+    monkeypatch.setattr(_build.Build, "attention", attention)
     module = NanoGPT().double()
     rewritten = Rewritten(module)
     x = torch.randn(B, T, C).double()
@@ -368,7 +369,7 @@ def test_where_there_is_nothing_it_says_so_and_steps_aside(form: type[Form]) -> 
 
 
 def test_an_error_of_its_own_leaves_the_graph_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_attention_build.Build, "attention", lambda *_: {}["none"])
+    monkeypatch.setattr(_build.Build, "attention", lambda *_: {}["none"])
     module = NanoGPT().double()
     forward, seams = put_in(module)
     x = torch.randn(B, T, C).double()
@@ -379,14 +380,14 @@ def test_an_error_of_its_own_leaves_the_graph_as_it_was(monkeypatch: pytest.Monk
 def test_what_was_rewritten_before_an_error_is_guarded_and_what_was_begun_is_taken_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right, sites = _attention_build.Build.attention, []
+    right, sites = _build.Build.attention, []
 
     def attention(self: Any, *args: Any) -> Any:
         sites.append(self)
         result = right(self, *args)
         return result if len(sites) == 1 else {}["none"]
 
-    monkeypatch.setattr(_attention_build.Build, "attention", attention)
+    monkeypatch.setattr(_build.Build, "attention", attention)
     module, guard, graphs = nn.ModuleList([NanoGPT().double(), NanoGPT().double()]), Guard(), []
 
     def backend(graph_module: Any, inputs: list[Any]) -> Any:
@@ -415,7 +416,7 @@ def test_a_full_disk_is_no_reason_to_stop() -> None:
 
 
 def test_beside_compile_the_graphs_are_rewritten_before_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hotlap.levers.compile import _compiled
+    from hotlap.levers.compiler.compile import _compiled
 
     modes, graphs = [], []
 

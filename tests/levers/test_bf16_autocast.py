@@ -3,7 +3,7 @@
 import pytest
 from contexts import context
 
-from hotlap.levers.bf16_autocast import LEVER
+from hotlap.levers.precision.bf16_autocast import LEVER
 
 LEAST = 0.02  # of a step, of which a lever is tried
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hotlap.agent.seams import NothingToDo
-from hotlap.levers.channels_last import Laid, _inputs, _weights
+from hotlap.levers.memory.channels_last import Laid, _inputs, _weights
 
 NHWC = torch.channels_last
 

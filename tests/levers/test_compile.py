@@ -17,10 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from agent.harness import NO_KERNELS, Runner
-from hotlap.levers import _asked_gradients, _graph, _worth_compiling, all_levers
-from hotlap.levers._asked_gradients import _files
-from hotlap.levers._losses import compile_losses
-from hotlap.levers._worth_compiling import FEW, MANY, Worth
+from hotlap.levers import all_levers
+from hotlap.levers.compiler import _asked_gradients, _graph, _worth_compiling
+from hotlap.levers.compiler._asked_gradients import _files
+from hotlap.levers.compiler._losses import compile_losses
+from hotlap.levers.compiler._worth_compiling import FEW, MANY, Worth
 from hotlap.records.run import Lever
 
 LEVERS: dict[str, dict[str, Any]] = {"compile": {"mode": "default"}, "compile-blocks": {"shapes": "automatic"}}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.levers import _compile_cache
+from hotlap.levers.compiler import _compile_cache
 
 
 @pytest.fixture

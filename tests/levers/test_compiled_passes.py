@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hotlap.levers import _compiled_bags, compile
-from hotlap.levers._compiled_bags import bags_as_sums
-from hotlap.levers._graph import Compiled, Pass
+from hotlap.levers.compiler import _compiled_bags, compile
+from hotlap.levers.compiler._compiled_bags import bags_as_sums
+from hotlap.levers.compiler._graph import Compiled, Pass
 
 
 @pytest.fixture(autouse=True)

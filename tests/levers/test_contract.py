@@ -16,10 +16,10 @@ import hotlap.levers
 from hotlap.diagnose.findings import all_findings
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context, Lever, Settings
-from hotlap.levers.fewer_syncs import SELDOM
+from hotlap.levers.host.fewer_syncs import SELDOM
 
 FOLDER = Path(hotlap.levers.__file__).parent
-MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
+MODULES = sorted(f"{path.parent.name}.{path.stem}" for path in FOLDER.glob("*/*.py") if not path.name.startswith("_"))
 LEVERS = sorted(all_levers().values(), key=lambda lever: lever.name)
 CONTEXTS = {
     "cpu": context(False),
@@ -48,7 +48,7 @@ def test_every_module_is_a_lever_of_its_name() -> None:
     for module in MODULES:
         lever = importlib.import_module(f"hotlap.levers.{module}").LEVER
         assert isinstance(lever, Lever)
-        assert lever.name == module.replace("_", "-")
+        assert lever.name == module.partition(".")[2].replace("_", "-")
         assert all_levers()[lever.name] is lever
     assert len(all_levers()) == len(MODULES)
     assert list(all_levers()) == sorted(all_levers())
@@ -181,7 +181,7 @@ def test_a_module_imports_the_standard_library_only() -> None:
         [sys.executable, "-S", "-c", code], cwd=FOLDER.parents[1], capture_output=True, text=True, check=True
     )
     assert set(json.loads(done.stdout)) <= {"hotlap", "__main__"}
-    loaded = "import sys, hotlap.levers.compile; print([m for m in sys.modules if 'hotlap' in m])"
+    loaded = "import sys, hotlap.levers.compiler.compile; print([m for m in sys.modules if 'hotlap' in m])"
     inside = subprocess.run(
         [sys.executable, "-S", "-c", loaded],
         cwd=FOLDER.parents[1], capture_output=True, text=True, check=True,

@@ -8,7 +8,7 @@ from contexts import CPU_ENVIRONMENT, GPU_ENVIRONMENT, LOADER, context
 
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
-from hotlap.levers.cpu_threads import LEVER
+from hotlap.levers.host.cpu_threads import LEVER
 from hotlap.records.run import HostFacts
 
 

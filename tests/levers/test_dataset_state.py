@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset, default_collate
 
-from hotlap.levers import _dataset_state
-from hotlap.levers._dataset_state import LARGE, state_of
+from hotlap.levers.input import _dataset_state
+from hotlap.levers.input._dataset_state import LARGE, state_of
 
 SIDE = int(LARGE**0.5) // 2 + 100
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from hotlap.levers._dataset_state import state_of
-from hotlap.levers._training_call import waves
-from hotlap.levers.fp16_scaling import Scaler
-from hotlap.levers.loader_workers import _draw_seed
+from hotlap.levers.cudagraphs._training_call import waves
+from hotlap.levers.input._dataset_state import state_of
+from hotlap.levers.input.loader_workers import _draw_seed
+from hotlap.levers.precision.fp16_scaling import Scaler
 
 ON_HOST: Any = {"device": "cpu", "dtype": torch.float32}
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from agent.harness import Runner, check_same
 from hotlap.agent.compiled import hide_from_compiler
-from hotlap.levers._early_reads import (
+from hotlap.levers.host._early_reads import (
     CHECK_EVERY,
     CHECKED,
     DIFFERENT,
@@ -26,7 +26,7 @@ from hotlap.levers._early_reads import (
     Whole,
     moved,
 )
-from hotlap.levers.fewer_syncs import LEVER, patch
+from hotlap.levers.host.fewer_syncs import LEVER, patch
 from hotlap.records.session import LeverUse
 
 

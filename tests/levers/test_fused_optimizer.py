@@ -12,7 +12,7 @@ from torch import nn
 
 from hotlap.agent.seams import NothingToDo
 from hotlap.levers._fused import fuse
-from hotlap.levers.fused_optimizer import _fused
+from hotlap.levers.host.fused_optimizer import _fused
 
 KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "Adam": (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.01}),

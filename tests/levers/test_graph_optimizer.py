@@ -21,10 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from hotlap.agent.seams import Refused
-from hotlap.levers import _update_graph, all_levers, graph_optimizer
+from hotlap.levers import all_levers
 from hotlap.levers._fused import fuse
-from hotlap.levers._update_graph import MOST_RECORDINGS, MOST_SETTLING, STEADY, GraphedUpdate
-from hotlap.levers.graph_optimizer import graph, prepare
+from hotlap.levers.cudagraphs import _update_graph, graph_optimizer
+from hotlap.levers.cudagraphs._update_graph import MOST_RECORDINGS, MOST_SETTLING, STEADY, GraphedUpdate
+from hotlap.levers.cudagraphs.graph_optimizer import graph, prepare
 from hotlap.records.run import MemoryFacts
 
 Act = Callable[["Run", int], None]

@@ -18,12 +18,13 @@ from fake_graphs import BEFORE, Recorder, recorded
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from hotlap.levers import _compared, all_levers, graph_optimizer, graph_training
+from hotlap.levers import all_levers
 from hotlap.levers._base import Context
-from hotlap.levers._compared import apart, relative_error
-from hotlap.levers._effects import watched
-from hotlap.levers._training_call import waves
-from hotlap.levers._training_graph import TWICE, GraphedTraining
+from hotlap.levers.cudagraphs import _compared, graph_optimizer, graph_training
+from hotlap.levers.cudagraphs._compared import apart, relative_error
+from hotlap.levers.cudagraphs._effects import watched
+from hotlap.levers.cudagraphs._training_call import waves
+from hotlap.levers.cudagraphs._training_graph import TWICE, GraphedTraining
 
 LEVER = all_levers()["graph-training"]
 

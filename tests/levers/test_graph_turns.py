@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.levers import _graph_turns
-from hotlap.levers._graph_turns import REFRESHED, Memory, Turns
+from hotlap.levers.compiler import _graph_turns
+from hotlap.levers.compiler._graph_turns import REFRESHED, Memory, Turns
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_forwards_without_gradients(
     name: str, settings: dict[str, Any], model: nn.Module, x: torch.Tensor, off: float, mode: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("hotlap.levers._graph.PASSES", [])
+    monkeypatch.setattr("hotlap.levers.compiler._graph.PASSES", [])
     monkeypatch.setattr(torch.nn.functional, "cross_entropy", torch.nn.functional.cross_entropy)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # no C++ compiler's minute
     lever, seams = all_levers()[name], ForwardSeams()

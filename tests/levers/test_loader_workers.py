@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hotlap.agent.seams import NothingToDo
 from hotlap.levers._base import Context, Settings
-from hotlap.levers.loader_workers import LEVER
+from hotlap.levers.input.loader_workers import LEVER
 from hotlap.records.diagnosis import Phases
 
 

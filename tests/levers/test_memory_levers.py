@@ -16,12 +16,14 @@ from hotlap.agent.blocks import repeated
 from hotlap.agent.facts import _memory
 from hotlap.agent.host import Cost
 from hotlap.agent.seams import Refused
-from hotlap.levers import _compile_cache, all_levers, optimizer_offload
+from hotlap.levers import all_levers
 from hotlap.levers._base import Context
-from hotlap.levers.accumulate import Cycle
-from hotlap.levers.activation_offload import offloading
-from hotlap.levers.allocator import ASYNC, EXPANDABLE, ROUNDED, VARIABLES
-from hotlap.levers.compile_blocks import Now, compile_blocks
+from hotlap.levers.compiler import _compile_cache
+from hotlap.levers.compiler.compile_blocks import Now, compile_blocks
+from hotlap.levers.memory import optimizer_offload
+from hotlap.levers.memory.accumulate import Cycle
+from hotlap.levers.memory.activation_offload import offloading
+from hotlap.levers.memory.allocator import ASYNC, EXPANDABLE, ROUNDED, VARIABLES
 from hotlap.records.run import MemoryFacts
 
 GIB = 1 << 30

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.levers import _model_state
-from hotlap.levers._model_state import Model
+from hotlap.levers.cudagraphs import _model_state
+from hotlap.levers.cudagraphs._model_state import Model
 
 SCALE = 1.0
 CONFIG = {"depth": 2}

@@ -10,9 +10,9 @@ from contexts import ROOT, context
 from torch import nn
 
 from hotlap.agent.model_code import ModelCode
-from hotlap.levers._attention_build import _kernel, by_math, without_cudnn
-from hotlap.levers._attention_graph import Site
-from hotlap.levers.sdpa_backend import LEVER
+from hotlap.levers.attention._build import _kernel, by_math, without_cudnn
+from hotlap.levers.attention._find import Site
+from hotlap.levers.attention.sdpa_backend import LEVER
 
 SDPA = msgspec.structs.replace(ROOT, sdpa=True, devices=("cuda:0",))
 

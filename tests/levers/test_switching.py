@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from hotlap.agent.guard import Guard
 from hotlap.agent.seams import Seams
-from hotlap.levers import _graph, all_levers
+from hotlap.levers import all_levers
 from hotlap.levers._base import STAGES, Lever
 from hotlap.levers._fused import fuse, unfuse
+from hotlap.levers.compiler import _graph
 
 SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
 FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
@@ -321,7 +322,7 @@ def test_the_loss_is_compiled_only_while_it_is_in(monkeypatch: pytest.MonkeyPatc
     def compile_(function: Any) -> Any:
         return lambda *args: compiled.append(1)
 
-    monkeypatch.setattr("hotlap.levers._losses._large", lambda logits: True)
+    monkeypatch.setattr("hotlap.levers.compiler._losses._large", lambda logits: True)
     monkeypatch.setattr(torch, "compile", compile_)
     live = Live()
     live.seams.rewrap = lambda: None

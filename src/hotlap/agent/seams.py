@@ -259,8 +259,8 @@ class Seams:
     def install_by_name(self, name: str, settings: dict[str, Any]) -> None:
         """Levers are found by name; none is imported unless it is used."""
         try:
-            module = importlib.import_module(f"hotlap.levers.{name.replace('-', '_')}")
-            install = module.LEVER.install
+            known = importlib.import_module("hotlap.levers").modules()
+            install = importlib.import_module(known.get(name, f"hotlap.levers.{name}")).LEVER.install
         except (ImportError, AttributeError) as error:
             self.agent.guard.problem(f"lever {name}", error, name)
             return

@@ -23,7 +23,8 @@ from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.launch.gate import Gate
 from hotlap.launch.run import BackgroundRun, RunPlan
 from hotlap.launch.supervise import Ended
-from hotlap.levers import _compile_cache, variables_of
+from hotlap.levers import variables_of
+from hotlap.levers.compiler import _compile_cache
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
 from hotlap.records.files import new_folder

@@ -1,4 +1,4 @@
-"""Floor 3: the levers, one file each, found by listing this folder. `_base.Lever` says what a lever is.
+"""Floor 3: the levers, one file each in the folder of its family, found by listing. `_base.Lever` says what one is.
 
 A lever's module is imported in the user's process as well: module level imports the standard library only.
 """
@@ -18,12 +18,19 @@ if TYPE_CHECKING:
 @cache
 def all_levers() -> dict[str, Lever]:
     """Every lever by name, in name order."""
+    levers = (importlib.import_module(module).LEVER for module in modules().values())
+    return dict(sorted((lever.name, lever) for lever in levers))
+
+
+@cache
+def modules() -> dict[str, str]:
+    """The module of every lever, by name. None is imported."""
     found = {}
-    for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_"):
-            lever = importlib.import_module(f"{__name__}.{module.name}").LEVER
-            found[lever.name] = lever
-    return dict(sorted(found.items()))
+    for family in pkgutil.iter_modules(__path__):
+        for module in pkgutil.iter_modules([f"{__path__[0]}/{family.name}"] if family.ispkg else []):
+            if not module.name.startswith("_"):
+                found[module.name.replace("_", "-")] = f"{__name__}.{family.name}.{module.name}"
+    return found
 
 
 def variables_of(levers: "Iterable[Use]") -> dict[str, str]:

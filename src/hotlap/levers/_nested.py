@@ -1,7 +1,9 @@
-"""Not a lever: what a forward returns, with each tensor in it changed."""
+"""Not a lever: the tensors in what a forward takes or returns."""
 
 from collections.abc import Callable
 from typing import Any
+
+from ._internals import internals
 
 
 def each_tensor(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -21,3 +23,10 @@ def each_tensor(value: Any, change: Callable[[Any], Any]) -> Any:
         for key, item in list(value.items()):
             value[key] = each_tensor(item, change)
     return value
+
+
+def tensors(value: Any) -> list[Any]:
+    """Those of a value, in order."""
+    import torch
+
+    return [leaf for leaf in internals().tree_leaves(value) if isinstance(leaf, torch.Tensor)]

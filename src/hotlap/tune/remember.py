@@ -98,7 +98,7 @@ def _own_code() -> str:
     """The levers as they are: another version of one may do what an earlier one did not."""
     import hotlap.levers
 
-    files = sorted(Path(hotlap.levers.__path__[0]).glob("*.py"))
+    files = sorted(Path(hotlap.levers.__path__[0]).rglob("*.py"))
     return hashlib.blake2b(b"".join(_digest(file).encode() for file in files), digest_size=16).hexdigest()
 
 

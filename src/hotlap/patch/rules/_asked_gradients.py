@@ -1,4 +1,5 @@
-"""What the source asks of gradients that has to be known where something is compiled: `levers/_asked_gradients.py`."""
+"""What the source asks of gradients that has to be known where something is compiled: see the file of this name in
+`levers/compiler/`."""
 
 from dataclasses import replace as with_fields
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hotlap.levers.allocator import VARIABLES
+from hotlap.levers.memory.allocator import VARIABLES
 
 from ..places import Places
 from ._base import Outcome, Rule, Settings

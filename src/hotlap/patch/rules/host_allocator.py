@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hotlap.levers.host_allocator import LEVER
+from hotlap.levers.host.host_allocator import LEVER
 
 from ..places import Places
 from ._base import CannotWrite, Outcome, Rule, Settings

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hotlap.levers.sdpa_backend import lines
+from hotlap.levers.attention.sdpa_backend import lines
 
 from ..places import Places
 from ._base import CannotWrite, Outcome, Rule, Settings, at_the_top, calls_named

@@ -1,0 +1,1 @@
+"""Levers that have the model compiled."""

@@ -1,0 +1,193 @@
+"""torch.compile around the outermost forward, in place: type, state_dict keys and copies stay as they are.
+
+In a command that trains, a forward without gradients is compiled where the sizes of its inputs lie between those of
+forwards with gradients, which costs one more compilation, of a forward alone; or from the 1000th call alike on. Others
+run as they were written: text that is sampled now and then grows by a token a call. Commands that only infer are
+compiled from the first call on.
+
+A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Bags of embeddings
+are sums of rows to the compiler. Where the script's files name `retain_graph`, what a forward saves is not written over
+by its backward. A backward that was compiled can't be differentiated again: where they ask for gradients of parameters
+with `create_graph`, nothing is compiled; where for those of inputs, forwards of inputs that need a gradient run as they
+were written.
+
+Taken out, nothing of it runs; what it has set of the compiler's own ways stays, and concerns only what is compiled.
+
+The mode `max-autotune-no-cudagraphs` is for recipes that are written by hand; the search does not try it. It compiles
+and times some 20 kernels for each shape of a product or convolution, which takes minutes. What it may win is on top of
+what `default` wins, so it would be one more trial once that is in; in the usual ten minutes the budget can end it, and
+the search with it, before leave-one-out.
+"""
+
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import _same_random
+from .._autocast import backward_by_dtypes
+from .._base import Applies, Context, Settings, unknown
+from .._held import hold_attribute
+from .._internals import internals
+from ..cudagraphs import graph_training
+from ..memory.allocator import EXPANDABLE
+from . import _compile_cache
+from ._asked_gradients import differentiates_parameters, keep_what_is_saved
+from ._losses import switched_losses
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Forward, Seams
+    from hotlap.records.run import Environment, Facts
+
+    from ._graph import Pass
+
+ORDER: Final = 20
+MODES: Final = ("default", "dynamic", "reduce-overhead", "max-autotune-no-cudagraphs")
+"""torch.compile's own, and one for inputs of many shapes. The last is for recipes: see above."""
+COMPILERS: Final = ("g++", "clang++", "c++")
+NO_COMPILER: Final = "no C++ compiler was found, which torch.compile needs on the CPU"
+LAUNCH_SHARE: Final = 0.9
+COMPUTE_SHARE: Final = 0.6
+TRAINS: Final = "backward"
+"""What a forward calls that holds a training loop, whose steps the compiler would trace into."""
+
+
+class Compile(_same_random.DrawsOtherwise):
+    name = "compile"
+    meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
+    risk = "numeric"
+    tolerance = 0.005
+    stage = "compiler"
+    compiles = True
+    costs_s = 60.0
+    switchable = True
+    memory_order = 30
+
+    def applies(self, context: Context) -> Applies:
+        facts = context.facts
+        if not facts.roots:
+            return Applies(False, "no module's forward was seen")
+        if all(root.compiled for root in facts.roots):
+            return Applies(False, "the script compiles the model itself")
+        if any(root.sparse for root in facts.roots):
+            return Applies(False, "the model has sparse embeddings, whose gradients torch.compile does not make")
+        if not context.cuda and not compiler_there():
+            return Applies(False, NO_COMPILER)
+        return Applies(True, f"{sum(root.modules for root in facts.roots)} modules run eagerly")
+
+    def variants(self, context: Context) -> list[Settings]:
+        if context.varied:
+            return [{"mode": "dynamic"}, {"mode": "default"}]
+        by_value = any(root.shapes_by for root in context.facts.roots)  # each new shape would need a CUDA graph
+        expandable = EXPANDABLE in context.active.get("allocator", {}).values()  # with CUDA graphs it has hung
+        graphed = _graphed(context)
+        if context.cuda and not (expandable or by_value or graphed):
+            return [{"mode": "default"}, {"mode": "reduce-overhead"}]
+        return [{"mode": "default"}]
+
+    def searched(self, context: Context) -> bool:
+        """Whether CUDA graphs, which can't be switched on in a live process, are worth a try once it is in."""
+        return len(self.variants(context)) > 1 and not context.varied
+
+    def share(self, context: Context) -> float:
+        if context.diagnosis.bound == "launch":
+            return LAUNCH_SHARE * context.share_of("forward", "backward")
+        return COMPUTE_SHARE * context.share_of("forward", "backward")
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        wrong = _same_random.wrong(settings) or unknown(settings, ("mode", _same_random.SETTING))
+        if wrong is None and settings.get("mode") not in MODES:
+            return f"mode must be one of {', '.join(MODES)}, not {settings.get('mode')!r}"
+        return wrong
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_compiler(environment)
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        return _compile_cache.variables()
+
+    def inert(self, facts: "Facts") -> str:
+        """As where each forward is of an input whose gradient the script differentiates again."""
+        return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        if settings.get(_same_random.SETTING):
+            _same_random.draw_as_without(self.name)
+        mode = settings["mode"]
+        if mode == "dynamic":  # what torch.compile(dynamic=True) does
+            hold_attribute(seams, internals().dynamo_config(), "assume_static_by_default", False)
+            mode = "default"
+        backward_by_dtypes()
+        seams.switch(*switched_losses())
+        seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
+
+    def source(self, settings: Settings) -> str:
+        mode = settings["mode"]
+        how = {"default": "", "dynamic": "dynamic=True"}.get(mode, f'mode="{mode}"')
+        model = f"model.compile({how})"
+        return f"{model}\ncross_entropy = torch.compile(F.cross_entropy)  # where it takes many logits"
+
+
+def compiler_there() -> bool:
+    """Whether torch.compile finds what it needs on the CPU."""
+    return any(shutil.which(name) for name in COMPILERS)
+
+
+def no_compiler(environment: "Environment") -> str | None:
+    """Why nothing can be compiled on a machine, as far as the machine alone tells; None if it can."""
+    return None if environment.gpus or compiler_there() else NO_COMPILER
+
+
+def _graphed(context: Context) -> bool:
+    """Whether CUDA graphs are left to graph-training, which records what this makes, with less to look at in a call: on
+    H200s models with 11, 76 and 198 parameters were 1.2, 1.4 and 1.6 times as fast as with reduce-overhead."""
+    if "graph-training" in context.active or LEVER.name in context.active:
+        return "graph-training" in context.active
+    return graph_training.LEVER.applies(context).yes
+
+
+def _passes(module: Any) -> "list[Pass]":
+    """What changes the captured graphs of a model, where its code says that there is something to change."""
+    from hotlap.agent.model_code import ModelCode
+
+    from ._compiled_bags import bags_as_sums
+
+    code = ModelCode(module.modules())
+    bags = "embedding_bag" in code.names or any(type(one).__name__ == "EmbeddingBag" for one in code.modules)
+    passes = ((bags_as_sums, bags),)
+    return [change for change, wanted in passes if wanted]
+
+
+def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
+    import torch
+
+    from hotlap.agent.seams import Refused
+
+    from ._graph import Compiled, one_order_of_sums, scalars_on_host
+    from ._graph_turns import Turns
+    from ._traceable import traceable
+    from ._worth_compiling import Worth
+
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Refused("torch.compile leaves modules of TorchScript as they are")
+    if why := differentiates_parameters():
+        raise Refused(why)
+    if TRAINS in getattr(getattr(type(module).forward, "__code__", None), "co_names", ()):
+        raise Refused(f"the forward of {type(module).__name__} makes backwards itself")
+    scalars_on_host(module)
+    one_order_of_sums()
+    keep_what_is_saved()
+    compiled = Compiled(traceable(module, forward), mode, _passes(module))
+    worth, turns = Worth(), Turns(module)
+
+    def where_worth(*args: Any, **kwargs: Any) -> Any:
+        if not worth(args, kwargs):
+            return forward(*args, **kwargs)
+        if mode != "reduce-overhead":
+            return compiled(*args, **kwargs)
+        return turns.call(compiled, compiled.without_graphs, args, kwargs)
+
+    where_worth.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
+    return where_worth
+
+
+LEVER = Compile()

@@ -1,0 +1,1 @@
+"""Levers that record what a step issues and replay it."""

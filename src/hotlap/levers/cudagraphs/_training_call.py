@@ -1,0 +1,159 @@
+"""Not a lever: one forward and backward of a model, as a recording of both makes them (`_training_graph`)."""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from .._autocast import without_autocast
+from .._internals import internals
+from .._nested import tensors
+from ._compared import restore_all
+
+
+class Results(NamedTuple):
+    """Of a call. tensors: copies of what it returned, and of the gradients that were made; used, plain: see there."""
+
+    tensors: list[Any]
+    used: list[bool]
+    plain: tuple[Any, list[Any]]
+
+
+class Call:
+    """A forward with arguments of the record's own, and its backward. cotangents: the gradients of its outputs, None of
+    those that have none; wanted: what gradients are made of."""
+
+    def __init__(self, forward: Callable[[], Any], wanted: Sequence[Any], cotangents: Sequence[Any] = ()) -> None:
+        self.forward, self.wanted, self.cotangents = forward, wanted, cotangents
+        self.outputs: list[Any] = []
+        self.gradients: Sequence[Any] = []
+
+    def make(self) -> None:
+        """The forward."""
+        self.outputs = [self.forward()]
+
+    def leaves(self) -> list[Any]:
+        """The tensors of its output."""
+        return tensors(self.outputs[0])
+
+    def plain(self) -> tuple[Any, list[Any]]:
+        """What its output is made of beside tensors."""
+        import torch
+
+        leaves, spec = internals().tree_flatten(self.outputs[0])
+        return spec, [None if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves]
+
+    def differentiate(self, only: int | None = None) -> None:
+        """The backward, of all outputs or of one."""
+        import torch
+
+        every = enumerate(zip(self.leaves(), self.cotangents, strict=True))
+        pairs = [(leaf, of) for at, (leaf, of) in every if of is not None and only in (None, at)]
+        leaves, given = [leaf for leaf, _ in pairs], [of for _, of in pairs]
+        with without_autocast(self.wanted[0].device):  # the script's own, around the forward, is not around backwards
+            self.gradients = torch.autograd.grad(leaves, self.wanted, given, allow_unused=True)
+
+    def differentiate_into(self, places: Sequence[Any]) -> None:
+        """The backward, whose gradients are copied out of the recording's memory: the next forward uses that again."""
+        self.differentiate()
+        pairs = [(place, g) for place, g in zip(places, self.gradients, strict=True) if place is not None]
+        internals().copy_all([place for place, _ in pairs], [g for _, g in pairs])
+
+    def results(self) -> Results:
+        """What came of it."""
+        copies = [t.detach().clone() for t in [*self.leaves(), *self.gradients] if t is not None]
+        return Results(copies, self.used(), self.plain())
+
+    def used(self) -> list[bool]:
+        """What gradients were made of."""
+        return [gradient is not None for gradient in self.gradients]
+
+
+def reach_of(call: Call, used: list[bool], again: Callable[[], bool]) -> list[list[bool]]:
+    """Of each output, what it depends on. used: of all of them."""
+    differentiable = [at for at, of in enumerate(call.cotangents) if of is not None]
+    reach = [[False] * len(used) for _ in call.cotangents]
+    for at in differentiable:
+        if len(differentiable) > 1:  # made anew: compiled code allows one backward of a forward
+            again()
+            call.make()
+            call.differentiate(at)
+        reach[at] = call.used()
+    return reach
+
+
+def waves(leaf: Any) -> Any:
+    """A gradient that tells places apart, -1 to 1. It lies as the tensor does, as compiled backwards want it."""
+    import torch
+
+    line = torch.linspace(-1, 1, max(2, leaf.numel()), dtype=torch.float32, device=leaf.device)[: leaf.numel()]
+    made = line.to(leaf.dtype).reshape(leaf.shape)
+    if made.stride() == leaf.stride() or not _apart(leaf):
+        return made
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(made)
+
+
+def _apart(tensor: Any) -> bool:
+    """Whether each element surely has a place of its own."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
+@contextlib.contextmanager
+def aliased(module: Any) -> Iterator[None]:
+    """Every parameter of the module is another one meanwhile, that lies where it lies. The node that adds up a
+    parameter's gradient lives as long as any graph that leads to it, such as that of the script's last loss, and
+    belongs to the stream of that; it would draw that stream into the capture, which ends it."""
+    import torch
+
+    parts = list(module.modules())
+    own = list(map(internals().own_parameters, parts))
+    slots = [(of, name, p) for of in own for name, p in of.items() if p is not None]
+    lists = [(vars(part), dict(vars(part))) for part in parts if isinstance(part, torch.nn.RNNBase)]
+    flat, references = internals().FLAT_WEIGHTS, internals().FLAT_REFERENCES
+    aliases: dict[int, Any] = {}
+    for _, _, p in slots:
+        alias = aliases.setdefault(id(p), torch.nn.Parameter(p.detach(), p.requires_grad))
+        vars(alias).update(vars(p))
+    try:
+        for of, name, p in slots:
+            of[name] = aliases[id(p)]
+        for of, was in lists:  # they hold their weights twice, and move them where they find others
+            of[flat] = [aliases.get(id(weight), weight) for weight in was[flat]]
+            of[references] = [None if one is None else weakref.ref(one) for one in of[flat]]
+        yield
+        if any(aliases[id(p)].data_ptr() != p.data_ptr() for _, _, p in slots):
+            raise RuntimeError("its forward moves its parameters")
+    finally:
+        for of, name, p in slots:
+            of[name] = p
+        for of, was in lists:
+            of.update({name: was[name] for name in (flat, references)})
+
+
+@contextlib.contextmanager
+def as_if_once(state: Sequence[Any]) -> Iterator[Callable[[], bool]]:
+    """What it gives puts these tensors and the device's random numbers back to where they were; so does the end. Those
+    that are as they were are not written to: others may look at their version. It tells whether any was not."""
+    import torch
+
+    from hotlap.agent.probe import random_state
+
+    saved, drawn = [t.clone() for t in state], random_state()[1]
+
+    def again() -> bool:
+        changed = [(t, was) for t, was in zip(state, saved, strict=True) if not torch.equal(t, was)]
+        with torch.no_grad():
+            restore_all([t for t, _ in changed], [was for _, was in changed])
+        if drawn is not None:
+            torch.cuda.set_rng_state(drawn)
+        return bool(changed)
+
+    try:
+        yield again
+    finally:
+        again()

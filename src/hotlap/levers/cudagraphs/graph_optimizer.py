@@ -1,0 +1,206 @@
+"""The optimizer's update as one CUDA graph, so that the device does not wait while Python collects parameters."""
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from .._base import Applies, Context, Lever, Settings, no_gpu
+from .._fused import begin_at_zero, fuse, unfit
+from .._internals import internals
+from ._update_graph import GraphedUpdate
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment, OptimizerFacts
+
+KINDS: Final = ("Adam", "AdamW", "SGD")
+"""Those whose fused kernel reads the learning rate from the device."""
+REMAINS: Final = 0.2
+"""Of the host's time in `step`: looking whether all is as it was, bringing gradients, hooks."""
+FULL: Final = 0.9
+
+
+class GraphOptimizer(Lever):
+    name = "graph-optimizer"
+    meaning = "the fused update is replayed as a CUDA graph; it may need one more copy of the gradients"
+    risk = "numeric"
+    tolerance = 0.005
+    excludes = ("optimizer-offload",)
+    stage = "graphs"
+    costs_s = 5.0
+
+    def applies(self, context: Context) -> Applies:
+        optimizers = context.facts.optimizers
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU")
+        if not optimizers:
+            return Applies(False, "no torch optimizer steps in this script")
+        whys = [_why_not(optimizer) for optimizer in optimizers]
+        if all(whys):
+            return Applies(False, whys[0] or "")
+        if context.diagnosis.clock == "device":
+            return Applies(False, "the host runs ahead of the device, which does not wait for the optimizer's Python")
+        if _full(context):
+            return Applies(False, "device memory has no room for a copy of the gradients")
+        names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why)
+        return Applies(True, f"each step of {names} collects its parameters in Python and launches its kernels anew")
+
+    def share(self, context: Context) -> float:
+        if context.diagnosis.clock == "device":
+            return 0.0
+        phases = context.diagnosis.phases  # the host's own clock: it is the host that gets faster
+        total = sum(getattr(phases, name) or 0.0 for name in phases.__struct_fields__)
+        return (1 - REMAINS) * (phases.optimizer or 0.0) / total if total else 0.0
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        def change(optimizer: Any) -> None:
+            if type(optimizer).__name__ in KINDS:  # another may step beside it
+                graph(optimizer, seams.unsteady, lambda why: seams.refuse(self.name, why))
+
+        seams.on_optimizer(change)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            'rate = torch.tensor(3e-4, device="cuda")  # rate.fill_(...) changes it later\n'
+            "optimizer = torch.optim.AdamW(parameters, lr=rate, fused=True, capturable=True)\n"
+            "update = torch.cuda.CUDAGraph()\n"
+            "with torch.cuda.graph(update):  # after some ordinary steps, with gradients at fixed addresses\n"
+            "    optimizer.step()\n"
+            "update.replay()  # in place of optimizer.step()"
+        )
+
+
+def _why_not(optimizer: "OptimizerFacts") -> str | None:
+    """Why an optimizer (its facts) can't be recorded."""
+    if not optimizer.builtin or optimizer.name not in KINDS:
+        return f"{optimizer.name} has no fused update that reads its learning rate from the device"
+    if optimizer.capturable:
+        return f"{optimizer.name} is capturable: the script may capture it itself"
+    return unfit(optimizer)
+
+
+def _full(context: Context) -> bool:
+    """Whether float32 gradients would not fit a second time, at the peak."""
+    memory = context.facts.memory
+    need = 4 * sum(root.parameters for root in context.facts.roots if root.training)
+    return memory is not None and memory.peak_bytes + need > FULL * memory.total_bytes
+
+
+def graph(optimizer: Any, recording: Callable[[], None], gave_up: Callable[[str], None]) -> GraphedUpdate:
+    """From some steps on, an optimizer's update is a CUDA graph. Raises Refused where it can't be.
+
+    recording: called in steps that take longer for it; gave_up: with the reason.
+    """
+    from hotlap.agent.seams import Refused
+
+    devices = {p.device for group in optimizer.param_groups for p in group["params"]}
+    if any(device.type != "cuda" for device in devices):
+        raise Refused("its parameters are not on a CUDA device")
+    why = prepare(optimizer)
+    if why:
+        raise Refused(why)
+    device = devices.pop()
+
+    def leave(optimizer: Any, why: str) -> None:
+        begin_at_zero(optimizer)
+        gave_up(why)
+
+    update = GraphedUpdate(
+        optimizer,
+        lambda work: capture(work, device),
+        prepare=prepare,
+        room=lambda size: room(size, device),
+        recording=recording,
+        gave_up=leave,
+    )
+    setattr(optimizer, internals().INIT_GROUP, update)
+    return update
+
+
+def prepare(optimizer: Any) -> str | None:
+    """Fuse an optimizer, with its counts of steps on the device; why it can't be recorded, if so."""
+    import torch
+
+    kind = type(optimizer)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if kind not in {getattr(torch.optim, name) for name in KINDS}:
+        return f"{kind.__name__} is not one of torch's own"
+    if any(group.get("capturable") for group in optimizer.param_groups):
+        return f"{kind.__name__} is capturable: the script may capture it itself"
+    if any(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups):
+        return "its learning rate is a tensor"
+    if any(type(p) not in {torch.Tensor, torch.nn.Parameter} for p in parameters):
+        return "its parameters are of a class of their own, as sharded ones are"
+    fuse(optimizer)
+    return None if all(group.get("fused") for group in optimizer.param_groups) else "it has no fused form here"
+
+
+def room(size: int, device: Any) -> bool:
+    """Whether bytes would fit beside the most that was allocated so far."""
+    import torch
+
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    return bool(torch.cuda.max_memory_allocated(device) + size < FULL * free)
+
+
+def pools(device: Any) -> Callable[[], tuple[Any, Any]]:
+    """Where recordings of the stream that is current share memory: a pool of it, and the stream to record on, since
+    memory of a pool goes by streams. Work of two streams may overlap, and must not share."""
+    import torch
+
+    known: dict[int, tuple[Any, Any, Callable[[], None]]] = {}
+
+    def pool() -> tuple[Any, Any]:
+        stream = torch.cuda.current_stream(device).cuda_stream
+        if stream not in known:
+            made = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+            first = capture(lambda: torch.zeros((), dtype=torch.float32, device=device), device, *made)
+            known[stream] = *made, first  # into a pool whose last graph was dropped nothing can be recorded any more
+        return known[stream][:2]
+
+    return pool
+
+
+def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any = None) -> Callable[[], None]:
+    """What `work` issues, as a CUDA graph that is launched on the stream that is current then. pool: of memory that it
+    shares with other graphs; aside: the stream to record on, where that counts.
+
+    Not `torch.cuda.graph`, which empties the cache of the allocator, nor in its mode, in which calls of other threads
+    (batches that are copied ahead) end the capture.
+    """
+    import gc
+
+    import torch
+
+    recorded = torch.cuda.CUDAGraph()
+    current, aside = torch.cuda.current_stream(device), aside or torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
+    aside.wait_stream(current)
+    collects = gc.isenabled()
+    gc.disable()  # what it would free may call the driver, which ends the capture
+    generator = torch.cuda.default_generators[device.index]
+    drawn = generator.clone_state()
+    try:
+        with torch.cuda.stream(aside):
+            recorded.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                recorded.capture_end()
+    except RuntimeError:
+        # Where the driver has ended the capture, torch 2.11 leaves its generator and its allocator as in one.
+        generator.graphsafe_set_state(drawn)
+        with contextlib.suppress(RuntimeError):
+            internals().end_pool(device.index, recorded.pool())
+        raise
+    finally:
+        if collects:
+            gc.enable()
+    current.wait_stream(aside)
+    return recorded.replay  # type: ignore[no-any-return]
+
+
+LEVER = GraphOptimizer()

@@ -1,0 +1,1 @@
+"""Levers that the host wins time by."""

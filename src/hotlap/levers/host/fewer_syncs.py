@@ -1,0 +1,150 @@
+"""The host waits for what it reads, not for all that is queued: a loss that is read after its backward has begun comes
+by a stream of its own as soon as it is computed, and small batches are copied to the device without a wait.
+
+`total += loss.item()` after `optimizer.step()` waits until backward and update are done, and so does a plain
+`x.to(device)`; until the host has issued the next forward the device then stands still. Values are the same to the bit:
+the loss was computed before its backward began, which autograd's own numbering of its graph shows, and nothing wrote to
+it since (`_early_reads`). What is computed after the backward, such as an accuracy, is waited for as ever.
+
+Elements of a small tensor that are read one by one (`for token in tokens: token.item()`) are read from one copy of all
+from the second one on, in commands that only infer as well. The first reads are made both ways and compared, and one of
+many later ones.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from .._base import Applies, Context, Lever, Settings, no_gpu
+from .._internals import internals
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment
+
+    from ._early_reads import EarlyReads
+
+
+SELDOM: Final = 0.3
+"""Of 14 public scripts on GPUs seven read nothing that can come early, and two gained: 1.06× and 1.09×."""
+
+
+class FewerSyncs(Lever):
+    name = "fewer-syncs"
+    meaning = "reading the loss waits for the loss alone, and small copies to the device are not waited for"
+
+    def applies(self, context: Context) -> Applies:
+        facts = context.facts
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU; nothing is queued there that the host could wait for")
+        if not (facts.roots or facts.optimizers):
+            return Applies(False, "no model and no optimizer was seen")
+        if facts.world > 1:
+            return Applies(False, "several processes: what they exchange may change a loss after its backward, unseen")
+        if facts.mode == "inference":
+            return Applies(True, "where the script reads values one by one, the host waits for each")
+        return Applies(True, "where the script reads its loss, the host may wait for the whole step")
+
+    def share(self, context: Context) -> float:
+        """Batches are made beside what the device computes, and no more of them than that takes."""
+        beside = min(context.share_of("data", "h2d"), context.model_share)
+        return SELDOM * (beside + context.share_of("other"))
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        from hotlap.agent.compiled import hide_from_compiler
+
+        from ._early_reads import Device, EarlyReads
+
+        for module in (__name__, EarlyReads.__module__):
+            hide_from_compiler(module)
+        device = Device()
+
+        def gave_up(why: str, used: bool) -> None:
+            (seams.refuse if used else seams.leave_out)(self.name, why)
+
+        patch(EarlyReads(device, gave_up, seams.unsteady), device)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            "# the loss, copied while the backward runs (on_host = torch.empty((), device='cpu', pin_memory=True)):\n"
+            "on_host.copy_(loss.detach(), non_blocking=True); copied.record()  # copied = torch.cuda.Event()\n"
+            "loss.backward(); optimizer.step()\n"
+            "copied.synchronize(); total += on_host.item()\n"
+            "# batches, from pinned memory:\n"
+            "x = x.pin_memory().to(device, non_blocking=True)"
+        )
+
+
+def patch(reads: "EarlyReads", device: Any) -> None:
+    """Put them where backwards begin, and where tensors are read and moved."""
+    import torch
+    from torch import Tensor
+    from torch.compiler import is_dynamo_compiling
+
+    owner, name = internals().ENGINE
+    run, item, replay = getattr(owner, name), Tensor.item, torch.cuda.CUDAGraph.replay
+
+    @functools.wraps(run)
+    def backward(roots: Any, gradients: Any, keep: Any, create_graph: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_dynamo_compiling():
+            reads.backward(roots, bool(create_graph), bool(kwargs.get("accumulate_grad")))
+        return run(roots, gradients, keep, create_graph, *args, **kwargs)
+
+    def number(original: Callable[..., Any], kind: Callable[[Any], Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def read(self: Any) -> Any:
+            if is_dynamo_compiling() or type(self) is not Tensor:
+                return original(self)
+            value = reads.again(self)
+            if value is not None:
+                return kind(value)
+            if not device.holds(self):
+                return original(self)
+            if reads.covers(self):
+                return original(reads.read(self))
+            value = reads.element(self, item)
+            return original(self) if value is None else kind(value)
+
+        return read
+
+    def mine(tensor: Any) -> bool:
+        return not is_dynamo_compiling() and type(tensor) is Tensor and device.holds(tensor)
+
+    def copying(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (args or kwargs) and mine(self) and not self.requires_grad and reads.covers(self):
+                self = reads.read(self)
+            return original(self, *args, **kwargs)
+
+        return read
+
+    def moving(original: Callable[..., Any], always: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or type(self) is not Tensor or not device.stages(self, args, kwargs, always):
+                return original(self, *args, **kwargs)
+            reads.sent += 1
+            return original(device.staged(self), *args, non_blocking=True, **kwargs)
+
+        return move
+
+    @functools.wraps(replay)
+    def replayed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reads.forget()
+        return replay(self, *args, **kwargs)
+
+    setattr(owner, name, backward)
+    torch.cuda.CUDAGraph.replay = replayed
+    Tensor.item = number(Tensor.item, lambda value: value)
+    Tensor.__float__ = number(Tensor.__float__, float)
+    Tensor.__int__ = number(Tensor.__int__, int)
+    Tensor.cpu = copying(Tensor.cpu)
+    Tensor.to = moving(Tensor.to, False)
+    Tensor.cuda = moving(Tensor.cuda, True)
+
+
+LEVER = FewerSyncs()

@@ -1,0 +1,1 @@
+"""Levers of the device's memory, and of how tensors lie in it."""

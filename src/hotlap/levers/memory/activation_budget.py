@@ -1,0 +1,56 @@
+"""torch.compile computes again in the backward what is cheap to compute, down to a share of the activations."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .._base import Applies, Context, Lever, Settings, unknown
+from .._internals import internals
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+
+
+class ActivationBudget(Lever):
+    name = "activation-budget"
+    meaning = "torch.compile keeps only a share of the activations for the backward and computes the rest again"
+    risk = "numeric"
+    tolerance = 0.005
+    saves_memory = True
+    stage = "compiler"
+    compiles = True
+    memory_order = 60
+
+    def applies(self, context: Context) -> Applies:
+        ours = [name for name in ("compile", "compile-blocks") if name in context.active]
+        roots = context.facts.roots
+        if not any(root.training for root in roots):
+            return Applies(False, "no module's forward was seen in training")
+        if not ours and not any(root.compiled for root in roots):
+            return Applies(False, "nothing is compiled: it needs compile or compile-blocks")
+        return Applies(True, f"{ours[0] if ours else 'the script'} compiles the model and its backward")
+
+    def variants(self, context: Context) -> list[Settings]:
+        return [{"budget": 0.8}, {"budget": 0.5}, {"budget": 0.3}]
+
+    def share(self, context: Context) -> float:
+        return 0.0  # it costs time
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        budget = settings.get("budget")
+        if not isinstance(budget, float) or not 0 <= budget < 1:
+            return f"budget must be a number from 0 up to 1, not {budget!r}"
+        return unknown(settings, ("budget",))
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        from hotlap.agent.seams import Refused
+
+        config = internals().functorch_config()
+        if not hasattr(config, "activation_memory_budget"):
+            raise Refused("this torch has no activation_memory_budget")
+        config.activation_memory_budget = settings["budget"]
+
+    def source(self, settings: Settings) -> str:
+        return f"torch._functorch.config.activation_memory_budget = {settings['budget']}  # before torch.compile"
+
+
+LEVER = ActivationBudget()

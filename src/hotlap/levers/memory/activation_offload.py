@@ -1,0 +1,108 @@
+"""Activations wait for the backward in host memory: what autograd saves in the outermost forward is copied out."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import _transforms
+from .._base import Applies, Context, Lever, Settings, integer, no_gpu, unknown
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Forward, Seams
+    from hotlap.records.run import Environment
+
+ORDER: Final = 30
+"""Outside autocast, so that what it casts is offloaded too."""
+LEAST_MIB: Final = (16, 1)
+"""Smaller tensors stay on the device: a copy of its own costs more than they weigh."""
+
+
+class ActivationOffload(Lever):
+    name = "activation-offload"
+    meaning = "activations are copied to pinned host memory in the forward and back in the backward"
+    risk = "exact"
+    saves_memory = True
+    excludes = ("compile", "compile-blocks", "activation-budget")
+    memory_order = 80
+
+    def applies(self, context: Context) -> Applies:
+        roots = [root for root in context.facts.roots if root.training]
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU; its activations are in host memory already")
+        if not roots:
+            return Applies(False, "no module's forward was seen in training")
+        if any(root.compiled for root in roots):
+            return Applies(False, "the script compiles the model, whose graphs do not take the hooks of offloading")
+        return Applies(True, "activations stay on the device until the backward")
+
+    def variants(self, context: Context) -> list[Settings]:
+        return [{"least_mib": least} for least in LEAST_MIB]
+
+    def share(self, context: Context) -> float:
+        return 0.0  # it costs time: each activation crosses the bus twice
+
+    def check(self, settings: Mapping[str, Any]) -> str | None:
+        return unknown(settings, ("least_mib",)) or integer(settings, "least_mib", 0, 1 << 20)
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        least = settings["least_mib"] << 20
+        seams.wrap_forward(lambda module, forward: offloading(module, forward, least), ORDER)
+
+    def source(self, settings: Settings) -> str:
+        return "with torch.autograd.graph.save_on_cpu(pin_memory=True):\n    output = model(inputs)"
+
+
+def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
+    """A forward whose saved tensors of so many bytes and more wait on the host; never the parameters themselves."""
+    import torch
+
+    def pack(tensor: Any) -> Any:
+        if tensor.numel() * tensor.element_size() < least_bytes or not _plain(tensor) or _storage(tensor) in own:
+            return tensor
+        kept = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
+        )
+        kept.copy_(tensor, non_blocking=True)  # in stream order: whatever overwrites the tensor comes later
+        return tensor.device, kept
+
+    def unpack(packed: Any) -> Any:
+        if not isinstance(packed, tuple):
+            return packed
+        device, kept = packed
+        back = torch.empty_strided(kept.size(), kept.stride(), dtype=kept.dtype, device=device)
+        return back.copy_(kept, non_blocking=True)
+
+    own: set[int] = set()
+
+    def offloaded(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() or _transforms.inside():  # these take no such hooks
+            return forward(*args, **kwargs)
+        own.clear()
+        own.update(_storage(parameter) for parameter in module.parameters() if _plain(parameter))
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            return forward(*args, **kwargs)
+
+    return offloaded
+
+
+def _plain(tensor: Any) -> bool:
+    """A dense tensor of torch's own class that overlaps itself nowhere, whatever the order of its dimensions."""
+    import torch
+
+    if type(tensor) not in {torch.Tensor, torch.nn.Parameter} or tensor.layout != torch.strided or not tensor.numel():
+        return False
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+LEVER = ActivationOffload()

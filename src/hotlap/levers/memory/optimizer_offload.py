@@ -1,0 +1,118 @@
+"""The optimizer's state waits on the host between its steps, so that it does not lie beside the activations.
+
+Each step brings it back, updates it where it always was, and takes it away again: every number stays the same.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from .._base import Applies, Context, Lever, Settings, no_gpu
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+    from hotlap.records.run import Environment, OptimizerFacts
+
+STATES: Final = {
+    "Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop", "SGD",
+}  # fmt: skip
+
+
+class OptimizerOffload(Lever):
+    name = "optimizer-offload"
+    meaning = "the optimizer's state is kept in pinned host memory between its steps"
+    risk = "exact"
+    saves_memory = True
+    memory_order = 90
+
+    def applies(self, context: Context) -> Applies:
+        optimizers = context.facts.optimizers
+        if not context.cuda:
+            return Applies(False, "the model runs on the CPU; its optimizer's state is in host memory already")
+        if not any(root.training for root in context.facts.roots):
+            return Applies(False, "no module's forward was seen in training")
+        whys = [_why_not(optimizer) for optimizer in optimizers]  # none seen: memory ran out before the first step
+        if whys and all(whys):
+            return Applies(False, whys[0] or "")
+        names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why) or "the optimizer"
+        return Applies(True, f"{names} keeps its state on the device while activations are made")
+
+    def share(self, context: Context) -> float:
+        return 0.0  # it costs time: the state crosses the bus twice in each step
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return no_gpu(environment)
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        seams.on_optimizer(offload)
+
+    def source(self, settings: Settings) -> str:
+        return (
+            "optimizer.register_step_pre_hook(to_device)  # optimizer.state's tensors to their parameters' device\n"
+            "optimizer.register_step_post_hook(to_host)"
+        )
+
+
+def _why_not(optimizer: "OptimizerFacts") -> str | None:
+    if not optimizer.builtin or optimizer.name not in STATES:
+        return f"{optimizer.name} is not one of torch's own, so what it does with its state is not known"
+    if optimizer.capturable:
+        return f"{optimizer.name} is capturable, so its state must stay at its address"
+    return None
+
+
+def offload(optimizer: Any, host: str = "cpu") -> None:
+    """From its next step on, an optimizer of torch's own has its state on the host between steps.
+
+    Raises Refused for others. host: a device, for tests.
+    """
+    from hotlap.agent.seams import Refused
+
+    kind = type(optimizer)
+    if not kind.__module__.startswith("torch.optim") or kind.__name__ not in STATES:
+        raise Refused(f"{kind.__name__} is not one of torch's own")
+    if any(group.get("capturable") for group in optimizer.param_groups):
+        raise Refused(f"{kind.__name__} is capturable, so its state must stay at its address")
+    home: dict[tuple[int, str], Any] = {}
+
+    def bring_back(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                device = home.pop((id(parameter), name), None)
+                if device is not None:
+                    state[name] = value.to(device, non_blocking=True)
+
+    def take_away(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if _worth(value) and value.device.type != host:
+                    home[id(parameter), name] = value.device
+                    state[name] = _on_host(value, host)
+        _wait(home.values())
+
+    optimizer.register_step_pre_hook(bring_back)
+    optimizer.register_step_post_hook(take_away)
+
+
+def _worth(value: Any) -> bool:
+    """A moment, not a count of steps."""
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.dim() > 0
+
+
+def _on_host(value: Any, host: str) -> Any:
+    import torch
+
+    kept = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=host, pin_memory=value.is_cuda)
+    return kept.copy_(value, non_blocking=True)
+
+
+def _wait(devices: Any) -> None:
+    """Until the copies have arrived: the script may look at the state, or save it, at any time."""
+    import torch
+
+    for device in set(devices):
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+
+
+LEVER = OptimizerOffload()

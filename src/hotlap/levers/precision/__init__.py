@@ -1,0 +1,1 @@
+"""Levers of numbers: which type products are computed in."""

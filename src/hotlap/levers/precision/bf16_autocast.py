@@ -1,0 +1,58 @@
+"""bfloat16 autocast around the outermost forward; the caller gets float32 back."""
+
+from typing import TYPE_CHECKING, Final
+
+from .. import _same_random
+from .._autocast import HALF, ORDER, autocasting
+from .._base import Applies, Context, Settings
+
+if TYPE_CHECKING:
+    from hotlap.agent.seams import Seams
+
+
+WITHOUT_LAUNCHES: Final = frozenset({"graph-training", "compile"})
+"""Levers beside which a cast costs the host nothing, or is part of another kernel."""
+
+
+class Bf16Autocast(_same_random.DrawsOtherwise):
+    name = "bf16-autocast"
+    meaning = "matrix products and convolutions of the forward and its backward in bfloat16, weights in float32"
+    risk = "numeric"
+    tolerance = 0.02
+    excludes = ()
+    switchable = True
+    memory_order = 20
+
+    def applies(self, context: Context) -> Applies:
+        facts = context.facts
+        if context.cuda and (facts.capability is None or facts.capability < (8, 0)):
+            return Applies(False, f"{facts.device_name or 'the device'} has no bfloat16 tensor cores")
+        if not context.cuda and not facts.cpu_bf16:
+            return Applies(False, "this CPU does not multiply bfloat16 in hardware")
+        if not facts.roots:
+            return Applies(False, "no module's forward was seen")
+        if all(root.autocast in HALF for root in facts.roots):
+            return Applies(False, f"the script runs in autocast({facts.roots[0].autocast}) already")
+        if not any("float32" in root.dtypes for root in facts.roots):
+            return Applies(False, f"the weights are {', '.join(facts.roots[0].dtypes)} already")
+        return Applies(True, "the forward computes in float32")
+
+    def share(self, context: Context) -> float:
+        tf32 = "tf32" in context.active or context.facts.tf32_matmul
+        if context.diagnosis.bound == "launch" and not context.active.keys() & WITHOUT_LAUNCHES:
+            # casts are launches too: what TF32 leaves to win, a replay has to show
+            return (0.01 if tf32 else 0.1) * context.share_of("forward", "backward")
+        return (0.35 if tf32 else 0.75) * context.share_of("forward", "backward")
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        import torch
+
+        if settings.get(_same_random.SETTING):
+            _same_random.draw_as_without(self.name)
+        seams.wrap_forward(autocasting(torch.bfloat16), ORDER)
+
+    def source(self, settings: Settings) -> str:
+        return "with torch.autocast(inputs.device.type, dtype=torch.bfloat16):\n    output = model(inputs)"
+
+
+LEVER = Bf16Autocast()
