@@ -151,18 +151,6 @@ def no_gpu(environment: "Environment") -> str | None:
     return "this machine shows no NVIDIA GPU"
 
 
-def not_inference(context: Context) -> str | None:
-    """The reason of levers for forwards without gradients, in commands that have others; None if all are such."""
-    facts = context.facts
-    if not facts.roots:
-        return "no module's forward was seen"
-    if facts.mode != "inference":
-        return "the command trains"
-    if any(root.training for root in facts.roots):
-        return "the forward runs with gradients enabled"
-    return None
-
-
 def integer(settings: Mapping[str, Any], name: str, low: int, high: int) -> str | None:
     """What is wrong with an integer setting, if anything."""
     value = settings.get(name)

@@ -9,7 +9,7 @@ that has no stable key.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from .._internals import internals
@@ -20,13 +20,11 @@ PASSES: Final[list[Pass]] = []
 
 
 class Compiled:
-    """A compiled forward. mode: of the lever `compile`, or None to run the captured graphs eagerly, as changed. own:
-    passes for its graphs alone, after those of the process."""
+    """A compiled forward. mode: of the lever `compile`, or None to run the captured graphs eagerly, as changed."""
 
-    def __init__(self, forward: Callable[..., Any], mode: str | None, own: Sequence[Pass] = ()) -> None:
+    def __init__(self, forward: Callable[..., Any], mode: str | None) -> None:
         self._original = forward
         self._mode = mode
-        self._own = own
         self._forward = self._compile()
         self._plain: Compiled | None = None
         self._worked = False
@@ -41,7 +39,7 @@ class Compiled:
     def without_graphs(self, *args: Any, **kwargs: Any) -> Any:
         """A call that records and replays no CUDA graphs, whatever the mode."""
         if self._plain is None:
-            self._plain = Compiled(self._original, "default", self._own)
+            self._plain = Compiled(self._original, "default")
         return self._plain(*args, **kwargs)
 
     def again(self) -> None:
@@ -54,11 +52,11 @@ class Compiled:
         heed_hooks()
         mode = None if self._mode in {"default", "dynamic"} else self._mode
         dynamic = True if self._mode == "dynamic" else None
-        if self._mode is not None and not (PASSES or self._own):
+        if self._mode is not None and not PASSES:
             return torch.compile(self._original, mode=mode, dynamic=dynamic)  # type: ignore[no-any-return]
         # What torch.compile makes of the mode itself.
         compiler = None if self._mode is None else internals().inductor_for(mode, dynamic)
-        return torch.compile(self._original, backend=Backend(compiler, self._own), dynamic=dynamic)  # type: ignore[no-any-return]
+        return torch.compile(self._original, backend=Backend(compiler), dynamic=dynamic)  # type: ignore[no-any-return]
 
 
 def go_on_without() -> None:
@@ -99,11 +97,11 @@ class Backend:
 
     __name__ = "hotlap"
 
-    def __init__(self, compiler: Any, own: Sequence[Pass] = ()) -> None:
-        self.compiler, self.own = compiler, own
+    def __init__(self, compiler: Any) -> None:
+        self.compiler = compiler
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
-        for change in (*PASSES, *self.own):
+        for change in PASSES:
             change(graph, inputs)
         return graph.forward if self.compiler is None else self.compiler(graph, inputs)
 

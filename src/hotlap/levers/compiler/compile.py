@@ -5,11 +5,10 @@ forwards with gradients, which costs one more compilation, of a forward alone; o
 run as they were written: text that is sampled now and then grows by a token a call. Commands that only infer are
 compiled from the first call on.
 
-A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Bags of embeddings
-are sums of rows to the compiler. Where the script's files name `retain_graph`, what a forward saves is not written over
-by its backward. A backward that was compiled can't be differentiated again: where they ask for gradients of parameters
-with `create_graph`, nothing is compiled; where for those of inputs, forwards of inputs that need a gradient run as they
-were written.
+A backward computes in the dtypes of its forward, whatever autocast the script has around the call. Where the script's
+files name `retain_graph`, what a forward saves is not written over by its backward. A backward that was compiled can't
+be differentiated again: where they ask for gradients of parameters with `create_graph`, nothing is compiled; where for
+those of inputs, forwards of inputs that need a gradient run as they were written.
 
 Taken out, nothing of it runs; what it has set of the compiler's own ways stays, and concerns only what is compiled.
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Environment, Facts
 
-    from ._graph import Pass
 
 ORDER: Final = 20
 MODES: Final = ("default", "dynamic", "reduce-overhead", "max-autotune-no-cudagraphs")
@@ -145,18 +143,6 @@ def _graphed(context: Context) -> bool:
     return graph_training.LEVER.applies(context).yes
 
 
-def _passes(module: Any) -> "list[Pass]":
-    """What changes the captured graphs of a model, where its code says that there is something to change."""
-    from hotlap.agent.model_code import ModelCode
-
-    from ._compiled_bags import bags_as_sums
-
-    code = ModelCode(module.modules())
-    bags = "embedding_bag" in code.names or any(type(one).__name__ == "EmbeddingBag" for one in code.modules)
-    passes = ((bags_as_sums, bags),)
-    return [change for change, wanted in passes if wanted]
-
-
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     import torch
 
@@ -176,7 +162,7 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     scalars_on_host(module)
     one_order_of_sums()
     keep_what_is_saved()
-    compiled = Compiled(traceable(module, forward), mode, _passes(module))
+    compiled = Compiled(traceable(module, forward), mode)
     worth, turns = Worth(), Turns(module)
 
     def where_worth(*args: Any, **kwargs: Any) -> Any:

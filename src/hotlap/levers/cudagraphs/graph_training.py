@@ -174,7 +174,7 @@ def where(device: Any) -> tuple[Any, ...] | None:
         return None
     stream = internals().raw_stream(device.index)  # as compiled code asks for it, in each call
     autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    return stream, torch.is_inference_mode_enabled(), autocast
+    return stream, autocast
 
 
 LEVER = GraphTraining()

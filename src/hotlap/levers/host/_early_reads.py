@@ -1,14 +1,10 @@
 """Not a lever: which tensors are known to be computed before the last backward began, and reading these from the device
-while the backward still runs; and reading the elements of a tensor together.
+while the backward still runs.
 
 Autograd numbers the nodes of its graph in the order in which a thread makes them. What has a number no greater than the
 loss's own was issued before that loss was complete, so an event that is recorded where its backward begins is after it.
 A tensor without a node (`loss.detach()`) is known where it lies where such a loss does, which still exists. Both must
 be as they were made: their version is that of a fresh tensor, or the loss's own. Views of parameters are not taken.
-
-Elements of a small tensor that are read one after another, as in `for token in tokens: token.item()`, are read with the
-first two: from then on from one copy of all, as long as the tensor's version is the same and nothing was replayed.
-Where that was so, the next tensor of that shape is copied with its first one.
 
 Numbers are a thread's own. Gradients that are differentiated again have nodes that the engine's threads made, whose
 numbers mean nothing here, so a script that asks for such is left alone.
@@ -30,10 +26,8 @@ PATIENCE: Final = 16
 """Backwards by which something must have been read or sent."""
 MOST_BYTES: Final = 4 << 20
 """Of a tensor that is staged: to copy it within the host's memory takes it less than a millisecond."""
-MOST_ELEMENTS: Final = 4096
 TWICE: Final = "the script differentiates its gradients again"
 NOTHING: Final = "no loss is read after its backward has begun, and nothing small is copied to the device"
-WRITTEN: Final = "an element of a tensor was not what it was when others of it were read: something had written to it"
 DIFFERENT: Final = "a loss that was read early was not what it was after the step: something had written to it"
 
 
@@ -53,25 +47,6 @@ class Root(NamedTuple):
     version: int
 
 
-class Whole:
-    """A tensor of which elements are read. values: all of them, once they were copied; reads: of its elements; bits: a
-    view of it may be one of the conjugated or negated values."""
-
-    def __init__(self, base: Any) -> None:
-        self.base: Callable[[], Any] = weakref.ref(base)
-        self.version, self.offset = version_of(base), base.storage_offset()
-        self.dtype, self.bits = base.dtype, base.is_floating_point() or base.is_complex()
-        self.like = base.shape, base.dtype
-        self.values: list[Any] | None = None
-        self.reads = 1
-
-    def value(self, element: Any) -> Any:
-        """Of an element of it, as `item` gives it."""
-        if self.values is None:
-            self.values = self.base().detach().view(-1).tolist()
-        return self.values[element.storage_offset() - self.offset]
-
-
 class EarlyReads:
     """Reads of one training loop. device: see `Device`; gave_up: called with the reason and whether anything was read
     early or staged, once; unsteady: called in steps in which the first reads are made both ways.
@@ -84,8 +59,6 @@ class EarlyReads:
         self.off = False
         self.newest = -1
         self.reads = self.sent = self.backwards = 0
-        self._whole: Whole | None = None
-        self._several: Any = None
         self._event: Any = None
         self._place: Any = None
         self._thread = 0
@@ -93,7 +66,6 @@ class EarlyReads:
 
     def backward(self, roots: Sequence[Any], create_graph: bool, accumulates: bool) -> None:
         """A backward begins."""
-        self._whole = None
         if self.off:
             return
         if create_graph:
@@ -148,61 +120,9 @@ class EarlyReads:
             return True
         return self.reads % CHECK_EVERY == 0
 
-    def element(self, tensor: Any, read: Callable[[Any], Any]) -> Any:
-        """What an element is, None where it has to be read by itself. read: reads it from the device."""
-        whole = None if self.off else self._of_whole(tensor)
-        if whole is None:
-            return None
-        value = whole.value(tensor)
-        if not self._checks():
-            return value
-        now = read(tensor)
-        if repr(now) != repr(value):  # as which NaN is like itself
-            self._give_up(WRITTEN)
-        return now
-
-    def again(self, tensor: Any) -> Any:
-        """What an element is of the tensor that the last one was of, where that was copied; None where `element` has to
-        see. In one frame: a script reads many of them, one by one."""
-        whole = self._whole
-        if whole is None or whole.values is None:
-            return None
-        base = base_of(tensor)
-        if base is None or base is not whole.base() or version_of(base) != whole.version:
-            return None
-        if tensor.dim() or tensor.dtype is not whole.dtype or (whole.bits and (tensor.is_conj() or tensor.is_neg())):
-            return None
-        if self.reads < CHECKED or (self.reads + 1) % CHECK_EVERY == 0:
-            return None
-        self.reads += 1
-        whole.reads += 1
-        return whole.values[tensor.storage_offset() - whole.offset]
-
-    def _of_whole(self, tensor: Any) -> "Whole | None":
-        """What it is an element of, where another one of that was read just before, or of the last one like that."""
-        base, last = base_of(tensor), self._whole
-        if base is None or tensor.dim() or tensor.is_inference():
-            return None
-        if tensor.dtype != base.dtype or tensor.is_conj() or tensor.is_neg():
-            return None
-        if last is not None and last.base() is base and last.version == version_of(base):
-            last.reads += 1
-            self._several = last.like
-            return last
-        if not 1 < base.numel() <= MOST_ELEMENTS or not base.is_contiguous():
-            return None
-        if last is not None and last.reads == 1:
-            self._several = None
-        self._whole = found = Whole(base)
-        return found if found.like == self._several else None
-
-    def forget(self) -> None:
-        """Something may write to memory unseen."""
-        self._whole = None
-
     def _give_up(self, why: str) -> None:
         self.off = True
-        self._event, self._roots, self._whole = None, [], None
+        self._event, self._roots = None, []
         self._gave_up(why, bool(self.reads or self.sent))
 
 

@@ -6,9 +6,7 @@ by a stream of its own as soon as it is computed, and small batches are copied t
 the loss was computed before its backward began, which autograd's own numbering of its graph shows, and nothing wrote to
 it since (`_early_reads`). What is computed after the backward, such as an accuracy, is waited for as ever.
 
-Elements of a small tensor that are read one by one (`for token in tokens: token.item()`) are read from one copy of all
-from the second one on, in commands that only infer as well. The first reads are made both ways and compared, and one of
-many later ones.
+The first reads are made both ways and compared, and one of many later ones.
 """
 
 import functools
@@ -42,7 +40,7 @@ class FewerSyncs(Lever):
         if facts.world > 1:
             return Applies(False, "several processes: what they exchange may change a loss after its backward, unseen")
         if facts.mode == "inference":
-            return Applies(True, "where the script reads values one by one, the host waits for each")
+            return Applies(False, "the command only infers: no backward runs while values are read")
         return Applies(True, "where the script reads its loss, the host may wait for the whole step")
 
     def share(self, context: Context) -> float:
@@ -80,12 +78,11 @@ class FewerSyncs(Lever):
 
 def patch(reads: "EarlyReads", device: Any) -> None:
     """Put them where backwards begin, and where tensors are read and moved."""
-    import torch
     from torch import Tensor
     from torch.compiler import is_dynamo_compiling
 
     owner, name = internals().ENGINE
-    run, item, replay = getattr(owner, name), Tensor.item, torch.cuda.CUDAGraph.replay
+    run = getattr(owner, name)
 
     @functools.wraps(run)
     def backward(roots: Any, gradients: Any, keep: Any, create_graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,30 +90,20 @@ def patch(reads: "EarlyReads", device: Any) -> None:
             reads.backward(roots, bool(create_graph), bool(kwargs.get("accumulate_grad")))
         return run(roots, gradients, keep, create_graph, *args, **kwargs)
 
-    def number(original: Callable[..., Any], kind: Callable[[Any], Any]) -> Callable[..., Any]:
+    def mine(tensor: Any) -> bool:
+        return not is_dynamo_compiling() and type(tensor) is Tensor and device.holds(tensor) and reads.covers(tensor)
+
+    def number(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def read(self: Any) -> Any:
-            if is_dynamo_compiling() or type(self) is not Tensor:
-                return original(self)
-            value = reads.again(self)
-            if value is not None:
-                return kind(value)
-            if not device.holds(self):
-                return original(self)
-            if reads.covers(self):
-                return original(reads.read(self))
-            value = reads.element(self, item)
-            return original(self) if value is None else kind(value)
+            return original(reads.read(self) if mine(self) else self)
 
         return read
-
-    def mine(tensor: Any) -> bool:
-        return not is_dynamo_compiling() and type(tensor) is Tensor and device.holds(tensor)
 
     def copying(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (args or kwargs) and mine(self) and not self.requires_grad and reads.covers(self):
+            if not (args or kwargs) and not self.requires_grad and mine(self):
                 self = reads.read(self)
             return original(self, *args, **kwargs)
 
@@ -132,16 +119,10 @@ def patch(reads: "EarlyReads", device: Any) -> None:
 
         return move
 
-    @functools.wraps(replay)
-    def replayed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reads.forget()
-        return replay(self, *args, **kwargs)
-
     setattr(owner, name, backward)
-    torch.cuda.CUDAGraph.replay = replayed
-    Tensor.item = number(Tensor.item, lambda value: value)
-    Tensor.__float__ = number(Tensor.__float__, float)
-    Tensor.__int__ = number(Tensor.__int__, int)
+    Tensor.item = number(Tensor.item)
+    Tensor.__float__ = number(Tensor.__float__)
+    Tensor.__int__ = number(Tensor.__int__)
     Tensor.cpu = copying(Tensor.cpu)
     Tensor.to = moving(Tensor.to, False)
     Tensor.cuda = moving(Tensor.cuda, True)
