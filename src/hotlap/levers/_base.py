@@ -72,11 +72,12 @@ class Lever:
 
     name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise, or
     within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
-    redraws: random transforms of the data may draw other numbers, though the samples stay the same. tolerance: for
-    `numeric`, how far (relative) losses and first gradients may lie from the baseline's. saves_memory: it lowers the
-    peak of device memory, mostly at the cost of time, so it is for `--objective memory` and for commands that run out
-    of memory; its variants then come from the cheapest to the one that saves most. resizes_step: a step holds another
-    number of samples with it, so trials compare by `Diagnosis.throughput`, and losses step by step say nothing.
+    needs_gpu: it is for CUDA devices alone. redraws: random transforms of the data may draw other numbers, though the
+    samples stay the same. tolerance: for `numeric`, how far (relative) losses and first gradients may lie from the
+    baseline's. saves_memory: it lowers the peak of device memory, mostly at the cost of time, so it is for `--objective
+    memory` and for commands that run out of memory; its variants then come from the cheapest to the one that saves
+    most. resizes_step: a step holds another number of samples with it, so trials compare by `Diagnosis.throughput`, and
+    losses step by step say nothing.
     stage: when in the search it comes: `first` what costs no compilation, then compilers on top of what is proved, then
     CUDA graphs. compiles: it has something compiled. costs_s: seconds that a trial takes with it before steps are at
     their pace, beyond those of others. switchable: it can be put in and taken out between two steps of a live process
@@ -88,6 +89,7 @@ class Lever:
     name: ClassVar[str]
     meaning: ClassVar[str]
     risk: ClassVar[Risk] = "exact"
+    needs_gpu: ClassVar[bool] = False
     redraws: ClassVar[bool] = False
     tolerance: ClassVar[float] = 0.0
     excludes: ClassVar[tuple[str, ...]] = ()
@@ -113,8 +115,8 @@ class Lever:
         return False
 
     def share(self, context: Context) -> float:
-        """The largest share of the step (0 to 1) that it can win here."""
-        raise NotImplementedError
+        """The largest share of the step (0 to 1) that it can win here: none where it is for memory, and costs time."""
+        return 0.0
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         """What is wrong with settings that come from a recipe; None if nothing is."""
@@ -122,7 +124,9 @@ class Lever:
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         """Why it can't be used on this machine, as far as the machine alone tells; None if it can. For recipes."""
-        return None
+        if not self.needs_gpu or environment.gpus or environment.driver:
+            return None
+        return "this machine shows no NVIDIA GPU"
 
     def environment(self, settings: Settings) -> dict[str, str]:
         """Environment variables to set before the command starts."""
@@ -142,13 +146,6 @@ class Lever:
     def source(self, settings: Settings) -> str:
         """How the change is written in the user's own source."""
         raise NotImplementedError
-
-
-def no_gpu(environment: "Environment") -> str | None:
-    """The reason of levers that need a CUDA device, where the machine shows none."""
-    if environment.gpus or environment.driver:
-        return None
-    return "this machine shows no NVIDIA GPU"
 
 
 def integer(settings: Mapping[str, Any], name: str, low: int, high: int) -> str | None:

@@ -11,12 +11,11 @@ input that a kernel does not take (a mask, float32, a large head) goes to those 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, no_gpu, unknown
+from .._base import Applies, Context, Lever, Settings, unknown
 from .._held import hold
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import Environment
 
 PREFERS: Final = (9, 10)
 """Major compute capabilities on which torch tries cuDNN's attention first (`check_prefer_cudnn_attention` of its
@@ -40,6 +39,7 @@ class SdpaBackend(Lever):
     name = "sdpa-backend"
     meaning = "attention by another of torch's kernels: not by cuDNN's, which plans anew for each length"
     risk = "numeric"
+    needs_gpu = True
     tolerance = 0.005
     switchable = True
 
@@ -76,9 +76,6 @@ class SdpaBackend(Lever):
         if not isinstance(chosen, str) or chosen not in BEFORE:
             return f"kernel must be one of {', '.join(BEFORE)}, not {chosen!r}"
         return unknown(settings, ("kernel",))
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch

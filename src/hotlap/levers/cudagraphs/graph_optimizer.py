@@ -4,14 +4,14 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, no_gpu
+from .._base import Applies, Context, Lever, Settings
 from .._fused import begin_at_zero, fuse, unfit
 from .._internals import internals
 from ._update_graph import GraphedUpdate
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import Environment, OptimizerFacts
+    from hotlap.records.run import OptimizerFacts
 
 KINDS: Final = ("Adam", "AdamW", "SGD")
 """Those whose fused kernel reads the learning rate from the device."""
@@ -24,6 +24,7 @@ class GraphOptimizer(Lever):
     name = "graph-optimizer"
     meaning = "the fused update is replayed as a CUDA graph; it may need one more copy of the gradients"
     risk = "numeric"
+    needs_gpu = True
     tolerance = 0.005
     excludes = ("optimizer-offload",)
     stage = "graphs"
@@ -51,9 +52,6 @@ class GraphOptimizer(Lever):
         phases = context.diagnosis.phases  # the host's own clock: it is the host that gets faster
         total = sum(getattr(phases, name) or 0.0 for name in phases.__struct_fields__)
         return (1 - REMAINS) * (phases.optimizer or 0.0) / total if total else 0.0
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         def change(optimizer: Any) -> None:

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, no_gpu
+from .._base import Applies, Context, Lever, Settings
 from .._internals import internals
 from ..memory.allocator import EXPANDABLE
 from ._compared import TOLERANCE
@@ -29,7 +29,6 @@ from ._training_graph import MOST_SHAPES, GraphedTraining
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
-    from hotlap.records.run import Environment
 
 ORDER: Final = 60
 """Outside of autocast (10) and compile (20), which are recorded with the forward."""
@@ -45,6 +44,7 @@ class GraphTraining(Lever):
     name = "graph-training"
     meaning = "forward and backward of the model are replayed as CUDA graphs, two for each shape of its inputs"
     risk = "numeric"
+    needs_gpu = True
     tolerance = TOLERANCE
     excludes = ("activation-offload", "checkpoint-blocks")
     stage = "graphs"
@@ -83,9 +83,6 @@ class GraphTraining(Lever):
             return 0.0
         waits = 1.0 if context.diagnosis.bound == "launch" else MAY_WAIT
         return waits * SHARE * context.share_of("forward", "backward")
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         from hotlap.agent.seams import Refused

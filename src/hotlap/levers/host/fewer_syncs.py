@@ -13,12 +13,11 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, no_gpu
+from .._base import Applies, Context, Lever, Settings
 from .._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import Environment
 
     from ._early_reads import EarlyReads
 
@@ -30,6 +29,7 @@ SELDOM: Final = 0.3
 class FewerSyncs(Lever):
     name = "fewer-syncs"
     meaning = "reading the loss waits for the loss alone, and small copies to the device are not waited for"
+    needs_gpu = True
 
     def applies(self, context: Context) -> Applies:
         facts = context.facts
@@ -47,9 +47,6 @@ class FewerSyncs(Lever):
         """Batches are made beside what the device computes, and no more of them than that takes."""
         beside = min(context.share_of("data", "h2d"), context.model_share)
         return SELDOM * (beside + context.share_of("other"))
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         from hotlap.agent.compiled import hide_from_compiler

@@ -41,9 +41,6 @@ class Accumulate(Lever):
         size = getattr(context.training_loader, "batch_size", None) or 0
         return [{"parts": parts} for parts in PARTS if size >= parts and size % parts == 0]
 
-    def share(self, context: Context) -> float:
-        return 0.0  # it costs time: smaller batches keep the device less busy
-
     def check(self, settings: Mapping[str, Any]) -> str | None:
         return unknown(settings, ("parts",)) or integer(settings, "parts", 2, 1024)
 

@@ -32,9 +32,6 @@ class ActivationBudget(Lever):
     def variants(self, context: Context) -> list[Settings]:
         return [{"budget": 0.8}, {"budget": 0.5}, {"budget": 0.3}]
 
-    def share(self, context: Context) -> float:
-        return 0.0  # it costs time
-
     def check(self, settings: Mapping[str, Any]) -> str | None:
         budget = settings.get("budget")
         if not isinstance(budget, float) or not 0 <= budget < 1:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _transforms
-from .._base import Applies, Context, Lever, Settings, integer, no_gpu, unknown
+from .._base import Applies, Context, Lever, Settings, integer, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
-    from hotlap.records.run import Environment
 
 ORDER: Final = 30
 """Outside autocast, so that what it casts is offloaded too."""
@@ -20,6 +19,7 @@ class ActivationOffload(Lever):
     name = "activation-offload"
     meaning = "activations are copied to pinned host memory in the forward and back in the backward"
     risk = "exact"
+    needs_gpu = True
     saves_memory = True
     excludes = ("compile", "compile-blocks", "activation-budget")
     memory_order = 80
@@ -37,14 +37,8 @@ class ActivationOffload(Lever):
     def variants(self, context: Context) -> list[Settings]:
         return [{"least_mib": least} for least in LEAST_MIB]
 
-    def share(self, context: Context) -> float:
-        return 0.0  # it costs time: each activation crosses the bus twice
-
     def check(self, settings: Mapping[str, Any]) -> str | None:
         return unknown(settings, ("least_mib",)) or integer(settings, "least_mib", 0, 1 << 20)
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         least = settings["least_mib"] << 20

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, no_gpu, unknown
+from .._base import Applies, Context, Lever, Settings, unknown
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -29,6 +29,7 @@ class Allocator(Lever):
     name = "allocator"
     meaning = "torch's allocator of device memory is set so that it fragments less and asks the driver less often"
     risk = "exact"
+    needs_gpu = True
     saves_memory = True
     memory_order = 0
 
@@ -72,7 +73,7 @@ class Allocator(Lever):
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         own = own_setting(environment)
-        return no_gpu(environment) or (f"{own} is set already, and stands" if own else None)
+        return super().fits(environment, settings) or (f"{own} is set already, and stands" if own else None)
 
     def environment(self, settings: Settings) -> dict[str, str]:
         return dict.fromkeys(VARIABLES, str(settings["conf"]))

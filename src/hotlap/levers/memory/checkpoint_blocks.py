@@ -41,9 +41,6 @@ class CheckpointBlocks(Lever):
         blocks = max((root.blocks for root in context.facts.roots), default=0)
         return [{"every": every} for every in (4, 2, 1) if blocks >= 2 * every or every == 1]
 
-    def share(self, context: Context) -> float:
-        return 0.0  # it costs time: most of a forward of each block
-
     def check(self, settings: Mapping[str, Any]) -> str | None:
         return unknown(settings, ("every",)) or integer(settings, "every", 1, MOST_BLOCKS)
 

@@ -5,11 +5,11 @@ Each step brings it back, updates it where it always was, and takes it away agai
 
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, no_gpu
+from .._base import Applies, Context, Lever, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import Environment, OptimizerFacts
+    from hotlap.records.run import OptimizerFacts
 
 STATES: Final = {
     "Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop", "SGD",
@@ -20,6 +20,7 @@ class OptimizerOffload(Lever):
     name = "optimizer-offload"
     meaning = "the optimizer's state is kept in pinned host memory between its steps"
     risk = "exact"
+    needs_gpu = True
     saves_memory = True
     memory_order = 90
 
@@ -34,12 +35,6 @@ class OptimizerOffload(Lever):
             return Applies(False, whys[0] or "")
         names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why) or "the optimizer"
         return Applies(True, f"{names} keeps its state on the device while activations are made")
-
-    def share(self, context: Context) -> float:
-        return 0.0  # it costs time: the state crosses the bus twice in each step
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         seams.on_optimizer(offload)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
 from .._autocast import HALF, ORDER, autocasting
-from .._base import Applies, Context, Settings, no_gpu
+from .._base import Applies, Context, Settings
 from .._internals import internals
 from .._update import Update, parameters_of
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import Environment
 
 FIRST_SCALE: Final = 2.0**16
 GROWTH_STEPS: Final = 2000
@@ -26,6 +25,7 @@ class Fp16Scaling(_same_random.DrawsOtherwise):
     name = "fp16-scaling"
     meaning = "the forward and its backward in float16 where bfloat16 is not native, with the loss scaled"
     risk = "numeric"
+    needs_gpu = True
     tolerance = 0.02
     excludes = ("bf16-autocast", "accumulate")
 
@@ -50,9 +50,6 @@ class Fp16Scaling(_same_random.DrawsOtherwise):
 
     def share(self, context: Context) -> float:
         return (0.1 if context.diagnosis.bound == "launch" else 0.75) * context.share_of("forward", "backward")
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         import torch

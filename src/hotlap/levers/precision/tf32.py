@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .._base import Applies, Context, Lever, Settings, no_gpu
+from .._base import Applies, Context, Lever, Settings
 from .._held import hold
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import Environment
 
 
 class Tf32(Lever):
     name = "tf32"
     meaning = "float32 matrix products on the tensor cores, rounded to TF32"
     risk = "numeric"
+    needs_gpu = True
     tolerance = 0.005
     switchable = True
 
@@ -33,9 +33,6 @@ class Tf32(Lever):
         if context.diagnosis.bound == "launch":
             return 0.05
         return (0.01 if "bf16-autocast" in context.active else 0.6) * context.share_of("forward", "backward")
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_gpu(environment)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         hold(seams, _precision, _set_precision, ("high", *(("tf32",) * len(_owners()))))
