@@ -172,7 +172,6 @@ def test_a_name_that_is_lacking(path: str, monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patch:
         take_out(patch, path)
         module = anew()
-        assert module.dict_version() is None if path.endswith("dict_version") else True
         assert module.tensor_guard([]) is None if path.endswith("TensorGuards") else True
         assert path in module.LACKING
         stands_in = getattr(module, PATHS[path], None) if PATHS[path] else None
@@ -214,8 +213,6 @@ def test_what_stands_in_answers(name: str, bare: ModuleType) -> None:
 
 def test_what_stands_in_computes(bare: ModuleType) -> None:
     to, of = [torch.ones(2), torch.ones(3)], [torch.full((2,), 2.0), torch.full((3,), 3.0)]
-    bare.add_all(to, of)
-    assert [one.tolist() for one in to] == [[3.0] * 2, [4.0] * 3]
     bare.copy_all(to, of)
     assert all(torch.equal(one, other) for one, other in zip(to, of, strict=True))
     assert bare.storage(to[0]) == torch_internals.storage(to[0]) != bare.storage(to[1])
