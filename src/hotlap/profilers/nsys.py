@@ -22,11 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hotlap.records.errors import RecordError
-
-from .build import build
-from .decode import DEVICE_COLUMNS, HOST_COLUMNS, Columns
-from .source import Source
-from .tables import Trace
+from hotlap.trace.build import build
+from hotlap.trace.decode import DEVICE_COLUMNS, HOST_COLUMNS, Columns
+from hotlap.trace.source import Source
+from hotlap.trace.tables import Trace
 
 Ints = npt.NDArray[np.int64]
 
