@@ -55,13 +55,10 @@ def in_one_file(path: Path) -> Iterator[Path]:
     if len(paths) == 1:
         yield paths[0][1]
         return
-    folder = Path(tempfile.mkdtemp(prefix="hotlap-"))
-    try:
-        merged = folder / f"{path.resolve().name}.json.gz"
+    with tempfile.TemporaryDirectory(prefix="hotlap-", ignore_cleanup_errors=True) as folder:
+        merged = Path(folder) / f"{path.resolve().name}.json.gz"
         merge(paths, merged)
         yield merged
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _path(folder: Path, name: str) -> Path:
