@@ -372,7 +372,8 @@ def _named(view: View, found: Pieces, device: int) -> pl.DataFrame:
     if len(view.trace.host):
         loader = enclosing(used, host_of(view).parent, _loader(view))
         said = np.where(loader >= 0, loader, outermost_op(view, used))
-        doing = pl.Series([view.names[row] if row >= 0 else "" for row in said.tolist()], dtype=pl.String)
+        names = zip(host_of(view).name(np.maximum(said, 0)), said.tolist(), strict=True)
+        doing = pl.Series([name if row >= 0 else "" for name, row in names], dtype=pl.String)
         place = packed_places(view, used)
     return pl.DataFrame(
         {
