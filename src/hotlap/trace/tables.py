@@ -144,8 +144,3 @@ class Trace:
     def work(self) -> pl.DataFrame:
         """Rows of `device` that are work."""
         return self.device.filter(pl.col("cat").is_in(WORK))
-
-
-def empty(schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    """A table without rows."""
-    return pl.DataFrame(schema=schema)

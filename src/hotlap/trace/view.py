@@ -13,7 +13,7 @@ from hotlap.records.diagnosis import Place
 from hotlap.records.run import Phases
 from hotlap.records.trace import Window
 
-from .intervals import Intervals, clip, union
+from .intervals import Intervals, union
 from .tables import WORK, Trace
 
 Ints = npt.NDArray[np.int64]
@@ -164,15 +164,6 @@ class View:
     def categories(self) -> list[str]:
         """Categories of `host` rows."""
         return self.trace.host["cat"].to_list()
-
-    @property
-    def span(self) -> Intervals:
-        """The window as a set."""
-        return union(np.array([self.window.start_ns]), np.array([self.window.end_ns]))
-
-    def clipped(self, starts: Ints, ends: Ints) -> Intervals:
-        """The union of intervals within the window."""
-        return clip(union(starts, ends), self.window.start_ns, self.window.end_ns)
 
 
 def place_of(name: str) -> Place | None:
