@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.records.trace import Change, TraceDiff
+from hotlap.trace.analyses import totals
 from hotlap.trace.diff import REST, changes, cut, diff
 from hotlap.trace.view import View
 
@@ -69,6 +70,12 @@ def test_words() -> None:
         "kernel: gelu -1.00 ms (disappeared, 1 a step)",
     )
     assert found.said[4].startswith("on the host: Python outside of any op -4.98 ms")
+
+
+def test_sums_come_in_order_so_that_they_are_the_same_each_time() -> None:
+    names = [f"kernel {number}" for number in range(500)]
+    trace = make([op("a", 0, 10)], [kernel(name, 10 * at, 10) for at, name in enumerate(names)])
+    assert list(totals.kernels(view(trace, 0, 5000))) == names
 
 
 def test_nothing_changed() -> None:

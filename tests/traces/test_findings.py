@@ -221,7 +221,7 @@ def test_of_kernels_without_sizes_those_move_data_whose_names_say_so() -> None:
 
     def share(**named: float) -> float:
         kernels = [
-            KernelTime(by="kernel", key=key, ns=int(ms * MS), count=1, share=0.1, longest_ns=1)
+            KernelTime(by="name", key=key, ns=int(ms * MS), count=1, share=0.1, longest_ns=1)
             for key, ms in named.items()
         ]
         rows = (op("compute", 50, True), op("bandwidth", 10, None))

@@ -1,6 +1,9 @@
 """A step's ops as the user's lines called them, laid on a trace in which more happens."""
 
+import numpy as np
+
 from hotlap.records.profile import Lines
+from hotlap.trace.analyses.grouping import places
 from hotlap.trace.lines import places_of
 from hotlap.trace.view import View
 
@@ -88,8 +91,9 @@ def test_a_backward_op_has_the_line_of_its_forward() -> None:
     said = Lines(files=("t.py",), ops=(("aten::mm", 0, 3, "f"),), places={"backward": (0, 9, "f")})
     seen = view(trace, steps=((0, 100),))
     seen = View(seen.trace, seen.window, places_of(trace, said))
-    by_name = {name: seen.place(row) for row, name in enumerate(trace.host["name"].to_list())}
-    assert {name: place.line if place else None for name, place in by_name.items()} == {
+    where, number = places(seen, np.arange(len(trace.host)))
+    lines = [where[at].line if where[at] else None for at in number]  # type: ignore[union-attr]
+    assert dict(zip(trace.host["name"].to_list(), lines, strict=True)) == {
         "aten::mm": 3,
         "hotlap:backward": 9,
         "autograd::engine::evaluate_function: MmBackward0": 3,

@@ -7,7 +7,7 @@ import pytest
 
 from hotlap.records.timeline import KINDS, Bars, Timeline
 from hotlap.trace.analyses.gaps import gaps
-from hotlap.trace.analyses.memory_curve import CELLS, memory_curves
+from hotlap.trace.analyses.memory import CELLS, memory_curves
 from hotlap.trace.analyses.timeline import MOST_STREAMS, RESOLUTION, _Row, joined, timeline
 from hotlap.trace.intervals import union
 from hotlap.trace.view import View

@@ -10,14 +10,14 @@ from rich.console import RenderableType
 
 from hotlap.launch import nsight, perf, py_spy
 from hotlap.launch.run import RunPlan
+from hotlap.profilers.ncu import read_ncu
+from hotlap.profilers.perf import read_perf
+from hotlap.profilers.py_spy import read_py_spy
 from hotlap.records.errors import RecordError, UsageError, missing_named
 from hotlap.records.profilers import NCU_FILE, NSYS_FILE, PY_SPY_FILE, PY_SPY_SAID, PySpy
 from hotlap.report.console import number, plain, stderr_console
 from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen, py_spy_screen
 from hotlap.runs.folder import RunFolder
-from hotlap.trace.ncu import read_ncu
-from hotlap.trace.perf import read_perf
-from hotlap.trace.py_spy import read_py_spy
 
 ROWS: Final = 10
 NAMES: Final = ("perf", "py-spy", "nsys", "ncu")

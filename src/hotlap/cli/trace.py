@@ -117,8 +117,8 @@ def _own(paths: list[Path], given: Path | None, name: str) -> Path | None:
 
 
 def _with_profilers(found: "TraceReport", ncu: Path | None, perf: Path | None) -> "TraceReport":
-    from hotlap.trace.ncu import read_ncu, with_rooflines
-    from hotlap.trace.perf import read_perf
+    from hotlap.profilers.ncu import read_ncu, with_rooflines
+    from hotlap.profilers.perf import read_perf
 
     return msgspec.structs.replace(
         found,

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from hotlap.profilers.nsys import is_export
 from hotlap.records.errors import RecordError
 from hotlap.trace.files import trace_files
-from hotlap.trace.nsys import is_export
 
 from .to_perfetto import merge
 
@@ -55,13 +55,10 @@ def in_one_file(path: Path) -> Iterator[Path]:
     if len(paths) == 1:
         yield paths[0][1]
         return
-    folder = Path(tempfile.mkdtemp(prefix="hotlap-"))
-    try:
-        merged = folder / f"{path.resolve().name}.json.gz"
+    with tempfile.TemporaryDirectory(prefix="hotlap-", ignore_cleanup_errors=True) as folder:
+        merged = Path(folder) / f"{path.resolve().name}.json.gz"
         merge(paths, merged)
         yield merged
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _path(folder: Path, name: str) -> Path:

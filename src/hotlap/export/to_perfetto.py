@@ -29,7 +29,6 @@ APART: Final = 1 << 30
 """Between the sort indices of two ranks; Kineto's own go to 536,870,912."""
 LEVEL: Final = 3
 """Of compression: a third of the time of the usual one, and a tenth more bytes."""
-JOINED: Final = 4
 PART: Final = 128 << 10
 """Bytes of events that are decoded together."""
 
@@ -106,21 +105,9 @@ class _Merged:
         try:
             return msgspec.json.decode(b"[" + part + b"]", type=list[dict[str, msgspec.Raw]])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return list(self._one_by_one(list(source.split(part, 1, found.separator))))
-
-    def _one_by_one(self, pieces: list[bytes]) -> Iterator[Event]:
-        """Where a cut was guessed wrongly, pieces are tried together."""
-        index = 0
-        while index < len(pieces):
-            for joined in range(1, min(JOINED, len(pieces) - index) + 1):
-                event = _event(b",".join(pieces[index : index + joined]))
-                if event is not None:
-                    yield event
-                    break
-            else:
-                self.lost += 1
-                joined = 1
-            index += joined
+            events: list[Event] = []
+            self.lost += sum(1 for _ in source.untaken(part, found.separator, lambda text: _take(text, events)))
+            return events
 
     def _changed(self, event: Event, rank: int, shift: Decimal) -> Event:
         """The event with what would clash between ranks changed."""
@@ -160,15 +147,16 @@ class _Merged:
         return told
 
 
-def _event(text: bytes) -> Event | None:
-    """An event with its fields undecoded; None where it is none."""
+def _take(text: bytes, events: list[Event]) -> bool:
+    """Add an event with its fields undecoded; False where it is none."""
     try:
-        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        events.append(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
+        return True
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         repaired = repair(text)
-    if not isinstance(repaired, dict):
-        return None
-    return {name: msgspec.Raw(to_json(value)) for name, value in repaired.items()}
+    if isinstance(repaired, dict):
+        events.append({name: msgspec.Raw(to_json(value)) for name, value in repaired.items()})
+    return isinstance(repaired, dict)
 
 
 def _text(raw: Any) -> str:

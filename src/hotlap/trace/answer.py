@@ -25,8 +25,7 @@ from .analyses.gaps import gaps
 from .analyses.host_time import host_time, model_time
 from .analyses.kernels import kernels
 from .analyses.launches import launches
-from .analyses.memory import memory
-from .analyses.memory_curve import memory_curves
+from .analyses.memory import memory, memory_curves
 from .analyses.ranks import ranks, waited
 from .analyses.roofline import roofline
 from .analyses.shares import Share, share_of

@@ -130,6 +130,3 @@ def _prune(root: Path) -> None:
             return
         shutil.rmtree(path, ignore_errors=True)
         total -= sizes[path]
-
-
-__all__ = ["FORMAT", "read_cached"]

@@ -24,6 +24,7 @@ import numpy as np
 from msgspec import Raw, Struct
 
 from . import source
+from .tables import DEVICE, HOST, MEMORY
 
 PART: Final = 128 << 10
 """Bytes decoded at a time: what is made of them stays in the processor's cache."""
@@ -34,8 +35,6 @@ LONGEST: Final = (1 << 62) // 1000
 NONE: Final = Raw(b"")
 BETWEEN: Final = b"\0"
 """Between the texts of one row of `shapes`; JSON can't hold it."""
-JOINED: Final = 4
-"""Torn pieces that are tried as one event, where a cut was guessed wrongly."""
 
 
 class OpArgs(Struct, gc=False, frozen=True):
@@ -183,42 +182,10 @@ def _ints() -> "array[int]":
     return array("q")
 
 
-HOST_COLUMNS: Final = (
-    "name",
-    "cat",
-    "pid",
-    "tid",
-    "start",
-    "dur",
-    "external",
-    "correlation",
-    "sequence",
-    "fwd_tid",
-    "shapes",
-    "python_id",
-    "python_parent",
-    "module_id",
-)
-DEVICE_COLUMNS: Final = (
-    "name",
-    "cat",
-    "device",
-    "context",
-    "stream",
-    "start",
-    "dur",
-    "correlation",
-    "external",
-    "bytes",
-    "blocks",
-    "threads",
-    "registers",
-    "shared_memory",
-    "graph_node",
-    "graph",
-    "collective",
-)
-MEMORY_COLUMNS: Final = ("time", "address", "bytes", "device_type", "device", "allocated", "reserved")
+HOST_COLUMNS: Final = tuple(name for name in HOST if name not in {"parent", "depth"})
+DEVICE_COLUMNS: Final = tuple(name for name in DEVICE if name not in {"occupancy", "launch", "op"})
+MEMORY_COLUMNS: Final = tuple(MEMORY)
+"""What events hold of the tables; the rest is found when all are read."""
 
 
 @dataclass
@@ -392,18 +359,9 @@ class Decoder:
     # the slow way
 
     def _one_by_one(self, text: bytes, out: Columns) -> None:
-        pieces = list(source.split(text, 1, self.separator))
-        index = 0
-        while index < len(pieces):
-            for joined in range(1, min(JOINED, len(pieces) - index) + 1):
-                found = self._any(b",".join(pieces[index : index + joined]), out)
-                if found:
-                    break
-            else:
-                out.lost += 1
-                out.lost_bytes += len(pieces[index])
-                joined = 1
-            index += joined
+        for lost in source.untaken(text, self.separator, lambda piece: self._any(piece, out)):
+            out.lost += 1
+            out.lost_bytes += len(lost)
 
     def _any(self, text: bytes, out: Columns) -> bool:
         """Take one event however it is written; False where it is no event."""

@@ -6,8 +6,8 @@ within the window and become ms per step at the end. The order is by absolute ch
 two traces negates every change and keeps the order.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from hotlap.records.durations import ms
 from hotlap.records.trace import Breakdown, Change, TraceDiff
@@ -20,6 +20,7 @@ from .view import View
 ROWS: Final = 30
 """Rows of a table, by default; one more for the rest."""
 REST: Final = "(rest)"
+SUMMED: Final = ("before_ms", "after_ms", "before_count", "after_count")
 SAID: Final = 3
 """Changes of a table that are said in words."""
 WORTH: Final = 0.01
@@ -125,16 +126,8 @@ def cut(rows: Sequence[Change], most: int) -> tuple[Change, ...]:
 
 
 def _rest(rows: Sequence[Change]) -> Change:
-    def total(values: Iterable[float]) -> float:
-        return float(sum(values))
-
-    return Change(
-        name=REST,
-        before_ms=total(row.before_ms for row in rows),
-        after_ms=total(row.after_ms for row in rows),
-        before_count=total(row.before_count for row in rows),
-        after_count=total(row.after_count for row in rows),
-    )
+    sums: dict[str, Any] = {name: float(sum(getattr(row, name) for row in rows)) for name in SUMMED}
+    return Change(name=REST, **sums)
 
 
 # words

@@ -103,3 +103,19 @@ def enclosing(rows: Ints, parent: Ints, wanted: npt.NDArray[np.bool_]) -> Ints:
         if not climbing.any():
             return found
         found[climbing] = parent[found[climbing]]
+
+
+def outermost(rows: Ints, parent: Ints, wanted: npt.NDArray[np.bool_]) -> Ints:
+    """For each row the last of the wanted ancestors that follow on it without a gap; the row itself where none does."""
+    best, climbing = rows.copy(), rows >= 0
+    while climbing.any():
+        above = parent[np.maximum(best, 0)]
+        climbing &= (above >= 0) & wanted[np.maximum(above, 0)]
+        best = np.where(climbing, above, best)
+    return best
+
+
+def ranges(first: Ints, count: Ints) -> Ints:
+    """The whole numbers from each first on, `count` of each, one after another."""
+    found: Ints = np.arange(int(count.sum())) + np.repeat(first - (np.cumsum(count) - count), count)
+    return found

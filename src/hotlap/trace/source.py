@@ -33,6 +33,8 @@ AFTER: Final = re.compile(rb'\s*(?:\}|,\s*(?:"|\Z)|\Z)')
 """What may follow the array of events: the end of the object that holds it, or its next key."""
 TRIED: Final = 100
 """Brackets that are looked at as the end of the array."""
+JOINED: Final = 4
+"""Torn pieces that are tried as one event, where a cut was guessed wrongly."""
 GZIP: Final = b"\x1f\x8b"
 
 
@@ -123,6 +125,18 @@ def split(text: bytes, size: int, separator: re.Pattern[bytes]) -> Iterator[byte
         yield text[position : cut[0]]
         position = cut[1]
     yield text[position:]
+
+
+def untaken(text: bytes, separator: re.Pattern[bytes], take: Callable[[bytes], bool]) -> Iterator[bytes]:
+    """A block event by event: what `take` does not take, alone or with what follows."""
+    pieces = list(split(text, 1, separator))
+    index = 0
+    while index < len(pieces):
+        ends = range(index + 1, min(index + JOINED, len(pieces)) + 1)
+        end = next((end for end in ends if take(b",".join(pieces[index:end]))), None)
+        if end is None:
+            yield pieces[index]
+        index = end or index + 1
 
 
 def _cut(text: bytes | bytearray, start: int, separator: re.Pattern[bytes]) -> tuple[int, int] | None:

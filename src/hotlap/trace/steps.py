@@ -180,6 +180,3 @@ def _on_device(trace: Trace, steps: Steps) -> Steps:
     if begins != sorted(set(begins)):
         return []
     return [*itertools.pairwise(begins), found[-1]]
-
-
-__all__ = ["find_windows"]

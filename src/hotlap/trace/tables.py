@@ -55,79 +55,41 @@ import polars as pl
 
 Ints = npt.NDArray[np.int64]
 
-HOST: Final[dict[str, type[pl.DataType]]] = {
-    "name": pl.String,
-    "cat": pl.String,
-    "pid": pl.Int64,
-    "tid": pl.Int64,
-    "start": pl.Int64,
-    "dur": pl.Int64,
-    "external": pl.Int64,
-    "correlation": pl.Int64,
-    "sequence": pl.Int64,
-    "fwd_tid": pl.Int64,
+Schema = dict[str, type[pl.DataType]]
+
+
+def _ints(*names: str) -> Schema:
+    return dict.fromkeys(names, pl.Int64)
+
+
+def _texts(*names: str) -> Schema:
+    return dict.fromkeys(names, pl.String)
+
+
+HOST: Final[Schema] = {
+    **_texts("name", "cat"),
+    **_ints("pid", "tid", "start", "dur", "external", "correlation", "sequence", "fwd_tid"),
     "shapes": pl.Int32,
-    "python_id": pl.Int64,
-    "python_parent": pl.Int64,
-    "module_id": pl.Int64,
+    **_ints("python_id", "python_parent", "module_id"),
     "parent": pl.Int32,
     "depth": pl.Int16,
 }
-DEVICE: Final[dict[str, type[pl.DataType]]] = {
-    "name": pl.String,
-    "cat": pl.String,
-    "device": pl.Int64,
-    "context": pl.Int64,
-    "stream": pl.Int64,
-    "start": pl.Int64,
-    "dur": pl.Int64,
-    "correlation": pl.Int64,
-    "external": pl.Int64,
-    "bytes": pl.Int64,
-    "blocks": pl.Int64,
-    "threads": pl.Int64,
-    "registers": pl.Int64,
-    "shared_memory": pl.Int64,
+DEVICE: Final[Schema] = {
+    **_texts("name", "cat"),
+    **_ints("device", "context", "stream", "start", "dur", "correlation", "external", "bytes", "blocks", "threads"),
+    **_ints("registers", "shared_memory"),
     "occupancy": pl.Float32,
-    "graph_node": pl.Int64,
-    "graph": pl.Int64,
-    "collective": pl.Int32,
-    "launch": pl.Int32,
-    "op": pl.Int32,
+    **_ints("graph_node", "graph"),
+    **dict.fromkeys(("collective", "launch", "op"), pl.Int32),
 }
-MEMORY: Final[dict[str, type[pl.DataType]]] = {
-    "time": pl.Int64,
-    "address": pl.Int64,
-    "bytes": pl.Int64,
-    "device_type": pl.Int64,
-    "device": pl.Int64,
-    "allocated": pl.Int64,
-    "reserved": pl.Int64,
+MEMORY: Final = _ints("time", "address", "bytes", "device_type", "device", "allocated", "reserved")
+SHAPES: Final = _texts("dims", "types", "strides", "inputs")
+COLLECTIVES: Final[Schema] = {
+    **_texts("name", "dtype"),
+    **_ints("in_elements", "out_elements", "group_size"),
+    **_texts("group_ranks", "group", "group_description", "comms_id"),
 }
-SHAPES: Final[dict[str, type[pl.DataType]]] = {
-    "dims": pl.String,
-    "types": pl.String,
-    "strides": pl.String,
-    "inputs": pl.String,
-}
-COLLECTIVES: Final[dict[str, type[pl.DataType]]] = {
-    "name": pl.String,
-    "dtype": pl.String,
-    "in_elements": pl.Int64,
-    "out_elements": pl.Int64,
-    "group_size": pl.Int64,
-    "group_ranks": pl.String,
-    "group": pl.String,
-    "group_description": pl.String,
-    "comms_id": pl.String,
-}
-THREADS: Final[dict[str, type[pl.DataType]]] = {
-    "pid": pl.Int64,
-    "tid": pl.Int64,
-    "process": pl.String,
-    "thread": pl.String,
-    "labels": pl.String,
-}
+THREADS: Final[Schema] = {**_ints("pid", "tid"), **_texts("process", "thread", "labels")}
 TABLES: Final = {
     "host": HOST,
     "device": DEVICE,
@@ -182,8 +144,3 @@ class Trace:
     def work(self) -> pl.DataFrame:
         """Rows of `device` that are work."""
         return self.device.filter(pl.col("cat").is_in(WORK))
-
-
-def empty(schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    """A table without rows."""
-    return pl.DataFrame(schema=schema)

@@ -13,7 +13,7 @@ from hotlap.records.diagnosis import Place
 from hotlap.records.run import Phases
 from hotlap.records.trace import Window
 
-from .intervals import Intervals, clip, union
+from .intervals import Intervals, union
 from .tables import WORK, Trace
 
 Ints = npt.NDArray[np.int64]
@@ -114,7 +114,7 @@ class View:
 
     def at(self, times: Ints, thread: tuple[int, int] | None = None) -> Ints:
         """Row of the innermost host event of a thread (default: the main one) open at each time, -1 where none is."""
-        rows, starts, *_ = self._thread(thread or self.main_thread)
+        rows, starts, _ = self.thread(thread or self.main_thread)
         found = np.full(len(times), -1, np.int64)
         if not len(rows):
             return found
@@ -130,14 +130,15 @@ class View:
         return row
 
     @cached_property
-    def _threads(self) -> dict[tuple[int, int], tuple[Ints, Ints, Ints, Ints]]:
+    def _threads(self) -> dict[tuple[int, int], tuple[Ints, Ints, Ints]]:
         return {}
 
-    def _thread(self, thread: tuple[int, int]) -> tuple[Ints, Ints, Ints, Ints]:
+    def thread(self, thread: tuple[int, int]) -> tuple[Ints, Ints, Ints]:
+        """Rows, starts and ends of a thread's events."""
         if thread not in self._threads:
             mine = (self.host("pid") == thread[0]) & (self.host("tid") == thread[1])
             rows = np.nonzero(mine)[0].astype(np.int64)
-            self._threads[thread] = (rows, self.host("start")[rows], self._ends[rows], self.host("parent")[rows])
+            self._threads[thread] = rows, self.host("start")[rows], self._ends[rows]
         return self._threads[thread]
 
     # names, ancestors and places
@@ -160,51 +161,9 @@ class View:
         return found
 
     @cached_property
-    def _forward_rows(self) -> dict[int, int]:
-        """Autograd's sequence number to the row of the outermost forward op that has it."""
-        ops = self.trace.host.with_row_index("row").filter((pl.col("cat") == "op") & (pl.col("sequence") >= 0))
-        backward = pl.col("name").str.contains("Backward|^autograd::engine")
-        forward = ops.filter(~backward).sort("depth", "start").unique("sequence", keep="first")
-        return dict(zip(forward["sequence"].to_list(), forward["row"].to_list(), strict=True))
-
-    def place(self, row: int) -> Place | None:
-        """The user's line that a host row comes from, by the innermost of the events around it that has one: a known
-        line, the profiler's stack, or, for an op of the backward, the line of its forward op."""
-        sequences = self._sequences
-        for ancestor in self.ancestors(row):
-            found = self._own_place(ancestor)
-            if found is not None:
-                return found
-            forward = self._forward_rows.get(sequences[ancestor], -1) if sequences[ancestor] >= 0 else -1
-            if forward >= 0 and forward != ancestor and (found := self._place(forward)) is not None:
-                return found
-        return None
-
-    @cached_property
-    def _sequences(self) -> list[int]:
-        return list(self.host("sequence").tolist())
-
-    @cached_property
     def categories(self) -> list[str]:
         """Categories of `host` rows."""
         return self.trace.host["cat"].to_list()
-
-    def _place(self, row: int) -> Place | None:
-        return next((found for one in self.ancestors(row) if (found := self._own_place(one)) is not None), None)
-
-    def _own_place(self, row: int) -> Place | None:
-        if self.lines is not None and row in self.lines:
-            return self.lines[row]
-        return place_of(self.names[row]) if self.categories[row] == "python" else None
-
-    @property
-    def span(self) -> Intervals:
-        """The window as a set."""
-        return union(np.array([self.window.start_ns]), np.array([self.window.end_ns]))
-
-    def clipped(self, starts: Ints, ends: Ints) -> Intervals:
-        """The union of intervals within the window."""
-        return clip(union(starts, ends), self.window.start_ns, self.window.end_ns)
 
 
 def place_of(name: str) -> Place | None:

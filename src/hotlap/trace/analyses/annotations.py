@@ -22,6 +22,7 @@ import polars as pl
 
 from hotlap.records.trace import Annotation
 
+from ..links import ranges
 from ..tables import WORK
 from ..view import View
 from .grouping import Ints, host_of, measures, sums
@@ -88,25 +89,23 @@ def launched(view: View, rows: Ints, backward: bool = True) -> Launched:
     engines = _autograd_threads(view) if backward else set()
     parts: list[tuple[Ints, Ints]] = []
     for thread in sorted(set(zip(pid[rows].tolist(), tid[rows].tolist(), strict=True))):
-        ranges = np.nonzero((pid[rows] == thread[0]) & (tid[rows] == thread[1]))[0].astype(np.int64)
+        mine = np.nonzero((pid[rows] == thread[0]) & (tid[rows] == thread[1]))[0].astype(np.int64)
         wanted = [thread, *(engines - {thread} if thread == view.main_thread else ())]
-        mine = np.zeros(len(work), np.bool_)
-        for process, number in wanted:
-            mine |= (pid[launch] == process) & (tid[launch] == number) & (process == thread[0])
-        parts.append(_within(ranges, start[rows[ranges]], end[rows[ranges]], np.nonzero(mine)[0], start[launch]))
+        tids = [number for process, number in wanted if process == thread[0]]
+        theirs = np.nonzero((pid[launch] == thread[0]) & np.isin(tid[launch], tids))[0]
+        parts.append(_within(mine, start[rows[mine]], end[rows[mine]], theirs, start[launch]))
     range_, piece = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else (rows, rows)
     from_ = work["start"].to_numpy()[piece]
     row = work["row"].to_numpy().astype(np.int64)[piece]
     return Launched(range_, from_, from_ + work["dur"].to_numpy()[piece], row)
 
 
-def _within(ranges: Ints, starts: Ints, ends: Ints, pieces: Ints, at: Ints) -> tuple[Ints, Ints]:
-    """Pairs of a range and a piece that was launched in it; at: when each piece was."""
+def _within(rows: Ints, starts: Ints, ends: Ints, pieces: Ints, at: Ints) -> tuple[Ints, Ints]:
+    """Pairs of a row and a piece that was launched in it; at: when each piece was."""
     pieces = pieces[np.argsort(at[pieces], kind="stable")]
     first = np.searchsorted(at[pieces], starts, "left")
     count = np.maximum(np.searchsorted(at[pieces], ends, "left") - first, 0)
-    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(ranges, count), pieces[np.repeat(first, count) + offset]
+    return np.repeat(rows, count), pieces[ranges(first, count)]
 
 
 def _autograd_threads(view: View) -> set[tuple[int, int]]:

@@ -52,11 +52,11 @@ import polars as pl
 
 from hotlap.records.trace import Gap
 from hotlap.trace.intervals import Intervals, complement
-from hotlap.trace.links import enclosing
+from hotlap.trace.links import enclosing, ranges
 from hotlap.trace.tables import WORK
 from hotlap.trace.view import Ints, View
 
-from .grouping import outermost_op, packed_places, remembered, unpacked
+from .grouping import host_of, outermost_op, packed_places, remembered, unpacked
 from .pieces import (
     ALLOCATOR,
     BETWEEN,
@@ -80,7 +80,7 @@ ALLOCATES: Final = re.compile(
     r"^(cuda|hip|cu)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc)|Mem(Alloc|Free|Create|Release|Map|Unmap"
     r"|SetAccess|Address|Host))"
 )
-INPUT_NAMES: Final = r"^enumerate\(DataLoader\)|^hotlap:data$"
+LOADS: Final = re.compile(r"^enumerate\(DataLoader\)|^hotlap:data$")
 COMMUNICATION_NAMES: Final = ("c10d::", "nccl:", "gloo:")
 _NEVER: Final = -(2**62)
 MAX_THREADS: Final = 8
@@ -230,7 +230,7 @@ def _host_pieces(view: View, threads: list[tuple[int, int]], late: Late, waits: 
     starts, ends = late.starts[gap], late.until[gap]
     preferred = np.maximum(_thread_of(view, late.launch[gap], threads), 0)
     overhead = np.nonzero((view.trace.host["cat"] == "overhead").to_numpy() & (view.host("dur") > 0))[0]
-    events = [_bounds(view, thread) for thread in threads]
+    events = [view.thread(thread)[1:] for thread in threads]
     events.append((view.host("start")[overhead], (view.host("start") + view.host("dur"))[overhead]))
     cuts = [_within(np.sort(times), starts, ends) for both in events for times in both]
     at = np.unique(np.concatenate([starts, *cuts]))
@@ -271,19 +271,11 @@ def _thread_of(view: View, rows: Ints, threads: list[tuple[int, int]]) -> Ints:
     return index
 
 
-def _bounds(view: View, thread: tuple[int, int]) -> tuple[Ints, Ints]:
-    mine = (view.host("pid") == thread[0]) & (view.host("tid") == thread[1])
-    starts = view.host("start")[mine]
-    return starts, starts + view.host("dur")[mine]
-
-
 def _within(times: Ints, starts: Ints, ends: Ints) -> Ints:
     """Those of the sorted times that lie inside one of the intervals."""
     low, high = np.searchsorted(times, starts, side="right"), np.searchsorted(times, ends, side="left")
     count = np.maximum(high - low, 0)
-    offset = np.cumsum(count) - count
-    found: Ints = times[np.arange(int(count.sum())) - np.repeat(offset - low, count)]
-    return found
+    return times[ranges(low, count)]
 
 
 def _asked(view: View, rows: Ints, preferred: Ints) -> Ints:
@@ -294,7 +286,7 @@ def _asked(view: View, rows: Ints, preferred: Ints) -> Ints:
     used = np.unique(rows)
     names = view.trace.host.select("name", "cat")[np.maximum(used, 0)]
     busy = (~names["cat"].is_in(["python", "annotation"])).to_numpy() & (used >= 0)
-    busy |= names["name"].str.contains(INPUT_NAMES).to_numpy() & (used >= 0)
+    busy |= names["name"].str.contains(LOADS.pattern).to_numpy() & (used >= 0)
     step = names["name"].str.starts_with("ProfilerStep#").to_numpy()
     rank = np.where(busy, 0, np.where((used < 0) | step, 200, 100))
     score = rank[np.searchsorted(used, rows)] + 1 + np.arange(len(rows))[:, None]
@@ -317,9 +309,9 @@ def _causes(view: View, rows: Ints, waits: Ints) -> Codes:
     cause[calls & events["name"].is_in(allocating).to_numpy()] = ALLOCATOR
     cause[np.isin(used, waits)] = SYNC
     cause[np.isin(used, pageable_copies(view))] = COPY
-    parent = view.host("parent").astype(np.int64)
-    cause[_inside(used, parent, _communication(view))] = COMMUNICATION
-    cause[_inside(used, parent, _loader(view))] = INPUT
+    parent = host_of(view).parent
+    cause[enclosing(used, parent, _communication(view)) >= 0] = COMMUNICATION
+    cause[enclosing(used, parent, _loader(view)) >= 0] = INPUT
     return np.where(used < 0, PYTHON, cause).astype(np.int8)[back]
 
 
@@ -349,24 +341,15 @@ def _next_node(view: View, threads: list[tuple[int, int]], at: Ints, wanted: Boo
 @remembered
 def _loader(view: View) -> Bools:
     """Which rows of `host` are waits for the data loader."""
-    return _marked(view, (pl.col("cat") == "annotation") & pl.col("name").str.contains(INPUT_NAMES))
+    loads: Bools = host_of(view).named(LOADS.search) & (view.trace.host["cat"] == "annotation").to_numpy()
+    return loads
 
 
 def _communication(view: View) -> Bools:
     """Which rows of `host` are ops of torch.distributed."""
-    named = [pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION_NAMES]
-    return _marked(view, pl.any_horizontal(named) & ((pl.col("cat") == "op") | (pl.col("cat") == "annotation")))
-
-
-def _marked(view: View, wanted: pl.Expr) -> Bools:
-    return view.trace.host.lazy().select(wanted.alias("is")).collect()["is"].to_numpy()
-
-
-def _inside(rows: Ints, parent: Ints, marks: Bools) -> Bools:
-    """Which rows are marked or have a marked one around them."""
-    if not marks.any():
-        return np.zeros(len(rows), bool)
-    return enclosing(rows, parent, marks) >= 0
+    named = host_of(view).named(lambda name: name.startswith(COMMUNICATION_NAMES))
+    talks: Bools = named & view.trace.host["cat"].is_in(["op", "annotation"]).to_numpy()
+    return talks
 
 
 def _open(view: View, rows: Ints, times: Ints) -> Ints:
@@ -385,16 +368,12 @@ def _open(view: View, rows: Ints, times: Ints) -> Ints:
 def _named(view: View, found: Pieces, device: int) -> pl.DataFrame:
     """Pieces with `doing` and `place` (packed): the outermost op around the row for what ops do, else the row."""
     used, back = np.unique(found.row, return_inverse=True)
-    if not len(view.trace.host):
-        doing, place = pl.Series([""] * len(used), dtype=pl.String), pl.Series([""] * len(used), dtype=pl.String)
-    else:
-        loader, parent = _loader(view), view.host("parent").astype(np.int64)
-        said = outermost_op(view, used)
-        inside = _inside(used, parent, loader)
-        said[inside] = enclosing(used[inside], parent, loader)
-        doing = pl.select(
-            pl.when(pl.Series(used < 0)).then(pl.lit("")).otherwise(view.trace.host["name"].gather(np.maximum(said, 0)))
-        ).to_series()
+    doing = place = pl.Series([""] * len(used), dtype=pl.String)
+    if len(view.trace.host):
+        loader = enclosing(used, host_of(view).parent, _loader(view))
+        said = np.where(loader >= 0, loader, outermost_op(view, used))
+        names = zip(host_of(view).name(np.maximum(said, 0)), said.tolist(), strict=True)
+        doing = pl.Series([name if row >= 0 else "" for name, row in names], dtype=pl.String)
         place = packed_places(view, used)
     return pl.DataFrame(
         {

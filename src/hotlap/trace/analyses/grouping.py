@@ -11,7 +11,7 @@ import polars as pl
 
 from hotlap.records.diagnosis import Place
 
-from ..links import enclosing
+from ..links import enclosing, outermost
 from ..tables import Trace
 from ..view import View, place_of
 
@@ -87,7 +87,7 @@ class Host:
 
     def nearest(self, rows: Ints, wanted: Bools) -> Ints:
         """For each row the nearest wanted one, -1 where there is none: of its ancestors, itself included, the innermost
-        that is wanted, or whose forward op is or lies in one. As `View.place` climbs, for many rows at once."""
+        that is wanted, or whose forward op is or lies in one."""
         if not wanted.any():
             return np.full(len(rows), -1, np.int64)
         linked = np.nonzero((self.forward >= 0) & ~wanted)[0]
@@ -147,16 +147,8 @@ def sums(keys: Ints, values: Ints, count: int) -> Ints:
 
 def outermost_op(view: View, rows: Ints) -> Ints:
     """The outermost op of the unbroken chain of ops and calls around each row; the row itself where no op is."""
-    parent = view.host("parent")
-    ops = np.zeros(len(view.trace.host), bool)
-    ops[(view.trace.host["cat"] == "op").to_numpy()] = True
-    best = rows.copy()
-    climbing = rows >= 0
-    while climbing.any():
-        above = parent[np.maximum(best, 0)]
-        climbing &= (above >= 0) & ops[np.maximum(above, 0)]
-        best = np.where(climbing, above, best)
-    return best
+    host = host_of(view)
+    return outermost(rows, host.parent, host.op)
 
 
 def packed_places(view: View, rows: Ints) -> pl.Series:

@@ -104,10 +104,8 @@ def _named(view: View, rows: Ints) -> tuple[list[str], Ints]:
 
 def _rows(view: View) -> Ints:
     """Rows of the main thread that touch the window, in order of start."""
-    pid, tid = view.main_thread
-    start, end = view.host("start"), view.host("start") + view.host("dur")
-    inside = (end > view.window.start_ns) & (start < view.window.end_ns)
-    return np.nonzero(inside & (view.host("pid") == pid) & (view.host("tid") == tid))[0].astype(np.int64)
+    rows, starts, ends = view.thread(view.main_thread)
+    return rows[(ends > view.window.start_ns) & (starts < view.window.end_ns)]
 
 
 def owned(view: View, rows: Ints) -> tuple[Ints, Ints, Ints]:

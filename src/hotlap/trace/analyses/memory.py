@@ -12,8 +12,10 @@ one). The host's memory is device -1.
 import re
 from typing import Final
 
+import numpy as np
 import polars as pl
 
+from hotlap.records.timeline import MemoryCurve
 from hotlap.records.trace import MemoryUse
 
 from ..view import View
@@ -24,6 +26,8 @@ CALLS: Final = re.compile(
     r"Unregister)|cuMem(AllocAsync|Alloc|AllocPitch|AllocManaged|AllocHost|HostAlloc|FreeAsync|Free|FreeHost|Create|"
     r"Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostRegister|HostUnregister))(_v\d+)?(_ptsz)?$"
 )
+CELLS: Final = 400
+"""Of a curve."""
 CPU: Final = 0
 """c10::DeviceType of the host's memory."""
 
@@ -31,9 +35,7 @@ CPU: Final = 0
 def memory(view: View) -> tuple[MemoryUse, ...]:
     """One for each device with allocator events, and for that of the driver's calls."""
     start, end = view.on_host.window.start_ns, view.on_host.window.end_ns
-    events = view.trace.memory.filter(pl.col("time") < end).with_columns(
-        pl.when(pl.col("device_type") == CPU).then(-1).otherwise(pl.col("device")).alias("device")
-    )
+    events = _until(view, end)
     inside = pl.col("time") >= start
     taken = inside & (pl.col("bytes") > 0)
     uses = events.group_by("device").agg(
@@ -47,6 +49,37 @@ def memory(view: View) -> tuple[MemoryUse, ...]:
     first = min(view.devices or [device for device in found if device >= 0], default=0)
     wanted = sorted({*found, *([first] if len(calls) else [])})
     return tuple(_use(device, found.get(device), calls if device == first else calls.clear()) for device in wanted)
+
+
+def memory_curves(view: View) -> tuple[MemoryCurve, ...]:
+    """The allocator's totals over the window, one curve for each device with events in it, in few points: of each cell
+    of time the first, the highest, the lowest and the last, so that peaks stay where they are."""
+    start, end = view.on_host.window.start_ns, view.on_host.window.end_ns
+    events = _until(view, end).filter(pl.col("time") >= start)
+    events = events.with_columns(((pl.col("time") - start) * CELLS // max(1, end - start)).alias("cell"))
+    found = []
+    for device in sorted(events["device"].unique().to_list()):
+        mine = events.filter(pl.col("device") == device).with_row_index("row")
+        row, total = pl.col("row"), pl.col("allocated")
+        of_cell = (row.first(), row.last(), row.get(total.arg_max()), row.get(total.arg_min()))
+        kept = mine.group_by("cell").agg(one.alias(str(at)) for at, one in enumerate(of_cell)).drop("cell")
+        chosen = mine[np.unique(kept.to_numpy())]
+        if (chosen["allocated"] >= 0).any():
+            found.append(
+                MemoryCurve(
+                    device=device,
+                    time=tuple((chosen["time"] - start).to_list()),
+                    allocated=tuple(chosen["allocated"].to_list()),
+                    reserved=tuple(chosen["reserved"].to_list()),
+                )
+            )
+    return tuple(found)
+
+
+def _until(view: View, end: int) -> pl.DataFrame:
+    """Allocator events before a time; those of the host's memory have device -1."""
+    device = pl.when(pl.col("device_type") == CPU).then(-1).otherwise(pl.col("device")).alias("device")
+    return view.trace.memory.filter(pl.col("time") < end).with_columns(device)
 
 
 def _peak(column: str, inside: pl.Expr) -> pl.Expr:

@@ -287,10 +287,6 @@ def _elementwise(call: Call) -> Work:
     return 0, call.read(*(at for at in call.tensors if at < own)) + _broadcast(call) * _promoted(call), []
 
 
-def _in_place(call: Call) -> Work:
-    return 0, call.read(*call.tensors) + prod(call.size(0)) * call.width(0), []
-
-
 def _compared(call: Call) -> Work:
     return 0, call.read(*call.tensors) + _broadcast(call), []
 
@@ -304,7 +300,7 @@ def _copied(call: Call) -> Work:
 
 
 def _rowwise(call: Call) -> Work:
-    """As large a result as the first operand; what a norm keeps for backward is small."""
+    """As large a result as the first operand, or in its place; what a norm keeps for backward is small."""
     return 0, call.read(*call.tensors) + prod(call.size(0)) * call.width(0), []
 
 
@@ -324,9 +320,9 @@ DIRECT: Final[dict[str, Callable[[Call], Work]]] = {
     "aten::linear": _linear,
     "aten::copy_": _copied,
     "aten::addmm_": _matmul(1, 0),
-    "aten::threshold_backward_": _in_place,
+    "aten::threshold_backward_": _rowwise,
     **{f"aten::{op}": _elementwise for op in (_UNARY + " " + _BINARY).split()},
-    **{f"aten::{op}_": _in_place for op in (_UNARY + " " + _BINARY).split()},
+    **{f"aten::{op}_": _rowwise for op in (_UNARY + " " + _BINARY).split()},
     **{f"aten::{op}": _compared for op in _COMPARE.split()},
     **{f"aten::{op}": _rowwise for op in _ROWS.split()},
     **{f"aten::{op}": _reduced for op in _REDUCE.split()},
@@ -364,7 +360,7 @@ def roofline(view: View, peaks: Peaks | None, top: int | None = None) -> tuple[O
             merged.setdefault(key, []).append((group, call, need))
     kept = sorted(merged.items(), key=lambda item: (-sum(group["ns"] for group, _, _ in item[1]), item[0]))[:top]
     where, number = places(view, np.array([parts[0][0]["row"] for _, parts in kept], np.int64))
-    kernels = _kernel_names(groups)
+    kernels = dict(groups.select("row", "kernels").iter_rows())
     return tuple(
         msgspec.structs.replace(_record(key, parts, peaks, kernels), where=where[number[at]])
         for at, (key, parts) in enumerate(kept)
@@ -401,10 +397,6 @@ def _groups(view: View, work: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("row")
     )
-
-
-def _kernel_names(groups: pl.DataFrame) -> dict[int, list[str]]:
-    return dict(zip(groups["row"].to_list(), groups["kernels"].to_list(), strict=True))
 
 
 def call_of(view: View, op: str, shapes: int) -> Call | None:

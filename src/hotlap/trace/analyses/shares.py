@@ -19,20 +19,14 @@ from hotlap.trace.intervals import Intervals, covered, difference
 from hotlap.trace.view import COMMUNICATION, View
 
 from . import totals
+from .grouping import places
 
 NAMES: Final = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "send_recv",
-    "send": "send",
-    "recv": "recv",
-    "barrier": "barrier",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce": "reduce",
+    name.replace("_", ""): name
+    for name in (
+        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "send", "recv"),
+        *("barrier", "gather", "scatter", "reduce"),
+    )
 }
 """What a name holds, letters only, and the collective that it is; the first that fits."""
 CALLS: Final[dict[str, type[pl.DataType]]] = {
@@ -137,7 +131,8 @@ def _places(view: View, names: list[str]) -> dict[str, Place]:
     wanted = [name for name, plain in spelled.items() if plain in names]
     host = view.trace.host.lazy().with_row_index("row").filter(pl.col("name").is_in(wanted))
     longest = host.group_by("name").agg(pl.col("row", "dur").sort_by("dur").last()).sort("dur").collect()
-    found = {spelled[name]: view.place(row) for name, row in longest.select("name", "row").iter_rows()}
+    where, number = places(view, longest["row"].to_numpy().astype(np.int64))
+    found = {spelled[name]: where[at] for name, at in zip(longest["name"].to_list(), number.tolist(), strict=True)}
     return {name: place for name, place in found.items() if place is not None}
 
 

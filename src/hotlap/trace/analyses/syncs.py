@@ -25,14 +25,15 @@ import numpy as np
 import polars as pl
 
 from hotlap.records.trace import Sync
-from hotlap.trace.links import enclosing
+from hotlap.trace.links import enclosing, outermost
 from hotlap.trace.view import Ints, View
 
 from .gaps import pieces
-from .grouping import outermost_op, packed_places, unpacked
+from .grouping import host_of, outermost_op, packed_places, unpacked
 from .pieces import SYNC
 from .waits import waiting_calls
 
+AUTOGRAD: Final = re.compile(r"^autograd::|Backward\d*$")
 MAX_DEPTH: Final = 32
 """Enclosing events that are looked at for the cause."""
 
@@ -142,8 +143,8 @@ def _printing(waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _innermost_op(view: View, rows: Ints) -> Ints:
-    ops = (view.trace.host["cat"] == "op").to_numpy()
-    return enclosing(rows, view.host("parent").astype(np.int64), ops)
+    host = host_of(view)
+    return enclosing(rows, host.parent, host.op)
 
 
 def _waits(view: View, rows: Ints) -> Ints:
@@ -154,27 +155,12 @@ def _waits(view: View, rows: Ints) -> Ints:
 
 def _ops(view: View, rows: Ints) -> pl.Series:
     """Name of the outermost op around each call, autograd's own rows aside; "" where there is none."""
-    host = view.trace.host
-    ops = (host["cat"] == "op").to_numpy()
+    host = host_of(view)
     top = outermost_op(view, rows)
-    own = host["name"].gather(top).str.starts_with("autograd::").to_numpy()
-    if own.any():
-        top[own] = _below_autograd(view, rows[own])
-    names = host["name"].gather(top)
-    return pl.select(pl.when(pl.Series(ops[top])).then(names).otherwise(pl.lit(""))).to_series()
-
-
-def _below_autograd(view: View, rows: Ints) -> Ints:
-    """The outermost op around each row that is not a row of autograd's engine."""
-    parent, host = view.host("parent"), view.trace.host
-    best, climbing = rows.copy(), np.ones(len(rows), bool)
-    while climbing.any():
-        above = parent[best]
-        names = host["name"].gather(np.maximum(above, 0))
-        climbing &= (above >= 0) & ~names.str.contains(r"^autograd::|Backward\d*$").to_numpy()
-        climbing &= (host["cat"].gather(np.maximum(above, 0)) == "op").to_numpy()
-        best = np.where(climbing, above, best)
-    return best
+    own = host.named(lambda name: name.startswith("autograd::"))[top]
+    top[own] = outermost(rows[own], host.parent, host.op & ~host.named(AUTOGRAD.search))
+    names = zip(host.name(top), host.op[top].tolist(), strict=True)
+    return pl.Series([name if op else "" for name, op in names], dtype=pl.String)
 
 
 def _idle(view: View, rows: Ints) -> Ints:

@@ -13,7 +13,7 @@ from the first to the last event of autograd's engine, optimizer inside `Optimiz
 the last data, h2d or optimizer phase to the start of the backward (`records/phases.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,16 +40,6 @@ ENGINE: Final = "autograd::engine"
 STEPPING: Final = "Optimizer.step#"
 NUMBER: Final = {kind: number for number, kind in enumerate(KINDS)}
 IDLE: Final = np.array([NUMBER[f"idle: {cause}"] for cause in CAUSES], np.int64)
-
-
-@dataclass
-class _Texts:
-    """Texts by number; 0 is none."""
-
-    numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
-
-    def of(self, texts: list[str]) -> tuple[int, ...]:
-        return tuple(self.numbers.setdefault(text[:LONGEST_NAME], len(self.numbers)) for text in texts)
 
 
 @dataclass(frozen=True)
@@ -85,14 +75,16 @@ def timeline(view: View) -> Timeline | None:
     start, end = min(host[0], device[0]), max(host[1], device[1])
     if end <= start:
         return None
-    texts, least = _Texts(), max(1, (end - start) // RESOLUTION)
+    draw = _Drawing(view, start, max(1, (end - start) // RESOLUTION))
     phases, inferred = _phases(view, start, end)
-    rows = [_phase_bars(phases, start, texts)] if len(phases.start) else []
+    rows = [draw.bars("phases", "phases", phases, _of_phases, 1)] if len(phases.start) else []
     threads, (streams, undrawn) = list(_threads(view, start, end)), _streams(view, start, end)
-    rows += [_host_bars(view, label, row, start, least, texts) for label, row in threads[: 2 * MOST_THREADS]]
+    rows += [draw.bars(label, "host", row, _of_host) for label, row in threads[: 2 * MOST_THREADS]]
     for number in view.devices[:MOST_DEVICES]:
-        rows.append(_idle_bars(view, number, (start, end), least, texts))
-        rows += [_device_bars(view, label, row, start, least, texts) for on, label, row in streams if on == number]
+        idle = pieces(view, number)
+        idle_row = _Row(idle.start, idle.end, IDLE[idle.cause], idle.row).cut(start, end)
+        rows.append(draw.bars(f"device {number}, idle", "idle", idle_row, _of_idle))
+        rows += [draw.bars(label, "device", row, _of_device) for on, label, row in streams if on == number]
     return Timeline(
         step=_median_step(view),
         start_ns=start,
@@ -100,8 +92,8 @@ def timeline(view: View) -> Timeline | None:
         host=(host[0] - start, host[1] - start),
         device=(device[0] - start, device[1] - start),
         inferred=inferred,
-        shortest_ns=least,
-        texts=tuple(texts.numbers),
+        shortest_ns=draw.least,
+        texts=tuple(draw.texts),
         rows=tuple(row for row in rows if row.start),
         left_out=max(0, len(threads) - 2 * MOST_THREADS) + undrawn + max(0, len(view.devices) - MOST_DEVICES),
     )
@@ -144,23 +136,38 @@ def joined(row: _Row, least: int) -> _Joined:
     )
 
 
-def _bars(
-    label: str, group: str, row: _Row, least: int, origin: int, names: list[str], at: list[str], texts: _Texts
-) -> Bars:
-    """names, at: one for each bar of `joined(row)`."""
-    found = joined(row, least)
-    length = found.end - found.start
-    return Bars(
-        label=label,
-        group=group,  # type: ignore[arg-type]
-        start=tuple((found.start - origin).tolist()),
-        dur=tuple(length.tolist()),
-        kind=tuple(row.kind[found.longest].tolist()),
-        name=texts.of(names),
-        at=texts.of(at),
-        count=tuple(found.count.tolist()),
-        busy=tuple(np.minimum(found.busy, length).tolist()),
-    )
+Said = Callable[[View, Ints], tuple[list[str], list[str]]]
+"""Of rows, what bars that are named for them say: name and `file:line`, "" for none."""
+
+
+@dataclass
+class _Drawing:
+    """What is the same for all rows. start: of what is shown; least: the shortest bar, where not joined; texts: by
+    number, 0 is none."""
+
+    view: View
+    start: int
+    least: int
+    texts: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def bars(self, label: str, group: str, row: _Row, said: Said, least: int | None = None) -> Bars:
+        found = joined(row, least or self.least)
+        length = found.end - found.start
+        names, at = said(self.view, row.rows[found.longest])
+        return Bars(
+            label=label,
+            group=group,  # type: ignore[arg-type]
+            start=tuple((found.start - self.start).tolist()),
+            dur=tuple(length.tolist()),
+            kind=tuple(row.kind[found.longest].tolist()),
+            name=self._numbers(names),
+            at=self._numbers(at),
+            count=tuple(found.count.tolist()),
+            busy=tuple(np.minimum(found.busy, length).tolist()),
+        )
+
+    def _numbers(self, texts: list[str]) -> tuple[int, ...]:
+        return tuple(self.texts.setdefault(text[:LONGEST_NAME], len(self.texts)) for text in texts)
 
 
 def _places(view: View, rows: Ints) -> list[str]:
@@ -216,9 +223,8 @@ def _inferred(here: pl.DataFrame, start: int, end: int) -> _Row:
     return _Row(columns[0], columns[1], kind, kind).cut(start, end)
 
 
-def _phase_bars(row: _Row, origin: int, texts: _Texts) -> Bars:
-    names = [KINDS[kind] for kind in row.kind.tolist()]
-    return _bars("phases", "phases", row, 1, origin, names, [""] * len(names), texts)
+def _of_phases(view: View, kinds: Ints) -> tuple[list[str], list[str]]:
+    return [KINDS[kind] for kind in kinds.tolist()], [""] * len(kinds)
 
 
 # the host
@@ -266,10 +272,8 @@ def _host_kinds(view: View, rows: Ints) -> Ints:
     return kind.astype(np.int64)
 
 
-def _host_bars(view: View, label: str, row: _Row, origin: int, least: int, texts: _Texts) -> Bars:
-    which = row.rows[joined(row, least).longest]
-    names = view.trace.host["name"].gather(which).to_list()
-    return _bars(label, "host", row, least, origin, names, _places(view, which), texts)
+def _of_host(view: View, rows: Ints) -> tuple[list[str], list[str]]:
+    return view.trace.host["name"].gather(rows).to_list(), _places(view, rows)
 
 
 # the device
@@ -296,18 +300,12 @@ def _streams(view: View, start: int, end: int) -> tuple[list[tuple[int, str, _Ro
     return found, undrawn
 
 
-def _device_bars(view: View, label: str, row: _Row, origin: int, least: int, texts: _Texts) -> Bars:
-    which = row.rows[joined(row, least).longest]
-    work = view.trace.device.select("name", "op", "launch")[which]
+def _of_device(view: View, rows: Ints) -> tuple[list[str], list[str]]:
+    work = view.trace.device.select("name", "op", "launch")[rows]
     called = work.select(pl.when(pl.col("op") >= 0).then("op").otherwise("launch")).to_series().to_numpy()
-    at = _places(view, called.astype(np.int64))
-    return _bars(label, "device", row, least, origin, work["name"].to_list(), at, texts)
+    return work["name"].to_list(), _places(view, called.astype(np.int64))
 
 
-def _idle_bars(view: View, device: int, span: tuple[int, int], least: int, texts: _Texts) -> Bars:
-    found = pieces(view, device)
-    row = _Row(found.start, found.end, IDLE[found.cause], found.row).cut(*span)
-    which = row.rows[joined(row, least).longest]
-    said = outermost_op(view, which) if len(view.trace.host) else which
-    names = [view.names[at] if at >= 0 else "" for at in said.tolist()]
-    return _bars(f"device {device}, idle", "idle", row, least, span[0], names, _places(view, which), texts)
+def _of_idle(view: View, rows: Ints) -> tuple[list[str], list[str]]:
+    said = outermost_op(view, rows) if len(view.trace.host) else rows
+    return [view.names[at] if at >= 0 else "" for at in said.tolist()], _places(view, rows)

@@ -96,5 +96,5 @@ def _clipped(view: View) -> pl.DataFrame:
 
 
 def _totals(rows: pl.DataFrame) -> Totals:
-    sums = rows.group_by("name").agg(pl.col("ns").sum(), pl.len())
+    sums = rows.group_by("name", maintain_order=True).agg(pl.col("ns").sum(), pl.len())
     return {name: (ns, count) for name, ns, count in sums.iter_rows()}

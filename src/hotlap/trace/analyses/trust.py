@@ -19,11 +19,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from hotlap.profilers.nsys import GRAPH
 from hotlap.records.durations import ms
 from hotlap.records.trace import Trust
 from hotlap.trace.view import View
 
-from ..nsys import GRAPH
 from . import totals
 
 NOTED: Final = 0.05

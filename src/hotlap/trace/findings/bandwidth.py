@@ -60,4 +60,4 @@ def _unsized(answers: RankTrace) -> int:
 
 
 def _named(answers: RankTrace) -> list[KernelTime]:
-    return [row for row in answers.kernels if row.by == "kernel" and MOVES.search(row.key)]
+    return [row for row in answers.kernels if row.by == "name" and MOVES.search(row.key)]

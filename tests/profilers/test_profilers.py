@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.profilers.ncu import read_ncu, same_name, with_rooflines
+from hotlap.profilers.perf import read_perf
 from hotlap.records.errors import RecordError
 from hotlap.records.profilers import KernelCounters
 from hotlap.records.trace import OpRoofline, RankTrace, Window
-from hotlap.trace.ncu import read_ncu, same_name, with_rooflines
-from hotlap.trace.perf import read_perf
 
 HEADER = '"ID","Process ID","Kernel Name","Device","CC"'
 PEAK = ".avg.pct_of_peak_sustained_elapsed"

@@ -154,6 +154,3 @@ def _without_parameters(name: str) -> str:
         if char == "(" and depth <= 0:
             return name[:at]
     return name
-
-
-__all__ = ["read_ncu", "same_name", "with_rooflines"]

@@ -22,11 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hotlap.records.errors import RecordError
-
-from .build import build
-from .decode import DEVICE_COLUMNS, HOST_COLUMNS, Columns
-from .source import Source
-from .tables import Trace
+from hotlap.trace.build import build
+from hotlap.trace.decode import DEVICE_COLUMNS, HOST_COLUMNS, Columns
+from hotlap.trace.source import Source
+from hotlap.trace.tables import Trace
 
 Ints = npt.NDArray[np.int64]
 
@@ -56,20 +55,11 @@ WORK: Final = (KERNELS, COPIES, FILLS, GRAPHS)
 WHERE: Final = ("deviceId", "contextId", "streamId", "correlationId")
 RANGE_TYPES: Final = (59, 60)
 """Pushed and popped, started and ended: NVTX_EVENTS.eventType of ranges; the others are marks and names."""
-DIRECTIONS: Final = {
-    0: "Unknown", 1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH",
-    10: "PtoP",
-}  # fmt: skip
+DIRECTIONS: Final = dict(
+    enumerate(["Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"])
+)
 """CUpti_ActivityMemcpyKind."""
-KINDS: Final = {
-    0: "Pageable",
-    1: "Pinned",
-    2: "Device",
-    3: "Array",
-    4: "Managed",
-    5: "Device Static",
-    6: "Managed Static",
-}
+KINDS: Final = dict(enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")))
 """ENUM_CUDA_MEM_KIND where an export lacks it."""
 SYNC_TYPES: Final = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 VERSION: Final = re.compile(r"(_ptsz|_ptds)?_v\d{4,}$")
@@ -391,6 +381,3 @@ def _op(name: str) -> tuple[str, int, bool]:
     written = match is not None or name.startswith(("aten::", "autograd::"))
     sequence = int(match["seq"] or -1) if match else -1
     return short, sequence, written and not name.startswith(NO_OPS)
-
-
-__all__ = ["GRAPH", "is_export", "processes", "read_export"]

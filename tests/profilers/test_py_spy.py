@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.profilers import py_spy
+from hotlap.profilers.py_spy import HOTLAP, read_py_spy
 from hotlap.records.errors import RecordError
-from hotlap.trace import py_spy
-from hotlap.trace.py_spy import HOTLAP, read_py_spy
 
 PYTHON = "/usr/lib/python3.11"
 TORCH = "/src/pytorch/torch"

@@ -322,6 +322,3 @@ def _seconds(amount: str, unit: str) -> float:
         return float(amount) / (1000 if unit == "ms" else 1)
     except ValueError:
         return 0.0
-
-
-__all__ = ["read_py_spy"]

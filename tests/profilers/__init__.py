@@ -1,0 +1,1 @@
+"""Reading what other profilers recorded."""
