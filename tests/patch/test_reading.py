@@ -14,12 +14,12 @@ from hotlap.patch.check import Overreach, check
 from hotlap.patch.copy import copy
 from hotlap.patch.diff import diff
 from hotlap.patch.patch import facts_beside, make
-from hotlap.patch.project import entry_of, read_project
 from hotlap.patch.rules._base import Touched
-from hotlap.patch.source import LONGEST_FILE, Unreadable, parse
 from hotlap.patch.verify import as_fast
 from hotlap.records.errors import RecipeError, RecordError, UsageError
 from hotlap.records.tune import Interval
+from hotlap.source.project import entry_of, read_project
+from hotlap.source.tree import LONGEST_FILE, Unreadable, parse
 
 SCRIPT = """\
 import torch

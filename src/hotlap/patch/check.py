@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterable
 
 from hotlap.records.errors import HotlapError
+from hotlap.source.project import Project
+from hotlap.source.tree import Source
 
-from .project import Project
 from .rules._base import Touched
-from .source import Source
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

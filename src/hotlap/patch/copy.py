@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotlap.records.errors import RecordError
-
-from .project import Project
+from hotlap.source.project import Project
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Final
 
 import libcst as cst
 
-from .scopes import Scope
-from .source import Source, rewritten
+from hotlap.source.scopes import Scope
+from hotlap.source.tree import Source, rewritten
 
 Replacement = Callable[[cst.CSTNode], cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement]]
 LINE_LENGTH: Final = 100

@@ -15,14 +15,14 @@ from hotlap.records.diagnosis import WAITS, Finding, Place
 from hotlap.records.patch import Line, Patch, Rewrite
 from hotlap.records.run import Run
 from hotlap.runs.folder import RunFolder
+from hotlap.source.places import CannotWrite, Places
+from hotlap.source.project import Project, read_project
+from hotlap.source.tree import LONGEST_LINE, Source, Unreadable
 
 from .check import check
 from .edits import Replacement, replace
 from .patch import Patched, changes_between
-from .places import CannotWrite, Places
-from .project import Project, read_project
 from .rules._base import Touched
-from .source import LONGEST_LINE, Source, Unreadable
 from .waits import REWRITES
 from .waits._base import Change, Wait
 

@@ -13,16 +13,16 @@ from hotlap.records.patch import Line, NotWritten, Patch, PatchedFile, Written
 from hotlap.records.run import Facts, Lever
 from hotlap.records.tune import Recipe
 from hotlap.runs.folder import TuneFolder
+from hotlap.source.places import Places
+from hotlap.source.project import Project, read_project
+from hotlap.source.tree import LONGEST_LINE, Unreadable
 from hotlap.tune.recipe import checked
 
 from .check import check
 from .diff import changed, diff
-from .places import Places
-from .project import Project, read_project
 from .rules import all_rules
 from .rules._base import CannotWrite, Edit, Settings, Touched, calls_named
 from .rules._unwritten import unwritten
-from .source import LONGEST_LINE, Unreadable
 
 DRAWS = "dropout and the like draw other random numbers with it, as they do under the recipe"
 

@@ -4,7 +4,8 @@ from dataclasses import replace as with_fields
 
 import libcst as cst
 
-from ..places import CannotWrite, Places
+from hotlap.source.places import CannotWrite, Places
+
 from ._base import Edit, assigned, at_the_top
 
 DONATED = "donated_buffer"

@@ -4,12 +4,12 @@
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import dotted
+from hotlap.source.tensors import TENSOR_METHODS
+from hotlap.source.tree import Source
 
 from ..edits import Replacement, fresh, inside_with, replace, statement
-from ..places import Places, Site
-from ..scopes import dotted
-from ..source import Source
-from ..tensors import TENSOR_METHODS
 from ._base import (
     NO_TORCH,
     CannotWrite,

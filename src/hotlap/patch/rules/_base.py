@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.names import Names
+from hotlap.source.places import CannotWrite, Places, Site
+from hotlap.source.project import Project
+from hotlap.source.scopes import Scope, dotted
+from hotlap.source.tree import Source
 
 from ..edits import Replacement, after, before, replace, spelled
-from ..names import Names
-from ..places import CannotWrite, Places, Site
-from ..project import Project
-from ..scopes import Scope, dotted
-from ..source import Source
 
 Settings = Mapping[str, Any]
 

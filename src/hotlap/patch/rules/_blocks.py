@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.names import argument, subclasses
+from hotlap.source.places import MODULES, Places, calls_in
+from hotlap.source.scopes import Scope, dotted
+from hotlap.source.tree import Source
 
 from ..edits import own_line
-from ..names import argument, subclasses
-from ..places import MODULES, Places, calls_in
-from ..scopes import Scope, dotted
-from ..source import Source
 from ._base import CannotWrite, lines_of
 from ._model import trained_calls
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.places import Places
 
-from ..places import Places
 from ._base import CannotWrite, Edit, Outcome
 
 AT_LAUNCH = "set in the environment, in the command to start below; nothing of it is in the source"

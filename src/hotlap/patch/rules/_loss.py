@@ -4,11 +4,12 @@ from dataclasses import replace as with_fields
 
 import libcst as cst
 
+from hotlap.source.places import CannotWrite, Places
+from hotlap.source.project import Project
+from hotlap.source.scopes import Scope, dotted
+from hotlap.source.tree import Source
+
 from ..edits import Replacement, fresh, inside, replace
-from ..places import CannotWrite, Places
-from ..project import Project
-from ..scopes import Scope, dotted
-from ..source import Source
 from ._asked_gradients import with_graphs_kept
 from ._base import Edit, Touched, assigned, at_the_top, last_import, touched
 

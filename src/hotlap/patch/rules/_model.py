@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from hotlap.source.names import At
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import Scope, Var, dotted
+from hotlap.source.start import Start, training_start
+from hotlap.source.tensors import TENSOR_METHODS, reads
+from hotlap.source.tree import Source
+
 from ..edits import Replacement, block_of, inside, own_line
-from ..names import At
-from ..places import Places, Site
-from ..scopes import Scope, Var, dotted
-from ..source import Source
-from ..start import Start, training_start
-from ..tensors import TENSOR_METHODS, reads
 from ._base import NO_LOOP, CannotWrite, lines_of
 
 CONDITIONAL = (

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hotlap.records.patch import Line
+from hotlap.source.places import Places
 
-from ..places import Places
 from ._base import CannotWrite, calls_named
 
 NO_RULE = "no rule of this hotlap writes it"

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hotlap.source.places import Places
+
 from ..edits import Replacement, inside_with, own_line, replace
-from ..places import Places
 from ._base import (
     NO_TORCH,
     CannotWrite,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from hotlap.levers.allocator import VARIABLES
+from hotlap.source.places import Places
 
-from ..places import Places
 from ._base import Outcome, Rule, Settings
 from ._launch import at_launch
 

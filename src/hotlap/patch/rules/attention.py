@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from hotlap.source.names import subclasses
+from hotlap.source.places import MODULES, Places
+from hotlap.source.scopes import Scope, dotted
+from hotlap.source.tensors import reads
+from hotlap.source.tree import Source
+
 from ..edits import Replacement, expression, own_line, replace
-from ..names import subclasses
-from ..places import MODULES, Places
-from ..scopes import Scope, dotted
-from ..source import Source
-from ..tensors import reads
 from ._base import NO_TORCH, CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, touched, with_torch
 
 FUSED = "scaled_dot_product_attention"

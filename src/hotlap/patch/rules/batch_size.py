@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import dotted
+
 from ..edits import Replacement, expression, keyword, replace
-from ..places import Places, Site
-from ..scopes import dotted
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
 
 BATCH_SIZE = 1

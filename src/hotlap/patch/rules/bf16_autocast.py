@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ..places import Places
+from hotlap.source.places import Places
+
 from ._autocast import autocast
 from ._base import Outcome, Rule, Settings
 

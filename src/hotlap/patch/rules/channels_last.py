@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import dotted
+
 from ..edits import Replacement, after, replace
-from ..places import Places, Site
-from ..scopes import dotted
 from ._base import NO_TORCH, CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, touched, with_torch
 from ._model import Spot, same_model, spots, trained_calls
 
@@ -83,7 +84,7 @@ def _takes_images(places: Places, site: Site) -> bool:
 
 
 def _convolves_first(places: Places, forward: object) -> bool:
-    from ..scopes import Scope
+    from hotlap.source.scopes import Scope
 
     assert isinstance(forward, Scope)
     own = forward.parameters()

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from hotlap.source.places import Places
+from hotlap.source.scopes import dotted
+from hotlap.source.tree import Source
+
 from ..edits import Replacement, expression, fresh, own_line, replace, statement
-from ..places import Places
-from ..scopes import dotted
-from ..source import Source
 from ._base import (
     NO_TORCH,
     CannotWrite,

@@ -6,11 +6,12 @@ from dataclasses import replace as with_fields
 
 import libcst as cst
 
+from hotlap.source.names import At, subclasses
+from hotlap.source.places import Places, Site
+from hotlap.source.project import Project
+from hotlap.source.scopes import dotted
+
 from ..edits import Replacement, after, before, replace, statement
-from ..names import At, subclasses
-from ..places import Places, Site
-from ..project import Project
-from ..scopes import dotted
 from ._asked_gradients import differentiated_again
 from ._base import (
     NO_TORCH,

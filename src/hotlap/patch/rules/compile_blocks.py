@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hotlap.source.places import Places
+from hotlap.source.scopes import dotted
+
 from ..edits import Replacement, after, fresh, replace
-from ..places import Places
-from ..scopes import dotted
 from ._asked_gradients import differentiated_again
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, lines_of, touched
 from ._blocks import Blocks, block_lists

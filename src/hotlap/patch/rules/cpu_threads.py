@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ..places import Places
+from hotlap.source.places import Places
+
 from ._base import CannotWrite, Outcome, Rule, Settings, already, at_the_top, calls_named, constant
 
 

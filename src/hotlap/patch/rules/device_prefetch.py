@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import Scope, dotted
+
 from ..edits import Replacement, inside, keyword, replace
-from ..places import Places, Site
-from ..scopes import Scope, dotted
 from ._base import NO_LOOP, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, lines_of, touched_by
 
 PARTLY = (

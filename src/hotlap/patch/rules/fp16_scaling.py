@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.places import Places, Site
+from hotlap.source.project import Project
+from hotlap.source.scopes import dotted
+from hotlap.source.tree import Source
 
 from ..edits import Replacement, after, before, expression, fresh, own_line, replace
-from ..places import Places, Site
-from ..project import Project
-from ..scopes import dotted
-from ..source import Source
 from ._autocast import autocast
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, at_the_top, calls_named, lines_of, touched
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import dotted
+
 from ..edits import Replacement, keyword, replace
-from ..places import Places, Site
-from ..scopes import dotted
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, constant, lines_of, touched_by
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")

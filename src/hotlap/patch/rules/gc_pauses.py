@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import libcst as cst
 
+from hotlap.source.places import Places, Site
+from hotlap.source.start import Start, training_start
+
 from ..edits import Replacement, before, replace
-from ..places import Places, Site
-from ..start import Start, training_start
 from ._base import NO_LOOP, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, importing, lines_of, touched
 
 OWN = ("gc.freeze", "gc.disable", "gc.set_threshold", "gc.unfreeze")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.places import Places
+from hotlap.source.scopes import Scope, dotted
+from hotlap.source.tensors import reads
+from hotlap.source.tree import Source
 
 from ..edits import Replacement, inside, replace
-from ..places import Places
-from ..scopes import Scope, dotted
-from ..source import Source
-from ..tensors import reads
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, Touched, already, calls_named, lines_of, touched
 
 NUMBERS = frozenset(["item", "tolist", "size", "dim", "numel", "shape", "dtype", "device", "ndim"])

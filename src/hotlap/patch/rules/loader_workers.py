@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.names import subclasses
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import Scope, dotted
 
 from ..edits import Replacement, expression, keyword, replace
-from ..names import subclasses
-from ..places import Places, Site
-from ..scopes import Scope, dotted
 from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
 
 POSITIONS = {"num_workers": 5, "pin_memory": 7}

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from hotlap.levers.sdpa_backend import lines
+from hotlap.source.places import Places
 
-from ..places import Places
 from ._base import CannotWrite, Outcome, Rule, Settings, at_the_top, calls_named
 
 OWN = ("enable_cudnn_sdp", "enable_flash_sdp", "enable_mem_efficient_sdp", "enable_math_sdp", "sdpa_kernel")

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ..places import Places
+from hotlap.source.places import Places
+
 from ._base import CannotWrite, Outcome, Rule, Settings, already, assigned, at_the_top, calls_named, constant
 
 TEXT = 'torch.set_float32_matmul_precision("high")'

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.places import CannotWrite, Places
+from hotlap.source.scopes import Binding, Scope
+from hotlap.source.tree import Source
 
 from ..edits import Replacement
-from ..places import CannotWrite, Places
-from ..scopes import Binding, Scope
-from ..source import Source
 
 
 @dataclass(frozen=True, eq=False)

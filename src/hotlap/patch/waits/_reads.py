@@ -5,10 +5,11 @@ from typing import Final
 
 import libcst as cst
 
+from hotlap.source.places import CannotWrite, calls_in
+from hotlap.source.scopes import dotted
+from hotlap.source.tensors import FUNCTIONAL, TENSOR_METHODS
+
 from ..edits import Replacement
-from ..places import CannotWrite, calls_in
-from ..scopes import dotted
-from ..tensors import FUNCTIONAL, TENSOR_METHODS
 from ._base import Wait, assigned
 
 ITEM: Final = "`.item()`"

@@ -5,9 +5,10 @@ from typing import Final
 
 import libcst as cst
 
+from hotlap.source.scopes import Scope, dotted
+from hotlap.source.tree import Source
+
 from ..edits import inside
-from ..scopes import Scope, dotted
-from ..source import Source
 from ._base import Wait, assigned
 
 Loop = cst.For | cst.While

@@ -6,10 +6,11 @@ from typing import Final
 
 import libcst as cst
 
+from hotlap.source.places import CannotWrite
+from hotlap.source.scopes import Binding, dotted
+from hotlap.source.tensors import reads
+
 from ..edits import Replacement
-from ..places import CannotWrite
-from ..scopes import Binding, dotted
-from ..tensors import reads
 from ._base import Change, Wait, numbered
 from ._turns import loops, seldom
 from .reports import around

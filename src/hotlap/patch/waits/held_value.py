@@ -2,7 +2,8 @@
 
 import libcst as cst
 
-from ..places import CannotWrite
+from hotlap.source.places import CannotWrite
+
 from ._base import Change, Outcome, Wait
 from ._reads import kept_as, read_by, stays, value_of
 from ._variables import moved, variable

@@ -4,9 +4,10 @@ from typing import Final
 
 import libcst as cst
 
+from hotlap.source.places import CannotWrite
+from hotlap.source.scopes import dotted
+
 from ..edits import Replacement, expression
-from ..places import CannotWrite
-from ..scopes import dotted
 from ._base import Change, Outcome, Wait, assigned
 from ._reads import kept_as, read_by, stays, value_of
 from ._variables import Variable, moved, variable

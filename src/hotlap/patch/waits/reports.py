@@ -4,9 +4,10 @@ from typing import Final
 
 import libcst as cst
 
+from hotlap.source.places import CannotWrite
+from hotlap.source.scopes import Binding, dotted
+
 from ..edits import Replacement, statement
-from ..places import CannotWrite
-from ..scopes import Binding, dotted
 from ._base import Change, Outcome, Wait, assigned
 from ._turns import BARS, Loop, counter, loops, seldom
 

@@ -5,9 +5,10 @@ from typing import Final
 
 import libcst as cst
 
+from hotlap.source.places import CannotWrite
+from hotlap.source.scopes import Binding
+
 from ..edits import Replacement, inside
-from ..places import CannotWrite
-from ..scopes import Binding
 from ._base import Change, Outcome, Wait, assigned
 from ._reads import called, is_count, is_real, kept_as, read_by, stays
 from ._variables import Variable, moved, variable

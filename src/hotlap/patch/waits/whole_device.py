@@ -7,9 +7,9 @@ from typing import Final
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.places import CannotWrite, calls_in
 
 from ..edits import Replacement
-from ..places import CannotWrite, calls_in
 from ._base import Change, Outcome, Wait, numbered
 
 SYNCHRONIZE: Final = "torch.cuda.synchronize"

@@ -15,7 +15,7 @@ import libcst as cst
 
 from .project import Project
 from .scopes import Binding, Scope, Var, Walk, dotted
-from .source import Source
+from .tree import Source
 
 DEEPEST: Final = 24
 """Assignments and calls that are followed one behind the other."""

@@ -9,7 +9,7 @@ import libcst as cst
 
 from .names import Names
 from .scopes import Scope, dotted
-from .source import Source
+from .tree import Source
 
 LOSS: Final = re.compile(r"(^|\.)nn\.(?:modules\.\w+\.)?\w*Loss$")
 FUNCTIONAL: Final = re.compile(r"torch\.nn\.functional\.\w+")

@@ -15,8 +15,8 @@ from hotlap.records.run import Facts
 from .names import At, Names, argument, subclasses
 from .project import Project
 from .scopes import Scope, Var, dotted
-from .source import Source
 from .tensors import LOSS, Tensors
+from .tree import Source
 
 OPTIMIZER: Final = re.compile(r"torch\.optim(?:\.(?!lr_scheduler\.|swa_utils\.)\w+)?\.([A-Z]\w*)")
 LOADERS: Final = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")

@@ -7,7 +7,7 @@ import libcst as cst
 
 from .places import CannotWrite, Places, Site
 from .scopes import Scope
-from .source import Source
+from .tree import Source
 
 
 @dataclass(frozen=True, eq=False)

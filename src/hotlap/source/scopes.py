@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import libcst as cst
 
 if TYPE_CHECKING:
-    from .source import Source
+    from .tree import Source
 
 Scoped = cst.Module | cst.FunctionDef | cst.ClassDef | cst.Lambda
 BLANK = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine)

@@ -10,7 +10,7 @@ from typing import Final
 from hotlap.records.errors import UsageError
 
 from .scopes import absolute
-from .source import Source, Unreadable, read
+from .tree import Source, Unreadable, read
 
 MOST_FILES: Final = 400
 NOT_THE_USERS: Final = ("site-packages", "dist-packages", ".venv", "venv", ".git", "hotlap-runs")
