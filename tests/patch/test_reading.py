@@ -13,8 +13,8 @@ from hotlap.patch import patch as patching
 from hotlap.patch.check import Overreach, check
 from hotlap.patch.copy import copy
 from hotlap.patch.diff import diff
+from hotlap.patch.edits import Touched
 from hotlap.patch.patch import facts_beside, make
-from hotlap.patch.rules._base import Touched
 from hotlap.patch.verify import as_fast
 from hotlap.records.errors import RecipeError, RecordError, UsageError
 from hotlap.records.tune import Interval

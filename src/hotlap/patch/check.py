@@ -7,7 +7,7 @@ from hotlap.records.errors import HotlapError
 from hotlap.source.project import Project
 from hotlap.source.tree import Source
 
-from .rules._base import Touched
+from .edits import Touched
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

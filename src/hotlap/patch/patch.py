@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
 
 from hotlap.levers import _same_random, all_levers, variables_of
 from hotlap.records.errors import RecordError, UsageError
@@ -13,15 +14,16 @@ from hotlap.records.patch import Line, NotWritten, Patch, PatchedFile, Written
 from hotlap.records.run import Facts, Lever
 from hotlap.records.tune import Recipe
 from hotlap.runs.folder import TuneFolder
-from hotlap.source.places import Places
+from hotlap.source.places import CannotTell, Places
 from hotlap.source.project import Project, read_project
-from hotlap.source.tree import LONGEST_LINE, Unreadable
+from hotlap.source.tree import Unreadable
 from hotlap.tune.recipe import checked
 
 from .check import check
 from .diff import changed, diff
+from .edits import Touched
 from .rules import all_rules
-from .rules._base import CannotWrite, Edit, Settings, Touched, calls_named
+from .rules._base import CannotWrite, Edit
 from .rules._unwritten import unwritten
 
 DRAWS = "dropout and the like draw other random numbers with it, as they do under the recipe"
@@ -62,66 +64,60 @@ def write(
     before: Project, levers: Sequence[Lever], facts: Facts | None, cuda: bool
 ) -> tuple[Project, list[Written], list[NotWritten]]:
     """Apply the rules one after the other, each to what the last one left. Raises Overreach."""
-    recipe: dict[str, Settings] = {lever.name: lever.settings for lever in levers}
+    recipe = {lever.name: lever.settings for lever in levers}
     project, touched = before, set[Touched]()
     written: list[Written] = []
     refused: list[NotWritten] = []
     order = [name for name in all_rules() if name in recipe]
     for name in [*order, *(name for name in recipe if name not in order)]:
-        lever = Lever(name=name, settings=dict(recipe[name]))
-        outcome = _apply(project, name, recipe, facts, cuda)
-        if isinstance(outcome, CannotWrite):
-            refused.append(_refused(lever, as_before(before, project, outcome.lines), outcome))
+        settings = dict(recipe[name])
+        try:
+            edit = _apply(Places(project, facts, cuda), name, settings)
+        except CannotTell as why:
+            lines = sorted(set(as_before(before, project, why.lines)), key=lambda line: (line.file, line.line))
+            by_hand = not isinstance(why, CannotWrite) or why.by_hand
+            source = all_levers()[name].source(settings) if by_hand else ""
+            refused.append(NotWritten(lever=name, settings=settings, why=why.why, look_at=tuple(lines), source=source))
             continue
-        where = as_before(before, project, outcome.where)
-        project = outcome.project
-        touched |= outcome.touched
+        where = as_before(before, project, edit.where)
+        project = edit.project
+        touched |= edit.touched
         written.append(Written(
-            lever=name, settings=lever.settings, where=where, already=outcome.already, partly=outcome.partly,
-            notes=outcome.notes,
+            lever=name, settings=settings, where=where, already=edit.already, partly=edit.partly, notes=edit.notes,
         ))  # fmt: skip
     check(before, project, touched)
     return project, written, refused
 
 
-def _apply(
-    project: Project, name: str, recipe: Mapping[str, Settings], facts: Facts | None, cuda: bool
-) -> Edit | CannotWrite:
+def _apply(places: Places, name: str, settings: dict[str, Any]) -> Edit:
+    """A lever written. Raises CannotTell."""
     rule = all_rules().get(name)
-    places = Places(project, facts, cuda)
     if rule is None:
         return unwritten(places, name)
     try:
-        outcome = rule.edit(places, recipe[name], recipe)
+        edit = rule.edit(places, settings)
     except Unreadable as error:
-        return CannotWrite(f"what it would write is no Python: {error}")
-    if isinstance(outcome, Edit) and not outcome.already and _draws_otherwise(places, name, recipe[name]):
-        return replace(outcome, notes=(*outcome.notes, DRAWS))
-    return outcome
+        raise CannotWrite(f"what it would write is no Python: {error}") from error
+    if not edit.already and _draws_otherwise(places, name, settings):
+        return replace(edit, notes=(*edit.notes, DRAWS))
+    return edit
 
 
-def _draws_otherwise(places: Places, name: str, settings: Settings) -> bool:
+def _draws_otherwise(places: Places, name: str, settings: dict[str, Any]) -> bool:
     """Whether a lever has the source draw other random numbers than it does: autocast only on CUDA."""
-    as_it_is = all_levers()[name].for_parity(dict(settings)) or {}
+    as_it_is = all_levers()[name].for_parity(settings) or {}
     if _same_random.SETTING not in as_it_is or (name in _same_random.DTYPE and not places.cuda):
         return False
-    return bool(calls_named(places, "Dropout", "Dropout2d", *_same_random.DRAWING))
-
-
-def _refused(lever: Lever, lines: Sequence[Line], outcome: CannotWrite) -> NotWritten:
-    source = all_levers()[lever.name].source(lever.settings) if outcome.by_hand else ""
-    return NotWritten(lever=lever.name, settings=lever.settings, why=outcome.why, look_at=_sorted(lines), source=source)
+    return bool(places.calls_named("Dropout", "Dropout2d", *_same_random.DRAWING))
 
 
 def as_before(before: Project, now: Project, lines: Sequence[Line]) -> tuple[Line, ...]:
     """Lines of files that rules have changed already, as they are in the user's files."""
+    files = {source.shown: (before.sources[path], source) for path, source in now.sources.items()}
     found = []
-    changed_files = {source.shown: (before.sources[path], source) for path, source in now.sources.items()}
     for line in lines:
-        old, new = changed_files[line.file]
-        number = line.line if old.data == new.data else _line_before(old.lines, new.lines, line.line)
-        text = old.lines[number - 1].strip() if number <= len(old.lines) else ""
-        found.append(Line(file=line.file, line=number, text=text[:LONGEST_LINE]))
+        old, new = files[line.file]
+        found.append(old.place_of(line.line if old is new else _line_before(old.lines, new.lines, line.line)))
     return tuple(found)
 
 
@@ -132,10 +128,6 @@ def _line_before(old: Sequence[str], new: Sequence[str], number: int) -> int:
             shift = number - 1 - j1
             return i1 + 1 + (shift if kind == "equal" else min(shift, max(0, i2 - i1 - 1)))
     return number
-
-
-def _sorted(lines: Sequence[Line]) -> tuple[Line, ...]:
-    return tuple(sorted(dict.fromkeys(lines), key=lambda line: (line.file, line.line)))
 
 
 def _patched(

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import libcst as cst
+import libcst.matchers as m
 
 from .project import Project
-from .scopes import Binding, Scope, Var, Walk, dotted
+from .scopes import Binding, Scope, Var, dotted, element, last_name
 from .tree import Source
 
 DEEPEST: Final = 24
@@ -23,43 +25,23 @@ MOST: Final = 4000
 """Steps to the origins of one value: names that are assigned from each other have more paths than there is time."""
 SAME_OBJECT: Final = frozenset(
     [
-        "to",
-        "cuda",
-        "cpu",
-        "train",
-        "eval",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "requires_grad_",
-        "apply",
-        "share_memory",
-        "parallelize",
+        "to", "cuda", "cpu", "train", "eval", "float", "double", "half", "bfloat16", "requires_grad_", "apply",
+        "share_memory", "parallelize",
     ]
-)
+)  # fmt: skip
 """Methods of a module that return the module."""
 WRAPPERS: Final = frozenset(
     [
-        "DistributedDataParallel",
-        "DataParallel",
-        "FullyShardedDataParallel",
-        "compile",
-        "iter",
-        "enumerate",
-        "tqdm",
-        "trange",
-        "cycle",
-        "islice",
-        "setup",
-        "setup_module",
-        "setup_dataloaders",
-        "prepare",
-        "prepare_model",
+        "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "compile", "iter", "enumerate", "tqdm",
+        "trange", "cycle", "islice", "setup", "setup_module", "setup_dataloaders", "prepare", "prepare_model",
         "prepare_data_loader",
     ]
-)
+)  # fmt: skip
 """Callables that return what they are given first, or something that behaves so; by the last part of their names."""
+
+IS_COMMAND: Final = m.Comparison(
+    m.Name("__name__"), [m.ComparisonTarget(m.Equal(), m.SimpleString('"__main__"') | m.SimpleString("'__main__'"))]
+)
 
 
 class At(NamedTuple):
@@ -69,37 +51,12 @@ class At(NamedTuple):
     node: cst.BaseExpression
 
 
-def _as_command(scope: Scope, call: cst.Call) -> bool:
-    """Whether a call of a module's own code stands under `if __name__ == "__main__"`."""
-    below: cst.CSTNode = call
-    above = scope.source.parent(call) if isinstance(scope.node, cst.Module) else None
-    while above is not None:
-        if isinstance(above, cst.If) and below is above.body and _is_command(above.test):
-            return True
-        below, above = above, scope.source.parent(above)
-    return False
-
-
-def _is_command(test: cst.BaseExpression) -> bool:
-    """Whether an expression is `__name__ == "__main__"`."""
-    match test:
-        case cst.Comparison(left=cst.Name("__name__"), comparisons=[cst.ComparisonTarget(cst.Equal(), right)]):
-            return isinstance(right, cst.SimpleString) and right.evaluated_value == "__main__"
-    return False
-
-
 @dataclass(eq=False)
 class Names:
     """Every name of a project."""
 
     project: Project
     _left: int = 0
-    _callers: dict[Scope, list[tuple[Scope, cst.Call, int]]] | None = None
-
-    @staticmethod
-    def of(source: Source) -> Walk:
-        """The scopes of a file."""
-        return source.walk
 
     @cached_property
     def calls(self) -> list[tuple[Scope, cst.Call]]:
@@ -107,13 +64,9 @@ class Names:
         return [
             (scope, call)
             for source in self.project.sources.values()
-            for scope, call in self.of(source).calls
+            for scope, call in source.walk.calls
             if source is self.project.main or not _as_command(scope, call)
         ]
-
-    def scope(self, source: Source, node: cst.CSTNode) -> Scope:
-        """The scope that a node stands in."""
-        return self.of(source).scopes[source.scope(node)]
 
     def variable(self, name: str, scope: Scope) -> Var | None:
         """Which variable a dotted name is, seen from a scope; None where it is bound nowhere (a builtin)."""
@@ -121,100 +74,82 @@ class Names:
             return Var(scope.owner, name) if name in scope.owner.names else None
         found: Scope | None = scope
         while found is not None:
-            if name in found.names and (found is scope or not isinstance(found.node, cst.ClassDef)):
+            if name in found.names and (found is scope or not found.is_class):
                 return Var(found, name)
             found = found.parent
         return None
 
-    def resolve(self, node: cst.CSTNode, scope: Scope) -> str | None:
-        """The full name of an imported thing, or of a definition of the user's (`module.name`); None if unsure."""
-        name = dotted(node)
-        if name is None:
-            return None
-        first, _, rest = name.partition(".")
+    def resolve(self, node: cst.CSTNode, scope: Scope) -> str:
+        """The full name of an imported thing, or of a definition of the user's (`module.name`); "" if unsure."""
+        first, _, rest = (dotted(node) or "").partition(".")
         variable = self.variable(first, scope)
-        if variable is None:
-            return None
-        full = {self._full(binding, variable) for binding in variable.scope.names[first]}
-        if len(full) != 1 or None in full:
-            return None
-        return f"{full.pop()}.{rest}".rstrip(".")
-
-    @staticmethod
-    def _full(binding: Binding, variable: Var) -> str | None:
-        if binding.imported is not None:
-            return binding.imported
-        if binding.statement in {s.node for s in variable.scope.functions.values()}:
-            return f"{variable.scope.source.module}.{variable.scope.qualname}.{variable.name}".replace("..", ".")
-        return None
+        full = {_full(binding, variable) for binding in variable.bindings} if variable is not None else {""}
+        return f"{full.pop()}.{rest}".rstrip(".") if len(full) == 1 and "" not in full else ""
 
     def definition(self, node: cst.CSTNode, scope: Scope) -> Scope | None:
         """The function or class of the user's behind a name, or behind `self.method`."""
-        name = dotted(node)
-        if name is None:
-            return None
+        name = dotted(node) or ""
         first, _, rest = name.partition(".")
         if first == "self" and rest and scope.owner is not None:
             return scope.owner.functions.get(rest)
         variable = self.variable(name, scope)
-        if variable is not None and len(variable.scope.names[name]) == 1 and name in variable.scope.functions:
+        if variable is not None and len(variable.bindings) == 1 and name in variable.scope.functions:
             return variable.scope.functions[name]
-        full = self.resolve(node, scope)
-        return self._defined(full) if full else None
-
-    def _defined(self, full: str) -> Scope | None:
-        parts = full.split(".")
+        parts = self.resolve(node, scope).split(".")
         for cut in range(len(parts) - 1, 0, -1):
             source = self.project.module(".".join(parts[:cut]))
-            if source is None:
-                continue
-            scope: Scope | None = self.of(source).scopes[source.tree]
-            for part in parts[cut:]:
-                scope = scope.functions.get(part) if scope is not None else None
-            return scope
+            if source is not None:
+                found: Scope | None = source.top
+                for part in parts[cut:]:
+                    found = found.functions.get(part) if found is not None else None
+                return found
         return None
 
     def instance_of(self, at: At) -> Scope | None:
         """The class of the user's that an expression makes an instance of."""
         if not isinstance(at.node, cst.Call):
             return None
-        kind = self.definition(at.node.func, self.scope(at.source, at.node)) if dotted(at.node.func) else None
-        return kind if kind is not None and isinstance(kind.node, cst.ClassDef) else None
+        kind = self.definition(at.node.func, at.source.scope(at.node))
+        return kind if kind is not None and kind.is_class else None
+
+    def made_by(self, at: At) -> str:
+        """The full name of what is called to make a value; "" where it is not known, or no call."""
+        return self.resolve(at.node.func, at.source.scope(at.node)) if isinstance(at.node, cst.Call) else ""
+
+    def derives(self, kind: Scope, wanted: re.Pattern[str], depth: int = 8) -> bool:
+        """Whether a class of the user's derives from one whose full name has `wanted` in it."""
+        outside = kind.parent or kind
+        for base in kind.node.bases if isinstance(kind.node, cst.ClassDef) and depth else ():
+            if wanted.search(self.resolve(base.value, outside) or dotted(base.value) or ""):
+                return True
+            above = self.definition(base.value, outside)
+            if above is not None and above is not kind and self.derives(above, wanted, depth - 1):
+                return True
+        return False
 
     def callers(self, function: Scope) -> list[tuple[Scope, cst.Call, int]]:
         """Calls of a function: where, the call, and how many leading parameters it does not give (`self`)."""
-        if self._callers is None:
-            self._callers = {}
-            for scope, call in self.calls:
-                self._add_caller(scope, call)
         return self._callers.get(function, [])
 
-    def _add_caller(self, scope: Scope, call: cst.Call) -> None:
-        assert self._callers is not None
-        func = call.func
-        called = self.definition(func, scope) if isinstance(func, cst.Name) or _own_method(func) else None
-        if called is None and isinstance(func, cst.Attribute):
-            called = self._by_name(func.attr.value) or self._imported_function(func, scope)
-        if called is None:
-            return
-        if isinstance(called.node, cst.ClassDef):
-            called = called.functions.get("__init__")
-        if called is not None:
-            skipped = 1 if called.parent is not None and isinstance(called.parent.node, cst.ClassDef) else 0
-            self._callers.setdefault(called, []).append((scope, call, skipped))
-
-    def _imported_function(self, node: cst.Attribute, scope: Scope) -> Scope | None:
-        full = self.resolve(node, scope)
-        return self._defined(full) if full else None
+    @cached_property
+    def _callers(self) -> dict[Scope, list[tuple[Scope, cst.Call, int]]]:
+        found: dict[Scope, list[tuple[Scope, cst.Call, int]]] = {}
+        for scope, call in self.calls:
+            called = self.definition(call.func, scope)
+            if called is None and isinstance(call.func, cst.Attribute):
+                called = self._by_name(call.func.attr.value)
+            if called is not None and called.is_class:
+                called = called.functions.get("__init__")
+            if called is not None:
+                found.setdefault(called, []).append((scope, call, 1 if called.is_method else 0))
+        return found
 
     @cached_property
     def _methods(self) -> dict[str, list[Scope]]:
         found: dict[str, list[Scope]] = {}
         for source in self.project.sources.values():
-            for scope in self.of(source).scopes.values():
-                if isinstance(scope.node, cst.FunctionDef) and isinstance(
-                    getattr(scope.parent, "node", 0), cst.ClassDef
-                ):
+            for scope in source.walk.scopes.values():
+                if isinstance(scope.node, cst.FunctionDef) and scope.is_method:
                     found.setdefault(scope.name, []).append(scope)
         return found
 
@@ -227,130 +162,102 @@ class Names:
 
     def origins(self, node: cst.BaseExpression, scope: Scope) -> list[At]:
         """The expressions that made the value of an expression, each once."""
-        found: dict[cst.BaseExpression, At] = {}
         self._left = MOST
-        for at in self._origins(node, scope, DEEPEST, set()):
-            found.setdefault(at.node, at)
-        return list(found.values())
+        return list({at.node: at for at in self._origins(node, scope, DEEPEST, frozenset())}.values())
 
-    def _origins(self, node: cst.BaseExpression, scope: Scope, depth: int, seen: set[Var]) -> Iterator[At]:
-        here = At(scope.source, node)
+    def _origins(self, node: cst.BaseExpression, scope: Scope, depth: int, seen: frozenset[Var]) -> Iterator[At]:
         self._left -= 1
         if depth <= 0 or self._left <= 0:
-            yield here
+            yield At(scope.source, node)
         elif (name := dotted(node)) is not None:
-            yield from self._named(name, node, scope, depth, seen)
+            variable = self.variable(name, scope)
+            if variable is None and isinstance(node, cst.Attribute) and node.attr.value == "module":
+                yield from self._origins(node.value, scope, depth - 1, seen)
+            elif variable is None:
+                yield At(scope.source, node)
+            elif variable not in seen:
+                for binding in variable.bindings:
+                    yield from self._bound(binding, variable, node, depth - 1, seen | {variable})
         elif isinstance(node, cst.IfExp):
             for branch in (node.body, node.orelse):
                 yield from self._origins(branch, scope, depth - 1, seen)
         elif isinstance(node, cst.Call):
             yield from self._called(node, scope, depth, seen, None)
         else:
-            yield here
-
-    def _named(self, name: str, node: cst.BaseExpression, scope: Scope, depth: int, seen: set[Var]) -> Iterator[At]:
-        variable = self.variable(name, scope)
-        if variable is None and isinstance(node, cst.Attribute) and node.attr.value == "module":
-            yield from self._origins(node.value, scope, depth - 1, seen)
-            return
-        if variable is None:
             yield At(scope.source, node)
-            return
-        if variable in seen:
-            return
-        for binding in variable.scope.names[name]:
-            yield from self._bound(binding, variable, node, depth - 1, seen | {variable})
 
     def _bound(
-        self, binding: Binding, variable: Var, node: cst.BaseExpression, depth: int, seen: set[Var]
+        self, binding: Binding, variable: Var, node: cst.BaseExpression, depth: int, seen: frozenset[Var]
     ) -> Iterator[At]:
-        home = self._home(binding, variable)
+        source, value = variable.scope.source, binding.value
         if binding.parameter is not None:
             yield from self._arguments(binding, variable, depth, seen)
-        elif binding.value is None or not binding.whole:
-            yield At(variable.scope.source, binding.value if binding.value is not None else node)
-        elif binding.index is None:
-            yield from self._origins(binding.value, home, depth, seen)
-        elif isinstance(binding.value, cst.Tuple) and binding.index < len(binding.value.elements):
-            yield from self._origins(binding.value.elements[binding.index].value, home, depth, seen)
-        elif isinstance(binding.value, cst.Call):
-            yield from self._called(binding.value, home, depth, seen, binding.index)
+        elif value is None or not binding.whole:
+            yield At(source, node if value is None else value)
+        elif (part := binding.assigned) is not None:
+            yield from self._origins(part, source.scope(binding.statement), depth, seen)
+        elif isinstance(value, cst.Call):
+            yield from self._called(value, source.scope(binding.statement), depth, seen, binding.index)
         else:
-            yield At(home.source, binding.value)
+            yield At(source, value)
 
-    def _home(self, binding: Binding, variable: Var) -> Scope:
-        """The scope in which the value of a binding is evaluated (a method, for attributes of `self`)."""
-        if isinstance(variable.scope.node, cst.ClassDef) or binding.value is not None:
-            return self.scope(variable.scope.source, binding.statement)
-        return variable.scope
-
-    def _arguments(self, binding: Binding, variable: Var, depth: int, seen: set[Var]) -> Iterator[At]:
+    def _arguments(self, binding: Binding, variable: Var, depth: int, seen: frozenset[Var]) -> Iterator[At]:
         """What callers give for a parameter."""
-        function = variable.scope
-        for scope, call, skipped in self.callers(function):
+        for scope, call, skipped in self.callers(variable.scope):
             value = argument(call, (binding.parameter or 0) - skipped, variable.name)
             if value is not None:
                 yield from self._origins(value, scope, depth, seen)
             elif binding.value is not None:
-                yield from self._origins(binding.value, function, depth, seen)
+                yield from self._origins(binding.value, variable.scope, depth, seen)
 
-    def _called(self, call: cst.Call, scope: Scope, depth: int, seen: set[Var], index: int | None) -> Iterator[At]:
+    def _called(
+        self, call: cst.Call, scope: Scope, depth: int, seen: frozenset[Var], index: int | None
+    ) -> Iterator[At]:
         func = call.func
-        last = func.attr.value if isinstance(func, cst.Attribute) else dotted(func) or ""
-        definition = self.definition(func, scope) if isinstance(func, cst.Name) or _own_method(func) else None
-        if definition is None and isinstance(func, cst.Attribute):
-            definition = self._imported_function(func, scope)
-        if definition is not None and isinstance(definition.node, cst.FunctionDef) and definition.returns:
+        definition = self.definition(func, scope)
+        if definition is not None and not definition.is_class and definition.returns:
             for value in definition.returns:
-                picked = _pick(value, index)
-                found = None if picked is None else self._origins(picked, definition, depth - 1, seen)
-                yield from [At(scope.source, call)] if found is None else found
-        elif last in WRAPPERS and definition is None and (given := argument(call, index or 0, "")) is not None:
+                picked = element(value, index)
+                yield from (
+                    [At(scope.source, call)] if picked is None else self._origins(picked, definition, depth - 1, seen)
+                )
+        elif last_name(func) in WRAPPERS and definition is None and (given := argument(call, index or 0)) is not None:
             yield from self._origins(given, scope, depth - 1, seen)
-        elif isinstance(func, cst.Attribute) and last in SAME_OBJECT:
+        elif isinstance(func, cst.Attribute) and func.attr.value in SAME_OBJECT:
             yield from self._origins(func.value, scope, depth - 1, seen)
         else:
             yield At(scope.source, call)
 
 
-def argument(call: cst.Call, position: int, name: str) -> cst.BaseExpression | None:
+def argument(call: cst.Call, position: int, name: str = "") -> cst.BaseExpression | None:
     """The value that a call gives for a parameter; None where it gives none, or hides it in a star."""
-    at = 0
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == name:
+    for at, arg in enumerate(call.args):
+        if arg.star == "*":
+            return keyword_of(call, name)
+        if arg.keyword is None and not arg.star and at == position:
             return arg.value
-        if arg.keyword is None and not arg.star:
-            if at == position:
-                return arg.value
-            at += 1
-        elif arg.star:
-            at = 1 << 20
-    return None
+    return keyword_of(call, name)
 
 
-def _pick(value: cst.BaseExpression, index: int | None) -> cst.BaseExpression | None:
-    """The element of a returned tuple."""
-    if index is None:
-        return value
-    if isinstance(value, cst.Tuple):
-        return value.elements[index].value if index < len(value.elements) else None
-    return None
+def keyword_of(call: cst.Call, name: str) -> cst.BaseExpression | None:
+    """The value that a call gives by this keyword."""
+    return next((arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name), None)
 
 
-def _own_method(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Attribute) and dotted(node.value) == "self"
+def _full(binding: Binding, variable: Var) -> str:
+    if binding.imported is not None:
+        return binding.imported
+    if binding.statement in {s.node for s in variable.scope.functions.values()}:
+        return f"{variable.scope.source.module}.{variable.scope.qualname}.{variable.name}".replace("..", ".")
+    return ""
 
 
-def subclasses(names: Names, kind: Scope, wanted: re.Pattern[str], depth: int = 8) -> bool:
-    """Whether a class of the user's derives from one whose full name has `wanted` in it."""
-    if depth == 0 or not isinstance(kind.node, cst.ClassDef):
+def _as_command(scope: Scope, call: cst.Call) -> bool:
+    """Whether a call of a module's own code stands under `if __name__ == "__main__"`."""
+    if not isinstance(scope.node, cst.Module):
         return False
-    outside = kind.parent or kind
-    for base in kind.node.bases:
-        full = names.resolve(base.value, outside) or dotted(base.value) or ""
-        if wanted.search(full):
-            return True
-        above = names.definition(base.value, outside)
-        if above is not None and above is not kind and subclasses(names, above, wanted, depth - 1):
-            return True
-    return False
+    found = [call, *scope.source.above(call)]
+    return any(
+        isinstance(above, cst.If) and below is above.body and m.matches(above.test, IS_COMMAND)
+        for below, above in pairwise(found)
+    )

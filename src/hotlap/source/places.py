@@ -2,26 +2,28 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 import libcst as cst
 
+from hotlap.records.errors import HotlapError
 from hotlap.records.patch import Line
 from hotlap.records.run import Facts
 
-from .names import At, Names, argument, subclasses
+from .names import At, Names, argument
 from .project import Project
-from .scopes import Scope, Var, dotted
+from .scopes import Scope, Var, dotted, last_name, nodes
 from .tensors import LOSS, Tensors
 from .tree import Source
 
 OPTIMIZER: Final = re.compile(r"torch\.optim(?:\.(?!lr_scheduler\.|swa_utils\.)\w+)?\.([A-Z]\w*)")
-LOADERS: Final = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+LOADER: Final = re.compile(r"torch\.utils\.data\.(?:dataloader\.)?DataLoader$")
 MODULES: Final = re.compile(r"(?:Module|\btorch\.nn\.(?:modules\.\w+\.)?[A-Z]\w*)$")
-DERIVED_LOADERS: Final = re.compile(r"torch\.utils\.data\.(?:dataloader\.)?DataLoader$")
+LAYER: Final = re.compile(r"torch\.nn\.(modules\.\w+\.)?[A-Z]\w*$")
 NO_GRAD: Final = ("no_grad", "inference_mode")
 
 
@@ -29,10 +31,14 @@ NO_GRAD: Final = ("no_grad", "inference_mode")
 class Site:
     """A call in the user's source. kind: the class that it makes an instance of, where that is known."""
 
-    source: Source
     scope: Scope
     call: cst.Call
     kind: str = ""
+
+    @property
+    def source(self) -> Source:
+        """The file that it stands in."""
+        return self.scope.source
 
     @property
     def place(self) -> Line:
@@ -40,43 +46,65 @@ class Site:
         return self.source.place(self.call)
 
 
+class CannotTell(HotlapError):
+    """What the source does not tell for sure, and the lines to look at."""
+
+    def __init__(self, why: str, lines: Iterable[Line | Site] = ()) -> None:
+        super().__init__(why)
+        self.why = why
+        self.lines = lines_of(lines)
+
+
+def lines_of(sites: Iterable[Line | Site]) -> tuple[Line, ...]:
+    """The lines of some calls, each once."""
+    return tuple(dict.fromkeys(site.place if isinstance(site, Site) else site for site in sites))
+
+
 @dataclass(frozen=True)
-class CannotWrite:
-    """Why something can't be found or written safely, and the lines to look at. by_hand: it may be written by hand."""
-
-    why: str
-    lines: tuple[Line, ...] = ()
-    by_hand: bool = True
-
-
-@dataclass
 class Places:
-    """What a rule asks of a project. facts: of a run of the command, where one is known. cuda: the recipe was made on
-    a CUDA device."""
+    """What is asked of a project. facts: of a run of the command, where one is known. cuda: it is for a CUDA device."""
 
     project: Project
     facts: Facts | None
     cuda: bool
-    names: Names = field(init=False)
-    tensors: Tensors = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.names = Names(self.project)
-        self.tensors = Tensors(self.names)
+    @cached_property
+    def names(self) -> Names:
+        """What its names stand for."""
+        return Names(self.project)
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """What is known of its variables."""
+        return Tensors(self.names)
+
+    def calls_named(self, *last: str) -> list[Site]:
+        """Every call whose function's name ends in one of these."""
+        return [Site(scope, call) for scope, call in self.names.calls if last_name(call) in last]
+
+    def calls_of(self, *full: str) -> list[Site]:
+        """Every call of what is imported by one of these full names."""
+        return [Site(scope, call) for scope, call in self.names.calls if self.names.resolve(call.func, scope) in full]
+
+    def assigned(self, *last: str) -> list[tuple[Source, cst.Assign]]:
+        """Every assignment to an attribute whose dotted name ends so."""
+        return [
+            (source, node)
+            for source in self.project.sources.values()
+            for node in source.walk.assigns
+            if any((dotted(target.target) or "").endswith(last) for target in node.targets)
+        ]
 
     # the loop
 
     @cached_property
     def backwards(self) -> list[Site]:
         """Calls of `backward`, but for those of `super()`."""
-        found = []
-        for scope, call in self.names.calls:
-            func = call.func
-            if not isinstance(func, cst.Attribute) or func.attr.value not in {"backward", "manual_backward"}:
-                continue
-            if not (isinstance(func.value, cst.Call) and dotted(func.value.func) == "super"):
-                found.append(Site(scope.source, scope, call))
-        return found
+        return [
+            site
+            for site in self.calls_named("backward", "manual_backward")
+            if isinstance(site.call.func, cst.Attribute) and dotted(_called(site.call.func.value)) != "super"
+        ]
 
     @cached_property
     def loops(self) -> list[Scope]:
@@ -92,45 +120,37 @@ class Places:
             return False
         return any(name in source.walk.uses for source in self.project.sources.values() for name in NO_GRAD)
 
-    @cached_property
-    def _anchors(self) -> list[Site]:
-        """What the loop that the command is about goes around: the backward, or in inference the model's calls."""
-        return self.root_calls if self.inference else self.backwards
-
     # modules
 
+    def origins(self, site: Site) -> list[At]:
+        """What makes that which is called."""
+        return self.names.origins(site.call.func, site.scope)
+
+    def same_model(self, node: cst.BaseExpression, scope: Scope, sites: Iterable[Site]) -> bool:
+        """Whether an expression is one of the models that are called."""
+        own = {at.node for at in self.names.origins(node, scope)}
+        return any(at.node in own for site in sites for at in self.origins(site))
+
     def module_class(self, at: At) -> str | None:
-        """The class of the module that an expression makes; "" where it is a module of unknown class; None if none."""
-        if not isinstance(at.node, cst.Call):
-            return None
-        scope = self.names.scope(at.source, at.node)
+        """The class of the module that an expression makes; None if it makes none, or a loss."""
         kind = self.names.instance_of(at)
         if kind is not None:
-            return kind.qualname if subclasses(self.names, kind, MODULES) else None
-        full = self.names.resolve(at.node.func, scope) or ""
-        if re.match(r"torch\.nn\.(modules\.\w+\.)?[A-Z]\w*$", full):
-            return None if LOSS.search(full) else full.rpartition(".")[2]
-        return None
+            return kind.qualname if self.names.derives(kind, MODULES) else None
+        full = self.names.made_by(at)
+        return full.rpartition(".")[2] if LAYER.match(full) and not LOSS.search(full) else None
 
     @cached_property
     def _trained(self) -> set[cst.CSTNode]:
         """Origins of what the optimizers' parameters are asked of: `X` in `SGD(X.parameters())`."""
         found: set[cst.CSTNode] = set()
         for site in self.optimizers:
-            for source, node in self._parameter_calls(site):
-                scope = self.names.scope(source, node)
-                found |= {at.node for at in self.names.origins(node, scope)}
+            given = argument(site.call, 0, "params")
+            asked = self.names.origins(given, site.scope) if given is not None and dotted(given) else []
+            for at in asked or ([At(site.source, given)] if given is not None else []):
+                for call in nodes(at.node, cst.Call):
+                    if isinstance(call.func, cst.Attribute) and last_name(call) in {"parameters", "named_parameters"}:
+                        found |= {one.node for one in self.names.origins(call.func.value, at.source.scope(call))}
         return found
-
-    def _parameter_calls(self, site: Site) -> Iterator[tuple[Source, cst.BaseExpression]]:
-        given = argument(site.call, 0, "params")
-        asked = [given] if given is not None else []
-        if given is not None and dotted(given):
-            asked = [at.node for at in self.names.origins(given, site.scope)] or asked
-        for node in asked:
-            for call in calls_in(node):
-                if isinstance(call.func, cst.Attribute) and call.func.attr.value in {"parameters", "named_parameters"}:
-                    yield site.source, call.func.value
 
     @cached_property
     def root_calls(self) -> list[Site]:
@@ -138,9 +158,7 @@ class Places:
         every model where the command only infers."""
         if self.inference:
             return self._root_calls({scope for scope, _ in self.names.calls})
-        found = self._root_calls(self.loops)
-        if not found:
-            found = self._root_calls(self._called_from(self.loops))
+        found = self._root_calls(self.loops) or self._root_calls(self._called_from(self.loops))
         trained = [site for site in found if site.kind.startswith("*")]
         return trained or found
 
@@ -148,62 +166,45 @@ class Places:
         within = set(scopes)
         found = []
         for scope, call in self.names.calls:
-            if scope not in within or dotted(call.func) is None:
-                continue
-            if not self.inference and self.without_gradients(scope, call):
-                continue
-            kind = self._model(call, scope)
-            if kind is not None:
-                found.append(Site(scope.source, scope, call, kind))
+            if scope in within and dotted(call.func) and (self.inference or not without_gradients(scope, call)):
+                kind = self._model(call, scope)
+                if kind is not None:
+                    found.append(Site(scope, call, kind))
         return found
 
     def _model(self, call: cst.Call, scope: Scope) -> str | None:
         """The class of the model that a call runs (with a star where an optimizer has its parameters)."""
         origins = self.names.origins(call.func, scope)
-        if self.names.definition(call.func, scope) is not None or not origins or self._own_part(call, scope):
+        if self.names.definition(call.func, scope) is not None or self._own_part(call, scope):
             return None
         star = "*" if any(at.node in self._trained for at in origins) else ""
-        kinds = [self.module_class(at) for at in origins]
-        known = [kind for kind in kinds if kind is not None]
+        known = [kind for at in origins if (kind := self.module_class(at)) is not None]
         if not star and not known:
             return None
-        kind = next((kind for kind in known if kind), "")
+        kind = known[0] if known else ""
         return star + kind if self._is_root(kind) else None
 
     def _own_part(self, call: cst.Call, scope: Scope) -> bool:
         """Whether a module calls one of its own parts, which is then no outermost one."""
-        own = scope.owner is not None and subclasses(self.names, scope.owner, MODULES)
-        return own and (dotted(call.func) or "").partition(".")[0] == "self"
+        return self.in_module(scope) and (dotted(call.func) or "").startswith("self.")
+
+    def in_module(self, scope: Scope) -> bool:
+        """Whether a function is a method of a module of the user's."""
+        return scope.owner is not None and self.names.derives(scope.owner, MODULES)
 
     def _is_root(self, kind: str) -> bool:
         """Whether the run saw a module of this class as the outermost one, as far as that can be told."""
         roots = self.facts.roots if self.facts is not None else ()
         if not kind or not roots or any(root.wrapper or root.name == "OptimizedModule" for root in roots):
             return True
-        return any(
-            root.name.rpartition(".")[2] == kind.rpartition(".")[2] for root in roots if root.training or self.inference
-        )
+        seen = [root.name for root in roots if root.training or self.inference]
+        return kind.rpartition(".")[2] in {name.rpartition(".")[2] for name in seen}
 
     def _called_from(self, scopes: Iterable[Scope]) -> list[Scope]:
         within = set(scopes)
-        found = []
-        for scope, call in self.names.calls:
-            if scope in within and not self.without_gradients(scope, call):
-                called = self.names.definition(call.func, scope)
-                if called is not None and isinstance(called.node, cst.FunctionDef) and not _undifferentiated(called):
-                    found.append(called)
-        return found
-
-    def without_gradients(self, scope: Scope, node: cst.CSTNode) -> bool:
-        """Whether a node stands under `no_grad` or `inference_mode`, or in an `if` that is not for training."""
-        if _undifferentiated(scope):
-            return True
-        around: cst.CSTNode | None = scope.source.parent(node)
-        while around is not None and around is not scope.node:
-            if isinstance(around, cst.With) and any(_last(item.item) in NO_GRAD for item in around.items):
-                return True
-            around = scope.source.parent(around)
-        return False
+        calls = [(s, call) for s, call in self.names.calls if s in within and not without_gradients(s, call)]
+        called = [self.names.definition(call.func, scope) for scope, call in calls]
+        return [one for one in called if one is not None and not one.is_class and not _undifferentiated(one)]
 
     # optimizers and loaders
 
@@ -212,9 +213,8 @@ class Places:
         """Calls that make one of torch's own optimizers; kind: its class."""
         found = []
         for scope, call in self.names.calls:
-            match = OPTIMIZER.fullmatch(self.names.resolve(call.func, scope) or "")
-            if match:
-                found.append(Site(scope.source, scope, call, match[1]))
+            if match := OPTIMIZER.fullmatch(self.names.resolve(call.func, scope)):
+                found.append(Site(scope, call, match[1]))
         return found
 
     @cached_property
@@ -222,15 +222,10 @@ class Places:
         """Calls that make a DataLoader; kind: "" where it is of a class of the user's derived from torch's."""
         found = []
         for scope, call in self.names.calls:
-            full = self.names.resolve(call.func, scope) or ""
             kind = self.names.definition(call.func, scope)
-            mine = (
-                kind is not None
-                and isinstance(kind.node, cst.ClassDef)
-                and subclasses(self.names, kind, DERIVED_LOADERS)
-            )
-            if full in LOADERS or mine:
-                found.append(Site(scope.source, scope, call, "" if mine else "DataLoader"))
+            mine = kind is not None and self.names.derives(kind, LOADER)
+            if mine or LOADER.match(self.names.resolve(call.func, scope)):
+                found.append(Site(scope, call, "" if mine else "DataLoader"))
         return found
 
     @cached_property
@@ -239,32 +234,29 @@ class Places:
         roots = self.facts.roots if self.facts is not None else ()
         files = {Path(root.file).resolve() for root in roots if root.file is not None}
         found = {source.path: source for file in files for source in self.project.behind(file)}
-        return list(found.values()) if found else list(self.project.sources.values())
+        return list((found or self.project.sources).values())
 
-    def training_loader(self) -> Site | CannotWrite:
-        """The call that makes the loader which the training loop iterates."""
+    def training_loader(self) -> Site:
+        """The call that makes the loader which the training loop iterates. Raises CannotTell."""
         if not self.loaders:
-            return CannotWrite("no DataLoader(...) was found in your files", self._loop_lines())
-        fed = self._feeding()
-        if not fed:
-            fed = [site for site in self.loaders if site.scope.name in {"train_dataloader", "get_train_dataloader"}]
-        if not fed and len(self.loaders) == 1:
-            fed = self.loaders
-        if len(fed) == 1:
-            return fed[0]
-        which = fed or self.loaders
-        return CannotWrite(
+            raise CannotTell("no DataLoader(...) was found in your files", self.backwards[:3])
+        named = [site for site in self.loaders if site.scope.name in {"train_dataloader", "get_train_dataloader"}]
+        which = self._feeding() or named or self.loaders
+        if len(which) == 1:
+            return which[0]
+        raise CannotTell(
             f"{len(which)} DataLoaders are made, and which of them feeds the training loop the source does not tell",
-            tuple(site.place for site in which),
+            which,
         )
 
     def _feeding(self) -> list[Site]:
-        """Loaders that reach the loop around a backward, or an `iter()` in its function."""
-        nodes: set[cst.CSTNode] = set()
-        for site in self._anchors:
+        """Loaders that reach the loop around a backward (in inference, around a call of the model), or an `iter()` in
+        its function."""
+        made: set[cst.CSTNode] = set()
+        for site in self.root_calls if self.inference else self.backwards:
             for scope, iterated in self._iterated(site):
-                nodes |= {at.node for at in self._unwrapped(iterated, scope, 6)}
-        return [site for site in self.loaders if site.call in nodes]
+                made |= {at.node for at in self._unwrapped(iterated, scope, 6)}
+        return [site for site in self.loaders if site.call in made]
 
     def _iterated(self, site: Site) -> Iterator[tuple[Scope, cst.BaseExpression]]:
         """What the loops around a backward go over, outwards, and on through the callers where none is a loader's."""
@@ -272,11 +264,9 @@ class Places:
         waiting: list[tuple[Scope, cst.CSTNode]] = [(site.scope, site.call)]
         while waiting and len(scopes) < 16:
             scope, node = waiting.pop()
-            loop = scope.source.around(node, cst.For)
-            while loop is not None:
-                if scope.source.scope(loop) is scope.node:
+            for loop in scope.source.above(node):
+                if isinstance(loop, cst.For) and scope.source.scope(loop) is scope:
                     yield scope, loop.iter
-                loop = scope.source.around(loop, cst.For)
             yield from self._iterators(scope)
             for caller, call, _ in self.names.callers(scope):
                 if caller not in scopes:
@@ -286,85 +276,64 @@ class Places:
                 waiting.append((scope.parent, scope.node))  # a closure, as LBFGS takes one
 
     def _iterators(self, scope: Scope) -> Iterator[tuple[Scope, cst.BaseExpression]]:
-        for other, call in self.names.calls:
-            if other is not scope or dotted(call.func) not in {"iter", "next"}:
-                continue
-            value = argument(call, 0, "")
-            if value is not None and (self.inference or not self.without_gradients(scope, call)):
+        for other, call in scope.source.walk.calls:
+            value = argument(call, 0) if other is scope and dotted(call.func) in {"iter", "next"} else None
+            if value is not None and (self.inference or not without_gradients(scope, call)):
                 yield scope, value
 
     def _unwrapped(self, node: cst.BaseExpression, scope: Scope, depth: int) -> Iterator[At]:
         """Origins of what is iterated, through `enumerate`, `tqdm` and the like, and the user's own generators."""
         for at in self.names.origins(node, scope):
             yield at
-            if depth and isinstance(at.node, cst.Call) and not self._makes_loader(at.node):
-                home = self.names.scope(at.source, at.node)
-                for value in [
-                    arg.value for arg in at.node.args if dotted(arg.value) or isinstance(arg.value, cst.Call)
-                ]:
-                    yield from self._unwrapped(value, home, depth - 1)
-
-    def _makes_loader(self, call: cst.Call) -> bool:
-        return any(site.call is call for site in self.loaders)
-
-    def _loop_lines(self) -> tuple[Line, ...]:
-        return tuple(site.place for site in self.backwards[:3])
+            if depth and isinstance(at.node, cst.Call) and all(site.call is not at.node for site in self.loaders):
+                for arg in at.node.args:
+                    if dotted(arg.value) or isinstance(arg.value, cst.Call):
+                        yield from self._unwrapped(arg.value, at.source.scope(at.node), depth - 1)
 
     # where the model gets its final value
 
-    def model_variable(self, site: Site) -> Var | CannotWrite:
-        """The variable that holds the model where it was last assigned on its way to a call of it."""
-        name, scope = dotted(site.call.func), site.scope
+    def model_variable(self, site: Site) -> Var:
+        """The variable that holds the model where it was last assigned on its way to a call. Raises CannotTell."""
+        name, scope = dotted(site.call.func) or "", site.scope
         for _ in range(8):
-            variable = self.names.variable(name or "", scope)
+            variable = self.names.variable(name, scope)
             if variable is None:
-                return CannotWrite("where the model is assigned was not found", (site.place,))
-            bindings = variable.scope.names[variable.name]
-            parameters = [binding for binding in bindings if binding.parameter is not None]
-            if len(parameters) != len(bindings):
-                if parameters:
-                    return CannotWrite(f"`{variable.name}` is a parameter and assigned again", (site.place,))
+                raise CannotTell("where the model is assigned was not found", [site])
+            parameters = [at for binding in variable.bindings if (at := binding.parameter) is not None]
+            if not parameters:
                 return variable
-            given = self._given(variable, parameters[0].parameter or 0)
+            if len(parameters) != len(variable.bindings):
+                raise CannotTell(f"`{variable.name}` is a parameter and assigned again", [site])
+            given = {
+                (dotted(argument(call, parameters[0] - skipped, variable.name)) or "?", caller)
+                for caller, call, skipped in self.names.callers(variable.scope)
+            }
             if len(given) != 1:
-                return CannotWrite(
-                    f"`{variable.name}` is given by {len(given) or 'no'} callers that were found", (site.place,)
-                )
-            name, scope = given[0]
-        return CannotWrite("the model goes through too many functions", (site.place,))
-
-    def _given(self, variable: Var, position: int) -> list[tuple[str, Scope]]:
-        """The different names that callers give for a parameter."""
-        found: dict[tuple[str, Scope], None] = {}
-        for scope, call, skipped in self.names.callers(variable.scope):
-            value = argument(call, position - skipped, variable.name)
-            name = dotted(value)
-            found[name or "?", scope] = None
-        return list(found)
+                raise CannotTell(f"`{variable.name}` is given by {len(given) or 'no'} callers that were found", [site])
+            name, scope = given.pop()
+        raise CannotTell("the model goes through too many functions", [site])
 
 
-class _Calls(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[cst.Call] = []
+def without_gradients(scope: Scope, node: cst.CSTNode) -> bool:
+    """Whether a node stands under `no_grad` or `inference_mode`, or in a function that is decorated so."""
+    within = takewhile(lambda above: above is not scope.node, scope.source.above(node))
+    return _undifferentiated(scope) or any(
+        isinstance(above, cst.With) and any(last_name(item.item) in NO_GRAD for item in above.items) for above in within
+    )
 
-    def visit_Call(self, node: cst.Call) -> None:
-        self.found.append(node)
 
-
-def calls_in(node: cst.CSTNode) -> list[cst.Call]:
-    """Every call in a node."""
-    finder = _Calls()
-    node.visit(finder)
-    return finder.found
+def managers(site: Site, name: str) -> list[cst.Call]:
+    """Calls of this name in the `with` statements that a call stands in, inner ones first."""
+    blocks = [above for above in site.source.above(site.call) if isinstance(above, cst.With)]
+    calls = [item.item for block in blocks for item in block.items if isinstance(item.item, cst.Call)]
+    return [call for call in calls if (dotted(call.func) or "").endswith(name)]
 
 
 def _undifferentiated(scope: Scope) -> bool:
     """Whether a function is decorated with `no_grad` or `inference_mode`."""
     node = scope.node
-    return isinstance(node, cst.FunctionDef) and any(_last(item.decorator) in NO_GRAD for item in node.decorators)
+    return isinstance(node, cst.FunctionDef) and any(last_name(item.decorator) in NO_GRAD for item in node.decorators)
 
 
-def _last(node: cst.BaseExpression) -> str:
-    """The last part of the name of what is called."""
-    func = node.func if isinstance(node, cst.Call) else node
-    return (dotted(func) or "").rpartition(".")[2]
+def _called(node: cst.BaseExpression) -> cst.BaseExpression:
+    return node.func if isinstance(node, cst.Call) else node

@@ -1,13 +1,15 @@
 """The scopes of a file: what is bound in each, every call, and the node around every node. One walk finds them all."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import libcst as cst
 
 if TYPE_CHECKING:
     from .tree import Source
 
+N = TypeVar("N", bound=cst.CSTNode)
 Scoped = cst.Module | cst.FunctionDef | cst.ClassDef | cst.Lambda
 BLANK = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine)
 
@@ -34,6 +36,11 @@ class Binding:
     imported: str | None = None
     parameter: int | None = None
 
+    @property
+    def assigned(self) -> cst.BaseExpression | None:
+        """What an assignment, or a default, gives, also of a tuple that is written out; None of anything else."""
+        return element(self.value, self.index) if self.value is not None and self.whole else None
+
 
 @dataclass(eq=False)
 class Scope:
@@ -59,10 +66,20 @@ class Scope:
         return f"{above}.{self.name}".strip(".") if self.name else above
 
     @property
+    def is_class(self) -> bool:
+        """Whether it is a class."""
+        return isinstance(self.node, cst.ClassDef)
+
+    @property
+    def is_method(self) -> bool:
+        """Whether it stands directly in a class."""
+        return self.parent is not None and self.parent.is_class
+
+    @property
     def owner(self) -> "Scope | None":
         """The class whose method this is, or is nested in."""
         found = self.parent
-        while found is not None and not isinstance(found.node, cst.ClassDef):
+        while found is not None and not found.is_class:
             found = found.parent
         return found
 
@@ -80,6 +97,11 @@ class Var(NamedTuple):
     scope: Scope
     name: str
 
+    @property
+    def bindings(self) -> list[Binding]:
+        """How it gets its values."""
+        return self.scope.names[self.name]
+
 
 def dotted(node: cst.CSTNode | None) -> str | None:
     """`a.b.c` as text; None for any other expression."""
@@ -91,167 +113,144 @@ def dotted(node: cst.CSTNode | None) -> str | None:
     return None
 
 
+def last_name(node: cst.CSTNode) -> str:
+    """The last part of a name, also of an attribute of any other expression; of a call, that of what is called."""
+    func = node.func if isinstance(node, cst.Call) else node
+    return func.attr.value if isinstance(func, cst.Attribute) else dotted(func) or ""
+
+
+def element(value: cst.BaseExpression, index: int | None) -> cst.BaseExpression | None:
+    """The element of a tuple that is written out; the value itself without an index."""
+    if index is None:
+        return value
+    found = value.elements[index:] if isinstance(value, cst.Tuple | cst.List) else ()
+    return found[0].value if found and isinstance(found[0], cst.Element) else None
+
+
+def nodes(node: cst.CSTNode, *kinds: type[N]) -> Iterator[N]:
+    """A node and every node in it, as far as they are of these kinds."""
+    if isinstance(node, kinds):
+        yield node
+    for child in node.children:
+        if not isinstance(child, BLANK):
+            yield from nodes(child, *kinds)
+
+
 class Walk(cst.CSTVisitor):
-    """One walk over a file: its scopes, what is bound in each, and every call."""
+    """One walk over a file: its scopes, what is bound in each, every call, and the node around every node.
+
+    uses: every name, and attribute of `self`, by its text.
+    """
 
     def __init__(self, source: "Source") -> None:
         self.source = source
         self.scopes: dict[cst.CSTNode, Scope] = {}
         self.calls: list[tuple[Scope, cst.Call]] = []
-        self.nodes: dict[cst.CSTNode, Scope] = {}
-        self.stack: list[Scope] = []
-        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        self.above: list[cst.CSTNode] = []
-        self.uses: dict[str, list[cst.BaseExpression]] = {}
         self.assigns: list[cst.Assign] = []
-        self.package = source.package
+        self.uses: dict[str, list[cst.BaseExpression]] = {}
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self._above: list[cst.CSTNode] = []
+        self._stack: list[Scope] = []
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if isinstance(node, BLANK):
             return False
-        if self.above:
-            self.parents[node] = self.above[-1]
-        self.above.append(node)
-        return super().on_visit(node)
+        if self._above:
+            self.parents[node] = self._above[-1]
+        self._above.append(node)
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            self._bind(node.name, Binding(node, None))
+        if isinstance(node, Scoped):
+            self._push(node)
+        self._look(node)
+        return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
-        if not isinstance(original_node, BLANK):
-            self.above.pop()
-            super().on_leave(original_node)
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.uses.setdefault(node.value, []).append(node)
-
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        name = dotted(node)
-        if name is not None and name.startswith("self.") and name.count(".") == 1:
-            self.uses.setdefault(name, []).append(node)
+        if isinstance(original_node, BLANK):
+            return
+        self._above.pop()
+        if isinstance(original_node, Scoped):
+            self._stack.pop()
+        if isinstance(original_node, cst.Module):
+            for scope in self.scopes.values():
+                _hand_over(scope)
 
     def _push(self, node: Scoped) -> None:
-        scope = Scope(self.source, node, self.stack[-1] if self.stack else None)
-        self.scopes[node] = scope
-        self.stack.append(scope)
+        parent = self._stack[-1] if self._stack else None
+        self.scopes[node] = scope = Scope(self.source, node, parent)
+        if parent is not None and isinstance(node, cst.FunctionDef | cst.ClassDef):
+            parent.functions[node.name.value] = scope
+        self._stack.append(scope)
 
-    def bind(self, target: cst.CSTNode, binding: Binding) -> None:
+    def _look(self, node: cst.CSTNode) -> None:  # noqa: PLR0912 - a case for each form of statement
+        """Keep what a node binds or uses."""
+        scope = self._stack[-1]
+        match node:
+            case cst.Name():
+                self.uses.setdefault(node.value, []).append(node)
+            case cst.Attribute(value=cst.Name("self")):
+                self.uses.setdefault(f"self.{node.attr.value}", []).append(node)
+            case cst.Call():
+                self.calls.append((scope, node))
+            case cst.Return(value=cst.BaseExpression() as value):
+                scope.returns.append(value)
+            case cst.Global() | cst.Nonlocal():
+                scope.elsewhere |= {item.name.value for item in node.names}
+            case cst.Parameters():
+                self._parameters(node, scope.node)
+            case cst.Import():
+                for alias in node.names:
+                    name = dotted(alias.name) or ""
+                    first = name if alias.asname is not None else name.partition(".")[0]
+                    target = alias.asname.name if alias.asname is not None else cst.Name(first)
+                    self._bind(target, Binding(node, None, imported=first))
+            case cst.ImportFrom(names=[*aliases]):
+                base = absolute(dotted(node.module) or "", len(node.relative), self.source.package)
+                for alias in aliases if base is not None else ():
+                    full = f"{base}.{dotted(alias.name)}".lstrip(".")
+                    self._bind(alias.asname.name if alias.asname else alias.name, Binding(node, None, imported=full))
+            case cst.Assign():
+                self.assigns.append(node)
+                for one in node.targets:
+                    self._bind(one.target, Binding(node, node.value))
+            case cst.AnnAssign(value=cst.BaseExpression()) | cst.NamedExpr():
+                self._bind(node.target, Binding(node, node.value))
+            case cst.AugAssign():
+                self._bind(node.target, Binding(node, None, whole=False))
+            case cst.For() | cst.CompFor():
+                self._bind(node.target, Binding(node, node.iter, whole=False))
+            case cst.WithItem(asname=cst.AsName(name)):
+                self._bind(name, Binding(node, node.item, whole=False))
+            case cst.ExceptHandler(name=cst.AsName(name)):
+                self._bind(name, Binding(node, None, whole=False))
+
+    def _parameters(self, parameters: cst.Parameters, node: cst.CSTNode) -> None:
+        for at, parameter in enumerate((*parameters.posonly_params, *parameters.params)):
+            self._bind(parameter.name, Binding(node, parameter.default, parameter=at))
+        for parameter in parameters.kwonly_params:
+            self._bind(parameter.name, Binding(node, parameter.default, parameter=-1))
+        for star in (parameters.star_arg, parameters.star_kwarg):
+            if isinstance(star, cst.Param):
+                self._bind(star.name, Binding(node, None, whole=False))
+
+    def _bind(self, target: cst.CSTNode, binding: Binding) -> None:
         """Bind a target, whatever its form."""
         if isinstance(target, cst.Tuple | cst.List):
             for index, element in enumerate(target.elements):
-                starred = isinstance(element, cst.StarredElement) or not binding.whole
-                self.bind(
-                    element.value,
-                    Binding(binding.statement, binding.value, None if starred else index, whole=not starred),
-                )
+                whole = binding.whole and not isinstance(element, cst.StarredElement)
+                self._bind(element.value, replace(binding, index=index if whole else None, whole=whole))
             return
-        name = dotted(target)
+        name, scope = dotted(target), self._stack[-1]
         if name is None:
             return
-        scope = self.stack[-1]
         if name.startswith("self.") and name.count(".") == 1 and scope.owner is not None:
             scope = scope.owner
         elif "." in name:
             return  # `args.x = ...` says nothing about a name
         scope.names.setdefault(name, []).append(binding)
 
-    def visit_Module(self, node: cst.Module) -> None:
-        self._push(node)
 
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self.bind(node.name, Binding(node, None))
-        parent = self.stack[-1]
-        self._push(node)
-        parent.functions[node.name.value] = self.stack[-1]
-        self._parameters(node.params, node)
-
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
-        self.stack.pop()
-
-    def visit_Lambda(self, node: cst.Lambda) -> None:
-        self._push(node)
-        self._parameters(node.params, node)
-
-    def leave_Lambda(self, original_node: cst.Lambda) -> None:
-        self.stack.pop()
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        self.bind(node.name, Binding(node, None))
-        parent = self.stack[-1]
-        self._push(node)
-        parent.functions[node.name.value] = self.stack[-1]
-
-    def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
-        self.stack.pop()
-
-    def _parameters(self, parameters: cst.Parameters, node: cst.CSTNode) -> None:
-        positional = (*parameters.posonly_params, *parameters.params)
-        for at, parameter in enumerate(positional):
-            self.bind(parameter.name, Binding(node, parameter.default, parameter=at))
-        for parameter in parameters.kwonly_params:
-            self.bind(parameter.name, Binding(node, parameter.default, parameter=-1))
-        for star in (parameters.star_arg, parameters.star_kwarg):
-            if isinstance(star, cst.Param):
-                self.bind(star.name, Binding(node, None, whole=False))
-
-    def visit_Import(self, node: cst.Import) -> None:
-        for alias in node.names:
-            name = dotted(alias.name) or ""
-            if alias.asname is not None:
-                self.bind(alias.asname.name, Binding(node, None, imported=name))
-            else:
-                first = name.partition(".")[0]
-                self.bind(cst.Name(first), Binding(node, None, imported=first))
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
-        base = absolute(dotted(node.module) or "", len(node.relative), self.package)
-        if base is None or isinstance(node.names, cst.ImportStar):
-            return
-        for alias in node.names:
-            target = alias.asname.name if alias.asname is not None else alias.name
-            self.bind(target, Binding(node, None, imported=f"{base}.{dotted(alias.name)}".lstrip(".")))
-
-    def visit_Assign(self, node: cst.Assign) -> None:
-        self.assigns.append(node)
-        for target in node.targets:
-            self.bind(target.target, Binding(node, node.value))
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        if node.value is not None:
-            self.bind(node.target, Binding(node, node.value))
-
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        self.bind(node.target, Binding(node, None, whole=False))
-
-    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
-        self.bind(node.target, Binding(node, node.value))
-
-    def visit_For(self, node: cst.For) -> None:
-        self.bind(node.target, Binding(node, node.iter, whole=False))
-
-    def visit_CompFor(self, node: cst.CompFor) -> None:
-        self.bind(node.target, Binding(node, node.iter, whole=False))
-
-    def visit_WithItem(self, node: cst.WithItem) -> None:
-        if node.asname is not None:
-            self.bind(node.asname.name, Binding(node, node.item, whole=False))
-
-    def visit_ExceptHandler(self, node: cst.ExceptHandler) -> None:
-        if node.name is not None:
-            self.bind(node.name.name, Binding(node, None, whole=False))
-
-    def visit_Global(self, node: cst.Global) -> None:
-        self.stack[-1].elsewhere |= {item.name.value for item in node.names}
-
-    def visit_Nonlocal(self, node: cst.Nonlocal) -> None:
-        self.stack[-1].elsewhere |= {item.name.value for item in node.names}
-
-    def visit_Return(self, node: cst.Return) -> None:
-        if node.value is not None:
-            self.stack[-1].returns.append(node.value)
-
-    def visit_Call(self, node: cst.Call) -> None:
-        self.calls.append((self.stack[-1], node))
-
-
-def hand_over(scope: Scope) -> None:
+def _hand_over(scope: Scope) -> None:
     """Names that a function declares `global` or `nonlocal` are bound in the scope above that has them."""
     for name in scope.elsewhere & scope.names.keys():
         above = scope.parent

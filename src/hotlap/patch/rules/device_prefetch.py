@@ -1,14 +1,14 @@
 """`non_blocking=True` where the loop moves its batch: the part of the lever that is a minimal diff."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import libcst as cst
 
 from hotlap.source.places import Places, Site
 from hotlap.source.scopes import Scope, dotted
 
-from ..edits import Replacement, inside, keyword, replace
-from ._base import NO_LOOP, CannotWrite, Edit, Outcome, Rule, Settings, already, constant, lines_of, touched_by
+from ..edits import Changes, with_keywords
+from ._base import NO_LOOP, CannotWrite, Edit, Rule, Settings, already, constant, written
 
 PARTLY = (
     "the copies don't hold up the host any more, but begin when the step asks for them; copying ahead of the step "
@@ -16,39 +16,24 @@ PARTLY = (
 )
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses where the batches are not in pinned memory: then such a copy waits all the same."""
     if not places.backwards:
-        return CannotWrite(NO_LOOP)
+        raise CannotWrite(NO_LOOP)
     loader = places.training_loader()
-    if isinstance(loader, CannotWrite):
-        return loader
-    if not recipe.get("loader-workers", {}).get("pin_memory") and not _pinned(loader):
-        return CannotWrite(
-            "the loader does not pin its batches, so the copies would wait all the same", (loader.place,)
-        )
+    if not _pinned(loader):
+        raise CannotWrite("the loader does not pin its batches, so the copies would wait all the same", [loader])
     moves = list(_moves(places))
     if not moves:
-        lines = lines_of(places.backwards[:3])
-        return CannotWrite("no line was found that moves a tensor of the batch to the device", lines)
+        why = "no line was found that moves a tensor of the batch to the device"
+        raise CannotWrite(why, places.backwards[:3])
     todo = [site for site in moves if not _given(site.call)]
     if not todo:
-        return already(places, [site.place for site in moves])
-    project = places.project
-    for source in {site.source for site in todo}:
-        changes: dict[cst.CSTNode, Replacement] = {
-            site.call: _non_blocking(site) for site in todo if site.source is source
-        }
-        project = project.with_sources(replace(source, changes))
-    return Edit(project, lines_of(todo), touched_by(todo), partly=PARTLY)
-
-
-def _non_blocking(site: Site) -> Replacement:
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        assert isinstance(node, cst.Call)
-        return keyword(site.source, node, {"non_blocking": "True"}, site.call)
-
-    return change
+        return already(places, moves)
+    changes = Changes(places.project)
+    for site in todo:
+        changes.put(site.scope, site.call, with_keywords(site.source, site.call, {"non_blocking": "True"}))
+    return written(changes, todo, PARTLY)
 
 
 def _given(call: cst.Call) -> bool:
@@ -72,7 +57,7 @@ def _moves(places: Places) -> Iterator[Site]:
         if len(others) > 1 or any(arg.star for arg in others) or not isinstance(func.value, cst.Name):
             continue
         if _from_batch(places, func.value.value, scope) and not _dtype(call):
-            yield Site(scope.source, scope, call)
+            yield Site(scope, call)
 
 
 def _dtype(call: cst.Call) -> bool:
@@ -93,7 +78,7 @@ def _from_batch(places: Places, name: str, scope: Scope) -> bool:
     return any(
         isinstance(binding.statement, cst.For)
         and name in _leaves(binding.statement)
-        and any(inside(scope.source, binding.statement, site.call) for site in places.backwards)
+        and any(scope.source.inside(binding.statement, site.call) for site in places.backwards)
         for binding in scope.names[name]
     )
 

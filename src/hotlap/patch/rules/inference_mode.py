@@ -5,7 +5,7 @@ what a forward returns; the source does not, so whatever leaves such a block mus
 """
 
 import builtins
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ from hotlap.source.scopes import Scope, dotted
 from hotlap.source.tensors import reads
 from hotlap.source.tree import Source
 
-from ..edits import Replacement, inside, replace
-from ._base import CannotWrite, Edit, Outcome, Rule, Settings, Touched, already, calls_named, lines_of, touched
+from ..edits import Changes, Replacement
+from ._base import CannotWrite, Edit, Rule, Settings, already, written
 
 NUMBERS = frozenset(["item", "tolist", "size", "dim", "numel", "shape", "dtype", "device", "ndim"])
 """Of a tensor: what is no tensor."""
@@ -46,27 +46,28 @@ class Region:
         return self.source.place(self.manager)
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses commands that train, and where a tensor leaves such code other than to be read. All regions that run a
     model, or none: what it keeps is made in one and used in the next."""
     if not places.inference:
-        return CannotWrite("the command trains", lines_of(places.backwards[:3]))
+        raise CannotWrite("the command trains", places.backwards[:3])
     running = _running(places)
     regions = [region for region in _regions(places, "no_grad") if _runs_model(places, region, running)]
     own = [region for region in _regions(places, "inference_mode") if _runs_model(places, region, running)]
-    flags = tuple(source.place(call) for source, call in calls_named(places, "set_grad_enabled"))
+    flags = places.calls_named("set_grad_enabled")
     if flags:
-        return CannotWrite("gradients are switched off for the whole process here, not for a block", flags)
+        raise CannotWrite("gradients are switched off for the whole process here, not for a block", flags)
     outside = [site for site in places.root_calls if not _covered(places, site.scope, site.call, [*regions, *own])]
     if outside:
-        lines = lines_of(outside)
-        return CannotWrite("the model is called here outside of any block without gradients that was found", lines)
+        raise CannotWrite("the model is called here outside of any block without gradients that was found", outside)
     if not regions:
         lines = tuple(region.place for region in own)
-        return already(places, lines) if own else CannotWrite("no `torch.no_grad()` was found in your files")
+        if own:
+            return already(places, lines)
+        raise CannotWrite("no `torch.no_grad()` was found in your files")
     escapes = [line for region in regions for line in _escapes(places, region, regions)]
     if escapes:
-        return CannotWrite(LEAVES, tuple(escapes))
+        raise CannotWrite(LEAVES, tuple(escapes))
     return _write(places, regions)
 
 
@@ -79,13 +80,13 @@ def _regions(places: Places, name: str) -> Iterator[Region]:
             holder = source.parent(manager)
             around = source.parent(holder) if holder is not None else None
             func = manager.func if isinstance(manager, cst.Call) else manager
-            full = places.names.resolve(func, places.names.scope(source, manager)) or ""
+            full = places.names.resolve(func, source.scope(manager))
             if not full.startswith("torch.") or not isinstance(holder, cst.WithItem | cst.Decorator):
                 continue
             if isinstance(around, cst.With):
-                yield Region(source, places.names.scope(source, around), around, manager)
+                yield Region(source, source.scope(around), around, manager)
             elif isinstance(around, cst.FunctionDef):
-                yield Region(source, places.names.of(source).scopes[around], around, manager)
+                yield Region(source, source.walk.scopes[around], around, manager)
 
 
 def _running(places: Places) -> set[Scope]:
@@ -122,23 +123,18 @@ def _covered(places: Places, scope: Scope, node: cst.CSTNode, regions: list[Regi
 
 
 def _within(region: Region, source: Source, node: cst.CSTNode) -> bool:
-    return region.source is source and inside(source, region.node, node)
+    return region.source is source and source.inside(region.node, node)
 
 
 def _write(places: Places, regions: list[Region]) -> Edit:
-    project, changed = places.project, frozenset[Touched]()
-    for source in {region.source for region in regions}:
-        changes: dict[cst.CSTNode, Replacement] = {}
-        for region in [region for region in regions if region.source is source]:
-            torch = _spelled(region.manager)
-            text = f"{torch}inference_mode()"
-            changes[region.manager] = lambda _, text=text: cst.parse_expression(text)  # type: ignore[misc]
-            changed |= touched(source, region.scope)
-            if not torch:
-                changes |= _imported(source)
-                changed |= touched(source, places.names.of(source).scopes[source.tree])
-        project = project.with_sources(replace(source, changes))
-    return Edit(project, tuple(region.place for region in regions), changed)
+    changes = Changes(places.project)
+    for region in regions:
+        torch = _spelled(region.manager)
+        made = cst.parse_expression(f"{torch}inference_mode()")
+        changes.put(region.scope, region.manager, lambda _, made=made: made)  # type: ignore[misc]
+        for node, change in _imported(region.source).items() if not torch else ():
+            changes.put(region.source.top, node, change)
+    return written(changes, [region.place for region in regions])
 
 
 def _spelled(manager: cst.BaseExpression) -> str:
@@ -206,10 +202,10 @@ def _only_tells(places: Places, source: Source, call: cst.Call) -> bool:
     name = dotted(call.func) or ""
     if (hasattr(builtins, name) and name not in PUTS) or all(_is_number(arg.value) for arg in call.args):
         return True
-    called = places.names.definition(call.func, places.names.scope(source, call))
+    called = places.names.definition(call.func, source.scope(call))
     if called is not None and isinstance(called.node, cst.FunctionDef):
         return True  # what it returns is dropped; what it keeps is looked at with all calls
-    origins = places.names.origins(call.func, places.names.scope(source, call)) if name else []
+    origins = places.names.origins(call.func, source.scope(call)) if name else []
     return bool(origins) and all(places.module_class(at) is not None for at in origins)
 
 
@@ -221,7 +217,7 @@ def _keeps(places: Places, source: Source, call: cst.Call, depth: int = 4) -> bo
         return False
     if last in PUTS:
         return True
-    called = places.names.definition(call.func, places.names.scope(source, call))
+    called = places.names.definition(call.func, source.scope(call))
     if called is None or not isinstance(called.node, cst.FunctionDef):
         return False
     finder = _Statements(called.source)

@@ -5,11 +5,11 @@ from typing import Final
 
 import libcst as cst
 
-from hotlap.source.places import CannotWrite
+from hotlap.source.places import CannotTell
 from hotlap.source.scopes import Binding
 
-from ..edits import Replacement, inside
-from ._base import Change, Outcome, Wait, assigned
+from ..edits import Replacement
+from ._base import Change, Wait, assigned
 from ._reads import called, is_count, is_real, kept_as, read_by, stays
 from ._variables import Variable, moved, variable
 
@@ -18,24 +18,23 @@ ARITHMETIC: Final = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
 FLOAT64: Final = "summed in float64, as Python does, so that the numbers stay the same"
 
 
-def change(wait: Wait) -> Outcome:
+def change(wait: Wait) -> Change | None:
     """Refuses totals that are kept in an object, set to what is no number, or read in every turn of the loop."""
     target, value = _sum(wait.statement)
     found = [leaf for leaf in _leaves(value) if read_by(leaf, wait) is not None] if value is not None else []
     if target is None or not found:
         return None
     if not isinstance(target, cst.Name):
-        code = wait.source.tree.code_for_node(target)
-        return CannotWrite(f"`{code}` is kept in an object, and who reads it is not known")
+        code = wait.source.code(target)
+        raise CannotTell(f"`{code}` is kept in an object, and who reads it is not known")
     if (divided := _by_what_may_be_zero(wait.statement, value)) is not None:
-        code = wait.source.tree.code_for_node(divided)
-        return CannotWrite(f"it is divided by `{code}`: by zero Python raises an error, and a tensor becomes infinite")
+        code = wait.source.code(divided)
+        raise CannotTell(f"it is divided by `{code}`: by zero Python raises an error, and a tensor becomes infinite")
     if len(found) > 1:
-        return CannotWrite("several values are read in it; give each a line of its own")
+        raise CannotTell("several values are read in it; give each a line of its own")
     total = variable(wait, target.value)
-    if isinstance(total, CannotWrite):
-        return total
-    return stays(found[0], wait) or _checked(wait, total, found[0])
+    stays(found[0], wait)
+    return _checked(wait, total, found[0])
 
 
 def _sum(small: cst.BaseSmallStatement | None) -> tuple[cst.BaseExpression | None, cst.BaseExpression | None]:
@@ -86,12 +85,12 @@ def _not_zero(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "len"
 
 
-def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Outcome:
+def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Change:
     others = [binding for binding in total.bindings if not _adds(binding)]
     kinds = {_number(binding) for binding in others}
     if None in kinds or not others:
         lines = wait.lines(binding.statement for binding in others if _number(binding) is None)
-        return CannotWrite(f"`{total.name}` is set to what is not known to be a number", lines)
+        raise CannotTell(f"`{total.name}` is set to what is not known to be a number", lines)
     tensor = read_by(read, wait)
     assert tensor is not None and isinstance(read, cst.Call)
     statement = wait.statement
@@ -101,7 +100,7 @@ def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Outcome:
     if kinds == {cst.Float} or not isinstance(read.func, cst.Attribute) or is_real(tensor, wait):
         notes = (FLOAT64, f"before anything is added, `{total.name}` reads 0.0 where it was 0")
         return _written(wait, total, {read: kept_as("detach", "double")}, "float", notes[: 1 + (cst.Integer in kinds)])
-    return CannotWrite(f"whether whole numbers are added to `{total.name}` is not known; begin it with 0.0 if not")
+    raise CannotTell(f"whether whole numbers are added to `{total.name}` is not known; begin it with 0.0 if not")
 
 
 def _adds(binding: Binding) -> bool:
@@ -116,20 +115,16 @@ def _number(binding: Binding) -> type[cst.CSTNode] | None:
 
 def _written(
     wait: Wait, total: Variable, changes: dict[cst.CSTNode, Replacement], python: str, notes: tuple[str, ...]
-) -> Outcome:
+) -> Change:
     if not wait.is_builtin(python):
-        return CannotWrite(f"`{python}` is not Python's own here")
+        raise CannotTell(f"`{python}` is not Python's own here")
     sums = [binding.statement for binding in total.bindings if _adds(binding) and binding.value is not None]
-    reads = [node for node in total.reads if not any(inside(wait.source, one, node) for one in sums)]
+    reads = [node for node in total.reads if not any(wait.source.inside(one, node) for one in sums)]
     changed = [one for one in total.bindings if isinstance(one.statement, cst.AugAssign)]
     outside = [one.statement for one in changed if _inference(wait, one.statement) is not _inference(wait, wait.line)]
     if outside:
-        return CannotWrite(
-            f"`{total.name}` is added up in inference mode and changed outside of it", wait.lines(outside)
-        )
+        raise CannotTell(f"`{total.name}` is added up in inference mode and changed outside of it", wait.lines(outside))
     there = moved(wait, total.name, {node: called(python) for node in reads})
-    if isinstance(there, CannotWrite):
-        return there
     written = f"`{total.name}` adds up on the device; {there.written}"
     return Change({**changes, **there.changes}, written, (*(notes if reads else ()), *there.notes))
 
