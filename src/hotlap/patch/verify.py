@@ -122,7 +122,7 @@ class _Verification:
     def _parity(self, bare: Sequence[Side], patched: Sequence[Side]) -> Parity:
         """Of the patched source against the bare command; the first that fails, else the last."""
         judge = Judge(self.bench, all_levers(), self._for_judge)
-        judge.base, judge.again = (self.bench.evidence(side.measured) for side in bare)
+        judge.base, judge.again = (self.bench.evidence(side.measured) for side in (bare[0], bare[-1]))
         found = judge.judge(self.written, patched[0].measured)
         return found if not found.ok else judge.judge(self.written, patched[1].measured)
 
