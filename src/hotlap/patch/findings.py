@@ -21,7 +21,7 @@ from hotlap.source.tree import Source, Unreadable
 
 from .check import check
 from .edits import Changes, replace
-from .patch import Patched, changes_between
+from .patch import Patched, patched
 from .waits import REWRITES
 from .waits._base import Change, Wait
 
@@ -43,19 +43,13 @@ def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
     run = of_run.record
     words = tuple(command) or run.command
     before = read_project(words, Path(run.cwd) if os.path.isdir(run.cwd) else cwd)  # noqa: PTH112 - a name that no folder can have is none
-    facts = of_run.facts
-    work = _Work(Places(before, facts, cuda=True), run, Changes(before))
+    work = _Work(Places(before, of_run.facts, cuda=True), run, Changes(before))
     diagnosis = of_run.diagnosis or verdict(folder)
     found = [work.rewrite(finding) for finding in diagnosis.findings if work.is_wait(finding)]
     after = work.changes.made()
     check(before, after, work.changes.touched)
-    files, diff = changes_between(before, after)
-    record = Patch(
-        recipe="", run=str(folder), command=words, cwd=str(before.cwd), findings=tuple(found), files=files,
-        looked_at=tuple(source.shown for source in before.sources.values()), skipped=before.skipped,
-        diff=diff.decode("utf-8", "replace"),
-    )  # fmt: skip
-    return Patched(record, before, after, diff, (), facts)
+    record = Patch(recipe="", run=str(folder), command=words, cwd=str(before.cwd), findings=tuple(found))
+    return patched(record, before, after)
 
 
 @dataclass

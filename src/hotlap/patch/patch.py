@@ -1,22 +1,23 @@
 """A whole patch: from a recipe and the user's files to a diff, and what could not be written."""
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hotlap.levers import _same_random, all_levers, variables_of
 from hotlap.records.errors import RecordError, UsageError
 from hotlap.records.files import read_bytes, read_recipe, write_atomic
 from hotlap.records.patch import Line, NotWritten, Patch, PatchedFile, Written
 from hotlap.records.run import Facts, Lever
-from hotlap.records.tune import Recipe
 from hotlap.runs.folder import TuneFolder
 from hotlap.source.places import CannotTell, Places
 from hotlap.source.project import Project, read_project
-from hotlap.source.tree import Unreadable
+from hotlap.source.tree import Source, Unreadable
 from hotlap.tune.recipe import checked
 
 from .check import check
@@ -37,8 +38,13 @@ class Patched:
     before: Project
     after: Project
     diff: bytes
-    levers: tuple[Lever, ...]
-    facts: Facts | None
+    levers: tuple[Lever, ...] = ()
+
+    @property
+    def changed(self) -> list[Source]:
+        """The files that it changes, as they are with it."""
+        sources = self.before.sources
+        return [source for path, source in self.after.sources.items() if source.data != sources[path].data]
 
 
 def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
@@ -56,8 +62,27 @@ def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
         )
     facts = facts_beside(recipe_path)
     before = read_project(words, cwd)
-    after, written, refused = write(before, levers, facts, cuda_of(recipe, facts))
-    return _patched(recipe_path, words, cwd, before, after, levers, written, refused, facts)
+    cuda = facts.device == "cuda" if facts is not None else str(recipe.environment.get("device", "cpu")) != "cpu"
+    after, written, refused = write(before, levers, facts, cuda)
+    done = {item.lever for item in written}
+    inside = tuple(lever for lever in levers if lever.name in done)
+    variables = variables_of(inside)
+    launch = (*(f"{name}={value}" for name, value in variables.items()), *words) if variables else ()
+    record = Patch(
+        recipe=str(recipe_path), command=words, cwd=str(cwd), written=tuple(written), not_written=tuple(refused),
+        variables=variables, launch=launch,
+    )  # fmt: skip
+    return patched(record, before, after, inside)
+
+
+def patched(record: Patch, before: Project, after: Project, levers: tuple[Lever, ...] = ()) -> Patched:
+    """The patch that makes one project of another. record: without what follows from that."""
+    files, whole = changes_between(before, after)
+    shown = tuple(source.shown for source in before.sources.values())
+    record = msgspec.structs.replace(
+        record, files=files, skipped=before.skipped, looked_at=shown, diff=whole.decode("utf-8", "replace")
+    )
+    return Patched(record, before, after, whole, levers)
 
 
 def write(
@@ -130,22 +155,6 @@ def _line_before(old: Sequence[str], new: Sequence[str], number: int) -> int:
     return number
 
 
-def _patched(
-    recipe_path: Path, command: tuple[str, ...], cwd: Path, before: Project, after: Project, levers: Sequence[Lever],
-    written: list[Written], refused: list[NotWritten], facts: Facts | None,
-) -> Patched:  # fmt: skip
-    done = {item.lever for item in written}
-    inside = tuple(lever for lever in levers if lever.name in done)
-    variables = variables_of(inside)
-    files, whole = changes_between(before, after)
-    record = Patch(
-        recipe=str(recipe_path), command=command, cwd=str(cwd), written=tuple(written), not_written=tuple(refused),
-        variables=variables, launch=launch_line(command, variables), files=files, skipped=before.skipped,
-        looked_at=tuple(source.shown for source in before.sources.values()), diff=whole.decode("utf-8", "replace"),
-    )  # fmt: skip
-    return Patched(record, before, after, whole, inside, facts)
-
-
 def changes_between(before: Project, after: Project) -> tuple[tuple[PatchedFile, ...], bytes]:
     """The files that a patch changes, and their diff."""
     files, whole = [], b""
@@ -159,11 +168,6 @@ def changes_between(before: Project, after: Project) -> tuple[tuple[PatchedFile,
             ))  # fmt: skip
             whole += text
     return tuple(files), whole
-
-
-def launch_line(command: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The command with variables in front of it, as a shell takes it; () where there are none."""
-    return (*(f"{name}={value}" for name, value in variables.items()), *command) if variables else ()
 
 
 # what is known of the command
@@ -180,30 +184,19 @@ def facts_beside(recipe: Path) -> Facts | None:
         return None  # an old or a moved tune; the source alone has to do
 
 
-def cuda_of(recipe: Recipe, facts: Facts | None) -> bool:
-    """Whether a recipe was made on a CUDA device."""
-    return facts.device == "cuda" if facts is not None else str(recipe.environment.get("device", "cpu")) != "cpu"
-
-
 # writing
 
 
 def save_under(patched: Patched, folder: Path) -> None:
-    """Write the changed files into another folder, at their places. Raises RecordError."""
-    for path, source in patched.after.sources.items():
-        if source.data != patched.before.sources[path].data:
-            target = folder / relative(source.shown)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(target, source.data)
-
-
-def relative(shown: str) -> Path:
-    """The place of a file below a folder. Raises UsageError for files outside of the command's folder."""
-    if Path(shown).is_absolute():
-        raise UsageError(
-            f"{shown} lies outside of the folder that the command runs in; run `hotlap patch` from above it"
-        )
-    return Path(shown)
+    """Write the changed files into another folder, at their places. Raises RecordError, UsageError."""
+    for source in patched.changed:
+        if Path(source.shown).is_absolute():
+            raise UsageError(
+                f"{source.shown} lies outside of the folder that the command runs in; run `hotlap patch` from above it"
+            )
+        target = folder / source.shown
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, source.data)
 
 
 def apply(patched: Patched, force: bool) -> None:
@@ -211,22 +204,19 @@ def apply(patched: Patched, force: bool) -> None:
 
     Refuses files with changes that are not committed, unless forced, and always files that are not what was read.
     """
-    changed_files = [
-        source for path, source in patched.after.sources.items() if source.data != patched.before.sources[path].data
-    ]
     if not force:
-        uncommitted = [source.shown for source in changed_files if not _is_committed(source.path)]
+        uncommitted = [source.shown for source in patched.changed if not _is_committed(source.path)]
         if uncommitted:
             raise UsageError(
                 f"{', '.join(uncommitted)}: not committed to git as it is, so the patch could not be told from your "
                 "own changes. Commit it first, or give --force"
             )
-    for source in changed_files:
+    for source in patched.changed:
         if read_bytes(source.path) != patched.before.sources[source.path].data:
             raise RecordError(f"{source.shown} changed while it was patched; nothing is written. Run it again")
     done: list[Path] = []
     try:
-        for source in changed_files:
+        for source in patched.changed:
             mode = source.path.stat().st_mode
             write_atomic(source.path, source.data)
             done.append(source.path)

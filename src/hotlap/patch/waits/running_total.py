@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import libcst as cst
+import libcst.matchers as m
 
 from hotlap.source.places import CannotTell
 from hotlap.source.scopes import Binding
@@ -13,6 +14,7 @@ from ._base import Change, Wait, assigned
 from ._reads import called, is_count, is_real, kept_as, read_by, stays
 from ._variables import Variable, moved, variable
 
+INFERENCE: Final = "torch.inference_mode"
 ADDING: Final = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.DivideAssign)
 ARITHMETIC: Final = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
 FLOAT64: Final = "summed in float64, as Python does, so that the numbers stay the same"
@@ -63,26 +65,27 @@ def _by_what_may_be_zero(
     small: cst.BaseSmallStatement | None, value: cst.BaseExpression | None
 ) -> cst.BaseExpression | None:
     """A divisor that is neither a number nor a length."""
-    divisors = [node.right for node in _divisions(value)]
+    divisors = [] if value is None else list(_divisors(value))
     if isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.DivideAssign):
         divisors.append(small.value)
     return next((one for one in divisors if not _not_zero(one)), None)
 
 
-def _divisions(node: cst.BaseExpression | None) -> Iterator[cst.BinaryOperation]:
+def _divisors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """What is divided by on the way to the leaves."""
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, ARITHMETIC):
-        yield from _divisions(node.left)
-        yield from _divisions(node.right)
+        yield from _divisors(node.left)
+        yield from _divisors(node.right)
         if isinstance(node.operator, cst.Divide):
-            yield node
+            yield node.right
     elif isinstance(node, cst.UnaryOperation):
-        yield from _divisions(node.expression)
+        yield from _divisors(node.expression)
 
 
 def _not_zero(node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Integer | cst.Float):
         return bool(node.evaluated_value)
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "len"
+    return m.matches(node, m.Call(m.Name("len")))
 
 
 def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Change:
@@ -129,12 +132,10 @@ def _written(
     return Change({**changes, **there.changes}, written, (*(notes if reads else ()), *there.notes))
 
 
-def _inference(wait: Wait, node: cst.CSTNode) -> cst.With | None:
+def _inference(wait: Wait, node: cst.CSTNode) -> cst.CSTNode | None:
     """The `with torch.inference_mode()` around a node; what is made there can't be changed in place elsewhere."""
-    block = wait.source.around(node, cst.With)
-    while block is not None:
-        heads = [item.item.func if isinstance(item.item, cst.Call) else item.item for item in block.items]
-        if any(wait.resolve(head) == "torch.inference_mode" for head in heads):
+    for block in wait.source.above(node):
+        heads = [item.item for item in block.items] if isinstance(block, cst.With) else []
+        if any(wait.resolve(head.func if isinstance(head, cst.Call) else head) == INFERENCE for head in heads):
             return block
-        block = wait.source.around(block, cst.With)
     return None
