@@ -391,9 +391,7 @@ def test_what_a_turn_s_steps_say() -> None:
     assert turn_of(1, 0, 3, [[*device, step(12.0)]]).step_ms == pytest.approx(32 / 3), "one clock for all"
 
 
-def test_where_a_loop_waits_for_its_workers_a_turn_holds_a_batch_of_each(
-    bench: Bench, sides: dict[str, Side]
-) -> None:
+def test_where_a_loop_waits_for_its_workers_a_turn_holds_a_batch_of_each(bench: Bench, sides: dict[str, Side]) -> None:
     def loop(workers: int, late: int) -> Facts:
         one = LoaderFacts(dataset="d", iterable=False, workers=workers, asked=100, late=late, training=True)
         return Facts(pid=1, rank=0, world=1, argv=(), python="3", torch="2", loaders=(one,))

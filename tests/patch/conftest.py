@@ -8,8 +8,8 @@ import pytest
 from patching import SETTINGS, Patcher, Result
 
 from hotlap.patch.patch import write
-from hotlap.patch.project import read_project
 from hotlap.records.run import Facts, Lever
+from hotlap.source.project import read_project
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from hotlap.patch.project import Project
 from hotlap.records.patch import NotWritten, Written
+from hotlap.source.project import Project
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "activation-budget": {"budget": 0.5},

@@ -167,15 +167,16 @@ def test_verifying_compares_whole_runs_of_a_command_that_ends_by_itself(project:
 
 
 def test_verifying_runs_the_recipe_and_the_patched_source(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nothing faked but short turns: processes of the bare command, of the recipe, and of the patched copy."""
-    monkeypatch.setattr(side, "TURN_S", 0.1)
+    """With nothing faked but one start of each and short turns: of the bare command, the recipe, the patched copy."""
+    monkeypatch.setattr("hotlap.patch.verify.STARTS", 1)
+    monkeypatch.setattr(side, "TURN_S", 0.05)
+    monkeypatch.setattr("hotlap.patch.verify.LEAST_S", 4.0)
     loader = "DataLoader(data, batch_size=8, shuffle=True)"
     (project / "train.py").write_text(SCRIPT.replace(loader, f"(pair for _ in range(50_000) for pair in {loader})"))
-    recipe = RECIPE.replace('name = "loader-workers"', 'name = "cpu-threads"').replace(
-        "{workers = 1, prefetch = 2, pin_memory = false, persistent = true}", "{threads = 1}"
-    )
+    workers = RECIPE.index('[[lever]]\nname = "loader-workers"')
+    recipe = RECIPE[:workers] + RECIPE[RECIPE.index('[[lever]]\nname = "cpu-threads"') :]
     (project / "r.toml").write_text(recipe.replace("PYTHON", sys.executable))
-    assert hotlap("r.toml", "--verify", "--yes", "--budget", "10s", "--out", "v").exit_code == 0
+    assert hotlap("r.toml", "--verify", "--yes", "--budget", "1s", "--out", "v").exit_code == 0
     found = read_record(project / "v/patch.json", Patch).verification
     assert found is not None and found.parity is not None and found.ratio is not None, found
     assert found.parity.ok and found.parity.steps >= 20

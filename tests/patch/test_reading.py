@@ -1,4 +1,4 @@
-"""Which files a command's patch reads, hostile ones among them, and that what it writes is what the diff says."""
+"""That what a patch writes is what its diff says, of odd files too, and that nothing else is changed."""
 
 import os
 import subprocess
@@ -13,13 +13,13 @@ from hotlap.patch import patch as patching
 from hotlap.patch.check import Overreach, check
 from hotlap.patch.copy import copy
 from hotlap.patch.diff import diff
+from hotlap.patch.edits import Touched
 from hotlap.patch.patch import facts_beside, make
-from hotlap.patch.project import entry_of, read_project
-from hotlap.patch.rules._base import Touched
-from hotlap.patch.source import LONGEST_FILE, Unreadable, parse
 from hotlap.patch.verify import as_fast
 from hotlap.records.errors import RecipeError, RecordError, UsageError
 from hotlap.records.tune import Interval
+from hotlap.source.project import read_project
+from hotlap.source.tree import parse
 
 SCRIPT = """\
 import torch
@@ -53,74 +53,7 @@ def git(folder: Path, *arguments: str, stdin: bytes | None = None) -> None:
     )
 
 
-# which files
-
-
-@pytest.mark.parametrize(
-    ("command", "found", "module"),
-    [
-        ("python train.py --out a.py", "train.py", ""),
-        ("python -u -X dev train.py", "train.py", ""),
-        ("env A=1 torchrun --nproc-per-node 2 train.py", "train.py", ""),
-        ("python -m pkg --lr 1", "pkg/__main__.py", "pkg.__main__"),
-        ("python -m pkg.fit", "pkg/fit.py", "pkg.fit"),
-        ("python -m torch.distributed.run train.py", "train.py", ""),
-        ("./go", "go", ""),
-    ],
-)
-def test_the_command_s_file(command: str, found: str, module: str, tmp_path: Path) -> None:
-    for name in ("train.py", "pkg/__main__.py", "pkg/fit.py"):
-        write(tmp_path / name, "")
-    write(tmp_path / "go", "#!/usr/bin/env python\n")
-    assert entry_of(command.split(), tmp_path) == ((tmp_path / found).resolve(), module)
-
-
-@pytest.mark.parametrize("command", [("python", "-c", "x"), ("lightning", "fit"), ("python", "gone.py")])
-def test_a_command_without_a_file_of_the_user_s(command: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Give the command after the recipe"):
-        entry_of(command, tmp_path)
-
-
-def test_local_imports_are_followed_and_no_others(tmp_path: Path) -> None:
-    write(
-        tmp_path / "train.py",
-        "import os, torch, gone\nfrom lib import net\nimport lib.data.images as i\nimport broken\n",
-    )
-    write(tmp_path / "lib/__init__.py", "from . import util\n")
-    write(tmp_path / "lib/net.py", "from .util import x\nfrom ..above import y\n")
-    write(tmp_path / "lib/util.py", "import venv.thing\nimport train\n")
-    write(tmp_path / "lib/data/images.py", "")
-    write(tmp_path / "venv/thing.py", "")
-    write(tmp_path / "unused.py", "")
-    write(tmp_path / "broken.py", "def (:\n")
-    project = read_project(("python", "train.py"), tmp_path)
-    assert project.main.shown == "train.py"
-    assert {source.shown for source in project.sources.values()} == {
-        "train.py", "lib/__init__.py", "lib/net.py", "lib/util.py", "lib/data/images.py",
-    }  # fmt: skip
-    assert len(project.skipped) == 1
-    assert "broken.py:1" in project.skipped[0]
-
-
 # hostile files
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"def (:\n", "train.py:1: invalid syntax"),
-        (b"x = '\xff'\n", "left alone"),
-        (b"# coding: nonsense\n", "left alone"),
-        (b"x = 1\0\n", "left alone"),
-        (b"x = " + b"(" * 300 + b")" * 300, "left alone"),
-        (b"x = " + b" + ".join([b"1"] * 5000), "nested too deeply"),
-        (b"#" * (LONGEST_FILE + 1), "is not read"),
-    ],
-)
-def test_files_that_are_no_python(data: bytes, why: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_bytes(data)
-    with pytest.raises(Unreadable, match=why):
-        read_project(("python", "train.py"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +129,6 @@ def applied(old: bytes, text: bytes) -> bytes:
 @pytest.mark.parametrize("name", ["my train.py", "trän.py", 'q"uote.py'])
 def test_git_applies_to_strange_names(name: str, tmp_path: Path) -> None:
     apply_diff(tmp_path, b"a\n", b"a\nb", name)
-
-
-def test_names_that_are_assigned_from_each_other_take_no_forever(patched: Patcher) -> None:
-    names = [f"m{n}" for n in range(14)]
-    tangle = "".join(f"{one} = f() or {two}\n{one} = {two}\n" for one in names for two in names)
-    result = patched("import torch\n" + tangle + "m0(x).sum().backward()\n", "compile")
-    assert result.refused["compile"].why
 
 
 # nothing else is changed

@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterable
 
 from hotlap.records.errors import HotlapError
+from hotlap.source.project import Project
+from hotlap.source.tree import Source
 
-from .project import Project
-from .rules._base import Touched
-from .source import Source
+from .edits import Touched
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -43,42 +43,22 @@ def _check(old: Source, new: Source, named: set[str]) -> None:
 def definitions(tree: ast.Module) -> dict[str, list[str]]:
     """What each function and class holds, without those inside it, by qualified name ("" for the module)."""
     found: dict[str, list[str]] = {}
-    _collect(tree, "", found)
+    waiting: list[tuple[str, ast.Module | Definition]] = [("", tree)]
+    for name, node in waiting:
+        strip = _Strip()
+        found.setdefault(name, []).append(ast.dump(strip.generic_visit(node)))
+        waiting += [(f"{name}.{inner.name}".lstrip("."), inner) for inner in strip.inner]
     return found
-
-
-def _collect(node: ast.Module | Definition, name: str, found: dict[str, list[str]]) -> None:
-    inner: list[Definition] = []
-    stripped = _Strip(inner)
-    body = [stripped.visit(statement) for statement in node.body]
-    head = [] if isinstance(node, ast.Module) else [ast.dump(other) for other in _head(node)]
-    found.setdefault(name, []).extend([*head, *(ast.dump(statement) for statement in body)])
-    for definition in inner:
-        _collect(definition, f"{name}.{definition.name}".lstrip("."), found)
-
-
-def _head(node: Definition) -> list[ast.AST]:
-    """Decorators, bases, parameters, annotations."""
-    if isinstance(node, ast.ClassDef):
-        return [*node.decorator_list, *node.bases, *node.keywords]
-    return [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
 
 
 class _Strip(ast.NodeTransformer):
     """Takes definitions out of a body, leaving their names."""
 
-    def __init__(self, inner: list[Definition]) -> None:
-        self.inner = inner
+    def __init__(self) -> None:
+        self.inner: list[Definition] = []
 
-    def _out(self, node: Definition) -> ast.AST:
+    def visit(self, node: ast.AST) -> ast.AST:
+        if not isinstance(node, Definition):
+            return self.generic_visit(node)
         self.inner.append(node)
         return ast.Expr(ast.Constant(f"<{node.name}>"))
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._out(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._out(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return self._out(node)

@@ -1,13 +1,12 @@
 """A copy of the user's project to run: the files that it reads as source are real, everything else is a link to it."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hotlap.records.errors import RecordError
-
-from .project import Project
+from hotlap.source.project import Project
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,8 @@ def copy(project: Project, command: Sequence[str], folder: Path) -> Copy:
     paths = list(project.sources)
     root = Path(os.path.commonpath([project.cwd, *(path.parent for path in paths)]))
     base = root.parent
-    made = {base, *_between(base, [project.cwd, *(path.parent for path in paths)])}
+    wanted = [project.cwd / "_", *paths]
+    made = {place for path in wanted for place in path.parents if place.is_relative_to(base)}
     try:
         for place in sorted(made):
             _lay(place, folder / place.relative_to(base), made | set(paths))
@@ -39,16 +39,6 @@ def copy(project: Project, command: Sequence[str], folder: Path) -> Copy:
         raise RecordError(f"cannot copy the project to {folder}: {error.strerror or error}") from error
     words = tuple(_moved(word, project, folder, base) for word in command)
     return Copy(folder / project.cwd.relative_to(base), words)
-
-
-def _between(base: Path, folders: Iterable[Path]) -> set[Path]:
-    """Every folder on the way from a base down to some folders."""
-    found: set[Path] = set()
-    for folder in folders:
-        while folder != base:
-            found.add(folder)
-            folder = folder.parent  # noqa: PLW2901
-    return found
 
 
 def _lay(place: Path, target: Path, real: set[Path]) -> None:

@@ -1,17 +1,48 @@
 """Small changes of a syntax tree that keep everything around them as it was."""
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import libcst as cst
 
-from .scopes import Scope
-from .source import Source, rewritten
+from hotlap.source.project import Project
+from hotlap.source.scopes import Scope
+from hotlap.source.tree import Source, rewritten
 
-Replacement = Callable[[cst.CSTNode], cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement]]
+Statements = cst.FlattenSentinel[cst.BaseStatement]
+Replacement = Callable[[cst.CSTNode], cst.CSTNode | Statements]
 LINE_LENGTH: Final = 100
 """Characters that a line may have in any file; longer ones where the file has longer ones itself."""
+NO_SPACE: Final = cst.SimpleWhitespace("")
+
+
+class Touched(NamedTuple):
+    """A function that is changed ("" for the top of the file)."""
+
+    path: Path
+    function: str
+
+
+@dataclass
+class Changes:
+    """Changes of a project's files by node, and the functions that they are in."""
+
+    project: Project
+    nodes: dict[Path, dict[cst.CSTNode, Replacement]] = field(default_factory=dict)
+    touched: set[Touched] = field(default_factory=set)
+
+    def put(self, scope: Scope, node: cst.CSTNode, change: Replacement) -> None:
+        """Replace a node of a function."""
+        self.nodes.setdefault(scope.source.path, {})[node] = change
+        self.touched.add(Touched(scope.source.path, scope.qualname))
+
+    def made(self) -> Project:
+        """The project with them. Raises Unreadable where the result is no Python."""
+        sources = self.project.sources
+        return self.project.with_sources(*(replace(sources[path], changes) for path, changes in self.nodes.items()))
 
 
 class _Replace(cst.CSTTransformer):
@@ -26,9 +57,7 @@ class _Replace(cst.CSTTransformer):
 
 def replace(source: Source, changes: Mapping[cst.CSTNode, Replacement]) -> Source:
     """The file with some nodes replaced. Raises Unreadable where the result is no Python."""
-    tree = source.tree.visit(_Replace(changes))
-    assert isinstance(tree, cst.Module)
-    return rewritten(source, tree)
+    return rewritten(source, cst.ensure_type(source.tree.visit(_Replace(changes)), cst.Module))
 
 
 def expression(source: Source, text: str) -> cst.BaseExpression:
@@ -46,7 +75,7 @@ def statement(source: Source, text: str) -> cst.BaseStatement:
 def after(source: Source, *texts: str, apart: bool = False) -> Replacement:
     """Statements put after one. apart: with an empty line between."""
 
-    def change(node: cst.CSTNode) -> cst.FlattenSentinel[cst.BaseStatement]:
+    def change(node: cst.CSTNode) -> Statements:
         assert isinstance(node, cst.BaseStatement)
         first, *others = [statement(source, text) for text in texts]
         if apart:
@@ -59,21 +88,21 @@ def after(source: Source, *texts: str, apart: bool = False) -> Replacement:
 def before(source: Source, *texts: str) -> Replacement:
     """Statements put before one; the comments and blank lines above it stay above them."""
 
-    def change(node: cst.CSTNode) -> cst.FlattenSentinel[cst.BaseStatement]:
+    def change(node: cst.CSTNode) -> Statements:
         first, *others = [statement(source, text) for text in texts]
         return cst.FlattenSentinel([first.with_changes(leading_lines=_leading(node)), *others, _bare(node)])
 
     return change
 
 
-def inside_with(source: Source, header: str) -> Replacement:
-    """A statement put inside `with header:`; the comments and blank lines above it stay above."""
+def under(source: Source, header: str) -> Replacement:
+    """A statement put under `with ...` or `if ...`; the comments and blank lines above it stay above."""
 
-    def change(node: cst.CSTNode) -> cst.FlattenSentinel[cst.BaseStatement]:
-        frame = statement(source, f"with {header}:\n    pass\n")
-        assert isinstance(frame, cst.With)
-        block = cst.IndentedBlock(body=[_bare(node)], header=frame.body.header)  # type: ignore[attr-defined]
-        return cst.FlattenSentinel([frame.with_changes(leading_lines=_leading(node), body=block)])
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        frame = statement(source, f"{header}:\n    pass\n")
+        assert isinstance(frame, cst.BaseCompoundStatement)
+        body = frame.body.with_changes(body=[_bare(node)])
+        return frame.with_changes(leading_lines=_leading(node), body=body)
 
     return change
 
@@ -87,25 +116,38 @@ def _bare(node: cst.CSTNode) -> cst.BaseStatement:
     return node.with_changes(leading_lines=[])
 
 
-def own_line(source: Source, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
-    """The statement of a node, where it has a line of its own in an indented block or at the top of the file."""
-    line = source.around(node, cst.SimpleStatementLine)
-    if line is None or len(line.body) != 1:
-        return None
-    return line if isinstance(source.parent(line), cst.IndentedBlock | cst.Module) else None
+def removed(_: cst.CSTNode) -> Statements:
+    """Nothing in place of a statement."""
+    return cst.FlattenSentinel([])
 
 
-def keyword(source: Source, call: cst.Call, changes: Mapping[str, str], original: cst.Call | None = None) -> cst.Call:
-    """A call with keyword arguments changed, or added behind the last argument in the call's own layout.
+def through(method: str) -> Replacement:
+    """An expression through one of its methods: `model(x).float()`."""
 
-    original: the call as it stands in the file, which says how much room is left in its line (default: `call`).
-    """
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(node, cst.BaseExpression)
+        return cst.Call(cst.Attribute(node, cst.Name(method)))
+
+    return change
+
+
+def with_keywords(source: Source, call: cst.Call, changes: Mapping[str, str]) -> Replacement:
+    """A call with keyword arguments changed, or added behind the last argument in the call's own layout."""
+
+    def change(node: cst.CSTNode) -> cst.Call:
+        return keyword(source, cst.ensure_type(node, cst.Call), changes, call)
+
+    return change
+
+
+def keyword(source: Source, call: cst.Call, changes: Mapping[str, str], original: cst.Call) -> cst.Call:
+    """As `with_keywords`. original: the call as it stands in the file, which says how much room is left in its line."""
     left = dict(changes)
     args = []
     for arg in call.args:
         name = arg.keyword.value if arg.keyword is not None else ""
         args.append(arg.with_changes(value=expression(source, left.pop(name))) if name in left else arg)
-    room = _line_break(source, original or call, sum(len(f", {name}={value}") for name, value in left.items()))
+    room = _line_break(source, original, sum(len(f", {name}={value}") for name, value in left.items()))
     for name, value in left.items():
         args = _with_argument(args, name, expression(source, value), room)
         room = None
@@ -117,9 +159,8 @@ def _line_break(source: Source, call: cst.Call, more: int) -> cst.ParenthesizedW
     line = source.around(call, cst.SimpleStatementLine)
     if line is None or not call.args:
         return None
-    last = source.end(call.args[-1])
     longest = max(LINE_LENGTH, *(len(text.rstrip()) for text in source.lines))
-    if len(source.lines[last.line - 1].rstrip()) + more <= longest:
+    if len(source.lines[source.end(call.args[-1]) - 1].rstrip()) + more <= longest:
         return None
     if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
         return call.whitespace_before_args.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
@@ -132,23 +173,20 @@ def _line_break(source: Source, call: cst.Call, more: int) -> cst.ParenthesizedW
 def _with_argument(
     args: list[cst.Arg], name: str, value: cst.BaseExpression, room: cst.ParenthesizedWhitespace | None
 ) -> list[cst.Arg]:
-    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    new = cst.Arg(keyword=cst.Name(name), value=value, equal=equal)
+    new = cst.Arg(keyword=cst.Name(name), value=value, equal=cst.AssignEqual(NO_SPACE, NO_SPACE))
     if not args:
         return [new]
     *others, last = args
     between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     if room is not None:
         between = cst.Comma(whitespace_after=room)
-    elif len(args) > 1 and (isinstance(last.comma, cst.Comma) or all(map(_ends_line, args[:-1]))):
-        assert isinstance(args[-2].comma, cst.Comma)
-        between = cst.Comma(whitespace_after=args[-2].comma.whitespace_after)
-    if not isinstance(last.comma, cst.Comma):
-        # What stands before the bracket (a line end, a comment) stays there.
-        spaces = last.whitespace_after_arg
-        return [*others, last.with_changes(comma=_quiet(between), whitespace_after_arg=cst.SimpleWhitespace("")),
-                new.with_changes(whitespace_after_arg=spaces)]  # fmt: skip
-    return [*others, last.with_changes(comma=_quiet(between)), new.with_changes(comma=last.comma)]
+    elif others and (isinstance(last.comma, cst.Comma) or all(map(_ends_line, others))):
+        between = cst.Comma(whitespace_after=cst.ensure_type(others[-1].comma, cst.Comma).whitespace_after)
+    if isinstance(last.comma, cst.Comma):
+        return [*others, last.with_changes(comma=_quiet(between)), new.with_changes(comma=last.comma)]
+    # What stands before the bracket (a line end, a comment) stays there.
+    new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+    return [*others, last.with_changes(comma=_quiet(between), whitespace_after_arg=NO_SPACE), new]
 
 
 def _ends_line(arg: cst.Arg) -> bool:
@@ -158,13 +196,10 @@ def _ends_line(arg: cst.Arg) -> bool:
 def _quiet(comma: cst.Comma) -> cst.Comma:
     """The comma without a comment that belongs to another argument."""
     space = comma.whitespace_after
-    if isinstance(space, cst.ParenthesizedWhitespace):
-        line = space.first_line
-        space = space.with_changes(
-            first_line=line.with_changes(comment=None, whitespace=cst.SimpleWhitespace("")), empty_lines=[]
-        )
-        return comma.with_changes(whitespace_after=space)
-    return comma
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return comma
+    line = space.first_line.with_changes(comment=None, whitespace=NO_SPACE)
+    return comma.with_changes(whitespace_after=space.with_changes(first_line=line, empty_lines=[]))
 
 
 def spelled(scope: Scope, full: str) -> str | None:
@@ -172,7 +207,7 @@ def spelled(scope: Scope, full: str) -> str | None:
     taken: set[str] = set()
     found: Scope | None = scope
     while found is not None:
-        if found is scope or not isinstance(found.node, cst.ClassDef):
+        if found is scope or not found.is_class:
             for name, bindings in found.names.items():
                 if name not in taken and {binding.imported for binding in bindings} == {"torch"}:
                     return name + full.removeprefix("torch")
@@ -184,35 +219,14 @@ def spelled(scope: Scope, full: str) -> str | None:
 def fresh(source: Source, wanted: str) -> str:
     """A name that stands nowhere in the file."""
     used = set(re.findall(r"\w+", source.tree.code))
-    return next(
-        name for name in (wanted, f"model_{wanted}", *(f"{wanted}_{n}" for n in range(2, 99))) if name not in used
-    )
+    numbered = (f"{wanted}_{n}" for n in range(2, 99))
+    return next(name for name in (wanted, f"model_{wanted}", *numbered) if name not in used)
 
 
-def block_of(source: Source, nodes: list[cst.CSTNode]) -> tuple[cst.CSTNode, list[cst.BaseStatement]] | None:
-    """The innermost block that holds all nodes, and the statements of it that they stand in, in order."""
-    paths = [_path(source, node) for node in nodes]
-    for block in paths[0]:
-        if all(block in path for path in paths):
-            body = list(block.body)  # type: ignore[attr-defined]
-            return block, [s for s in body if any(s is node or s in _above(source, node) for node in nodes)]
-    return None
-
-
-def inside(source: Source, outer: cst.CSTNode, inner: cst.CSTNode) -> bool:
-    """Whether a node stands in another one."""
-    return any(above is outer for above in _above(source, inner))
-
-
-def _path(source: Source, node: cst.CSTNode) -> list[cst.CSTNode]:
-    """Blocks around a node, innermost first."""
-    return [above for above in _above(source, node) if isinstance(above, cst.IndentedBlock | cst.Module)]
-
-
-def _above(source: Source, node: cst.CSTNode) -> list[cst.CSTNode]:
-    found = []
-    above = source.parent(node)
-    while above is not None:
-        found.append(above)
-        above = source.parent(above)
-    return found
+def block_of(source: Source, nodes: Iterable[cst.CSTNode]) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement]]:
+    """What the innermost block that holds all nodes is made of, and which of that the nodes stand in."""
+    paths = [list(source.above(node)) for node in nodes]
+    common = (above for above in paths[0] if all(above in path for path in paths))
+    block = next(above for above in common if isinstance(above, cst.IndentedBlock | cst.Module))
+    body = [one for one in block.body if isinstance(one, cst.BaseStatement)]
+    return body, [one for one in body if any(one in path for path in paths)]

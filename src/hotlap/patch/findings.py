@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,14 +15,13 @@ from hotlap.records.diagnosis import WAITS, Finding, Place
 from hotlap.records.patch import Line, Patch, Rewrite
 from hotlap.records.run import Run
 from hotlap.runs.folder import RunFolder
+from hotlap.source.places import CannotTell, Places
+from hotlap.source.project import read_project
+from hotlap.source.tree import Source, Unreadable
 
 from .check import check
-from .edits import Replacement, replace
-from .patch import Patched, changes_between
-from .places import CannotWrite, Places
-from .project import Project, read_project
-from .rules._base import Touched
-from .source import LONGEST_LINE, Source, Unreadable
+from .edits import Changes, replace
+from .patch import Patched, patched
 from .waits import REWRITES
 from .waits._base import Change, Wait
 
@@ -44,29 +43,22 @@ def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
     run = of_run.record
     words = tuple(command) or run.command
     before = read_project(words, Path(run.cwd) if os.path.isdir(run.cwd) else cwd)  # noqa: PTH112 - a name that no folder can have is none
-    facts = of_run.facts
-    work = _Work(Places(before, facts, cuda=True), run)
+    work = _Work(Places(before, of_run.facts, cuda=True), run, Changes(before))
     diagnosis = of_run.diagnosis or verdict(folder)
     found = [work.rewrite(finding) for finding in diagnosis.findings if work.is_wait(finding)]
-    after = work.patched()
-    check(before, after, work.touched)
-    files, diff = changes_between(before, after)
-    record = Patch(
-        recipe="", run=str(folder), command=words, cwd=str(before.cwd), findings=tuple(found), files=files,
-        looked_at=tuple(source.shown for source in before.sources.values()), skipped=before.skipped,
-        diff=diff.decode("utf-8", "replace"),
-    )  # fmt: skip
-    return Patched(record, before, after, diff, (), facts)
+    after = work.changes.made()
+    check(before, after, work.changes.touched)
+    record = Patch(recipe="", run=str(folder), command=words, cwd=str(before.cwd), findings=tuple(found))
+    return patched(record, before, after)
 
 
 @dataclass
 class _Work:
-    """What is changed so far: nodes by file, and the functions that they are in."""
+    """What is changed so far."""
 
     places: Places
     run: Run
-    changes: dict[Path, dict[cst.CSTNode, Replacement]] = field(default_factory=dict)
-    touched: set[Touched] = field(default_factory=set)
+    changes: Changes
 
     def is_wait(self, finding: Finding) -> bool:
         """Whether a finding is of a wait, or of memory that a line of the user's gives back to the driver."""
@@ -79,40 +71,36 @@ class _Work:
             finding=finding.title, share=finding.share, cost_ms=finding.cost_ms,
             at=self._at(place) if place is not None and place.line is not None else None,
         )  # fmt: skip
-        outcome = self._outcome(finding, source)
-        if isinstance(outcome, CannotWrite):
-            return msgspec.structs.replace(about, why=outcome.why, look_at=outcome.lines, instead=by_hand(finding))
+        try:
+            outcome = self._outcome(finding, source)
+        except CannotTell as why:
+            return msgspec.structs.replace(about, why=why.why, look_at=why.lines, instead=by_hand(finding))
         stale = source is not None and 0 < self.run.started < source.path.stat().st_mtime
         notes = (*outcome.notes, *((CHANGED,) if stale else ()))
         return msgspec.structs.replace(about, written=outcome.written, notes=notes, review=outcome.review)
 
-    def patched(self) -> Project:
-        """The project with all changes made."""
-        sources = self.places.project.sources
-        return self.places.project.with_sources(*(replace(sources[path], made) for path, made in self.changes.items()))
-
-    def _outcome(self, finding: Finding, source: Source | None) -> Change | CannotWrite:
+    def _outcome(self, finding: Finding, source: Source | None) -> Change:
         place = finding.where
         if place is None or place.line is None:
-            return CannotWrite("the run does not know the line; profile it with hotlap run --profile")
+            raise CannotTell("the run does not know the line; profile it with hotlap run --profile")
         if source is None:
-            return CannotWrite("the file is none of yours that this command runs or imports from its folder")
-        node = next(_around(source, place.line), None)
-        scope = self.places.names.scope(source, node or source.tree)
+            raise CannotTell("the file is none of yours that this command runs or imports from its folder")
+        node = next(_around(source, place.line), source.tree)
+        scope = source.scope(node)
         if place.function is not None and _plain(place.function) != scope.qualname:
-            return CannotWrite(MOVED.format(place.function))
+            raise CannotTell(MOVED.format(place.function))
         if not isinstance(node, cst.SimpleStatementLine):
-            return CannotWrite(DECIDES if isinstance(node, cst.If | cst.While) else ELSE)
-        wait = Wait(self.places, source, scope, node, finding.title.removeprefix(WAITS))
+            raise CannotTell(DECIDES if isinstance(node, cst.If | cst.While) else ELSE)
+        wait = Wait(self.places, scope, node, finding.title.removeprefix(WAITS))
         outcome = next((found for rewrite in REWRITES if (found := rewrite(wait)) is not None), None)
-        if not isinstance(outcome, Change):
-            return outcome or CannotWrite(_otherwise(wait.statement))
+        if outcome is None:
+            raise CannotTell(_otherwise(wait.statement))
         try:
             replace(source, outcome.changes)
         except Unreadable as error:
-            return CannotWrite(f"what it would write is no Python: {error}")
-        self.changes.setdefault(source.path, {}).update(outcome.changes)
-        self.touched.add(Touched(source.path, scope.qualname))
+            raise CannotTell(f"what it would write is no Python: {error}") from error
+        for changed, change in outcome.changes.items():
+            self.changes.put(scope, changed, change)
         return outcome
 
     def _source(self, place: Place | None) -> Source | None:
@@ -126,21 +114,15 @@ class _Work:
     def _at(self, place: Place | None) -> Line:
         """A place with its text, as far as it is known."""
         source, number = self._source(place), (place.line if place is not None else None) or 0
-        shown = source.shown if source is not None else place.file if place is not None else ""
-        lines = source.lines if source is not None else []
-        text = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-        return Line(file=shown, line=number, text=text[:LONGEST_LINE])
+        return source.place_of(number) if source else Line(file=place.file if place else "", line=number)
 
 
 def _around(source: Source, line: int) -> Iterator[cst.CSTNode]:
     """The simple statement that a line is part of, else the heads of blocks that begin in it."""
-    heads = []
-    for node in source.walk.parents:
-        if isinstance(node, cst.SimpleStatementLine) and source.line(node) <= line <= source.end(node).line:
+    for node in source.every(cst.SimpleStatementLine):
+        if source.line(node) <= line <= source.end(node):
             yield node
-        elif isinstance(node, cst.BaseCompoundStatement) and source.line(node) <= line < source.line(node.body):
-            heads.append(node)
-    yield from reversed(heads)
+    yield from reversed(source.heads(line))
 
 
 def _plain(function: str) -> str:

@@ -1,28 +1,31 @@
 """A whole patch: from a recipe and the user's files to a diff, and what could not be written."""
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from hotlap.levers import _same_random, all_levers, variables_of
 from hotlap.records.errors import RecordError, UsageError
 from hotlap.records.files import read_bytes, read_recipe, write_atomic
 from hotlap.records.patch import Line, NotWritten, Patch, PatchedFile, Written
 from hotlap.records.run import Facts, Lever
-from hotlap.records.tune import Recipe
 from hotlap.runs.folder import TuneFolder
+from hotlap.source.places import CannotTell, Places
+from hotlap.source.project import Project, read_project
+from hotlap.source.tree import Source, Unreadable
 from hotlap.tune.recipe import checked
 
 from .check import check
 from .diff import changed, diff
-from .places import Places
-from .project import Project, read_project
+from .edits import Touched
 from .rules import all_rules
-from .rules._base import CannotWrite, Edit, Settings, Touched, calls_named
+from .rules._base import CannotWrite, Edit
 from .rules._unwritten import unwritten
-from .source import LONGEST_LINE, Unreadable
 
 DRAWS = "dropout and the like draw other random numbers with it, as they do under the recipe"
 
@@ -35,8 +38,13 @@ class Patched:
     before: Project
     after: Project
     diff: bytes
-    levers: tuple[Lever, ...]
-    facts: Facts | None
+    levers: tuple[Lever, ...] = ()
+
+    @property
+    def changed(self) -> list[Source]:
+        """The files that it changes, as they are with it."""
+        sources = self.before.sources
+        return [source for path, source in self.after.sources.items() if source.data != sources[path].data]
 
 
 def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
@@ -54,74 +62,87 @@ def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
         )
     facts = facts_beside(recipe_path)
     before = read_project(words, cwd)
-    after, written, refused = write(before, levers, facts, cuda_of(recipe, facts))
-    return _patched(recipe_path, words, cwd, before, after, levers, written, refused, facts)
+    cuda = facts.device == "cuda" if facts is not None else str(recipe.environment.get("device", "cpu")) != "cpu"
+    after, written, refused = write(before, levers, facts, cuda)
+    done = {item.lever for item in written}
+    inside = tuple(lever for lever in levers if lever.name in done)
+    variables = variables_of(inside)
+    launch = (*(f"{name}={value}" for name, value in variables.items()), *words) if variables else ()
+    record = Patch(
+        recipe=str(recipe_path), command=words, cwd=str(cwd), written=tuple(written), not_written=tuple(refused),
+        variables=variables, launch=launch,
+    )  # fmt: skip
+    return patched(record, before, after, inside)
+
+
+def patched(record: Patch, before: Project, after: Project, levers: tuple[Lever, ...] = ()) -> Patched:
+    """The patch that makes one project of another. record: without what follows from that."""
+    files, whole = changes_between(before, after)
+    shown = tuple(source.shown for source in before.sources.values())
+    record = msgspec.structs.replace(
+        record, files=files, skipped=before.skipped, looked_at=shown, diff=whole.decode("utf-8", "replace")
+    )
+    return Patched(record, before, after, whole, levers)
 
 
 def write(
     before: Project, levers: Sequence[Lever], facts: Facts | None, cuda: bool
 ) -> tuple[Project, list[Written], list[NotWritten]]:
     """Apply the rules one after the other, each to what the last one left. Raises Overreach."""
-    recipe: dict[str, Settings] = {lever.name: lever.settings for lever in levers}
+    recipe = {lever.name: lever.settings for lever in levers}
     project, touched = before, set[Touched]()
     written: list[Written] = []
     refused: list[NotWritten] = []
     order = [name for name in all_rules() if name in recipe]
     for name in [*order, *(name for name in recipe if name not in order)]:
-        lever = Lever(name=name, settings=dict(recipe[name]))
-        outcome = _apply(project, name, recipe, facts, cuda)
-        if isinstance(outcome, CannotWrite):
-            refused.append(_refused(lever, as_before(before, project, outcome.lines), outcome))
+        settings = dict(recipe[name])
+        try:
+            edit = _apply(Places(project, facts, cuda), name, settings)
+        except CannotTell as why:
+            lines = sorted(set(as_before(before, project, why.lines)), key=lambda line: (line.file, line.line))
+            by_hand = not isinstance(why, CannotWrite) or why.by_hand
+            source = all_levers()[name].source(settings) if by_hand else ""
+            refused.append(NotWritten(lever=name, settings=settings, why=why.why, look_at=tuple(lines), source=source))
             continue
-        where = as_before(before, project, outcome.where)
-        project = outcome.project
-        touched |= outcome.touched
+        where = as_before(before, project, edit.where)
+        project = edit.project
+        touched |= edit.touched
         written.append(Written(
-            lever=name, settings=lever.settings, where=where, already=outcome.already, partly=outcome.partly,
-            notes=outcome.notes,
+            lever=name, settings=settings, where=where, already=edit.already, partly=edit.partly, notes=edit.notes,
         ))  # fmt: skip
     check(before, project, touched)
     return project, written, refused
 
 
-def _apply(
-    project: Project, name: str, recipe: Mapping[str, Settings], facts: Facts | None, cuda: bool
-) -> Edit | CannotWrite:
+def _apply(places: Places, name: str, settings: dict[str, Any]) -> Edit:
+    """A lever written. Raises CannotTell."""
     rule = all_rules().get(name)
-    places = Places(project, facts, cuda)
     if rule is None:
         return unwritten(places, name)
     try:
-        outcome = rule.edit(places, recipe[name], recipe)
+        edit = rule.edit(places, settings)
     except Unreadable as error:
-        return CannotWrite(f"what it would write is no Python: {error}")
-    if isinstance(outcome, Edit) and not outcome.already and _draws_otherwise(places, name, recipe[name]):
-        return replace(outcome, notes=(*outcome.notes, DRAWS))
-    return outcome
+        raise CannotWrite(f"what it would write is no Python: {error}") from error
+    if not edit.already and _draws_otherwise(places, name, settings):
+        return replace(edit, notes=(*edit.notes, DRAWS))
+    return edit
 
 
-def _draws_otherwise(places: Places, name: str, settings: Settings) -> bool:
+def _draws_otherwise(places: Places, name: str, settings: dict[str, Any]) -> bool:
     """Whether a lever has the source draw other random numbers than it does: autocast only on CUDA."""
-    as_it_is = all_levers()[name].for_parity(dict(settings)) or {}
+    as_it_is = all_levers()[name].for_parity(settings) or {}
     if _same_random.SETTING not in as_it_is or (name in _same_random.DTYPE and not places.cuda):
         return False
-    return bool(calls_named(places, "Dropout", "Dropout2d", *_same_random.DRAWING))
-
-
-def _refused(lever: Lever, lines: Sequence[Line], outcome: CannotWrite) -> NotWritten:
-    source = all_levers()[lever.name].source(lever.settings) if outcome.by_hand else ""
-    return NotWritten(lever=lever.name, settings=lever.settings, why=outcome.why, look_at=_sorted(lines), source=source)
+    return bool(places.calls_named("Dropout", "Dropout2d", *_same_random.DRAWING))
 
 
 def as_before(before: Project, now: Project, lines: Sequence[Line]) -> tuple[Line, ...]:
     """Lines of files that rules have changed already, as they are in the user's files."""
+    files = {source.shown: (before.sources[path], source) for path, source in now.sources.items()}
     found = []
-    changed_files = {source.shown: (before.sources[path], source) for path, source in now.sources.items()}
     for line in lines:
-        old, new = changed_files[line.file]
-        number = line.line if old.data == new.data else _line_before(old.lines, new.lines, line.line)
-        text = old.lines[number - 1].strip() if number <= len(old.lines) else ""
-        found.append(Line(file=line.file, line=number, text=text[:LONGEST_LINE]))
+        old, new = files[line.file]
+        found.append(old.place_of(line.line if old is new else _line_before(old.lines, new.lines, line.line)))
     return tuple(found)
 
 
@@ -132,26 +153,6 @@ def _line_before(old: Sequence[str], new: Sequence[str], number: int) -> int:
             shift = number - 1 - j1
             return i1 + 1 + (shift if kind == "equal" else min(shift, max(0, i2 - i1 - 1)))
     return number
-
-
-def _sorted(lines: Sequence[Line]) -> tuple[Line, ...]:
-    return tuple(sorted(dict.fromkeys(lines), key=lambda line: (line.file, line.line)))
-
-
-def _patched(
-    recipe_path: Path, command: tuple[str, ...], cwd: Path, before: Project, after: Project, levers: Sequence[Lever],
-    written: list[Written], refused: list[NotWritten], facts: Facts | None,
-) -> Patched:  # fmt: skip
-    done = {item.lever for item in written}
-    inside = tuple(lever for lever in levers if lever.name in done)
-    variables = variables_of(inside)
-    files, whole = changes_between(before, after)
-    record = Patch(
-        recipe=str(recipe_path), command=command, cwd=str(cwd), written=tuple(written), not_written=tuple(refused),
-        variables=variables, launch=launch_line(command, variables), files=files, skipped=before.skipped,
-        looked_at=tuple(source.shown for source in before.sources.values()), diff=whole.decode("utf-8", "replace"),
-    )  # fmt: skip
-    return Patched(record, before, after, whole, inside, facts)
 
 
 def changes_between(before: Project, after: Project) -> tuple[tuple[PatchedFile, ...], bytes]:
@@ -169,11 +170,6 @@ def changes_between(before: Project, after: Project) -> tuple[tuple[PatchedFile,
     return tuple(files), whole
 
 
-def launch_line(command: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The command with variables in front of it, as a shell takes it; () where there are none."""
-    return (*(f"{name}={value}" for name, value in variables.items()), *command) if variables else ()
-
-
 # what is known of the command
 
 
@@ -188,30 +184,19 @@ def facts_beside(recipe: Path) -> Facts | None:
         return None  # an old or a moved tune; the source alone has to do
 
 
-def cuda_of(recipe: Recipe, facts: Facts | None) -> bool:
-    """Whether a recipe was made on a CUDA device."""
-    return facts.device == "cuda" if facts is not None else str(recipe.environment.get("device", "cpu")) != "cpu"
-
-
 # writing
 
 
 def save_under(patched: Patched, folder: Path) -> None:
-    """Write the changed files into another folder, at their places. Raises RecordError."""
-    for path, source in patched.after.sources.items():
-        if source.data != patched.before.sources[path].data:
-            target = folder / relative(source.shown)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(target, source.data)
-
-
-def relative(shown: str) -> Path:
-    """The place of a file below a folder. Raises UsageError for files outside of the command's folder."""
-    if Path(shown).is_absolute():
-        raise UsageError(
-            f"{shown} lies outside of the folder that the command runs in; run `hotlap patch` from above it"
-        )
-    return Path(shown)
+    """Write the changed files into another folder, at their places. Raises RecordError, UsageError."""
+    for source in patched.changed:
+        if Path(source.shown).is_absolute():
+            raise UsageError(
+                f"{source.shown} lies outside of the folder that the command runs in; run `hotlap patch` from above it"
+            )
+        target = folder / source.shown
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, source.data)
 
 
 def apply(patched: Patched, force: bool) -> None:
@@ -219,22 +204,19 @@ def apply(patched: Patched, force: bool) -> None:
 
     Refuses files with changes that are not committed, unless forced, and always files that are not what was read.
     """
-    changed_files = [
-        source for path, source in patched.after.sources.items() if source.data != patched.before.sources[path].data
-    ]
     if not force:
-        uncommitted = [source.shown for source in changed_files if not _is_committed(source.path)]
+        uncommitted = [source.shown for source in patched.changed if not _is_committed(source.path)]
         if uncommitted:
             raise UsageError(
                 f"{', '.join(uncommitted)}: not committed to git as it is, so the patch could not be told from your "
                 "own changes. Commit it first, or give --force"
             )
-    for source in changed_files:
+    for source in patched.changed:
         if read_bytes(source.path) != patched.before.sources[source.path].data:
             raise RecordError(f"{source.shown} changed while it was patched; nothing is written. Run it again")
     done: list[Path] = []
     try:
-        for source in changed_files:
+        for source in patched.changed:
             mode = source.path.stat().st_mode
             write_atomic(source.path, source.data)
             done.append(source.path)

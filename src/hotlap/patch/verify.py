@@ -122,9 +122,9 @@ class _Verification:
     def _parity(self, bare: Sequence[Side], patched: Sequence[Side]) -> Parity:
         """Of the patched source against the bare command; the first that fails, else the last."""
         judge = Judge(self.bench, all_levers(), self._for_judge)
-        judge.base, judge.again = (self.bench.evidence(side.measured) for side in bare)
+        judge.base, judge.again = (self.bench.evidence(side.measured) for side in (bare[0], bare[-1]))
         found = judge.judge(self.written, patched[0].measured)
-        return found if not found.ok else judge.judge(self.written, patched[1].measured)
+        return judge.judge(self.written, patched[-1].measured) if found.ok and len(patched) > 1 else found
 
     def _for_judge(self, purpose: str, levers: Sequence[Lever], special: Special) -> Trial:
         """A run that a judgement needs: where it has levers of the recipe, the patched source stands for them."""

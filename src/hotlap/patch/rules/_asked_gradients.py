@@ -1,12 +1,14 @@
 """What the source asks of gradients that has to be known where something is compiled: see the file of this name in
 `levers/compiler/`."""
 
-from dataclasses import replace as with_fields
+from dataclasses import replace
 
 import libcst as cst
 
-from ..places import CannotWrite, Places
-from ._base import Edit, assigned, at_the_top
+from hotlap.source.names import keyword_of
+from hotlap.source.places import CannotTell, Places, Site
+
+from ._base import CannotWrite, Edit, at_the_top
 
 DONATED = "donated_buffer"
 AGAIN = (
@@ -20,34 +22,33 @@ NOT_KEPT = f"not written: {KEPT}: `torch._functorch.config.donated_buffer = Fals
 def with_graphs_kept(places: Places, edit: Edit) -> Edit:
     """What is saved for a backward kept for another one, where the source asks for that."""
     kept = any(_may_ask(call, name) for _, call in places.names.calls for name in ("retain_graph", "create_graph"))
-    if not kept or assigned(places, f".{DONATED}"):
+    if not kept or places.assigned(f".{DONATED}"):
         return edit
     text = f"torch._functorch.config.{DONATED} = False"
-    written = at_the_top(Places(edit.project, places.facts, places.cuda), text, None, "torch._functorch.config")
-    if isinstance(written, CannotWrite):
-        return with_fields(edit, notes=(*edit.notes, NOT_KEPT))
-    return with_fields(edit, project=written.project, touched=edit.touched | written.touched, notes=(*edit.notes, KEPT))
+    try:
+        written = at_the_top(replace(places, project=edit.project), text, None, "torch._functorch.config")
+    except CannotTell:
+        return replace(edit, notes=(*edit.notes, NOT_KEPT))
+    return edit.then(replace(written, notes=(KEPT,)))
 
 
-def differentiated_again(places: Places) -> CannotWrite | None:
-    """Why what the source compiles would end its run, where it asks for gradients of gradients."""
-    lines = tuple(scope.source.place(call) for scope, call in places.names.calls if _asked_again(call))
-    return CannotWrite(AGAIN, lines, by_hand=False) if lines else None
+def refuse_differentiated_again(places: Places) -> None:
+    """Raises CannotWrite where the source asks for gradients of gradients: what it compiles would end its run."""
+    sites = [Site(scope, call) for scope, call in places.names.calls if _asked_again(call)]
+    if sites:
+        raise CannotWrite(AGAIN, sites, by_hand=False)
 
 
 def _asked_again(call: cst.Call) -> bool:
     """Whether a call asks for gradients that can be differentiated again: a backward by a plain True, see
     `_asked_gradients`."""
     if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward":
-        return any(isinstance(value, cst.Name) and value.value == "True" for value in _given(call, "create_graph"))
+        value = keyword_of(call, "create_graph")
+        return isinstance(value, cst.Name) and value.value == "True"
     return _may_ask(call, "create_graph")
 
 
 def _may_ask(call: cst.Call, name: str) -> bool:
     """Whether a call may ask for something of a backward."""
-    given = _given(call, name)
-    return any(not isinstance(value, cst.Name) or value.value not in {"False", "None"} for value in given)
-
-
-def _given(call: cst.Call, name: str) -> list[cst.BaseExpression]:
-    return [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
+    value = keyword_of(call, name)
+    return value is not None and (not isinstance(value, cst.Name) or value.value not in {"False", "None"})

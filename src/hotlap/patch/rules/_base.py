@@ -2,29 +2,30 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
 
 import libcst as cst
+import libcst.matchers as m
 
 from hotlap.records.patch import Line
+from hotlap.source.places import CannotTell, Places, Site, lines_of
+from hotlap.source.project import Project
+from hotlap.source.scopes import Scope, dotted
+from hotlap.source.tree import Source
 
-from ..edits import Replacement, after, before, replace, spelled
-from ..names import Names
-from ..places import CannotWrite, Places, Site
-from ..project import Project
-from ..scopes import Scope, dotted
-from ..source import Source
+from ..edits import Changes, Replacement, Touched, after, before, spelled
 
 Settings = Mapping[str, Any]
 
 
-class Touched(NamedTuple):
-    """A function that a rule changed ("" for the top of the file)."""
+class CannotWrite(CannotTell):
+    """What can't be written safely, and the lines to look at. by_hand: it may be written by hand."""
 
-    path: Path
-    function: str
+    def __init__(self, why: str, lines: Iterable[Line | Site] = (), by_hand: bool = True) -> None:
+        super().__init__(why, lines)
+        self.by_hand = by_hand
 
 
 @dataclass(frozen=True)
@@ -39,180 +40,119 @@ class Edit:
     partly: str = ""
     notes: tuple[str, ...] = ()
 
-
-Outcome = Edit | CannotWrite
+    def then(self, other: "Edit") -> "Edit":
+        """With what was written after it, of which the user is shown no lines."""
+        return replace(
+            self, project=other.project, touched=self.touched | other.touched, notes=(*self.notes, *other.notes)
+        )
 
 
 @dataclass(frozen=True)
 class Rule:
-    """lever: its name. order: lower ones are applied first, and so lie further in. edit: of the places, the lever's
-    settings, and the whole recipe by lever name."""
+    """lever: its name. order: lower ones are applied first, and so lie further in. edit: of the places and the lever's
+    settings; raises CannotTell, CannotWrite where the source leaves a doubt."""
 
     lever: str
-    edit: Callable[[Places, Settings, Mapping[str, Settings]], Outcome]
+    edit: Callable[[Places, Settings], Edit]
     order: int = 50
 
 
 FLAG = re.compile(r"\s*\w+\.(set_\w+\(.*\)|backends\.[\w.]+ = \w+)\s*$")
 NO_LOOP = "no `.backward()` was found in your files: a framework runs the loop, so nothing of it can be written here"
+NOT_BEFORE = m.SimpleStatementLine([m.Expr(m.SimpleString() | m.ConcatenatedString())]) | m.SimpleStatementLine(
+    [m.ImportFrom(module=m.Name("__future__"))]
+)
+"""What an import stands behind: the docstring and imports from `__future__`."""
 NO_TORCH = "`torch` itself is not imported in this file, or the name means something else here"
 
 
-def touched(source: Source, *scopes: Scope) -> frozenset[Touched]:
-    """Functions as touched ones."""
-    return frozenset(Touched(source.path, scope.qualname) for scope in scopes)
+def written(changes: Changes, where: Iterable[Line | Site], partly: str = "", notes: Iterable[str] = ()) -> Edit:
+    """What was changed, as an edit."""
+    return Edit(changes.made(), lines_of(where), frozenset(changes.touched), partly=partly, notes=tuple(notes))
 
 
-def touched_by(sites: Iterable[Site]) -> frozenset[Touched]:
-    """The functions that hold some calls."""
-    return frozenset(Touched(site.source.path, site.scope.qualname) for site in sites)
-
-
-def already(places: Places, lines: Iterable[Line]) -> Edit:
+def already(places: Places, lines: Iterable[Line | Site]) -> Edit:
     """Nothing to do."""
-    return Edit(places.project, tuple(lines), already=True)
+    return Edit(places.project, lines_of(lines), already=True)
 
 
-def lines_of(sites: Iterable[Site]) -> tuple[Line, ...]:
-    """The lines of some calls."""
-    return tuple(dict.fromkeys(site.place for site in sites))
+def with_torch(scope: Scope, at: Line) -> str:
+    """How a function can write `torch`. Raises CannotWrite where it can't."""
+    torch = spelled(scope, "torch")
+    if torch is None:
+        raise CannotWrite(NO_TORCH, [at])
+    return torch
 
 
-def with_torch(scope: Scope) -> str | None:
-    """How a function can write `torch`; None where it can't."""
-    return spelled(scope, "torch")
-
-
-def calls_named(places: Places, *last: str) -> list[tuple[Source, cst.Call]]:
-    """Every call whose function's name ends in one of these."""
-    found = []
-    for scope, call in places.names.calls:
-        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
-        if name in last:
-            found.append((scope.source, call))
-    return found
-
-
-def managers(site: Site, name: str) -> list[cst.Call]:
-    """Calls of this name in the `with` statements that a call stands in, inner ones first."""
-    found = []
-    above = site.source.around(site.call, cst.With)
-    while above is not None:
-        calls = [item.item for item in above.items if isinstance(item.item, cst.Call)]
-        found += [call for call in calls if (dotted(call.func) or "").endswith(name)]
-        above = site.source.around(above, cst.With)
-    return found
-
-
-def assigned(places: Places, *last: str) -> list[tuple[Source, cst.Assign]]:
-    """Every assignment to an attribute whose dotted name ends so."""
-    return [
-        (source, node)
-        for source in places.project.sources.values()
-        for node in source.walk.assigns
-        if any((dotted(target.target) or "").endswith(last) for target in node.targets)
-    ]
-
-
-def at_the_top(places: Places, text: str, source: Source | None = None, *imports: str) -> Outcome:
+def at_the_top(places: Places, text: str, source: Source | None = None, *imports: str) -> Edit:
     """Statements, one a line, after the imports of a file (that which the command runs); `torch` in them is written as
     the file has it. imports: modules below torch that they need."""
     source = source or places.project.main
-    scope = places.names.of(source).scopes[source.tree]
     last = last_import(source)
     if last is None:
-        return CannotWrite(f"torch is not imported at the top of {source.shown}")
-    torch = with_torch(scope)
-    bound = scope.names.get("torch", [])
+        raise CannotWrite(f"torch is not imported at the top of {source.shown}")
+    torch = spelled(source.top, "torch")
+    bound = source.top.names.get("torch", [])
+    where = [source.place(last)]
     if torch is None and any((binding.imported or "").partition(".")[0] != "torch" for binding in bound):
-        return CannotWrite(f"`torch` is not the module torch in {source.shown}", (source.place(last),))
-    texts = [line.replace("torch.", f"{torch or 'torch'}.", 1) for line in text.splitlines()]
+        raise CannotWrite(f"`torch` is not the module torch in {source.shown}", where)
     if torch not in {None, "torch"} and imports:
-        return CannotWrite(f"`torch` is imported under another name in {source.shown}", (source.place(last),))
-    texts[:0] = [f"import {name}" for name in imports]
+        raise CannotWrite(f"`torch` is imported under another name in {source.shown}", where)
+    texts = [f"import {name}" for name in imports]
+    texts += [line.replace("torch.", f"{torch or 'torch'}.", 1) for line in text.splitlines()]
     if torch is None and not bound and not imports:
         texts.insert(0, "import torch")
     anchor = _after_flags(source, last)
-    changes: dict[cst.CSTNode, Replacement] = {anchor: after(source, *texts, apart=anchor is last)}
-    return Edit(places.project.with_sources(replace(source, changes)), (source.place(last),), touched(source, scope))
+    changes = Changes(places.project)
+    changes.put(source.top, anchor, after(source, *texts, apart=anchor is last))
+    return written(changes, where)
 
 
-def importing(source: Source, scope: Scope, name: str, names: Names) -> dict[cst.CSTNode, Replacement] | None:
+def importing(places: Places, scope: Scope, at: Line, name: str) -> dict[cst.CSTNode, Replacement]:
     """The change that makes a function able to write the dotted name of a module: nothing where it is imported, an
-    import at the top of the file where it is not; None where its first word means something else."""
-    root = name.partition(".")[0]
-    known = names.resolve(cst.Name(root), scope) == root
+    import at the top of the file where it is not. Raises CannotWrite where its first word means something else."""
+    root, source = name.partition(".")[0], scope.source
+    known = places.names.resolve(cst.Name(root), scope) == root
     if not known and root in source.walk.uses:
-        return None
-    tops = [node for node in source.tree.body if isinstance(node, cst.BaseStatement)]
-    if known and any(name in _plain_imports(node) for node in tops):
+        raise CannotWrite(NO_TORCH if root == "torch" else f"`{root}` means something else here", [at])
+    tops = [(node, _imports(node, plain=True)) for node in source.tree.body]
+    if known and any(name in found for _, found in tops):
         return {}
-    beside = [node for node in tops if any(text.partition(".")[0] == root for text in _plain_imports(node))]
+    beside = [node for node, found in tops if any(text.partition(".")[0] == root for text in found)]
     if known and beside:
         return {beside[-1]: after(source, f"import {name}")}
-    return {_first(source): before(source, f"import {name}")}
-
-
-def _plain_imports(node: cst.BaseStatement) -> list[str]:
-    """The modules that `import a, b.c` names, without those that it gives other names."""
-    if not isinstance(node, cst.SimpleStatementLine):
-        return []
-    statements = [small for small in node.body if isinstance(small, cst.Import)]
-    return [dotted(alias.name) or "" for small in statements for alias in small.names if alias.asname is None]
-
-
-def _first(source: Source) -> cst.BaseStatement:
-    """The first statement that an import may stand before: behind the docstring and imports from `__future__`."""
-    for node in source.tree.body:
-        assert isinstance(node, cst.BaseStatement)
-        if not _is_docstring(node) and "__future__" not in _imports(node):
-            return node
-    raise AssertionError("a file that does something has such a statement")
-
-
-def _is_docstring(node: cst.BaseStatement) -> bool:
-    small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
-    return isinstance(small, cst.Expr) and isinstance(small.value, cst.BaseString)
+    first = next(node for node in source.tree.body if not m.matches(node, NOT_BEFORE))
+    return {first: before(source, f"import {name}")}
 
 
 def last_import(source: Source) -> cst.BaseStatement | None:
     """The last of the unbroken imports at the top of a file that begin with, or follow, the first one of torch."""
     found: cst.BaseStatement | None = None
     for node in source.tree.body:
-        if not isinstance(node, cst.BaseStatement):
-            continue
         names = _imports(node)
-        if found is None and any(name.partition(".")[0] == "torch" for name in names):
-            found = node
-        elif found is not None:
-            if not names:
-                return found
+        if found is not None and not names:
+            break
+        if isinstance(node, cst.BaseStatement) and (found or any(name.partition(".")[0] == "torch" for name in names)):
             found = node
     return found
 
 
 def _after_flags(source: Source, last: cst.BaseStatement) -> cst.BaseStatement:
     """The last of the statements behind the imports that do nothing but set torch up."""
-    body = list(source.tree.body)
-    at = body.index(last)  # type: ignore[arg-type]
-    while at + 1 < len(body) and FLAG.match(source.tree.code_for_node(body[at + 1])):
-        at += 1
-    found = body[at]
-    assert isinstance(found, cst.BaseStatement)
-    return found
+    behind = source.tree.body[source.tree.body.index(last) + 1 :]
+    flags = takewhile(lambda node: FLAG.match(source.code(node)) is not None, behind)
+    return [last, *(node for node in flags if isinstance(node, cst.BaseStatement))][-1]
 
 
-def _imports(node: cst.BaseStatement) -> list[str]:
-    """What a statement that does nothing but import imports."""
-    if not isinstance(node, cst.SimpleStatementLine):
-        return []
+def _imports(node: cst.CSTNode, plain: bool = False) -> list[str]:
+    """What a statement that does nothing but import imports. plain: of `import a, b.c`, without other names."""
     found: list[str] = []
-    for small in node.body:
+    for small in node.body if isinstance(node, cst.SimpleStatementLine) else ():
         if isinstance(small, cst.Import):
-            found += [dotted(alias.name) or "" for alias in small.names]
-        elif isinstance(small, cst.ImportFrom):
+            found += [dotted(alias.name) or "" for alias in small.names if not plain or alias.asname is None]
+        elif isinstance(small, cst.ImportFrom) and not plain:
             found.append(dotted(small.module) or ".")
-        else:
+        elif not plain:
             return []
     return found
 
@@ -226,10 +166,3 @@ def constant(node: cst.BaseExpression) -> bool | int | str | None:
     if isinstance(node, cst.SimpleString):
         return str(node.evaluated_value)
     return None
-
-
-__all__ = (
-    "NO_LOOP", "NO_TORCH", "CannotWrite", "Edit", "Outcome", "Rule", "Settings", "Touched", "already", "assigned",
-    "at_the_top", "calls_named", "constant", "importing", "last_import", "lines_of", "managers", "touched",
-    "touched_by", "with_torch",
-)  # fmt: skip

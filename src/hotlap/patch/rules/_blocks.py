@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.names import At, argument
+from hotlap.source.places import MODULES, Places
+from hotlap.source.scopes import Scope, dotted, last_name, nodes
+from hotlap.source.tree import Source
 
-from ..edits import own_line
-from ..names import argument, subclasses
-from ..places import MODULES, Places, calls_in
-from ..scopes import Scope, dotted
-from ..source import Source
-from ._base import CannotWrite, lines_of
+from ._base import CannotWrite
 from ._model import trained_calls
 
 LISTS = re.compile(r"torch\.nn\.(?:modules\.container\.)?(ModuleList|Sequential)$")
@@ -49,23 +48,22 @@ class Blocks:
         return self.source.place(self.statement)
 
 
-def block_lists(places: Places) -> list[Blocks] | CannotWrite:
-    """The lists of repeated blocks in the trained models, of classes of the user's."""
+def block_lists(places: Places) -> list[Blocks]:
+    """The lists of repeated blocks in the trained models, of classes of the user's. Raises CannotWrite."""
     sites = trained_calls(places)
-    if isinstance(sites, CannotWrite):
-        return sites
     found: dict[cst.CSTNode, Blocks] = {}
     for site in sites:
-        kinds = [places.names.instance_of(at) for at in places.names.origins(site.call.func, site.scope)]
-        known = [kind for kind in kinds if kind is not None]
-        if not known:
-            return CannotWrite("the class of the model is not one of yours", (site.place,))
-        for kind in known:
+        kinds = [kind for at in places.origins(site) if (kind := places.names.instance_of(at)) is not None]
+        if not kinds:
+            raise CannotWrite("the class of the model is not one of yours", [site])
+        for kind in kinds:
             for blocks in _lists_of(places, kind, DEEPEST):
                 found.setdefault(blocks.statement, blocks)
     inner = {kind for blocks in found.values() for kind in _classes_in(places, blocks.kind, DEEPEST)}
     outer = [blocks for blocks in found.values() if blocks.owner not in inner and blocks.owner is not blocks.kind]
-    return outer or CannotWrite(NO_BLOCKS, lines_of(sites))
+    if not outer:
+        raise CannotWrite(NO_BLOCKS, sites)
+    return outer
 
 
 def _lists_of(places: Places, kind: Scope, depth: int) -> Iterator[Blocks]:
@@ -79,15 +77,14 @@ def _lists_of(places: Places, kind: Scope, depth: int) -> Iterator[Blocks]:
 
 def _list(places: Places, owner: Scope, name: str, value: cst.BaseExpression) -> Iterator[Blocks]:
     """The blocks of one attribute: a list, or lists in a ModuleDict."""
+    full = _resolved(places, value, owner)
     if not isinstance(value, cst.Call):
         return
-    full = _resolved(places, value.func, owner)
     if DICT.match(full):
         for key, inner in _items(value):
             yield from _list(places, owner, f"{name}.{key}", inner)
         return
-    match = LISTS.match(full)
-    line = own_line(owner.source, value)
+    match, line = LISTS.match(full), owner.source.own_line(value)
     if match is None or line is None:
         return
     made = list(_members(owner, name, value))
@@ -124,11 +121,8 @@ def _filled(owner: Scope, name: str, line: cst.BaseStatement) -> cst.BaseStateme
     block = owner.source.parent(line)
     found = line
     for call in _appends(owner, name):
-        node: cst.CSTNode | None = call
-        while node is not None and owner.source.parent(node) is not block:
-            node = owner.source.parent(node)
-        if isinstance(node, cst.BaseStatement):
-            found = node
+        beside = (node for node in owner.source.above(call) if owner.source.parent(node) is block)
+        found = next((node for node in beside if isinstance(node, cst.BaseStatement)), found)
     return found
 
 
@@ -149,39 +143,30 @@ def _attributes(kind: Scope) -> Iterator[tuple[str, cst.BaseExpression]]:
             yield from ((name, b.value) for b in bindings if b.value is not None and b.whole and b.index is None)
 
 
-def _resolved(places: Places, node: cst.BaseExpression, owner: Scope) -> str:
-    return places.names.resolve(node, places.names.scope(owner.source, node)) or ""
+def _resolved(places: Places, node: cst.CSTNode, owner: Scope) -> str:
+    """The full name of what is called."""
+    return places.names.resolve(node.func, owner.source.scope(node)) if isinstance(node, cst.Call) else ""
 
 
 def _class_of(places: Places, node: cst.BaseExpression, owner: Scope) -> Scope | None:
     """The class of the user's that an expression in a class's methods makes a module of."""
-    if not isinstance(node, cst.Call) or dotted(node.func) is None:
-        return None
-    kind = places.names.definition(node.func, places.names.scope(owner.source, node))
-    if kind is None or not isinstance(kind.node, cst.ClassDef) or not subclasses(places.names, kind, MODULES):
-        return None
-    return kind
+    kind = places.names.instance_of(At(owner.source, node))
+    return kind if kind is not None and places.names.derives(kind, MODULES) else None
 
 
 def _has_parts(places: Places, kind: Scope) -> bool:
     """Whether a class has a forward of its own and is made of modules."""
-    if "forward" not in kind.functions:
-        return False
-    return any(
-        _class_of(places, value, kind)
-        or (isinstance(value, cst.Call) and LAYER.match(_resolved(places, value.func, kind)))
-        for _, value in _attributes(kind)
-    )
+    parts = [value for _, value in _attributes(kind)] if "forward" in kind.functions else []
+    return any(_class_of(places, value, kind) or LAYER.match(_resolved(places, value, kind)) for value in parts)
 
 
 def _classes_in(places: Places, kind: Scope, depth: int) -> set[Scope]:
     """The classes that a class's modules are of, and theirs, with itself."""
     found = {kind}
-    for _, value in _attributes(kind):
-        for call in calls_in(value):
-            part = _class_of(places, call, kind)
-            if part is not None and part not in found and depth:
-                found |= _classes_in(places, part, depth - 1)
+    for call in _made(kind):
+        part = _class_of(places, call, kind)
+        if part is not None and part not in found and depth:
+            found |= _classes_in(places, part, depth - 1)
     return found
 
 
@@ -193,7 +178,7 @@ def unsound(places: Places, kind: Scope) -> tuple[str, Line] | None:
     for part in _classes_in(places, kind, DEEPEST):
         source = part.source
         here = source.place(part.node)
-        text = STATEFUL.search(source.tree.code_for_node(part.node))
+        text = STATEFUL.search(source.code(part.node))
         if text is not None:
             return f"`{text[0]}` in {part.name}: computing it twice would not be the same", here
         node = _changes_itself(part)
@@ -206,21 +191,15 @@ def unsound(places: Places, kind: Scope) -> tuple[str, Line] | None:
 
 
 def _made(kind: Scope) -> list[cst.Call]:
-    return [call for _, value in _attributes(kind) for call in calls_in(value)]
+    return [call for _, value in _attributes(kind) for call in nodes(value, cst.Call)]
 
 
 def _known(places: Places, kind: Scope, call: cst.Call) -> bool:
     """Whether a call in the making of a module makes one of torch's, one of the user's, or none at all."""
-    full = _resolved(places, call.func, kind)
-    first = (dotted(call.func) or "").partition(".")[0]
-    scope = places.names.scope(kind.source, call)
-    if full.partition(".")[0] in {"torch", *sys.stdlib_module_names}:
+    if _resolved(places, call, kind).partition(".")[0] in {"torch", *sys.stdlib_module_names}:
         return True
-    if (
-        "." not in (dotted(call.func) or ".")
-        and hasattr(builtins, first)
-        and places.names.variable(first, scope) is None
-    ):
+    name = dotted(call.func) or ""
+    if hasattr(builtins, name) and places.names.variable(name, kind.source.scope(call)) is None:
         return True
     return _class_of(places, call, kind) is not None
 
@@ -232,18 +211,16 @@ def _changes_itself(kind: Scope) -> cst.CSTNode | None:
             if name.startswith("self.") and _method(kind, binding.statement) not in {"__init__", ""}:
                 return binding.statement
     for scope, call in kind.source.walk.calls:
-        name, last = dotted(call.func) or "", (dotted(call.func) or "").rpartition(".")[2]
-        mine = scope.owner is kind and scope.name != "__init__" and name.startswith("self.")
+        last = last_name(call)
+        mine = scope.owner is kind and scope.name != "__init__" and (dotted(call.func) or "").startswith("self.")
         if mine and ((last.endswith("_") and not last.endswith("__")) or last in {"append", "update", "extend", "pop"}):
             return call
     return None
 
 
 def _method(kind: Scope, node: cst.CSTNode) -> str:
-    """The name of the method of a class that a node stands in."""
-    found: cst.CSTNode | None = node
-    while found is not None and kind.source.scope(found) is not kind.node:
-        found = kind.source.scope(found)
-        if isinstance(found, cst.Module):
-            return ""
-    return found.name.value if isinstance(found, cst.FunctionDef) else ""
+    """The name of the method of a class that a node stands in; "" where it stands in none."""
+    found: Scope | None = kind.source.scope(node)
+    while found is not None and found.parent is not kind:
+        found = found.parent
+    return found.name if found is not None else ""

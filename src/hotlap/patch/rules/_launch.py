@@ -5,36 +5,17 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from hotlap.records.patch import Line
+from hotlap.source.places import Places
 
-from ..places import Places
-from ._base import CannotWrite, Edit, Outcome
+from ._base import CannotWrite, Edit
 
 AT_LAUNCH = "set in the environment, in the command to start below; nothing of it is in the source"
 
 
-def at_launch(places: Places, variables: Iterable[str]) -> Outcome:
+def at_launch(places: Places, variables: Iterable[str]) -> Edit:
     """Refuses where the source sets one of the variables itself, which would win or lose by the order of lines."""
-    lines = _mentions(places, set(variables))
-    if lines:
-        return CannotWrite("the source sets this in its environment itself", tuple(lines))
+    texts = [(s, text) for s in places.project.sources.values() for text in s.every(cst.SimpleString)]
+    named = [s.place(text) for s, text in texts if re.split(r"[=:]", str(text.evaluated_value))[0] in variables]
+    if named:
+        raise CannotWrite("the source sets this in its environment itself", named)
     return Edit(places.project, notes=(AT_LAUNCH,))
-
-
-def _mentions(places: Places, variables: set[str]) -> list[Line]:
-    found = []
-    for source in places.project.sources.values():
-        finder = _Strings()
-        source.tree.visit(finder)
-        found += [
-            source.place(node) for node in finder.found if re.split(r"[=:]", str(node.evaluated_value))[0] in variables
-        ]
-    return found
-
-
-class _Strings(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[cst.SimpleString] = []
-
-    def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        self.found.append(node)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hotlap.records.patch import Line
+from hotlap.source.places import CannotTell, Places, Site
 
-from ..places import Places
-from ._base import CannotWrite, calls_named
+from ._base import CannotWrite, Edit
 
 NO_RULE = "no rule of this hotlap writes it"
 
@@ -16,39 +16,39 @@ class Unwritten:
     """Why a lever is left to the user. look_at: finds the lines."""
 
     why: str
-    look_at: Callable[[Places], Iterable[Line]]
+    look_at: Callable[[Places], Iterable[Line | Site]]
 
 
-def unwritten(places: Places, name: str) -> CannotWrite:
-    """What is said of a lever without a rule."""
+def unwritten(places: Places, name: str) -> Edit:
+    """Raises CannotWrite: what is said of a lever without a rule."""
     found = REASONS.get(name)
-    return CannotWrite(NO_RULE) if found is None else CannotWrite(found.why, tuple(found.look_at(places)))
+    raise CannotWrite(found.why if found else NO_RULE, found.look_at(places) if found else ())
 
 
-def _update(places: Places) -> list[Line]:
+def _update(places: Places) -> list[Site]:
     """The backward, and what is done between it and the next."""
     loops = {scope.source for scope in places.loops}
-    calls = [(s, c) for s, c in calls_named(places, "step", "zero_grad") if s in loops]
-    return [*(site.place for site in places.backwards), *(source.place(call) for source, call in calls)]
+    return [*places.backwards, *(site for site in places.calls_named("step", "zero_grad") if site.source in loops)]
 
 
-def _batches(places: Places) -> list[Line]:
-    loader = places.training_loader()
-    return [*(loader.lines if isinstance(loader, CannotWrite) else (loader.place,)), *_update(places)]
+def _batches(places: Places) -> list[Line | Site]:
+    try:
+        return [places.training_loader(), *_update(places)]
+    except CannotTell as error:
+        return [*error.lines, *_update(places)]
 
 
-def _optimizers(places: Places) -> list[Line]:
-    steps = [source.place(call) for source, call in calls_named(places, "step")[:3]]
-    return [site.place for site in places.optimizers] or steps
+def _optimizers(places: Places) -> list[Site]:
+    return places.optimizers or places.calls_named("step")[:3]
 
 
-def _reads(places: Places) -> list[Line]:
+def _reads(places: Places) -> list[Site]:
     """Calls that read a value; else the backward, after which one may be read by other means."""
-    return [source.place(call) for source, call in calls_named(places, "item", "cpu")] or _update(places)
+    return places.calls_named("item", "cpu") or _update(places)
 
 
-def _models(places: Places) -> list[Line]:
-    return [site.place for site in places.root_calls]
+def _models(places: Places) -> list[Site]:
+    return places.root_calls
 
 
 REASONS: dict[str, Unwritten] = {

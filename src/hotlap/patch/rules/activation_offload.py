@@ -1,25 +1,9 @@
 """`save_on_cpu` around the statement in which the loop calls its model: the lever, in part."""
 
-from collections.abc import Mapping
+from hotlap.source.places import Places, managers
 
-import libcst as cst
-
-from ..edits import Replacement, inside_with, own_line, replace
-from ..places import Places
-from ._base import (
-    NO_TORCH,
-    CannotWrite,
-    Edit,
-    Outcome,
-    Rule,
-    Settings,
-    already,
-    calls_named,
-    lines_of,
-    managers,
-    touched_by,
-    with_torch,
-)
+from ..edits import Changes, under
+from ._base import CannotWrite, Edit, Rule, Settings, already, with_torch, written
 from ._model import trained_calls
 
 PARTLY = (
@@ -29,29 +13,23 @@ PARTLY = (
 )
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses where the source has such hooks itself."""
     sites = trained_calls(places)
-    if isinstance(sites, CannotWrite):
-        return sites
     todo = [site for site in sites if not managers(site, "save_on_cpu")]
     if not todo:
-        return already(places, lines_of(sites))
-    own = tuple(source.place(call) for source, call in calls_named(places, "save_on_cpu", "saved_tensors_hooks"))
+        return already(places, sites)
+    own = places.calls_named("save_on_cpu", "saved_tensors_hooks")
     if own:
-        return CannotWrite("the source has hooks on saved tensors itself", own)
-    project = places.project
-    for source in {site.source for site in todo}:
-        changes: dict[cst.CSTNode, Replacement] = {}
-        for site in [site for site in todo if site.source is source]:
-            torch, line = with_torch(site.scope), own_line(source, site.call)
-            if torch is None:
-                return CannotWrite(NO_TORCH, (site.place,))
-            if line is None:
-                return CannotWrite("the model is called in a statement that has no line of its own", (site.place,))
-            changes[line] = inside_with(source, f"{torch}.autograd.graph.save_on_cpu(pin_memory=True)")
-        project = project.with_sources(replace(source, changes))
-    return Edit(project, lines_of(todo), touched_by(todo), partly=PARTLY)
+        raise CannotWrite("the source has hooks on saved tensors itself", own)
+    changes = Changes(places.project)
+    for site in todo:
+        torch, line = with_torch(site.scope, site.place), site.source.own_line(site.call)
+        if line is None:
+            raise CannotWrite("the model is called in a statement that has no line of its own", [site])
+        header = f"with {torch}.autograd.graph.save_on_cpu(pin_memory=True)"
+        changes.put(site.scope, line, under(site.source, header))
+    return written(changes, todo, PARTLY)
 
 
 RULE = Rule("activation-offload", edit, order=15)

@@ -1,15 +1,13 @@
 """Settings of torch's allocator, in the environment of the command."""
 
-from collections.abc import Mapping
-
 from hotlap.levers.memory.allocator import VARIABLES
+from hotlap.source.places import Places
 
-from ..places import Places
-from ._base import Outcome, Rule, Settings
+from ._base import Edit, Rule, Settings
 from ._launch import at_launch
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses where the source sets them."""
     return at_launch(places, VARIABLES)
 

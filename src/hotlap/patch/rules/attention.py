@@ -5,135 +5,108 @@ with a scale, a fill with -inf, a softmax over the last dimension. With dropout 
 other random numbers, so that parity could not be shown.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
+import libcst.matchers as m
 
-from ..edits import Replacement, expression, own_line, replace
-from ..names import subclasses
-from ..places import MODULES, Places
-from ..scopes import Scope, dotted
-from ..source import Source
-from ..tensors import reads
-from ._base import NO_TORCH, CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, touched, with_torch
+from hotlap.source.places import Places
+from hotlap.source.scopes import Scope, dotted, last_name
+from hotlap.source.tensors import reads
+from hotlap.source.tree import Source
+
+from ..edits import Changes, Replacement, expression, removed
+from ._base import CannotWrite, Edit, Rule, Settings, already, constant, with_torch, written
 
 FUSED = "scaled_dot_product_attention"
 LAST_TWO = {("-2", "-1"), ("-1", "-2")}
 MINUS_INFINITY = {'float("-inf")', "float('-inf')", "-float('inf')", '-float("inf")', "-math.inf", "-torch.inf"}
+ONES = m.Call(m.Attribute(m.Name("torch"), m.Name("ones")))
+TRIL = m.Call(m.Attribute(m.Name("torch"), m.Name("tril")), [m.Arg(ONES)])
 
 
 @dataclass
 class Found:
-    """An attention: the product with the values, and what it is made of. gone: lines that are not needed any more."""
+    """An attention: the product with the values, and what it is made of. line: that of the product; gone: lines that
+    are not needed any more."""
 
     product: cst.BinaryOperation
+    line: cst.SimpleStatementLine
     scope: Scope
     q: str = ""
     k: str = ""
     scale: str = "1.0"
     mask: str = ""
-    causal: bool = False
     softmax: bool = False
     gone: list[cst.SimpleStatementLine] = field(default_factory=list)
 
+    @property
+    def source(self) -> Source:
+        """The file that it stands in."""
+        return self.scope.source
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses where no softmax of the model's code has one of the forms, and shows the softmaxes."""
-    project, lines, changed = places.project, [], frozenset[object]()
+    changes, lines = Changes(places.project), []
     for source in places.project.sources.values():
-        changes: dict[cst.CSTNode, Replacement] = {}
-        for product in _products(source):
-            scope = places.names.scope(source, product)
-            found = _match(places, source, scope, product)
-            if found is None:
-                continue
-            text = _written(places, found, scope)
-            if text is None:
-                return CannotWrite(NO_TORCH, (source.place(product),))
-            changes[product] = _to(source, text)
-            changes |= dict.fromkeys(found.gone, lambda _: cst.RemoveFromParent())  # type: ignore[arg-type, return-value]
-            lines.append(source.place(product))
-            changed |= touched(source, scope)
-        if changes:
-            project = project.with_sources(replace(source, changes))
+        for product in source.every(cst.BinaryOperation):
+            found = _match(places, source, product)
+            if found is not None:
+                lines.append(source.place(product))
+                changes.put(found.scope, product, _to(source, _text(places, found)))
+                for gone in found.gone:
+                    changes.put(found.scope, gone, removed)
     if lines:
-        return Edit(project, tuple(lines), changed)  # type: ignore[arg-type]
-    own = tuple(source.place(call) for source, call in calls_named(places, FUSED))
-    if own:
+        return written(changes, lines)
+    if own := places.calls_named(FUSED):
         return already(places, own)
-    seen = [(s, c) for s, c in calls_named(places, "softmax") if _in_module(places, places.names.scope(s, c))]
+    seen = [site for site in places.calls_named("softmax") if places.in_module(site.scope)]
     if not seen:
-        return CannotWrite("no module of yours calls softmax")
-    where = tuple(source.place(call) for source, call in seen if source in places.of_models)
+        raise CannotWrite("no module of yours calls softmax")
+    where = [site for site in seen if site.source in places.of_models]
     if not where:
-        return CannotWrite("no module in the files of the model that was seen to run calls softmax")
-    return CannotWrite("the attention has none of the forms that can be written safely", where)
+        raise CannotWrite("no module in the files of the model that was seen to run calls softmax")
+    raise CannotWrite("the attention has none of the forms that can be written safely", where)
 
 
 def _to(source: Source, text: str) -> Replacement:
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        assert isinstance(node, cst.BinaryOperation)
-        return expression(source, text).with_changes(lpar=[], rpar=[])
-
-    return change
+    return lambda _: expression(source, text).with_changes(lpar=[], rpar=[])
 
 
-class _Products(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[cst.BinaryOperation] = []
-
-    def visit_BinaryOperation(self, node: cst.BinaryOperation) -> None:
-        if isinstance(node.operator, cst.MatrixMultiply):
-            self.found.append(node)
-
-
-def _products(source: Source) -> list[cst.BinaryOperation]:
-    finder = _Products()
-    source.tree.visit(finder)
-    return finder.found
-
-
-def _in_module(places: Places, scope: Scope) -> bool:
-    return scope.owner is not None and subclasses(places.names, scope.owner, MODULES)
-
-
-def _match(places: Places, source: Source, scope: Scope, product: cst.BinaryOperation) -> Found | None:
+def _match(places: Places, source: Source, product: cst.BinaryOperation) -> Found | None:
     """The attention that ends in a product, None where it is none, or not one of the known forms."""
-    line = own_line(source, product)
-    if line is None or dotted(product.right) is None or not _in_module(places, scope):
+    line, scope = source.own_line(product), source.scope(product)
+    if line is None or not m.matches(product, m.BinaryOperation(operator=m.MatrixMultiply())):
         return None
-    found = Found(product, scope)
+    if dotted(product.right) is None or not places.in_module(scope):
+        return None
+    found = Found(product, line, scope)
     node: cst.BaseExpression | None = product.left
     while node is not None and not found.q:
-        node = _step(source, node, found, line)
-    if node is None or not found.softmax or not _only_here(source, scope, found, line):
-        return None
-    found.causal = bool(found.mask) and _causal(source, scope, found.mask)
-    return found
+        node = _step(node, found)
+    return found if node is not None and found.softmax and _only_here(found) else None
 
 
-def _step(
-    source: Source, node: cst.BaseExpression, found: Found, line: cst.SimpleStatementLine
-) -> cst.BaseExpression | None:
+def _step(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
     """One operation further in: what it is applied to, None where it is not known. At the scores it sets `q`."""
     if isinstance(node, cst.Name):
-        above = _line_above(source, found.gone[-1] if found.gone else line)
+        above = _line_above(found.source, found.gone[-1] if found.gone else found.line)
         value = _assigned(above, node.value)
         if value is not None and above is not None:
             found.gone.append(above)
         return value
-    inner = _softmax(source, node)
+    inner = _softmax(found.source, node)
     if inner is not None and not found.softmax:
         found.softmax = True
         return inner
-    return _scores(source, node, found) if found.softmax else None
+    return _scores(node, found) if found.softmax else None
 
 
-def _scores(source: Source, node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
+def _scores(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
     """The operations between the scores and the softmax."""
-    code = source.tree.code_for_node
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "masked_fill":
+    code = found.source.code
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and last_name(node) == "masked_fill":
         if len(node.args) != 2 or code(node.args[1].value) not in MINUS_INFINITY or found.mask or found.scale != "1.0":
             return None
         found.mask = code(node.args[0].value)
@@ -141,17 +114,13 @@ def _scores(source: Source, node: cst.BaseExpression, found: Found) -> cst.BaseE
     if not isinstance(node, cst.BinaryOperation):
         return None
     if isinstance(node.operator, cst.MatrixMultiply):
-        keys = _transposed(source, node.right)
-        found.q, found.k = dotted(node.left) or "", keys or ""
+        found.q, found.k = dotted(node.left) or "", _transposed(found.source, node.right)
         return node if found.q and found.k else None
-    number = code(node.right)
-    if (
-        found.scale != "1.0"
-        or not isinstance(node.operator, cst.Divide | cst.Multiply)
-        or not _is_number(node.right, found.scope)
-    ):
+    divides, number = isinstance(node.operator, cst.Divide), code(node.right)
+    scales = divides or isinstance(node.operator, cst.Multiply)
+    if found.scale != "1.0" or not scales or not _is_number(node.right, found.scope):
         return None
-    found.scale = f"1.0 / {number}" if isinstance(node.operator, cst.Divide) else number
+    found.scale = f"1.0 / {number}" if divides else number
     return node.left
 
 
@@ -183,10 +152,9 @@ def _is_size(node: cst.BaseExpression, scope: Scope) -> bool:
 
 def _softmax(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
     """What a softmax over the last dimension is taken of."""
-    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.func.attr.value != "softmax":
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or last_name(node) != "softmax":
         return None
-    given = [arg for arg in node.args if not arg.star]
-    owner = dotted(node.func.value)
+    given, owner = [arg for arg in node.args if not arg.star], dotted(node.func.value)
     if owner in {"F", "torch", "torch.nn.functional", "nn.functional"} and len(given) == 2:
         first, dim = given[0].value, given[1]
     elif len(given) == 1 and owner is not None:
@@ -194,21 +162,17 @@ def _softmax(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | N
     else:
         return None
     named = dim.keyword is None or dim.keyword.value == "dim"
-    return first if named and source.tree.code_for_node(dim.value) == "-1" else None
+    return first if named and source.code(dim.value) == "-1" else None
 
 
-def _transposed(source: Source, node: cst.BaseExpression) -> str | None:
-    """The name of what is transposed in its last two dimensions."""
+def _transposed(source: Source, node: cst.BaseExpression) -> str:
+    """The name of what is transposed in its last two dimensions; "" of anything else."""
     if isinstance(node, cst.Attribute) and node.attr.value == "mT":
-        return dotted(node.value)
-    if (
-        not isinstance(node, cst.Call)
-        or not isinstance(node.func, cst.Attribute)
-        or node.func.attr.value != "transpose"
-    ):
-        return None
-    axes = tuple(source.tree.code_for_node(arg.value) for arg in node.args)
-    return dotted(node.func.value) if axes in LAST_TWO else None
+        return dotted(node.value) or ""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or last_name(node) != "transpose":
+        return ""
+    axes = tuple(source.code(arg.value) for arg in node.args)
+    return dotted(node.func.value) or "" if axes in LAST_TWO else ""
 
 
 def _line_above(source: Source, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine | None:
@@ -227,18 +191,15 @@ def _assigned(line: cst.SimpleStatementLine | None, name: str) -> cst.BaseExpres
     return small.value
 
 
-def _only_here(source: Source, scope: Scope, found: Found, line: cst.SimpleStatementLine) -> bool:
+def _only_here(found: Found) -> bool:
     """Whether what the removed lines assign is assigned and read nowhere else in the function."""
-    lines = {*found.gone, line}
+    source, scope = found.source, found.scope
+    lines = {*found.gone, found.line}
     for gone in found.gone:
-        small = gone.body[0]
-        assert isinstance(small, cst.Assign)
-        name = dotted(small.targets[0].target) or ""
-        nodes = [*reads(scope, name), *(binding.statement for binding in scope.names.get(name, ()))]
-        if any(source.around(node, cst.SimpleStatementLine) not in lines for node in nodes):
-            return False
-        own = [node for node in reads(scope, name) if source.around(node, cst.SimpleStatementLine) is line]
-        if len(own) > 1:
+        name = dotted(cst.ensure_type(gone.body[0], cst.Assign).targets[0].target) or ""
+        read = [source.around(node, cst.SimpleStatementLine) for node in reads(scope, name)]
+        made = [source.around(one.statement, cst.SimpleStatementLine) for one in scope.names.get(name, ())]
+        if not lines.issuperset([*read, *made]) or read.count(found.line) > 1:
             return False
     return True
 
@@ -250,54 +211,41 @@ def _causal(source: Source, scope: Scope, mask: str) -> bool:
         return False
     if not isinstance(node.left, cst.Subscript) or scope.owner is None:
         return False
-    slices = [source.tree.code_for_node(item).strip(", ") for item in node.left.slice]
+    slices = [source.code(item).strip(", ") for item in node.left.slice]
     if len(slices) < 2 or slices[-1] != slices[-2] or any(other != ":" for other in slices[:-2]):
         return False
     name = (dotted(node.left.value) or "").removeprefix("self.")
-    for call in source.walk.calls:
-        made = call[1]
-        if (
-            isinstance(made.func, cst.Attribute)
-            and made.func.attr.value == "register_buffer"
-            and call[0].owner is scope.owner
-        ):
-            text = [source.tree.code_for_node(arg.value) for arg in made.args]
-            if len(text) >= 2 and text[0].strip("\"'") == name:
-                return _lower_triangle(made.args[1].value, source)
-    return False
+    calls = [call for at, call in source.walk.calls if at.owner is scope.owner and last_name(call) == "register_buffer"]
+    made = [call.args[1].value for call in calls if len(call.args) > 1 and constant(call.args[0].value) == name]
+    return bool(made) and _lower_triangle(made[0])
 
 
-def _lower_triangle(node: cst.BaseExpression, source: Source) -> bool:
+def _lower_triangle(node: cst.BaseExpression) -> bool:
     """`torch.tril(torch.ones(n, n))`, with a view in front of it or not."""
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "view":
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and last_name(node) == "view":
         node = node.func.value
-    if not isinstance(node, cst.Call) or dotted(node.func) != "torch.tril" or len(node.args) != 1:
+    if not m.matches(node, TRIL):
         return False
-    ones = node.args[0].value
-    if not isinstance(ones, cst.Call) or dotted(ones.func) != "torch.ones":
-        return False
-    sides = [source.tree.code_for_node(arg.value) for arg in ones.args if arg.keyword is None]
-    return len(sides) == 2 and sides[0] == sides[1]
+    sides = [arg.value for arg in m.findall(node, ONES)[0].args if arg.keyword is None]  # type: ignore[attr-defined]
+    return len(sides) == 2 and sides[0].deep_equals(sides[1])
 
 
-def _written(places: Places, found: Found, scope: Scope) -> str | None:
-    """The call that takes its place; None where torch's functions can't be named here."""
-    functional = "F" if places.names.resolve(cst.Name("F"), scope) == "torch.nn.functional" else None
-    torch = with_torch(scope)
-    if functional is None and torch is None:
-        return None
+def _text(places: Places, found: Found) -> str:
+    """The call that takes its place. Raises CannotWrite where torch's functions can't be named here."""
+    functional = "F"
+    if places.names.resolve(cst.Name("F"), found.scope) != "torch.nn.functional":
+        functional = f"{with_torch(found.scope, found.source.place(found.product))}.nn.functional"
+    mask = f", attn_mask={_kept(found.mask)}" if found.mask else ""
+    if found.mask and _causal(found.source, found.scope, found.mask):
+        mask = ", is_causal=True"
     values = dotted(found.product.right)
-    mask = ", is_causal=True" if found.causal else f", attn_mask={_kept(found.mask)}" if found.mask else ""
-    name = f"{functional or f'{torch}.nn.functional'}.{FUSED}"
-    return f"{name}({found.q}, {found.k}, {values}{mask}, scale={found.scale})"
+    return f"{functional}.{FUSED}({found.q}, {found.k}, {values}{mask}, scale={found.scale})"
 
 
 def _kept(mask: str) -> str:
     """The mask of what is kept, from that of what is filled."""
     head, equal, zero = mask.rpartition("==")
-    if equal and zero.strip() == "0":
-        return f"{head.strip()} != 0"
-    return f"~({mask})"
+    return f"{head.strip()} != 0" if equal and zero.strip() == "0" else f"~({mask})"
 
 
 RULE = Rule("attention", edit, order=3)

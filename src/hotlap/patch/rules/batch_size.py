@@ -1,13 +1,14 @@
 """Batches of several times as many samples: `batch_size=4 * args.batch_size`."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 import libcst as cst
 
-from ..edits import Replacement, expression, keyword, replace
-from ..places import Places, Site
-from ..scopes import dotted
-from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, constant, touched
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import dotted
+
+from ..edits import Changes, expression, with_keywords
+from ._base import CannotWrite, Edit, Rule, Settings, already, constant, written
 
 BATCH_SIZE = 1
 """Its position among DataLoader's arguments."""
@@ -16,62 +17,48 @@ RATE = "the learning rate is still the one chosen for smaller batches, and an ep
 FACTOR = "the source multiplies by the same number already; where that is no earlier patch, multiply once more by hand"
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses loaders whose batches the script makes itself."""
-    site = places.training_loader()
-    if isinstance(site, CannotWrite):
-        return site
+    site, times = places.training_loader(), int(settings["times"])
     if not site.kind:
-        return CannotWrite("the loader is of a class of your own, whose arguments are not known", (site.place,))
-    stars = [arg for arg in site.call.args if arg.star]
-    if stars and _place(site.call) is None:
-        return _behind_star(places, site, stars, int(settings["times"]))
-    if any(_is(arg, *OWN) for arg in site.call.args):
-        return CannotWrite("the script makes its batches itself", (site.place,))
-    times, at = int(settings["times"]), _place(site.call)
+        raise CannotWrite("the loader is of a class of your own, whose arguments are not known", [site])
+    stars, at = [arg for arg in site.call.args if arg.star], _place(site.call)
+    if stars and at is None:
+        return _behind_star(places, site, stars, times)
     given = site.call.args[at].value if at is not None else None
-    text = "1" if given is None else site.source.tree.code_for_node(given)
-    if text == "None":
-        return CannotWrite("the script makes its batches itself", (site.place,))
+    text = "1" if given is None else site.source.code(given)
+    if text == "None" or any(_is(arg, *OWN) for arg in site.call.args):
+        raise CannotWrite("the script makes its batches itself", [site])
     if text.startswith(f"{times} * "):
-        return Edit(places.project, (site.place,), already=True, notes=(FACTOR,))
+        return replace(already(places, [site]), notes=(FACTOR,))
     return _write(places, site, at, _multiplied(times, given, text))
 
 
 def _write(places: Places, site: Site, at: int | None, text: str) -> Edit:
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        assert isinstance(node, cst.Call)
-        if at is None:
-            return keyword(site.source, node, {"batch_size": text}, site.call)
-        args = list(node.args)
-        args[at] = args[at].with_changes(value=expression(site.source, text))
-        return node.with_changes(args=args)
-
-    changes: dict[cst.CSTNode, Replacement] = {site.call: change}
-    project = places.project.with_sources(replace(site.source, changes))
-    return Edit(project, (site.place,), touched(site.source, site.scope), notes=(RATE,))
+    changes = Changes(places.project)
+    if at is None:
+        changes.put(site.scope, site.call, with_keywords(site.source, site.call, {"batch_size": text}))
+    else:
+        changes.put(site.scope, site.call.args[at].value, lambda _: expression(site.source, text))
+    return written(changes, [site], notes=[RATE])
 
 
-def _behind_star(places: Places, site: Site, stars: list[cst.Arg], times: int) -> Outcome:
+def _behind_star(places: Places, site: Site, stars: list[cst.Arg], times: int) -> Edit:
     """`**options` becomes `**{**options, "batch_size": 4 * options["batch_size"]}`, where they surely hold one."""
     node = stars[0].value
     inner = node.elements[0].value if isinstance(node, cst.Dict) and node.elements else node
-    name = dotted(inner)
-    own = _entry(node)
+    name, own = dotted(inner), _entry(node)
     if own is not None:
-        mine = name is not None and site.source.tree.code_for_node(own) == f'{times} * {name}["batch_size"]'
-        lines = (site.place,)
-        return (
-            already(places, lines) if mine else CannotWrite("its arguments come from a dictionary in the call", lines)
-        )
+        if name is not None and site.source.code(own) == f'{times} * {name}["batch_size"]':
+            return already(places, [site])
+        raise CannotWrite("its arguments come from a dictionary in the call", [site])
     origins = places.names.origins(inner, site.scope) if name is not None else []
     if len(stars) != 1 or stars[0].star != "**" or not origins or not all(_entry(at.node) for at in origins):
-        return CannotWrite("the batch size may come from a `*` list or a `**` dictionary", (site.place,))
-    before = site.source.tree.code_for_node(node)
+        raise CannotWrite("the batch size may come from a `*` list or a `**` dictionary", [site])
+    before = site.source.code(node)
     before = before.rstrip("}").rstrip(", ") if isinstance(node, cst.Dict) else f"{{**{before}"
     text = f'{before}, "batch_size": {times} * {name}["batch_size"]}}'
-    at = site.call.args.index(stars[0])
-    return _write(places, site, at, text)
+    return _write(places, site, site.call.args.index(stars[0]), text)
 
 
 def _entry(node: cst.BaseExpression) -> cst.BaseExpression | None:

@@ -1,27 +1,15 @@
 """`torch.utils.checkpoint` around the call of each repeated block in the loop over their list."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import libcst as cst
 
-from ..edits import Replacement, expression, fresh, own_line, replace, statement
-from ..places import Places
-from ..scopes import dotted
-from ..source import Source
-from ._base import (
-    NO_TORCH,
-    CannotWrite,
-    Edit,
-    Outcome,
-    Rule,
-    Settings,
-    Touched,
-    already,
-    calls_named,
-    importing,
-    touched,
-)
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import dotted
+from hotlap.source.tree import Source
+
+from ..edits import Changes, Replacement, expression, fresh, statement
+from ._base import CannotWrite, Edit, Rule, Settings, already, importing, written
 from ._blocks import Blocks, block_lists, unsound
 
 CALL = "torch.utils.checkpoint"
@@ -41,53 +29,38 @@ class Use:
     calls: tuple[cst.Call, ...]
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses blocks that may not be computed twice: running statistics, state of their own, hooks, unknown parts."""
     found = block_lists(places)
-    if isinstance(found, CannotWrite):
-        return found
-    own = [(source, call) for source, call in calls_named(places, "checkpoint") if _torch_s(places, source, call)]
+    own = [s for s in places.calls_named("checkpoint") if places.names.resolve(s.call.func, s.scope).startswith(CALL)]
     if own:
-        lines = tuple(source.place(call) for source, call in own)
-        if all(_ours(source, call, found) for source, call in own):
-            return already(places, lines)
-        return CannotWrite("the source has checkpoints itself", lines)
-    why = _why_not(places, found)
-    if why is not None:
-        return why
+        if all(_ours(site, found) for site in own):
+            return already(places, own)
+        raise CannotWrite("the source has checkpoints itself", own)
+    if hooked := places.calls_named(*HOOKS):
+        raise CannotWrite("hooks on a forward would run again in the backward", hooked)
+    for blocks in found:
+        if (why := unsound(places, blocks.kind)) is not None:
+            raise CannotWrite(why[0], (why[1], blocks.place))
     uses = [use for blocks in found for use in _uses(blocks)]
-    taken = tuple(use.blocks.source.place(call) for use in uses for call in use.calls if _taken(call))
+    taken = [use.blocks.source.place(call) for use in uses for call in use.calls if _taken(call)]
     if taken:
-        return CannotWrite(ITS_OWN, taken)
+        raise CannotWrite(ITS_OWN, taken)
     left = [blocks.place for blocks in found if all(use.blocks is not blocks for use in uses)]
     if left:
-        return CannotWrite(NO_LOOP_OVER, tuple(left))
+        raise CannotWrite(NO_LOOP_OVER, left)
     return _write(places, uses, int(settings["every"]))
 
 
-def _why_not(places: Places, found: list[Blocks]) -> CannotWrite | None:
-    hooked = tuple(source.place(call) for source, call in calls_named(places, *HOOKS))
-    if hooked:
-        return CannotWrite("hooks on a forward would run again in the backward", hooked)
-    for blocks in found:
-        why = unsound(places, blocks.kind)
-        if why is not None:
-            return CannotWrite(why[0], (why[1], blocks.place))
-    return None
-
-
-def _torch_s(places: Places, source: Source, call: cst.Call) -> bool:
-    full = places.names.resolve(call.func, places.names.scope(source, call)) or ""
-    return full.startswith(CALL)
-
-
-def _ours(source: Source, call: cst.Call, found: list[Blocks]) -> bool:
+def _ours(site: Site, found: list[Blocks]) -> bool:
     """Whether this rule would write such a checkpoint: of what a loop over a list of blocks takes from it."""
-    loop = source.around(call, cst.For)
-    if loop is None or not call.args:
+    loop = site.source.around(site.call, cst.For)
+    if loop is None or not site.call.args:
         return False
     over, target = _iterated(loop)
-    return target == dotted(call.args[0].value) and any(b.source is source and b.name == over for b in found)
+    return target == dotted(site.call.args[0].value) and any(
+        blocks.source is site.source and blocks.name == over for blocks in found
+    )
 
 
 def _iterated(loop: cst.For) -> tuple[str, str]:
@@ -129,62 +102,43 @@ def _threaded(source: Source, call: cst.Call) -> bool:
     if not isinstance(assign, cst.Assign) or len(assign.targets) != 1 or len(call.args) != 1 or call.args[0].star:
         return False
     name = dotted(assign.targets[0].target)
-    return name is not None and name == dotted(call.args[0].value) and own_line(source, call) is not None
+    return name is not None and name == dotted(call.args[0].value) and source.own_line(call) is not None
 
 
-def _write(places: Places, uses: list[Use], every: int) -> Outcome:
-    project, changed = places.project, frozenset[Touched]()
-    for source in {use.blocks.source for use in uses}:
-        changes: dict[cst.CSTNode, Replacement] = {}
-        for use in [use for use in uses if use.blocks.source is source]:
-            scope = places.names.scope(source, use.calls[0])
-            imported = importing(source, scope, CALL, places.names)
-            if imported is None:
-                return CannotWrite(NO_TORCH, (source.place(use.calls[0]),))
-            changes |= imported
-            changes |= _in_loop(source, use, every) if use.loop is not None else _as_loop(source, use, every)
-            changed |= touched(source, scope, places.names.of(source).scopes[source.tree])
-        project = project.with_sources(replace(source, changes))
-    lines = tuple(use.blocks.source.place(use.calls[0]) for use in uses)
-    return Edit(project, lines, changed)
+def _write(places: Places, uses: list[Use], every: int) -> Edit:
+    changes = Changes(places.project)
+    for use in uses:
+        source, call = use.blocks.source, use.calls[0]
+        scope = source.scope(call)
+        for node, change in importing(places, scope, source.place(call), CALL).items():
+            changes.put(source.top, node, change)
+        for node, change in (_in_loop if use.loop else _as_loop)(source, use, every).items():
+            changes.put(scope, node, change)
+    return written(changes, [use.blocks.source.place(use.calls[0]) for use in uses])
 
 
 def _in_loop(source: Source, use: Use, every: int) -> dict[cst.CSTNode, Replacement]:
     assert use.loop is not None
-    number = _number(source, use.loop) if every > 1 else ""
-    changes: dict[cst.CSTNode, Replacement] = {
-        call: _checkpointed(source, call, f"{number} % {every} == 0" if number else "") for call in use.calls
-    }
-    if number and not isinstance(use.loop.iter, cst.Call):
-        changes[use.loop] = _numbered(source, number)
+    number, loop = "", use.loop
+    if every > 1 and isinstance(loop.target, cst.Tuple):
+        number = dotted(loop.target.elements[0].value) or ""
+    elif every > 1:
+        number = fresh(source, "block_index")
+    condition = f"{number} % {every} == 0" if number else ""
+    changes: dict[cst.CSTNode, Replacement] = {call: _checkpointed(source, call, condition) for call in use.calls}
+    if number and not isinstance(loop.iter, cst.Call):
+        target = expression(source, f"{number}, {source.code(loop.target)}")
+        over = expression(source, f"enumerate({source.code(loop.iter)})")
+        changes[loop] = lambda node: node.with_changes(target=target, iter=over)
     return changes
-
-
-def _number(source: Source, loop: cst.For) -> str:
-    """The name of a block's number: that which the loop has, or a new one."""
-    if isinstance(loop.target, cst.Tuple):
-        return dotted(loop.target.elements[0].value) or ""
-    return fresh(source, "block_index")
-
-
-def _numbered(source: Source, number: str) -> Replacement:
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        assert isinstance(node, cst.For)
-        text = source.tree.code_for_node
-        return node.with_changes(
-            target=expression(source, f"{number}, {text(node.target)}"),
-            iter=expression(source, f"enumerate({text(node.iter)})"),
-        )
-
-    return change
 
 
 def _checkpointed(source: Source, call: cst.Call, condition: str) -> Replacement:
     """A call of a block through checkpoint, where a condition holds."""
-    given = ", ".join(source.tree.code_for_node(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in call.args)
+    given = ", ".join(source.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in call.args)
     text = f"{CALL}.checkpoint({dotted(call.func)}, {given}, use_reentrant=False)"
     if condition:
-        text = f"{text} if {condition} else {source.tree.code_for_node(call)}"
+        text = f"{text} if {condition} else {source.code(call)}"
         text = text if isinstance(source.parent(call), cst.Assign | cst.Return) else f"({text})"
     return lambda _: expression(source, text)
 
@@ -198,15 +152,10 @@ def _as_loop(source: Source, use: Use, every: int) -> dict[cst.CSTNode, Replacem
     if every > 1:
         header = f"for {number}, {block} in enumerate({use.blocks.name}):"
         value = f"{value} if {number} % {every} == 0 else {block}({name})"
-    line = own_line(source, call)
+    line = source.own_line(call)
     assert line is not None
-
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        assert isinstance(node, cst.SimpleStatementLine)
-        loop = statement(source, f"{header}\n    {name} = {value}\n")
-        return loop.with_changes(leading_lines=node.leading_lines)
-
-    return {line: change}
+    loop = statement(source, f"{header}\n    {name} = {value}\n").with_changes(leading_lines=line.leading_lines)
+    return {line: lambda _: loop}
 
 
 RULE = Rule("checkpoint-blocks", edit, order=25)

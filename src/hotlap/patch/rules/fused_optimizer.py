@@ -1,13 +1,13 @@
 """`fused=True` where the optimizer is made."""
 
-from collections.abc import Mapping
-
 import libcst as cst
 
-from ..edits import Replacement, keyword, replace
-from ..places import Places, Site
-from ..scopes import dotted
-from ._base import CannotWrite, Edit, Outcome, Rule, Settings, already, calls_named, constant, lines_of, touched_by
+from hotlap.source.names import keyword_of
+from hotlap.source.places import Places, Site
+from hotlap.source.scopes import dotted
+
+from ..edits import Changes, with_keywords
+from ._base import CannotWrite, Edit, Rule, Settings, already, constant, written
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 AGAINST = ("foreach", "differentiable")
@@ -18,56 +18,42 @@ LATE = (
 )
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses arguments behind `**`, and several optimizers of which the run used some only."""
     sites = _used(places)
-    if isinstance(sites, CannotWrite):
-        return sites
     for site in sites:
         why = _why_not(site)
         if why:
-            return CannotWrite(why, (site.place,))
-    todo = [site for site in sites if not _has_it(site)]
+            raise CannotWrite(why, [site])
+    todo = [site for site in sites if keyword_of(site.call, "fused") is None]
     if not todo:
-        return already(places, [site.place for site in sites])
-    project = places.project
-    for source in {site.source for site in todo}:
-        changes: dict[cst.CSTNode, Replacement] = {site.call: _fused(site) for site in todo if site.source is source}
-        project = project.with_sources(replace(source, changes))
-    return Edit(project, lines_of(todo), touched_by(todo), notes=(LATE,) if any(map(_momentum, todo)) else ())
+        return already(places, sites)
+    changes = Changes(places.project)
+    for site in todo:
+        changes.put(site.scope, site.call, with_keywords(site.source, site.call, {"fused": "True"}))
+    return written(changes, todo, notes=[LATE] if any(map(_momentum, todo)) else ())
 
 
 def _momentum(site: Site) -> bool:
-    return site.kind == "SGD" and any(
-        arg.keyword is not None and arg.keyword.value == "momentum" and constant(arg.value) != 0
-        for arg in site.call.args
-    )
+    given = keyword_of(site.call, "momentum")
+    return site.kind == "SGD" and given is not None and constant(given) != 0
 
 
-def _fused(site: Site) -> Replacement:
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        assert isinstance(node, cst.Call)
-        return keyword(site.source, node, {"fused": "True"}, site.call)
-
-    return change
-
-
-def _used(places: Places) -> list[Site] | CannotWrite:
+def _used(places: Places) -> list[Site]:
     """The optimizers that train, all of which have a fused form."""
     sites = places.optimizers
     if not sites:
-        steps = tuple(source.place(call) for source, call in calls_named(places, "step")[:3])
-        return CannotWrite("no call that makes an optimizer of torch.optim was found in your files", steps)
+        why = "no call that makes an optimizer of torch.optim was found in your files"
+        raise CannotWrite(why, places.calls_named("step")[:3])
     seen = [o.name for o in places.facts.optimizers if not o.sparse] if places.facts is not None else []
     if len(sites) > 1 and seen:
         sites = [site for site in sites if site.kind in seen] or sites
     able = [site for site in sites if site.kind in FUSED]
-    lines = lines_of(sites)
     if not able:
-        return CannotWrite(f"torch has no fused {sites[0].kind}", lines)
-    alternatives = len(able) > 1 and len({_assigned_to(site) for site in able}) < len(able)
+        raise CannotWrite(f"torch has no fused {sites[0].kind}", sites)
+    alternatives = len({_assigned_to(site) for site in able}) < len(able)
     if len(able) > 1 and (len(seen) != len(able) or alternatives) and not _all_step(places, able):
-        return CannotWrite(f"{len(sites)} optimizers are made, and which of them the run uses is not known", lines)
+        raise CannotWrite(f"{len(sites)} optimizers are made, and which of them the run uses is not known", sites)
     return able
 
 
@@ -78,27 +64,21 @@ def _assigned_to(site: Site) -> str:
 
 def _all_step(places: Places, sites: list[Site]) -> bool:
     """Whether each of several optimizers has a variable of its own that steps."""
-    stepping = {
-        dotted(call.func.value) for _, call in calls_named(places, "step") if isinstance(call.func, cst.Attribute)
-    }
-    names = [_assigned_to(site) for site in sites]
-    return len(set(names)) == len(names) and set(names) <= stepping
+    funcs = [site.call.func for site in places.calls_named("step")]
+    stepping = {dotted(func.value) for func in funcs if isinstance(func, cst.Attribute)}
+    names = {_assigned_to(site) for site in sites}
+    return len(names) == len(sites) and names <= stepping
 
 
 def _why_not(site: Site) -> str:
     if any(arg.star == "**" for arg in site.call.args):
         return "its arguments come from a `**` dictionary, which may hold `fused` already"
-    for arg in site.call.args:
-        name = arg.keyword.value if arg.keyword is not None else ""
-        if name in AGAINST and constant(arg.value) is not False:
+    for name in AGAINST:
+        given = keyword_of(site.call, name)
+        if given is not None and constant(given) is not False:
             return f"`{name}` is given, which does not go with `fused`"
-        if name == "fused" and constant(arg.value) is not True:
-            return "`fused` is given by the source itself"
-    return ""
-
-
-def _has_it(site: Site) -> bool:
-    return any(arg.keyword is not None and arg.keyword.value == "fused" for arg in site.call.args)
+    fused = keyword_of(site.call, "fused")
+    return "`fused` is given by the source itself" if fused is not None and constant(fused) is not True else ""
 
 
 RULE = Rule("fused-optimizer", edit)

@@ -1,19 +1,17 @@
 """The host's allocator, in the environment of the command."""
 
-from collections.abc import Mapping
-
 from hotlap.levers.host.host_allocator import LEVER
+from hotlap.source.places import Places
 
-from ..places import Places
-from ._base import CannotWrite, Outcome, Rule, Settings
+from ._base import CannotWrite, Edit, Rule, Settings
 from ._launch import at_launch
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses a library that is not there."""
     variables = LEVER.environment(dict(settings))
     if not variables:
-        return CannotWrite(f"this machine has no {settings['allocator']}")
+        raise CannotWrite(f"this machine has no {settings['allocator']}")
     return at_launch(places, variables)
 
 

@@ -1,20 +1,18 @@
 """`torch.backends.cuda.enable_cudnn_sdp(False)`, and further kernels' switches, after the imports."""
 
-from collections.abc import Mapping
-
 from hotlap.levers.attention.sdpa_backend import lines
+from hotlap.source.places import Places
 
-from ..places import Places
-from ._base import CannotWrite, Outcome, Rule, Settings, at_the_top, calls_named
+from ._base import CannotWrite, Edit, Rule, Settings, at_the_top
 
 OWN = ("enable_cudnn_sdp", "enable_flash_sdp", "enable_mem_efficient_sdp", "enable_math_sdp", "sdpa_kernel")
 
 
-def edit(places: Places, settings: Settings, recipe: Mapping[str, Settings]) -> Outcome:
+def edit(places: Places, settings: Settings) -> Edit:
     """Refuses where the source chooses among the kernels of attention itself."""
-    own = tuple(source.place(call) for source, call in calls_named(places, *OWN))
+    own = places.calls_named(*OWN)
     if own:
-        return CannotWrite("the source chooses the kernels of attention itself", own)
+        raise CannotWrite("the source chooses the kernels of attention itself", own)
     return at_the_top(places, "\n".join(lines(settings)))
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import libcst as cst
 
 from hotlap.records.patch import Line
+from hotlap.source.places import Places
+from hotlap.source.scopes import Binding, Scope
+from hotlap.source.tree import Source
 
 from ..edits import Replacement
-from ..places import CannotWrite, Places
-from ..scopes import Binding, Scope
-from ..source import Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,10 +18,14 @@ class Wait:
     """A statement of the user's in which a run waited. cause: in the words of the run's finding."""
 
     places: Places
-    source: Source
     scope: Scope
     line: cst.SimpleStatementLine
     cause: str
+
+    @property
+    def source(self) -> Source:
+        """The file that it stands in."""
+        return self.scope.source
 
     @property
     def statement(self) -> cst.BaseSmallStatement | None:
@@ -40,7 +44,7 @@ class Wait:
 
     def resolve(self, node: cst.CSTNode) -> str:
         """The full name of what is imported; "" if unsure."""
-        return self.places.names.resolve(node, self.scope) or ""
+        return self.places.names.resolve(node, self.scope)
 
     def lines(self, nodes: Iterable[cst.CSTNode]) -> tuple[Line, ...]:
         """Where nodes of the same file stand, each line once."""
@@ -57,9 +61,6 @@ class Change:
     review: bool = False
 
 
-Outcome = Change | CannotWrite | None
-
-
 def numbered(lines: Iterable[Line]) -> str:
     """`line 3`, `lines 3, 7 and 9`."""
     *others, last = [str(line.line) for line in lines]
@@ -68,11 +69,4 @@ def numbered(lines: Iterable[Line]) -> str:
 
 def assigned(binding: Binding) -> cst.BaseExpression | None:
     """What a plain assignment gives a variable, also of a tuple; None of any other statement."""
-    value = binding.value
-    if not isinstance(binding.statement, cst.Assign | cst.AnnAssign) or not binding.whole or value is None:
-        return None
-    if binding.index is None:
-        return value
-    parts = value.elements if isinstance(value, cst.Tuple | cst.List) else ()
-    part = parts[binding.index] if binding.index < len(parts) else None
-    return part.value if isinstance(part, cst.Element) else None
+    return binding.assigned if isinstance(binding.statement, cst.Assign | cst.AnnAssign) else None

@@ -4,11 +4,13 @@ import re
 from typing import Final
 
 import libcst as cst
+import libcst.matchers as m
 
-from ..edits import Replacement
-from ..places import CannotWrite, calls_in
-from ..scopes import dotted
-from ..tensors import FUNCTIONAL, TENSOR_METHODS
+from hotlap.source.places import CannotTell
+from hotlap.source.scopes import dotted, last_name, nodes
+from hotlap.source.tensors import FUNCTIONAL, TENSOR_METHODS
+
+from ..edits import Replacement, through
 from ._base import Wait, assigned
 
 ITEM: Final = "`.item()`"
@@ -16,11 +18,11 @@ CPU: Final = "`.cpu()` or `.to('cpu')`"
 LOSS: Final = re.compile(r"\.(\w+_loss|cross_entropy\w*)$")
 REAL: Final = frozenset(["mean", "float", "double", "norm", "std", "var"])
 """Methods of a tensor that never give whole numbers."""
-EQUAL: Final = frozenset(["eq", "ne", "equal"])
-TENSORS: Final = TENSOR_METHODS | REAL | EQUAL | frozenset(
+EQUAL: Final = m.Call(m.Attribute(attr=m.Name("eq") | m.Name("ne") | m.Name("equal")))
+TENSORS: Final = TENSOR_METHODS | REAL | frozenset(
     [
         "round", "floor", "long", "int", "bool", "to", "cuda", "type", "view_as", "ge", "gt", "le", "lt", "square",
-        "isnan", "any", "all", "add", "sub", "mul", "div",
+        "isnan", "any", "all", "eq", "ne", "equal", "add", "sub", "mul", "div",
     ]
 )  # fmt: skip
 """Methods of a tensor, nearly all of which give a tensor and do not wait."""
@@ -32,7 +34,7 @@ def read_by(node: cst.BaseExpression, wait: Wait) -> cst.BaseExpression | None:
     """What `x.item()` and `float(x)` read the value of; None of any other expression."""
     if not isinstance(node, cst.Call):
         return None
-    if isinstance(node.func, cst.Attribute) and node.func.attr.value == "item":
+    if isinstance(node.func, cst.Attribute) and last_name(node) == "item":
         return None if node.args else node.func.value
     if dotted(node.func) != "float" or not wait.is_builtin("float") or len(node.args) != 1:
         return None
@@ -40,17 +42,17 @@ def read_by(node: cst.BaseExpression, wait: Wait) -> cst.BaseExpression | None:
     return None if given.star or given.keyword is not None or isinstance(given.value, cst.BaseString) else given.value
 
 
-def stays(read: cst.BaseExpression, wait: Wait) -> CannotWrite | None:
-    """Why it is not known that the line waits for the tensor that it reads the value of; None if it is."""
+def stays(read: cst.BaseExpression, wait: Wait) -> None:
+    """Raises CannotTell where it is not known that the line waits for the tensor that it reads the value of."""
     tensor = read_by(read, wait)
     if tensor is None or not (wait.cause == ITEM or (wait.cause == CPU and _copies(tensor))):
-        return CannotWrite(f"it waits because of {wait.cause}, which would stay")
-    other = next((call for call in calls_in(tensor) if not _gives_tensor(call, wait)), None)
+        raise CannotTell(f"it waits because of {wait.cause}, which would stay")
+    other = next((call for call in nodes(tensor, cst.Call) if not _gives_tensor(call, wait)), None)
     if other is not None:
-        return CannotWrite(f"what `{wait.source.tree.code_for_node(other.func)}` does and returns is not known")
+        raise CannotTell(f"what `{wait.source.code(other.func)}` does and returns is not known")
     made = [assigned(binding) for binding in wait.scope.names.get(dotted(bare(tensor)) or "", ())]
-    numbers = any(isinstance(value, cst.BaseNumber | cst.IfExp) for value in made)
-    return CannotWrite("it may read a number, which is no tensor") if numbers else None
+    if any(isinstance(value, cst.BaseNumber | cst.IfExp) for value in made):
+        raise CannotTell("it may read a number, which is no tensor")
 
 
 def _gives_tensor(call: cst.Call, wait: Wait) -> bool:
@@ -68,28 +70,21 @@ def _gives_tensor(call: cst.Call, wait: Wait) -> bool:
 
 def bare(node: cst.BaseExpression) -> cst.BaseExpression:
     """A tensor without the `.cpu()`, `.detach()` and `.data` behind it."""
-    while True:
-        if isinstance(node, cst.Attribute) and node.attr.value == "data":
-            node = node.value
-        elif isinstance(node, cst.Call) and not node.args and _method(node) in {"cpu", "detach"}:
-            node = cst.ensure_type(node.func, cst.Attribute).value
-        else:
-            return node
+    return _unwrapped(node)[-1]
+
+
+def _unwrapped(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """An expression, and what is left of it each time that one of these is taken off."""
+    func = node.func if isinstance(node, cst.Call) and not node.args else node
+    wraps = func is not node and last_name(func) in {"cpu", "detach"}
+    if isinstance(func, cst.Attribute) and (wraps or (func is node and last_name(func) == "data")):
+        return [node, *_unwrapped(func.value)]
+    return [node]
 
 
 def _copies(node: cst.BaseExpression) -> bool:
     """Whether one of what stands behind a tensor is `.cpu()`."""
-    inner = bare(node)
-    while node is not inner:
-        if isinstance(node, cst.Call) and _method(node) == "cpu":
-            return True
-        func = node.func if isinstance(node, cst.Call) else node
-        node = cst.ensure_type(func, cst.Attribute).value
-    return False
-
-
-def _method(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return any(isinstance(one, cst.Call) and last_name(one) == "cpu" for one in _unwrapped(node)[:-1])
 
 
 def kept_as(*methods: str) -> Replacement:
@@ -118,25 +113,15 @@ def called(name: str) -> Replacement:
     return change
 
 
-def value_of(method: bool) -> Replacement:
-    """A tensor as a number: by `.item()`, or by `float`."""
-    if not method:
-        return called("float")
-
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        assert isinstance(node, cst.BaseExpression)
-        return cst.Call(cst.Attribute(node, cst.Name("item")))
-
-    return change
+def value_of(read: cst.BaseExpression) -> Replacement:
+    """A tensor as a number, by that by which a line reads one: `.item()`, or `float`."""
+    return through("item") if isinstance(read, cst.Call) and last_name(read) == "item" else called("float")
 
 
 def is_count(node: cst.BaseExpression) -> bool:
     """Whether a tensor surely holds a whole number: how many elements of a comparison are true."""
     node = bare(node)
-    if not isinstance(node, cst.Call) or node.args or _method(node) != "sum":
-        return False
-    summed = cst.ensure_type(node.func, cst.Attribute).value
-    return isinstance(summed, cst.Comparison) or (isinstance(summed, cst.Call) and _method(summed) in EQUAL)
+    return m.matches(node, m.Call(m.Attribute(m.Comparison() | EQUAL, m.Name("sum")), []))
 
 
 def is_real(node: cst.BaseExpression, wait: Wait, depth: int = DEEPEST) -> bool:
@@ -157,13 +142,13 @@ def is_real(node: cst.BaseExpression, wait: Wait, depth: int = DEEPEST) -> bool:
     full = wait.resolve(node.func)
     if full:
         return LOSS.search(full) is not None and FUNCTIONAL.fullmatch(full) is not None
-    return _method(node) in REAL or wait.places.tensors.is_loss(node, wait.scope)
+    return last_name(node) in REAL or wait.places.tensors.is_loss(node, wait.scope)
 
 
 def _has_backward(name: str, wait: Wait) -> bool:
     """Whether a backward of the same function starts at a variable; gradients are of real numbers only."""
     sites = [site for site in wait.places.backwards if site.scope is wait.scope]
-    return any(_Mentions.of(site.call, name) for site in sites)
+    return any(dotted(node) == name for site in sites for node in nodes(site.call, cst.Name, cst.Attribute))
 
 
 def _assigned_real(name: str, wait: Wait, depth: int) -> bool:
@@ -173,19 +158,3 @@ def _assigned_real(name: str, wait: Wait, depth: int) -> bool:
         if not isinstance(binding.statement, cst.AugAssign)
     ]
     return bool(values) and all(value is not None and is_real(value, wait, depth - 1) for value in values)
-
-
-class _Mentions(cst.CSTVisitor):
-    def __init__(self, name: str) -> None:
-        self.name, self.found = name, False
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        self.found = self.found or dotted(node) == self.name
-        return not self.found
-
-    @classmethod
-    def of(cls, node: cst.CSTNode, name: str) -> bool:
-        """Whether a variable is named in a node."""
-        looking = cls(name)
-        node.visit(looking)
-        return looking.found

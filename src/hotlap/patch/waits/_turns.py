@@ -5,9 +5,9 @@ from typing import Final
 
 import libcst as cst
 
-from ..edits import inside
-from ..scopes import Scope, dotted
-from ..source import Source
+from hotlap.source.scopes import Scope, dotted
+from hotlap.source.tree import Source
+
 from ._base import Wait, assigned
 
 Loop = cst.For | cst.While
@@ -60,7 +60,7 @@ def counter(wait: Wait, loop: Loop) -> str | None:
     """The variable that counts the turns of a loop, by one in each; None where none is known."""
     for name in _counted(wait, loop):
         made = [binding.statement for binding in wait.scope.names.get(name, ())]
-        if sum(one is loop or inside(wait.source, loop, one) for one in made) == 1:
+        if sum(wait.source.inside(loop, one) for one in made) == 1:
             return name
     return None
 

@@ -6,10 +6,11 @@ from typing import Final
 
 import libcst as cst
 
+from hotlap.source.places import CannotTell
+from hotlap.source.scopes import Binding, dotted
+from hotlap.source.tensors import reads
+
 from ..edits import Replacement
-from ..places import CannotWrite
-from ..scopes import Binding, dotted
-from ..tensors import reads
 from ._base import Change, Wait, numbered
 from ._turns import loops, seldom
 from .reports import around
@@ -27,24 +28,23 @@ class Variable:
     reads: Sequence[cst.BaseExpression]
 
 
-def variable(wait: Wait, name: str) -> Variable | CannotWrite:
-    """The variable of this name. Refuses what other functions or files may see, or read in a way that is not seen."""
+def variable(wait: Wait, name: str) -> Variable:
+    """The variable of this name. Raises CannotTell where others may see it, or read it unseen."""
     scope, source, names = wait.scope, wait.source, wait.places.names
     found = names.variable(name, scope)
-    if found is None or found.scope is not scope or isinstance(scope.node, cst.ClassDef):
-        return CannotWrite(f"`{name}` is not a variable of this function alone")
+    if found is None or found.scope is not scope or scope.is_class:
+        raise CannotTell(f"`{name}` is not a variable of this function alone")
     if isinstance(scope.node, cst.Module) and source is not wait.places.project.main:
-        return CannotWrite(f"`{name}` is a variable of a module, which other files may read")
-    used = [n for n in source.walk.uses.get(name, ()) if names.variable(name, names.scope(source, n)) == found]
-    outside = [node for node in used if source.scope(node) is not scope.node]
+        raise CannotTell(f"`{name}` is a variable of a module, which other files may read")
+    used = [node for node in source.walk.uses.get(name, ()) if names.variable(name, source.scope(node)) == found]
+    outside = [node for node in used if source.scope(node) is not scope]
     if outside:
-        return CannotWrite(f"`{name}` is used by another function too", wait.lines(outside))
+        raise CannotTell(f"`{name}` is used by another function too", wait.lines(outside))
     asked = [call for at, call in source.walk.calls if at is scope and dotted(call.func) in BY_NAME]
     shown = [node for node in used if _shown_by_name(wait, node)]
     if asked or shown:
-        return CannotWrite(f"`{name}` may be read by its name", wait.lines([*asked, *shown]))
-    known = {id(node) for node in used}
-    read = [n for n in reads(scope, name) if id(n) in known and getattr(source.parent(n), "target", None) is not n]
+        raise CannotTell(f"`{name}` may be read by its name", wait.lines([*asked, *shown]))
+    read = [n for n in reads(scope, name) if n in used and getattr(source.parent(n), "target", None) is not n]
     return Variable(name, scope.names[name], read)
 
 
@@ -54,24 +54,26 @@ def _shown_by_name(wait: Wait, node: cst.CSTNode) -> bool:
     return isinstance(above, cst.Del) or (isinstance(above, cst.FormattedStringExpression) and above.equal is not None)
 
 
-def moved(wait: Wait, name: str, reads: Mapping[cst.CSTNode, Replacement]) -> Change | CannotWrite:
+def moved(wait: Wait, name: str, reads: Mapping[cst.CSTNode, Replacement]) -> Change:
     """The change of the places where a value is read, so that the host waits there. A report that reads it in every
-    turn is shown less often; refuses where anything else does. Its `written` says where the host waits then."""
+    turn is shown less often; raises CannotTell where anything else does. Its `written` says where the host waits."""
     if next(loops(wait.source, wait.scope, wait.line), None) is None:
-        return CannotWrite(f"no loop of this function is around it, so that how often `{name}` is read is not known")
+        raise CannotTell(f"no loop of this function is around it, so that how often `{name}` is read is not known")
     changes: dict[cst.CSTNode, Replacement] = {**reads}
     notes: tuple[str, ...] = ()
+    why = f"`{name}` is read in each turn of a loop, where the host would wait instead"
     for node in _in_every_turn(wait, reads):
-        shown = around(wait, node)
-        if not isinstance(shown, Change):
-            why = f"`{name}` is read in each turn of a loop, where the host would wait instead"
-            return CannotWrite(why, (*wait.lines([node]), *(shown.lines if shown is not None else ())))
+        try:
+            shown = around(wait, node)
+        except CannotTell as error:
+            raise CannotTell(why, (*wait.lines([node]), *error.lines)) from error
+        if shown is None:
+            raise CannotTell(why, wait.lines([node]))
         changes |= shown.changes
         notes = tuple(dict.fromkeys((*notes, *shown.notes)))
     lines = sorted(wait.lines(reads), key=lambda line: line.line)
-    return Change(
-        changes, f"the host waits where it is read, in {numbered(lines)}" if lines else "nothing reads it", notes
-    )
+    where = f"the host waits where it is read, in {numbered(lines)}" if lines else "nothing reads it"
+    return Change(changes, where, notes)
 
 
 def _in_every_turn(wait: Wait, reads: Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:

@@ -2,13 +2,14 @@
 
 import libcst as cst
 
-from ..places import CannotWrite
-from ._base import Change, Outcome, Wait
+from hotlap.source.places import CannotTell
+
+from ._base import Change, Wait
 from ._reads import kept_as, read_by, stays, value_of
 from ._variables import moved, variable
 
 
-def change(wait: Wait) -> Outcome:
+def change(wait: Wait) -> Change | None:
     """Refuses variables that are set anywhere else too, or read in every turn of the loop."""
     statement = wait.statement
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
@@ -17,14 +18,10 @@ def change(wait: Wait) -> Outcome:
     if read_by(read, wait) is None or not isinstance(target, cst.Name):
         return None
     value = variable(wait, target.value)
-    if isinstance(value, CannotWrite):
-        return value
     other = [binding.statement for binding in value.bindings if binding.statement is not statement]
     if other:
-        return CannotWrite(f"`{value.name}` is set in other lines too", wait.lines(other))
-    method = isinstance(read, cst.Call) and isinstance(read.func, cst.Attribute)
-    there = moved(wait, value.name, {node: value_of(method) for node in value.reads})
-    if isinstance(there, CannotWrite) or (doubt := stays(read, wait)) is not None:
-        return there if isinstance(there, CannotWrite) else doubt
+        raise CannotTell(f"`{value.name}` is set in other lines too", wait.lines(other))
+    there = moved(wait, value.name, dict.fromkeys(value.reads, value_of(read)))
+    stays(read, wait)
     changes = {read: kept_as("detach", "clone"), **there.changes}
     return Change(changes, f"`{value.name}` stays on the device; {there.written}", there.notes)

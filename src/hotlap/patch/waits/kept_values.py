@@ -4,12 +4,13 @@ from typing import Final
 
 import libcst as cst
 
+from hotlap.source.places import CannotTell
+from hotlap.source.scopes import dotted
+
 from ..edits import Replacement, expression
-from ..places import CannotWrite
-from ..scopes import dotted
-from ._base import Change, Outcome, Wait, assigned
+from ._base import Change, Wait, assigned
 from ._reads import kept_as, read_by, stays, value_of
-from ._variables import Variable, moved, variable
+from ._variables import moved, variable
 
 TAKES: Final = frozenset(["sum", "max", "min", "sorted"])
 MEANS: Final = frozenset(
@@ -18,7 +19,7 @@ MEANS: Final = frozenset(
 KEPT: Final = "each value stays in 512 bytes of the device's memory until the list lets go of it"
 
 
-def change(wait: Wait) -> Outcome:
+def change(wait: Wait) -> Change | None:
     """Refuses lists that are kept in an object, and all uses but sums, means, extremes, single elements and lengths."""
     call = wait.call
     if call is None or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "append":
@@ -27,29 +28,19 @@ def change(wait: Wait) -> Outcome:
     if read is None or read_by(read, wait) is None:
         return None
     if not isinstance(call.func.value, cst.Name):
-        code = wait.source.tree.code_for_node(call.func.value)
-        return CannotWrite(f"`{code}` is kept in an object, and who reads it is not known")
+        code = wait.source.code(call.func.value)
+        raise CannotTell(f"`{code}` is kept in an object, and who reads it is not known")
     kept = variable(wait, call.func.value.value)
-    if isinstance(kept, CannotWrite):
-        return kept
-    return stays(read, wait) or _checked(wait, kept, read)
-
-
-def _checked(wait: Wait, kept: Variable, read: cst.BaseExpression) -> Outcome:
+    stays(read, wait)
     other = [binding.statement for binding in kept.bindings if not _is_empty(assigned(binding))]
     if other:
-        return CannotWrite(f"`{kept.name}` is not an empty list at first", wait.lines(other))
-    method = isinstance(read, cst.Call) and isinstance(read.func, cst.Attribute)
-    reads: dict[cst.CSTNode, Replacement] = {}
-    for node in kept.reads:
-        found = _use(wait, node)
-        if isinstance(found, CannotWrite):
-            return found
-        if found is not None:
-            reads[found] = _values(wait, method) if _is_many(found) else value_of(method)
+        raise CannotTell(f"`{kept.name}` is not an empty list at first", wait.lines(other))
+    reads: dict[cst.CSTNode, Replacement] = {
+        found: _values(wait, value_of(read)) if _is_many(found) else value_of(read)
+        for node in kept.reads
+        if (found := _use(wait, node)) is not None
+    }
     there = moved(wait, kept.name, reads)
-    if isinstance(there, CannotWrite):
-        return there
     changes = {read: kept_as("detach", "clone"), **there.changes}
     return Change(changes, f"`{kept.name}` keeps tensors; {there.written}", (KEPT, *there.notes))
 
@@ -60,8 +51,8 @@ def _is_empty(value: cst.BaseExpression | None) -> bool:
     )
 
 
-def _use(wait: Wait, node: cst.BaseExpression) -> cst.BaseExpression | CannotWrite | None:
-    """The expression whose values a use of the list reads; None where it reads none of them."""
+def _use(wait: Wait, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The expression whose values a use of the list reads; None where it reads none of them. Raises CannotTell."""
     above = wait.source.parent(node)
     if isinstance(above, cst.Attribute):
         call = wait.source.parent(above)
@@ -75,7 +66,7 @@ def _use(wait: Wait, node: cst.BaseExpression) -> cst.BaseExpression | CannotWri
         return node
     elif isinstance(above, cst.If) or _call_of(wait, node) == "len":
         return None
-    return CannotWrite("the list is used in a way that wants numbers in it", wait.lines([node]))
+    raise CannotTell("the list is used in a way that wants numbers in it", wait.lines([node]))
 
 
 def _is_many(node: cst.BaseExpression) -> bool:
@@ -98,14 +89,8 @@ def _call_of(wait: Wait, node: cst.BaseExpression) -> str:
     return name if wait.is_builtin(name.partition(".")[0]) else wait.resolve(call.func)
 
 
-def _values(wait: Wait, method: bool) -> Replacement:
+def _values(wait: Wait, value: Replacement) -> Replacement:
     """The list or slice as numbers."""
-
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        assert isinstance(node, cst.BaseExpression)
-        made = cst.ensure_type(
-            expression(wait.source, f"[{'value.item()' if method else 'float(value)'} for value in x]"), cst.ListComp
-        )
-        return made.with_changes(for_in=made.for_in.with_changes(iter=node))
-
-    return change
+    made = cst.ensure_type(expression(wait.source, "[value for value in x]"), cst.ListComp)
+    made = made.with_changes(elt=value(made.elt))
+    return lambda node: made.with_changes(for_in=made.for_in.with_changes(iter=node))

@@ -4,37 +4,39 @@ from collections.abc import Iterator
 from typing import Final
 
 import libcst as cst
+import libcst.matchers as m
 
-from ..edits import Replacement, inside
-from ..places import CannotWrite
-from ..scopes import Binding
-from ._base import Change, Outcome, Wait, assigned
+from hotlap.source.places import CannotTell
+from hotlap.source.scopes import Binding
+
+from ..edits import Replacement
+from ._base import Change, Wait, assigned
 from ._reads import called, is_count, is_real, kept_as, read_by, stays
 from ._variables import Variable, moved, variable
 
+INFERENCE: Final = "torch.inference_mode"
 ADDING: Final = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.DivideAssign)
 ARITHMETIC: Final = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
 FLOAT64: Final = "summed in float64, as Python does, so that the numbers stay the same"
 
 
-def change(wait: Wait) -> Outcome:
+def change(wait: Wait) -> Change | None:
     """Refuses totals that are kept in an object, set to what is no number, or read in every turn of the loop."""
     target, value = _sum(wait.statement)
     found = [leaf for leaf in _leaves(value) if read_by(leaf, wait) is not None] if value is not None else []
     if target is None or not found:
         return None
     if not isinstance(target, cst.Name):
-        code = wait.source.tree.code_for_node(target)
-        return CannotWrite(f"`{code}` is kept in an object, and who reads it is not known")
+        code = wait.source.code(target)
+        raise CannotTell(f"`{code}` is kept in an object, and who reads it is not known")
     if (divided := _by_what_may_be_zero(wait.statement, value)) is not None:
-        code = wait.source.tree.code_for_node(divided)
-        return CannotWrite(f"it is divided by `{code}`: by zero Python raises an error, and a tensor becomes infinite")
+        code = wait.source.code(divided)
+        raise CannotTell(f"it is divided by `{code}`: by zero Python raises an error, and a tensor becomes infinite")
     if len(found) > 1:
-        return CannotWrite("several values are read in it; give each a line of its own")
+        raise CannotTell("several values are read in it; give each a line of its own")
     total = variable(wait, target.value)
-    if isinstance(total, CannotWrite):
-        return total
-    return stays(found[0], wait) or _checked(wait, total, found[0])
+    stays(found[0], wait)
+    return _checked(wait, total, found[0])
 
 
 def _sum(small: cst.BaseSmallStatement | None) -> tuple[cst.BaseExpression | None, cst.BaseExpression | None]:
@@ -63,34 +65,35 @@ def _by_what_may_be_zero(
     small: cst.BaseSmallStatement | None, value: cst.BaseExpression | None
 ) -> cst.BaseExpression | None:
     """A divisor that is neither a number nor a length."""
-    divisors = [node.right for node in _divisions(value)]
+    divisors = [] if value is None else list(_divisors(value))
     if isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.DivideAssign):
         divisors.append(small.value)
     return next((one for one in divisors if not _not_zero(one)), None)
 
 
-def _divisions(node: cst.BaseExpression | None) -> Iterator[cst.BinaryOperation]:
+def _divisors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """What is divided by on the way to the leaves."""
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, ARITHMETIC):
-        yield from _divisions(node.left)
-        yield from _divisions(node.right)
+        yield from _divisors(node.left)
+        yield from _divisors(node.right)
         if isinstance(node.operator, cst.Divide):
-            yield node
+            yield node.right
     elif isinstance(node, cst.UnaryOperation):
-        yield from _divisions(node.expression)
+        yield from _divisors(node.expression)
 
 
 def _not_zero(node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Integer | cst.Float):
         return bool(node.evaluated_value)
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "len"
+    return m.matches(node, m.Call(m.Name("len")))
 
 
-def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Outcome:
+def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Change:
     others = [binding for binding in total.bindings if not _adds(binding)]
     kinds = {_number(binding) for binding in others}
     if None in kinds or not others:
         lines = wait.lines(binding.statement for binding in others if _number(binding) is None)
-        return CannotWrite(f"`{total.name}` is set to what is not known to be a number", lines)
+        raise CannotTell(f"`{total.name}` is set to what is not known to be a number", lines)
     tensor = read_by(read, wait)
     assert tensor is not None and isinstance(read, cst.Call)
     statement = wait.statement
@@ -100,7 +103,7 @@ def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Outcome:
     if kinds == {cst.Float} or not isinstance(read.func, cst.Attribute) or is_real(tensor, wait):
         notes = (FLOAT64, f"before anything is added, `{total.name}` reads 0.0 where it was 0")
         return _written(wait, total, {read: kept_as("detach", "double")}, "float", notes[: 1 + (cst.Integer in kinds)])
-    return CannotWrite(f"whether whole numbers are added to `{total.name}` is not known; begin it with 0.0 if not")
+    raise CannotTell(f"whether whole numbers are added to `{total.name}` is not known; begin it with 0.0 if not")
 
 
 def _adds(binding: Binding) -> bool:
@@ -115,30 +118,24 @@ def _number(binding: Binding) -> type[cst.CSTNode] | None:
 
 def _written(
     wait: Wait, total: Variable, changes: dict[cst.CSTNode, Replacement], python: str, notes: tuple[str, ...]
-) -> Outcome:
+) -> Change:
     if not wait.is_builtin(python):
-        return CannotWrite(f"`{python}` is not Python's own here")
+        raise CannotTell(f"`{python}` is not Python's own here")
     sums = [binding.statement for binding in total.bindings if _adds(binding) and binding.value is not None]
-    reads = [node for node in total.reads if not any(inside(wait.source, one, node) for one in sums)]
+    reads = [node for node in total.reads if not any(wait.source.inside(one, node) for one in sums)]
     changed = [one for one in total.bindings if isinstance(one.statement, cst.AugAssign)]
     outside = [one.statement for one in changed if _inference(wait, one.statement) is not _inference(wait, wait.line)]
     if outside:
-        return CannotWrite(
-            f"`{total.name}` is added up in inference mode and changed outside of it", wait.lines(outside)
-        )
+        raise CannotTell(f"`{total.name}` is added up in inference mode and changed outside of it", wait.lines(outside))
     there = moved(wait, total.name, {node: called(python) for node in reads})
-    if isinstance(there, CannotWrite):
-        return there
     written = f"`{total.name}` adds up on the device; {there.written}"
     return Change({**changes, **there.changes}, written, (*(notes if reads else ()), *there.notes))
 
 
-def _inference(wait: Wait, node: cst.CSTNode) -> cst.With | None:
+def _inference(wait: Wait, node: cst.CSTNode) -> cst.CSTNode | None:
     """The `with torch.inference_mode()` around a node; what is made there can't be changed in place elsewhere."""
-    block = wait.source.around(node, cst.With)
-    while block is not None:
-        heads = [item.item.func if isinstance(item.item, cst.Call) else item.item for item in block.items]
-        if any(wait.resolve(head) == "torch.inference_mode" for head in heads):
+    for block in wait.source.above(node):
+        heads = [item.item for item in block.items] if isinstance(block, cst.With) else []
+        if any(wait.resolve(head.func if isinstance(head, cst.Call) else head) == INFERENCE for head in heads):
             return block
-        block = wait.source.around(block, cst.With)
     return None

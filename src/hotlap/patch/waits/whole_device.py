@@ -6,11 +6,12 @@ from typing import Final
 
 import libcst as cst
 
-from hotlap.records.patch import Line
+from hotlap.source.names import keyword_of
+from hotlap.source.places import CannotTell, Site, lines_of
+from hotlap.source.scopes import last_name, nodes
 
-from ..edits import Replacement
-from ..places import CannotWrite, calls_in
-from ._base import Change, Outcome, Wait, numbered
+from ..edits import removed
+from ._base import Change, Wait, numbered
 
 SYNCHRONIZE: Final = "torch.cuda.synchronize"
 EMPTY_CACHE: Final = "torch.cuda.empty_cache"
@@ -24,23 +25,19 @@ MEMORY: Final = "memory that is not in use stays with the process: other process
 PEAK: Final = "where shapes change, more memory may be taken at the peak: look at it in the next run"
 
 
-def change(wait: Wait) -> Outcome:
+def change(wait: Wait) -> Change | None:
     """Refuses where streams, events or copies that do not wait need the wait, and where a branch would do nothing."""
     full = wait.resolve(wait.call.func) if wait.call is not None else ""
     if full not in {SYNCHRONIZE, EMPTY_CACHE}:
         return None
     needed = tuple(_needing(wait)) if full == SYNCHRONIZE else ()
     if needed:
-        return CannotWrite("streams, events or copies that do not wait may need it", needed)
-    whole = _with_if(wait)
-    if isinstance(whole, CannotWrite):
-        return whole
+        raise CannotTell("streams, events or copies that do not wait may need it", needed)
     notes = (DONE, *_clocks(wait)) if full == SYNCHRONIZE else (MEMORY, PEAK)
-    removed: dict[cst.CSTNode, Replacement] = {whole: lambda _: cst.FlattenSentinel[cst.BaseStatement]([])}
-    return Change(removed, f"`{full}()` is taken out", notes, review=True)
+    return Change({_with_if(wait): removed}, f"`{full}()` is taken out", notes, review=True)
 
 
-def _with_if(wait: Wait) -> cst.CSTNode | CannotWrite:
+def _with_if(wait: Wait) -> cst.CSTNode:
     """The statement, with the `if` that does nothing else."""
     block = wait.source.parent(wait.line)
     if not isinstance(block, cst.IndentedBlock) or len(block.body) > 1:
@@ -49,28 +46,27 @@ def _with_if(wait: Wait) -> cst.CSTNode | CannotWrite:
     alone = isinstance(above, cst.If) and above.orelse is None and _only_looks(wait, above.test)
     if above is not None and alone and isinstance(wait.source.parent(above), cst.IndentedBlock | cst.Module):
         return above
-    return CannotWrite("it is all that a block does: take the block out too", wait.lines([above or block]))
+    raise CannotTell("it is all that a block does: take the block out too", wait.lines([above or block]))
 
 
 def _only_looks(wait: Wait, test: cst.BaseExpression) -> bool:
     """Whether a condition does nothing but look."""
-    calls = [wait.resolve(call.func) for call in calls_in(test)]
-    return ":=" not in wait.source.tree.code_for_node(test) and set(calls) <= {"torch.cuda.is_available"}
+    calls = [wait.resolve(call.func) for call in nodes(test, cst.Call)]
+    return ":=" not in wait.source.code(test) and set(calls) <= {"torch.cuda.is_available"}
 
 
-def _needing(wait: Wait) -> Iterator[Line]:
+def _needing(wait: Wait) -> Iterator[Site]:
     """Calls in any file whose results may not be there without the wait."""
-    for scope, call in wait.places.names.calls:
-        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        named = {arg.keyword.value for arg in call.args if arg.keyword is not None}
-        to_host = "non_blocking" in named and re.search("cpu|copy_", scope.source.tree.code_for_node(call))
-        if to_host or method in NEEDS_IT or wait.places.names.resolve(call.func, scope) in STREAMS:
-            yield scope.source.place(call)
+    for site in (Site(scope, call) for scope, call in wait.places.names.calls):
+        waits = keyword_of(site.call, "non_blocking") is None
+        to_host = not waits and re.search("cpu|copy_", site.source.code(site.call))
+        needs = isinstance(site.call.func, cst.Attribute) and last_name(site.call) in NEEDS_IT
+        if to_host or needs or wait.places.names.resolve(site.call.func, site.scope) in STREAMS:
+            yield site
 
 
 def _clocks(wait: Wait) -> Iterator[str]:
     """What clocks of the same function show then."""
-    calls = [call for scope, call in wait.places.names.calls if scope is wait.scope]
-    read = wait.lines(call for call in calls if wait.resolve(call.func) in CLOCKS)
+    read = lines_of(site for site in wait.places.calls_of(*CLOCKS) if site.scope is wait.scope)
     if read:
         yield f"the clock in {numbered(read)} then times how long launching takes; CUDA events time the device"

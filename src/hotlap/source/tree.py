@@ -2,19 +2,20 @@
 
 import ast
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar
 
 import libcst as cst
-from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from hotlap.records.errors import RecordError
 from hotlap.records.files import read_bytes
 from hotlap.records.patch import Line
 
-from .scopes import Scoped, Walk, hand_over
+from .scopes import Scope, Walk
 
 LONGEST_FILE: Final = 2 << 20
 """Bytes. Written by hand, a file has a tenth of it at most."""
@@ -47,9 +48,12 @@ class Source:
         """Its scopes, calls and parents."""
         walk = Walk(self)
         self.tree.visit(walk)
-        for scope in walk.scopes.values():
-            hand_over(scope)
         return walk
+
+    @property
+    def top(self) -> Scope:
+        """The scope of the module."""
+        return self.walk.scopes[self.tree]
 
     @property
     def package(self) -> str:
@@ -61,9 +65,9 @@ class Source:
         """The text by line."""
         return self.data.decode(self.tree.encoding, "replace").split("\n")
 
-    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The node around a node."""
-        return self.walk.parents.get(node)
+    def code(self, node: cst.CSTNode) -> str:
+        """The text of a node."""
+        return self.tree.code_for_node(node)
 
     def line(self, node: cst.CSTNode) -> int:
         """The line that a node begins in, from 1."""
@@ -73,26 +77,58 @@ class Source:
         """The column that a node begins in, from 0."""
         return self._positions[node].start.column
 
-    def end(self, node: cst.CSTNode) -> CodePosition:
-        """Where a node ends."""
-        return self._positions[node].end
+    def end(self, node: cst.CSTNode) -> int:
+        """The line that a node ends in."""
+        return self._positions[node].end.line
 
     def place(self, node: cst.CSTNode) -> Line:
         """Where a node stands, as the user is told."""
-        number = self.line(node)
-        text = self.lines[number - 1].strip() if number <= len(self.lines) else ""
+        return self.place_of(self.line(node))
+
+    def place_of(self, number: int) -> Line:
+        """A line (from 1) with its text, as the user is told."""
+        text = self.lines[number - 1].strip() if 0 < number <= len(self.lines) else ""
         return Line(file=self.shown, line=number, text=text[:LONGEST_LINE])
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The node around a node."""
+        return self.walk.parents.get(node)
+
+    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes around a node, innermost first."""
+        found = self.parent(node)
+        while found is not None:
+            yield found
+            found = self.parent(found)
 
     def around(self, node: cst.CSTNode, *kinds: type[N]) -> N | None:
         """The innermost node of these kinds around a node."""
-        found = self.parent(node)
-        while found is not None and not isinstance(found, kinds):
-            found = self.parent(found)
-        return found
+        return next((found for found in self.above(node) if isinstance(found, kinds)), None)
 
-    def scope(self, node: cst.CSTNode) -> Scoped:
+    def inside(self, outer: cst.CSTNode, inner: cst.CSTNode) -> bool:
+        """Whether a node is another one, or stands in it."""
+        return outer is inner or any(found is outer for found in self.above(inner))
+
+    def scope(self, node: cst.CSTNode) -> Scope:
         """The function, class, lambda or module that a node stands in."""
-        return self.around(node, cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.Module) or self.tree
+        scopes = self.walk.scopes
+        return next((scopes[found] for found in self.above(node) if found in scopes), self.top)
+
+    def every(self, *kinds: type[N]) -> Iterator[N]:
+        """Every node of these kinds, as they stand in the file."""
+        return (node for node in self.walk.parents if isinstance(node, kinds))
+
+    def heads(self, line: int) -> list[cst.BaseCompoundStatement]:
+        """The heads of blocks that stand in a line, outer ones first."""
+        blocks = [node for node in self.walk.parents if isinstance(node, cst.BaseCompoundStatement)]
+        return [node for node in blocks if self.line(node) <= line < self.line(node.body)]
+
+    def own_line(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
+        """The statement of a node, where it has a line of its own in an indented block or at the top of the file."""
+        line = self.around(node, cst.SimpleStatementLine)
+        if line is None or len(line.body) != 1:
+            return None
+        return line if isinstance(self.parent(line), cst.IndentedBlock | cst.Module) else None
 
     @property
     def digest(self) -> str:

@@ -3,14 +3,14 @@
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from hotlap.records.errors import UsageError
 
 from .scopes import absolute
-from .source import Source, Unreadable, read
+from .tree import Source, Unreadable, read
 
 MOST_FILES: Final = 400
 NOT_THE_USERS: Final = ("site-packages", "dist-packages", ".venv", "venv", ".git", "hotlap-runs")
@@ -50,54 +50,30 @@ class Project:
             if source is None or now in found:
                 continue
             found[now] = source
-            waiting += [file for name in _imported(source) for file, _ in _files_of(name, self.folders)]
+            waiting += [file for file, _ in _imported_files(source, self.folders)]
         return list(found.values())
-
-
-@dataclass
-class _Reader:
-    cwd: Path
-    folders: tuple[Path, ...]
-    found: dict[Path, Source] = field(default_factory=dict)
-    skipped: dict[Path, str] = field(default_factory=dict)
-
-    def read(self, path: Path, module: str) -> Source | None:
-        if path in self.found or path in self.skipped or len(self.found) >= MOST_FILES:
-            return None
-        try:
-            self.found[path] = read(path, _shown(path, self.cwd), module)
-        except Unreadable as error:
-            self.skipped[path] = str(error)
-            return None
-        return self.found[path]
-
-    def follow(self, source: Source) -> None:
-        """Read what a file imports, and what that imports."""
-        waiting = [source]
-        while waiting:
-            current = waiting.pop()
-            for name in _imported(current):
-                for path, module in _files_of(name, self.folders):
-                    new = self.read(path, module)
-                    if new is not None:
-                        waiting.append(new)
 
 
 def read_project(command: Sequence[str], cwd: Path) -> Project:
     """The files behind a command. Raises UsageError where it names no Python file, Unreadable where that is broken."""
     cwd = cwd.resolve()
     entry, module = entry_of(command, cwd)
-    home = cwd if module else entry.parent
-    folders = tuple(dict.fromkeys((home, cwd)))
-    reader = _Reader(cwd, folders)
-    source = read(entry, _shown(entry, cwd), module or entry.stem)
-    reader.found[entry] = source
-    for path, name in _files_of(module, folders):  # the packages that `-m` imports on the way
-        package = reader.read(path, name)
-        if package is not None:
-            reader.follow(package)
-    reader.follow(source)
-    return Project(cwd, entry, reader.found, folders, tuple(reader.skipped.values()))
+    folders = tuple(dict.fromkeys((cwd if module else entry.parent, cwd)))
+    found = {entry: read(entry, _shown(entry, cwd), module or entry.stem)}
+    skipped: dict[Path, str] = {}
+    packages = list(_files_of(module, folders))  # that `-m` imports on the way
+    waiting = [_imported_files(found[entry], folders), packages]
+    while waiting:
+        for path, name in waiting.pop():
+            if path in found or path in skipped or len(found) >= MOST_FILES:
+                continue
+            try:
+                found[path] = read(path, _shown(path, cwd), name)
+            except Unreadable as error:
+                skipped[path] = str(error)
+            else:
+                waiting.append(_imported_files(found[path], folders))
+    return Project(cwd, entry, found, folders, tuple(skipped.values()))
 
 
 def entry_of(command: Sequence[str], cwd: Path) -> tuple[Path, str]:
@@ -161,6 +137,11 @@ def _users(path: Path, folder: Path) -> bool:
     if not real.is_relative_to(folder):
         return False
     return not any(part in NOT_THE_USERS for part in real.relative_to(folder).parts)
+
+
+def _imported_files(source: Source, folders: Sequence[Path]) -> list[tuple[Path, str]]:
+    """The user's files that a file imports."""
+    return [file for name in _imported(source) for file in _files_of(name, folders)]
 
 
 def _imported(source: Source) -> Iterator[str]:
