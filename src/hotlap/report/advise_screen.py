@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ..records.advice import Advice, Suggestion
 from ..records.diagnosis import bound_text
 from ..records.durations import ms
-from .console import Parts, Screen, labelled, percent, plain, ratio
+from .console import Parts, Screen, beside, labelled, percent, plain, ratio
 from .run_screen import place_text
 
 MOST: Final = 3
@@ -18,12 +17,11 @@ MOST: Final = 3
 
 def advise_screen(advice: Advice, cwd: str = "", most: int = MOST) -> RenderableType:
     """The suggestions, what to try first at the front; the first `most` of them in full."""
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for number, suggestion in enumerate(advice.suggestions[:most], 1):
-        table.add_row(Text(f"{number}.", "bold yellow"), Group(*_lines(suggestion, cwd), Text()))
-    return Screen(Parts(_head(advice), "bold"), Text(), table, labelled(_notes(advice, most)))
+    shown = beside(
+        (Text(f"{number}.", "bold yellow"), Group(*_lines(suggestion, cwd), Text()))
+        for number, suggestion in enumerate(advice.suggestions[:most], 1)
+    )
+    return Screen(Parts(_head(advice), "bold"), Text(), shown, labelled(_notes(advice, most)))
 
 
 def _head(advice: Advice) -> Iterator[str]:

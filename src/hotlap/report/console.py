@@ -131,16 +131,6 @@ class Parts:
         yield Text(line, self.style)
 
 
-class ByWidth:
-    """One block where there are `least` columns or more, another where there are fewer."""
-
-    def __init__(self, least: int, wide: RenderableType, narrow: RenderableType) -> None:
-        self.least, self.wide, self.narrow = least, wide, narrow
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.wide if options.max_width >= self.least else self.narrow
-
-
 class CommandLine:
     """A command to copy into a shell. Where it is wider than the terminal, lines end with a backslash."""
 
@@ -208,6 +198,16 @@ def labelled(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     table.add_column(overflow="fold")
     for label, shown in rows:
         table.add_row(label, shown)
+    return table
+
+
+def beside(rows: Iterable[tuple[RenderableType, RenderableType]]) -> Table:
+    """Rows of a share or a number, and the text that it belongs to."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -22,6 +22,7 @@ from .console import (
     Parts,
     Screen,
     ShareBar,
+    beside,
     between,
     columns,
     count,
@@ -148,18 +149,13 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     if not findings:
         yield plain("no finding: nothing that hotlap knows of takes a notable share", "dim")
         return
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
     wrong = [finding for finding in findings if finding.wrong]
     slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
     beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
     shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
     explained = max((one.share for one in shown if one.named and one.share >= LEAST_NAMED), default=0.0)
-    for finding in shown:
-        only_where = finding.id in ONLY_WHERE and not finding.named and 2 * explained >= finding.share
-        table.add_row(finding_head(finding), Group(*finding_lines(finding, cwd, only_where)))
-    yield table
+    only_where = {one.id for one in shown if one.id in ONLY_WHERE and not one.named and 2 * explained >= one.share}
+    yield beside((finding_head(one), Group(*finding_lines(one, cwd, one.id in only_where))) for one in shown)
     if len(findings) > len(shown):
         yield plain(f"and {len(findings) - len(shown)} more in diagnosis.json", "dim")
 

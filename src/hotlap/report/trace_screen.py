@@ -9,23 +9,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import Place
+from ..records.diagnosis import Finding, Place
 from ..records.durations import ms
 from ..records.trace import (
     Change,
     Collective,
-    Gap,
-    KernelTime,
-    OpRoofline,
     Ranks,
     RankTrace,
     Replay,
-    Sync,
     TraceDiff,
     TraceReport,
     WhatIf,
 )
-from .console import Parts, Screen, ShareBar, Tabled, columns, count, labelled, number, percent, plain, ratio
+from .console import Parts, Screen, ShareBar, Tabled, beside, columns, count, labelled, number, percent, plain, ratio
 from .rates import mfu_parts
 from .run_screen import finding_lines, place_text
 
@@ -90,20 +86,11 @@ def _head(rank: RankTrace, report: TraceReport) -> list[RenderableType]:
 
 def _tables(rank: RankTrace, rows: int) -> list[RenderableType]:
     """Device time, idle time, what ran, waits, ops against the peaks."""
-    found = (
-        _device(rank),
-        _gaps(rank, rank.gaps[:rows]),
-        _kernels(rank, rows),
-        _host(rank, rows),
-        _syncs(rank, rank.syncs[:rows]),
-        _roofline(rank, rank.roofline[:rows]),
-    )
-    return [block for table in found if table is not None for block in (Tabled(table), Text())]
+    found = [_device(rank), *(make(rank, rows) for make in (_gaps, _kernels, _host, _syncs, _roofline))]
+    return [block for table in found if table.row_count for block in (Tabled(table), Text())]
 
 
-def _device(rank: RankTrace) -> Table | None:
-    if not rank.breakdown:
-        return None
+def _device(rank: RankTrace) -> Table:
     table = columns("device", "a step", "share", "", right=("a step", "share"), wide=("",))
     for one in rank.breakdown:
         parts = (
@@ -119,73 +106,47 @@ def _device(rank: RankTrace) -> Table | None:
     return table
 
 
-def _gaps(rank: RankTrace, gaps: Sequence[Gap]) -> Table | None:
-    if not gaps:
-        return None
-    table = columns(
-        "idle because of", "a step", "gaps", "longest", "under", right=("a step", "gaps", "longest"), wide=("under",)
-    )
-    for gap in gaps:
+def _gaps(rank: RankTrace, rows: int) -> Table:
+    right = ("a step", "gaps", "longest")
+    table = columns("idle because of", *right, "under", right=right, wide=("under",))
+    for gap in rank.gaps[:rows]:
         under = Parts([_short(gap.doing), _place(gap.where)])
         table.add_row(gap.cause, _a_step(gap.idle_ns, rank), count(gap.count), ms(gap.longest_ns / 1e6), under)
     return table
 
 
-def _kernels(rank: RankTrace, rows: int) -> Table | None:
+def _kernels(rank: RankTrace, rows: int) -> Table:
     by = "line" if any(row.by == "line" and row.where for row in rank.kernels) else "op"
-    chosen: list[KernelTime] = [row for row in rank.kernels if row.by == by][:rows]
-    if not chosen:
-        return None
-    table = columns(
-        f"device work by {by}",
-        "a step",
-        "share",
-        "calls",
-        right=("a step", "share", "calls"),
-        wide=(f"device work by {by}",),
-    )
-    for row in chosen:
+    right = ("a step", "share", "calls")
+    table = columns(f"device work by {by}", *right, right=right, wide=(f"device work by {by}",))
+    for row in [row for row in rank.kernels if row.by == by][:rows]:
         key = _place(row.where) if by == "line" and row.where else row.key
         table.add_row(plain(_short(key)), _a_step(row.ns, rank), percent(row.share), count(row.count))
     return table
 
 
-def _host(rank: RankTrace, rows: int) -> Table | None:
-    if not rank.host:
-        return None
-    table = columns(
-        "host time", "own", "in all", "calls", "at", right=("own", "in all", "calls"), wide=("host time", "at")
-    )
+def _host(rank: RankTrace, rows: int) -> Table:
+    right = ("own", "in all", "calls")
+    table = columns("host time", *right, "at", right=right, wide=("host time", "at"))
     for row in rank.host[:rows]:
         cells = (_a_step(row.ns, rank), _a_step(row.total_ns, rank), count(row.count), plain(_place(row.where)))
         table.add_row(plain(_short(row.name)), *cells)
     return table
 
 
-def _syncs(rank: RankTrace, syncs: Sequence[Sync]) -> Table | None:
-    if not syncs:
-        return None
-    table = columns(
-        "the host waits",
-        "wait",
-        "idle after",
-        "calls",
-        "at",
-        right=("wait", "idle after", "calls"),
-        wide=("the host waits", "at"),
-    )
-    for sync in syncs:
+def _syncs(rank: RankTrace, rows: int) -> Table:
+    right = ("wait", "idle after", "calls")
+    table = columns("the host waits", *right, "at", right=right, wide=("the host waits", "at"))
+    for sync in rank.syncs[:rows]:
         at = Parts([sync.op or sync.call, _place(sync.where)])
         waits = (_a_step(sync.host_ns, rank), _a_step(sync.idle_ns, rank), count(sync.count))
         table.add_row(plain(sync.cause), *waits, at)
     return table
 
 
-def _roofline(rank: RankTrace, rows: Sequence[OpRoofline]) -> Table | None:
-    if not rows:
-        return None
+def _roofline(rank: RankTrace, rows: int) -> Table:
     table = columns("op", "a step", "limit", "of peak", "why", right=("a step", "of peak"), wide=("op", "why"))
-    for row in rows:
+    for row in rank.roofline[:rows]:
         name = plain(f"{row.op} {_short(row.shape)} {row.dtype}")
         why = row.why_not or ("tensor cores" if row.tensor_cores else "")
         table.add_row(name, _a_step(row.ns, rank), row.limit, percent(row.of_peak), plain(why))
@@ -214,15 +175,8 @@ def _trust(rank: RankTrace, report: TraceReport) -> Iterator[tuple[str, Renderab
 
 
 def _ranks(report: TraceReport) -> RenderableType:
-    table = columns(
-        "rank",
-        "a step",
-        "compute",
-        "communication",
-        "idle",
-        "late",
-        right=("a step", "compute", "communication", "idle", "late"),
-    )
+    right = ("a step", "compute", "communication", "idle", "late")
+    table = columns("rank", *right, right=right)
     balance = report.balance or Ranks(loads=(), imbalance=0.0)
     for load in balance.loads:
         late = ms(load.late_ns / 1e6) if load.late_ns is not None else "unknown"
@@ -237,16 +191,8 @@ def _ranks(report: TraceReport) -> RenderableType:
 def _collectives(rows: Sequence[Collective], most: int) -> list[RenderableType]:
     if not rows:
         return []
-    table = columns(
-        "collective",
-        "MiB",
-        "calls",
-        "transfer",
-        "wait",
-        "skew",
-        "bus GB/s",
-        right=("MiB", "calls", "transfer", "wait", "skew", "bus GB/s"),
-    )
+    right = ("MiB", "calls", "transfer", "wait", "skew", "bus GB/s")
+    table = columns("collective", *right, right=right)
     for row in rows[:most]:
         times = [ms(ns / 1e6) if ns is not None else "unknown" for ns in (row.transfer_ns, row.wait_ns, row.skew_ns)]
         bus = count(row.bus_gbs) if row.bus_gbs is not None else "unknown"
@@ -259,15 +205,14 @@ def _collectives(rows: Sequence[Collective], most: int) -> list[RenderableType]:
 def _findings(report: TraceReport, rows: int) -> list[RenderableType]:
     if not report.findings:
         return [plain("no finding: nothing that hotlap knows of takes a notable share", "dim")]
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in report.findings[:rows]:
-        cost = f"−{ms(finding.cost_ms)}" if finding.cost_ms else ""
-        label = Text(f"{percent(finding.share)}\n", "bold yellow").append(cost, "yellow")
-        table.add_row(label, Group(*finding_lines(finding, str(Path.cwd()))))
+    shown = beside((_cost(one), Group(*finding_lines(one, str(Path.cwd())))) for one in report.findings[:rows])
     more = len(report.findings) - rows
-    return [table, *([plain(f"and {more} more; --top shows them", "dim")] if more > 0 else []), Text()]
+    return [shown, *([plain(f"and {more} more; --top shows them", "dim")] if more > 0 else []), Text()]
+
+
+def _cost(finding: Finding) -> Text:
+    cost = f"−{ms(finding.cost_ms)}" if finding.cost_ms else ""
+    return Text(f"{percent(finding.share)}\n", "bold yellow").append(cost, "yellow")
 
 
 def diff_screen(diff: TraceDiff, rows: int = ROWS) -> RenderableType:

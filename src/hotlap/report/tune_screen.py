@@ -2,14 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 import msgspec
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Phases, Versions
 from ..records.tune import Interval, Kept, Open, Parity, Proof, Reference, Trial, Tune, foretold
-from .console import ByWidth, CommandLine, Parts, Screen, ShareBar, columns, labelled, minutes, number, plain, ratio
+from .console import CommandLine, Parts, Screen, ShareBar, Tabled, columns, labelled, minutes, number, plain, ratio
 from .run_screen import place_text
 
 MOST_DROPPED: Final = 8
@@ -26,9 +25,6 @@ RESIZED: Final = 1.2
 """Rows of a step over those before, from which a lever changed how many it holds: episodes are not all as long."""
 NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
-WIDE_ENOUGH: Final = 72
-"""Columns that the table of kept levers needs."""
-COLUMNS: Final = ("risk", "predicted", "worth (95%)", "measured by")
 OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
 
@@ -286,11 +282,21 @@ def reference_parts(told: Reference) -> Iterator[tuple[str, list[str]]]:
 
 def _kept(tune: Tune) -> Iterator[RenderableType]:
     """The levers in the recipe; ratios of step times, above 1 is faster."""
-    kept = tune.kept
-    if not kept:
+    if not tune.kept:
         return
+    right = ("predicted", "worth (95%)")
+    table = columns("kept", "risk", *right, "measured by", right=right, wide=("kept",))
+    for lever in tune.kept:
+        predicted, worth = foretold(lever.predicted), lever.worth
+        table.add_row(
+            plain(lever.lever, "green").append_text(plain(settings_text(lever.settings), "dim")),
+            lever.risk,
+            "-" if predicted is None else f"≤ {ratio(predicted)}",
+            ratio_text(worth.ratio, worth.interval) if worth else "-",
+            measured_by(lever),
+        )
     yield Text()
-    yield ByWidth(WIDE_ENOUGH, _kept_table(kept), _kept_list(kept))
+    yield Tabled(table)
     yield from (plain(line, "dim") for line in worth_notes(tune))
 
 
@@ -309,41 +315,6 @@ def worth_notes(tune: Tune) -> Iterator[str]:
         others = recipe_levers(tune) - {lever.lever}
         if lever.worth is not None and {*lever.worth.beside} != others:
             yield f"{lever.lever} was measured beside {', '.join(lever.worth.beside) or 'no other lever'} only"
-
-
-def _kept_table(kept: Sequence[Kept]) -> Table:
-    """A row a lever."""
-    table = columns("kept", *COLUMNS, right=COLUMNS[1:3], wide=("kept",))
-    for lever in kept:
-        table.add_row(_lever_name(lever), *map(Text, _cells_of(lever)))
-    return table
-
-
-def _kept_list(kept: Sequence[Kept]) -> Table:
-    """Two lines or more a lever, for a narrow terminal."""
-    table = columns("kept", wide=("kept",))
-    for lever in kept:
-        table.add_row(_lever_name(lever))
-        risk, *cells = _cells_of(lever)
-        told = (f"{name} {cell}" for name, cell in zip(COLUMNS[1:], cells, strict=True) if cell)
-        table.add_row(Padding(Parts([risk, *told]), (0, 0, 0, 2)))
-    return table
-
-
-def _lever_name(lever: Kept) -> Text:
-    """The lever and its settings."""
-    return plain(lever.lever, "green").append_text(plain(settings_text(lever.settings), "dim"))
-
-
-def _cells_of(lever: Kept) -> tuple[str, str, str, str]:
-    """Risk, the most that was predicted, and what was measured, by which way."""
-    predicted, worth = foretold(lever.predicted), lever.worth
-    return (
-        lever.risk,
-        "-" if predicted is None else f"≤ {ratio(predicted)}",
-        ratio_text(worth.ratio, worth.interval) if worth else "-",
-        measured_by(lever),
-    )
 
 
 def measured_by(lever: Kept) -> str:
