@@ -95,7 +95,9 @@ core.Folder = Full
 """
 
 
-@pytest.mark.parametrize("levers", [(), (LeverUse("cpu-threads", {"threads": 1}),)], ids=["bare", "with a lever"])
+@pytest.mark.parametrize(
+    "levers", [(), (LeverUse("host-allocator", {"allocator": "glibc"}),)], ids=["bare", "with a lever"]
+)
 def test_a_full_disk(runner: Runner, levers: tuple[LeverUse, ...]) -> None:
     """Not even the problem can be recorded."""
     bare, ran = runner.bare("loader.py", "map"), runner.forked("loader.py", "map", before=FULL_DISK, levers=levers)

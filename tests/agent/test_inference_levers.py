@@ -38,13 +38,10 @@ def test_evaluation_loaders_of_a_training_command_stay_as_they_are(runner: Runne
     assert in_use(ran) == ["loader-workers"], "it acted before the first step"
 
 
-@pytest.mark.parametrize(("lever", "settings"), [("bf16-autocast", {}), ("cpu-threads", {"threads": 1})])
-def test_levers_of_the_model(runner: Runner, lever: str, settings: dict[str, Any]) -> None:
-    bare = runner.bare("inference.py", "no_grad", "loader")
-    ran = runner.forked("inference.py", "no_grad", "loader", levers=(LeverUse(lever, settings),))
+def test_a_lever_of_the_model(runner: Runner) -> None:
+    ran = runner.forked("inference.py", "no_grad", "loader", levers=(LeverUse("bf16-autocast", {}),))
     check_clean(ran)
-    assert in_use(ran) == [lever] and ran.code == 0
-    assert lever == "bf16-autocast" or ran.output == bare.output
+    assert in_use(ran) == ["bf16-autocast"] and ran.code == 0
 
 
 @pytest.mark.parametrize(("how", "grows"), [("whole", True), ("cached", False)])

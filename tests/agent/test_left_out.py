@@ -142,15 +142,15 @@ def test_workers_go_on_as_long_as_the_dataset_is_as_it_was(runner: Runner, tmp_p
 
 def test_a_recipe_s_levers_that_change_nothing_are_not_said_to_be_in(runner: Runner) -> None:
     """LBFGS on linear layers, batches without a loader: all four were on the screen as if they had been in."""
-    threads = Lever(name="cpu-threads", settings={"threads": 1})
-    levers = (Lever(name="fused-optimizer"), Lever(name="channels-last"), threads, WORKERS)
+    host = Lever(name="host-allocator", settings={"allocator": "glibc"})
+    levers = (Lever(name="fused-optimizer"), Lever(name="channels-last"), host, WORKERS)
     ran = runner.forked("optimizers.py", "lbfgs", levers=levers)
     assert ran.folder is not None and not ran.problems
     check_same(ran, runner.bare("optimizers.py", "lbfgs"))
     run = runner.request(["python"], ran.folder, levers=levers).record()
     write_record(ran.folder / "run.json", run)
     run = with_levers_held(ran.folder, run)
-    assert [lever.name for lever in run.levers] == ["cpu-threads"]
+    assert [lever.name for lever in run.levers] == ["host-allocator"]
     assert {one.lever.name: one.why for one in run.left_out} == {
         "fused-optimizer": "LBFGS has no fused implementation",
         "channels-last": "Sequential has no 2-d convolutions",

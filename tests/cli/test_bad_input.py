@@ -26,6 +26,10 @@ ENVIRONMENT = {
     **os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "300", "TERM": "dumb", "CUDA_VISIBLE_DEVICES": "",
 }  # fmt: skip
 HEAD = 'format = 1\nhotlap = "0.1.0"\n'
+MANY = """[[lever]]
+name = "loader-workers"
+settings = {workers = 999, prefetch = 2, pin_memory = false, persistent = true}
+"""
 LOOP = """
 import sys, torch
 model = torch.nn.Linear(4, 1)
@@ -159,8 +163,8 @@ def test_recipes(here: Path) -> None:
         "lever.toml": HEAD + '[[lever]]\nname = "warp"',
         "module.toml": HEAD + '[[lever]]\nname = "hotlap.levers.tf32"',
         "types.toml": HEAD + "lever = 3",
-        "settings.toml": HEAD + '[[lever]]\nname = "cpu-threads"\nsettings = {threads = 1, nice = 2}',
-        "machine.toml": HEAD + '[[lever]]\nname = "cpu-threads"\nsettings = {threads = 4096}',
+        "settings.toml": HEAD + '[[lever]]\nname = "checkpoint-blocks"\nsettings = {every = 1, nice = 2}',
+        "machine.toml": HEAD + MANY,
         "deep.toml": HEAD + "x = " + "[" * 100_000,
         "number.toml": HEAD + "x = " + "9" * 5000,
         "escape.toml": HEAD + '[[lever]]\nname = "\\u001b]0;owned\\u0007\\u001b[2J"',
@@ -177,8 +181,8 @@ def test_recipes(here: Path) -> None:
         "lever.toml": ["warp: this hotlap", "no such lever; it has accumulate", "--lenient"],
         "module.toml": ["hotlap.levers.tf32: this hotlap", "no such lever"],
         "types.toml": ["types.toml: Expected `array`, got `int` - at `$.lever`"],
-        "settings.toml": ["cpu-threads: unknown setting 'nice'"],
-        "machine.toml": ["cpu-threads: 4096 threads on", "`--lenient` leaves such levers out"],
+        "settings.toml": ["checkpoint-blocks: unknown setting 'nice'"],
+        "machine.toml": ["loader-workers: 999 workers on", "`--lenient` leaves such levers out"],
         "deep.toml": ["deep.toml is not TOML"],
         "number.toml": ["number.toml is not TOML"],
         "escape.toml": ["]0;owned[2J: this hotlap"],
@@ -381,10 +385,10 @@ def test_the_end_of_a_command_is_its_own(tmp_path: Path) -> None:
 
 
 def test_lenient_skips_what_does_not_fit_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text(HEAD + '[[lever]]\nname = "cpu-threads"\nsettings = {threads = 4096}')
+    (tmp_path / "r.toml").write_text(HEAD + MANY)
     ran = hotlap("run", "--lenient", "--recipe", "r.toml", "--out", "r", "sh", "-c", "exit 4", cwd=tmp_path)
     assert ran.code == 4
-    assert "hotlap: left out of the recipe: cpu-threads: 4096 threads on" in ran.said
+    assert "hotlap: left out of the recipe: loader-workers: 999 workers on" in ran.said
     assert json.loads((tmp_path / "r" / "run.json").read_text())["levers"] == []
 
 

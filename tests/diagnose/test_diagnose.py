@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hotlap.diagnose.diagnose import diagnose, read_ranks
 from hotlap.diagnose.findings import _modules, all_findings
 from hotlap.diagnose.findings._base import DRAINED_MS, DRAINED_SHARE, Measured
-from hotlap.diagnose.findings._settled import settled
 from hotlap.diagnose.steps import SteadySteps, mean_phases, spread, step_time, throughput
 from hotlap.diagnose.verdict import verdict
+from hotlap.levers import settled
 from hotlap.records.diagnosis import ONE_PACE, Diagnosis, Finding
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured, RecordError
@@ -222,11 +222,11 @@ def test_findings_never_claim_more_than_the_step(times: list[float], backlog: fl
 
 
 def test_levers_that_are_in_are_not_offered(tmp_path: Path) -> None:
-    run = folder_of(tmp_path, (steps(), FACTS), levers=(Lever(name="compile"), Lever(name="cpu-threads")))
+    run = folder_of(tmp_path, (steps(), FACTS), levers=(Lever(name="compile"), Lever(name="attention")))
     (finding,) = diagnose(run).findings
     assert "fused-optimizer" in finding.levers
-    assert not {"compile", "cpu-threads"} & set(finding.levers)
-    assert "with compile, cpu-threads" in finding.evidence
+    assert not {"compile", "attention"} & set(finding.levers)
+    assert "with compile, attention" in finding.evidence
     assert "fused-optimizer" in diagnose(run).next
 
 
@@ -279,7 +279,7 @@ def test_finding_input() -> None:
     assert on_device is not None
     assert on_device.share == pytest.approx(0.1)
     assert "stands still for 1.00 ms" in on_device.evidence and "4 workers" in on_device.evidence
-    assert "more slowly" in on_device.why and "cpu-threads" in on_device.levers
+    assert "more slowly" in on_device.why
 
     for late, said, instead in (
         (19, "more slowly than the model uses them up: 1 of 20", "more processes"),
@@ -401,7 +401,7 @@ def test_finding_compute_needs_a_model_that_computes() -> None:
     compiled = msgspec.structs.replace(CUDA, roots=(msgspec.structs.replace(ROOT, compiled=True, autocast="bfloat16"),))
     found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, compiled)
     assert found is not None
-    assert not {"compile", "bf16-autocast", "cpu-threads"} & (set(found.levers) - settled(compiled))
+    assert not {"compile", "bf16-autocast"} & (set(found.levers) - settled(compiled))
     assert "under autocast to bfloat16" in found.evidence
 
 

@@ -8,8 +8,8 @@ import pytest
 from hotlap.diagnose.findings import compute, host_code, repeated_data, worker_copies
 from hotlap.diagnose.findings import input as waiting
 from hotlap.diagnose.findings._base import Measured
-from hotlap.diagnose.findings._settled import settled
 from hotlap.diagnose.profiled import _left
+from hotlap.levers import settled
 from hotlap.records.run import Facts, LoaderFacts, OptimizerFacts, Phases, RootFacts
 from hotlap.records.trace import TraceReport
 

@@ -47,7 +47,7 @@ def test_a_lever_that_one_rank_could_not_put_in_is_refused(folder: Path) -> None
 
 
 ATTENTION, TF32, COMPILE = (Lever(name=name) for name in ("attention", "tf32", "compile"))
-THREADS = Lever(name="cpu-threads", settings={"threads": 2})
+HOST = Lever(name="host-allocator", settings={"allocator": "glibc"})
 
 
 def test_a_trial_is_one_of_the_levers_that_are_left(folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_all_ranks_have_to_be_without_it(folder: Path) -> None:
         ((ATTENTION,), ("attention",), "attention"),
         ((ATTENTION, TF32), (), "attention"),
         ((ATTENTION, TF32), ("tf32", "compile"), "attention"),
-        ((THREADS, TF32), ("cpu-threads", "tf32"), "cpu-threads"),
+        ((HOST, TF32), ("host-allocator", "tf32"), "host-allocator"),
     ],
     ids=["alone", "twin", "the incumbent's", "sets a variable"],
 )

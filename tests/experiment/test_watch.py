@@ -12,7 +12,7 @@ from hotlap.records.errors import AgentError
 from hotlap.records.run import Lever
 
 ATTENTION, TF32 = Lever(name="attention"), Lever(name="tf32")
-THREADS = Lever(name="cpu-threads", settings={"threads": 2})
+HOST = Lever(name="host-allocator", settings={"allocator": "glibc"})
 
 
 def watch(folder: Path, slow_ms: float | None = None, levers: tuple[Lever, ...] = (ATTENTION, TF32)) -> Watch:
@@ -28,7 +28,7 @@ def test_which_levers_a_side_can_do_without() -> None:
     """Not those that set a variable before the process starts, nor all of them."""
     assert spared((ATTENTION, TF32), ("attention", "tf32")) == Spare(frozenset({"attention", "tf32"}), 1)
     assert spared((ATTENTION, TF32), ("tf32",)) == Spare(frozenset({"tf32"}), 0)
-    assert spared((THREADS, TF32), ("cpu-threads", "tf32")).levers == {"tf32"}
+    assert spared((HOST, TF32), ("host-allocator", "tf32")).levers == {"tf32"}
     assert not spared((ATTENTION,), ()).levers
 
 

@@ -32,7 +32,7 @@ from torch import nn
 from agent.harness import Runner, check_clean, check_same
 from hotlap.agent.model_code import ModelCode
 from hotlap.agent.ran import softmax_ran
-from hotlap.diagnose.findings._settled import settled
+from hotlap.levers import settled
 from hotlap.levers.attention import _build
 from hotlap.levers.attention._find import op
 from hotlap.levers.attention._masks import Guard
@@ -447,11 +447,11 @@ def test_without_passes_compile_is_what_it_was(monkeypatch: pytest.MonkeyPatch) 
     seen = []
     monkeypatch.setattr(torch, "compile", lambda forward, **kwargs: seen.append(kwargs) or forward)
     _graph.Compiled(lambda: None, "default")
-    _graph.Compiled(lambda: None, "reduce-overhead")
+    _graph.Compiled(lambda: None, "max-autotune-no-cudagraphs")
     _graph.Compiled(lambda: None, "dynamic")
     assert [(given["mode"], given["dynamic"]) for given in seen] == [
         (None, None),
-        ("reduce-overhead", None),
+        ("max-autotune-no-cudagraphs", None),
         (None, True),
     ]
 

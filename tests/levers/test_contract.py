@@ -3,10 +3,11 @@
 import dataclasses
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from contexts import CPU_ENVIRONMENT, GPU_ENVIRONMENT, context, empty
@@ -14,8 +15,8 @@ from msgspec.structs import replace
 
 import hotlap.levers
 from hotlap.diagnose.findings import all_findings
-from hotlap.levers import all_levers
-from hotlap.levers._base import Context, Lever, Settings
+from hotlap.levers import all_levers, answering
+from hotlap.levers._base import Cause, Context, Lever, Settings
 from hotlap.levers.host.fewer_syncs import SELDOM
 
 FOLDER = Path(hotlap.levers.__file__).parent
@@ -79,9 +80,8 @@ def test_applies_gives_its_reason(lever: Lever) -> None:
 
 @each_lever
 def test_nothing_applies_where_nothing_was_seen(lever: Lever) -> None:
-    """Process-wide settings of the CPU's threads are the only thing that can be changed blindly."""
     for where in (empty(False), empty(True)):
-        assert lever.applies(where).yes is False or lever.name == "cpu-threads"
+        assert lever.applies(where).yes is False
 
 
 @each_lever
@@ -147,25 +147,6 @@ def test_levers_that_need_a_gpu_say_so() -> None:
         assert not lever.applies(context(False)).yes
 
 
-def test_cuda_graphs_are_for_shapes_that_do_not_depend_on_values() -> None:
-    """Each new shape needs a graph of its own: on an H100 a mixture of experts took 1133 ms a step, not 125."""
-    still = context(True, bound="launch")
-    by_value = context(True, bound="launch", roots=(replace(still.facts.roots[0], shapes_by="nonzero"),))
-    lever = all_levers()["compile"]
-    assert lever.variants(with_levers(still, compile={"mode": "default"}))[1] == {"mode": "reduce-overhead"}
-    assert lever.variants(by_value) == [{"mode": "default"}]
-
-
-def test_cuda_graphs_are_left_to_graph_training_where_it_applies() -> None:
-    still, lever = context(True, bound="launch"), all_levers()["compile"]
-    assert lever.variants(still) == [{"mode": "default"}] and not lever.searched(still)
-    both = with_levers(still, **{"graph-training": {}, "compile": {"mode": "default"}})
-    assert lever.variants(both) == [{"mode": "default"}] and not lever.searched(both)
-    assert lever.searched(with_levers(still, compile={"mode": "default"})), "it could not be put in"
-    ranks = context(True, bound="launch", world=2)
-    assert lever.variants(ranks)[1] == {"mode": "reduce-overhead"}, "it keeps out of these"
-
-
 def with_levers(found: Context, **active: Settings) -> Context:
     return Context(found.diagnosis, found.facts, found.environment, active)
 
@@ -211,3 +192,24 @@ def test_batches_are_made_beside_what_the_device_computes_and_no_more_of_them() 
     phases = replace(where.diagnosis.phases, data=9.0, h2d=0.0, forward=0.3, backward=0.3, optimizer=0.2, other=0.2)
     waiting = replace(where.diagnosis, phases=phases, gpu_phases=phases)
     assert lever.share(dataclasses.replace(where, diagnosis=waiting)) == pytest.approx(0.1 * SELDOM)
+
+
+ORDINARY = {"allocator", "attention", "compile", "tf32"}
+"""Names of levers that are words as well: causes of idle time, functions of torch, precisions."""
+OTHERWISE = {FOLDER.parent / "patch" / "rules" / "_unwritten.py"}
+"""Says of each lever without a rule why it has none."""
+
+
+def test_no_lever_is_named_outside_of_its_own_floor() -> None:
+    """Findings ask for what answers a cause, the search for what a lever declares: so a lever is one file."""
+    named = re.compile("|".join(f"[\"']{name}[\"']" for name in all_levers() if name not in ORDINARY))
+    files = [path for path in FOLDER.parent.rglob("*.py") if FOLDER not in path.parents and path not in OTHERWISE]
+    assert len(files) > 100
+    assert {path.name: found for path in files if (found := named.findall(path.read_text("utf-8")))} == {}
+
+
+def test_each_place_among_the_levers_of_a_cause_is_taken_once() -> None:
+    for cause in get_args(Cause):
+        places = [lever.causes[cause] for lever in LEVERS if cause in lever.causes]
+        assert sorted(places) == list(range(len(places))) and places, cause
+    assert answering("launches")[0] == "compile" and answering("attention", "launches")[0] == "attention"

@@ -94,7 +94,6 @@ def test_expandable_segments_are_kept_from_cuda_graphs_and_nccl() -> None:
     late = msgspec.structs.replace(ROOMY, late_mallocs=50)
     assert allocator(late) == [EXPANDABLE, ROUNDED, ASYNC]
     assert allocator(late, world=4) == [ROUNDED, ASYNC]
-    assert allocator(late, {"compile": {"mode": "reduce-overhead"}}) == [ROUNDED]
     assert allocator(late, {"graph-optimizer": {}}) == [ROUNDED]
     assert EXPANDABLE in allocator(late, {"compile": {"mode": "default"}})
     graphs = all_levers()["compile"].variants(context(True, {"allocator": {"conf": EXPANDABLE}}, bound="launch"))

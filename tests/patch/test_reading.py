@@ -218,11 +218,13 @@ def test_facts_of_a_broken_tune_are_passed_over(project: Path) -> None:
 
 
 def test_variables_go_with_the_command(project: Path) -> None:
-    more = '[[lever]]\nname = "cpu-threads"\nsettings = {threads = 2}\nrisk = "numeric"\n'
+    more = '[[lever]]\nname = "allocator"\nsettings = {conf = "roundup_power2_divisions:8"}\nrisk = "exact"\n'
     write(project / "recipe.toml", RECIPE + more)
     record = make(project / "recipe.toml", (), project).record
-    assert record.launch == ("OMP_NUM_THREADS=2", "python", "train.py")
-    assert "torch.set_num_threads(2)" in record.diff
+    assert "PYTORCH_ALLOC_CONF=roundup_power2_divisions:8" in record.launch and record.launch[-2:] == (
+        "python",
+        "train.py",
+    )
 
 
 # the copy that is measured

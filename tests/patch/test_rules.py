@@ -51,7 +51,7 @@ def main():
 main()
 """
 SCRIPT = HEAD + MODEL + LOOP
-RECIPE = ["bf16-autocast", "channels-last", "compile", "cpu-threads", "fused-optimizer", "loader-workers", "tf32"]
+RECIPE = ["bf16-autocast", "channels-last", "compile", "fused-optimizer", "loader-workers", "tf32"]
 
 
 def loop(*lines: str, head: str = HEAD + MODEL) -> str:
@@ -89,7 +89,6 @@ def test_a_whole_recipe(patched: Patcher) -> None:
     result = patched(SCRIPT, *RECIPE)
     assert not result.refused
     assert result.text() == HEAD + """
-torch.set_num_threads(4)
 torch.set_float32_matmul_precision("high")
 """ + MODEL + """
 def main():
@@ -322,14 +321,6 @@ print("frames", sum(counters["frames"].values()))
 def test_compile_refuses_where_the_script_compiles(own: str, patched: Patcher) -> None:
     text = loop("model(x).sum().backward()").replace("model = Net()\n", f"model = Net()\n{own}\n")
     assert "compiles the model itself" in patched(text, "compile").refused["compile"].why
-
-
-def test_cuda_graphs_clone_what_the_script_keeps(patched: Patcher) -> None:
-    result = patched(loop("out = model(x)", "out.sum().backward()"), "bf16-autocast", "compile", mode="reduce-overhead")
-    assert not result.refused.keys() - {"bf16-autocast"}  # `mode` is no setting of autocast, which ignores it
-    assert 'model.compile(mode="reduce-overhead")' in result.text()
-    assert "        torch.compiler.cudagraph_mark_step_begin()\n        out = model(x).clone().float()" in result.text()
-    assert any("adds to gradients" in note for note in result.written["compile"].notes)
 
 
 def test_a_model_that_is_made_anew_in_the_loop_is_left_alone(patched: Patcher) -> None:
@@ -589,27 +580,6 @@ def test_a_lever_without_a_rule_is_said(patched: Patcher, monkeypatch: pytest.Mo
     refused = patched(SCRIPT, "tf32").refused["tf32"]
     assert "no rule" in refused.why
     assert refused.source
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "torch.backends.cuda.enable_cudnn_sdp(True)",
-        "torch.backends.cuda.enable_flash_sdp(False)",
-        "with torch.nn.attention.sdpa_kernel([]): pass",
-    ],
-)
-def test_kernels_of_attention_that_the_source_chooses_stay(patched: Patcher, line: str) -> None:
-    (where,) = patched(f"{SCRIPT}{line}\n", "sdpa-backend").refused["sdpa-backend"].look_at
-    assert where.line == len(SCRIPT.splitlines()) + 1
-    assert patched(SCRIPT, "sdpa-backend").lines() == ([], ["torch.backends.cuda.enable_cudnn_sdp(False)"])
-
-
-def test_each_kernel_of_attention_that_is_left_out_has_its_line(patched: Patcher) -> None:
-    text = SCRIPT.replace("import torch\n", "import torch as t\n").replace("torch.", "t.")
-    for name, source in (("torch", SCRIPT), ("t", text)):
-        _, came = patched(source, "sdpa-backend", kernel="efficient").lines()
-        assert came == [f"{name}.backends.cuda.enable_{kernel}_sdp(False)" for kernel in ("cudnn", "flash")]
 
 
 def test_rules_work_on_what_the_last_one_left(patched: Patcher) -> None:

@@ -65,7 +65,7 @@ def test_what_tune_kept_reads_back(tmp_path: Path, name: str) -> None:
 
 
 def test_several_levers_read_back_in_their_order(tmp_path: Path) -> None:
-    chosen: dict[str, dict[str, Any]] = {"tf32": {}, "compile": {"mode": "default"}, "cpu-threads": {"threads": 2}}
+    chosen: dict[str, dict[str, Any]] = {"tf32": {}, "compile": {"mode": "default"}, "checkpoint-blocks": {"every": 2}}
     write_recipe(tmp_path / "recipe.toml", recipe_of(tuned(**chosen)))
     levers, _ = levers_of(tmp_path / "recipe.toml", GPU)
     assert levers == tuple(Lever(name=name, settings=settings) for name, settings in chosen.items())
@@ -113,6 +113,7 @@ def test_an_empty_recipe_has_no_levers(tmp_path: Path) -> None:
     assert levers_of(recipe(tmp_path, HEAD), CPU) == ((), [])
 
 
+MANY = "workers = 999, prefetch = 2, pin_memory = false, persistent = true"
 REFUSED = {
     "empty": ("", "format None"),
     "not TOML": ("format = ", "is not TOML"),
@@ -141,18 +142,18 @@ REFUSED = {
     "a path for a name": (HEAD + entry("../../evil"), "has no such lever"),
     "a private module": (HEAD + entry("_base"), "has no such lever"),
     "a lever that is gone": (HEAD + entry("gc-pauses", "threshold = 50000"), "gc-pauses: .*has no such lever"),
-    "twice": (HEAD + entry("cpu-threads", "threads = 2") * 2, "cpu-threads: stands twice"),
+    "twice": (HEAD + entry("checkpoint-blocks", "every = 2") * 2, "checkpoint-blocks: stands twice"),
     "settings of a lever without": (HEAD + entry("tf32", "x = 1"), "tf32 has no settings"),
-    "unknown setting": (HEAD + entry("cpu-threads", "threads = 2, pin = 1"), "unknown setting 'pin'"),
-    "missing setting": (HEAD + entry("cpu-threads"), "threads must be an integer from 1 to 4096, not None"),
-    "wrong type": (HEAD + entry("cpu-threads", "threads = '2'"), "not '2'"),
-    "a truth for a number": (HEAD + entry("cpu-threads", "threads = true"), "not True"),
-    "a fraction": (HEAD + entry("cpu-threads", "threads = 2.0"), r"not 2\.0"),
-    "out of range": (HEAD + entry("cpu-threads", "threads = 0"), "from 1 to 4096, not 0"),
+    "unknown setting": (HEAD + entry("checkpoint-blocks", "every = 2, pin = 1"), "unknown setting 'pin'"),
+    "missing setting": (HEAD + entry("checkpoint-blocks"), "every must be an integer from 1 to 1024, not None"),
+    "wrong type": (HEAD + entry("checkpoint-blocks", "every = '2'"), "not '2'"),
+    "a truth for a number": (HEAD + entry("checkpoint-blocks", "every = true"), "not True"),
+    "a fraction": (HEAD + entry("checkpoint-blocks", "every = 2.0"), r"not 2\.0"),
+    "out of range": (HEAD + entry("checkpoint-blocks", "every = 0"), "from 1 to 1024, not 0"),
     "a date": (HEAD + entry("compile", "mode = 1979-05-27"), r"mode must be one of .*, not datetime\.date"),
     "a list": (HEAD + entry("compile", "mode = ['default']"), r"not \['default'\]"),
     "nan": (HEAD + entry("activation-budget", "budget = nan"), "budget must be .*, not nan"),
-    "no such machine": (HEAD + entry("cpu-threads", "threads = 5"), "cpu-threads: 5 threads on 4 cores"),
+    "no such machine": (HEAD + entry("loader-workers", MANY), "loader-workers: 999 workers on 4 cores"),
     "no such device": (HEAD + entry("tf32"), "tf32: this machine shows no NVIDIA GPU"),
 }
 
@@ -203,16 +204,16 @@ def test_a_lever_that_needs_what_the_machine_lacks_says_so(tmp_path: Path, monke
 def test_lenient_leaves_levers_out_and_says_which(tmp_path: Path) -> None:
     names = [
         ("tf32", ""),
-        ("cpu-threads", "threads = 2"),
+        ("checkpoint-blocks", "every = 2"),
         ("faster", ""),
-        ("cpu-threads", "threads = 3"),
+        ("checkpoint-blocks", "every = 3"),
         ("tf32", "x=1"),
     ]
     path = recipe(tmp_path, HEAD + "".join(entry(name, settings) for name, settings in names))
     levers, passed = levers_of(path, CPU, lenient=True)
-    assert levers == (Lever(name="cpu-threads", settings={"threads": 2}),)
+    assert levers == (Lever(name="checkpoint-blocks", settings={"every": 2}),)
     assert all(line.startswith("left out of the recipe: ") for line in passed)
-    assert [line.split(": ")[1] for line in passed] == ["tf32", "faster", "cpu-threads", "tf32"]
+    assert [line.split(": ")[1] for line in passed] == ["tf32", "faster", "checkpoint-blocks", "tf32"]
     assert "no NVIDIA GPU" in passed[0] and "stands twice" in passed[2] and "has no settings" in passed[3]
     with pytest.raises(RecipeError, match="`--lenient` leaves such levers out"):
         levers_of(path, CPU)
@@ -220,26 +221,26 @@ def test_lenient_leaves_levers_out_and_says_which(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", ["9.9.9", "0.2.0", "1.0.0", "0.0.1", "0.2", "00.2.0", "0.10.0"])
 def test_another_version_s_recipe_is_refused_or_tried_as_it_is(tmp_path: Path, written: str) -> None:
-    path = recipe(tmp_path, f'format = 1\nhotlap = "{written}"\n' + entry("cpu-threads", "threads = 2"))
+    path = recipe(tmp_path, f'format = 1\nhotlap = "{written}"\n' + entry("checkpoint-blocks", "every = 2"))
     with pytest.raises(RecipeError, match=rf"r.*\.toml was written by hotlap {written}; with this one.*`--lenient`"):
         levers_of(path, CPU)
     with pytest.raises(RecipeError, match=rf"was written by hotlap {written}; .*Run `hotlap tune` again$"):
         checked(path, read_recipe(path))
     levers, (said,) = levers_of(path, CPU, lenient=True)
-    assert [lever.name for lever in levers] == ["cpu-threads"]
+    assert [lever.name for lever in levers] == ["checkpoint-blocks"]
     assert said.startswith(f"the recipe was written by hotlap {written}; ")
 
 
 @pytest.mark.parametrize("written", ["0.1.0", "0.1", "0.1.99", "0.1.5rc1", "0.1.0.dev3+g12", "by hand", ""])
 def test_a_recipe_within_the_promise_is_put_in(tmp_path: Path, written: str) -> None:
     """That of the changelog: within a version number's first non-zero part. What names no version is not judged."""
-    path = recipe(tmp_path, f'format = 1\nhotlap = "{written}"\n' + entry("cpu-threads", "threads = 2"))
-    assert levers_of(path, CPU) == ((Lever(name="cpu-threads", settings={"threads": 2}),), [])
+    path = recipe(tmp_path, f'format = 1\nhotlap = "{written}"\n' + entry("checkpoint-blocks", "every = 2"))
+    assert levers_of(path, CPU) == ((Lever(name="checkpoint-blocks", settings={"every": 2}),), [])
 
 
 def test_a_recipe_by_hand_needs_no_more_than_its_levers(tmp_path: Path) -> None:
-    path = recipe(tmp_path, 'format = 1\n[[lever]]\nname = "cpu-threads"\nsettings = {threads = 2}\n')
-    assert levers_of(path, CPU) == ((Lever(name="cpu-threads", settings={"threads": 2}),), [])
+    path = recipe(tmp_path, 'format = 1\n[[lever]]\nname = "checkpoint-blocks"\nsettings = {every = 2}\n')
+    assert levers_of(path, CPU) == ((Lever(name="checkpoint-blocks", settings={"every": 2}),), [])
 
 
 def test_versions_are_the_same_up_to_the_first_part_that_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +256,6 @@ def test_lenient_is_not_for_files_that_are_no_recipes(tmp_path: Path) -> None:
 
 
 def test_variables_that_levers_need() -> None:
-    own = Lever(name="cpu-threads", settings={"threads": 3})
-    assert variables_of([own, Lever(name="tf32")]) == {"OMP_NUM_THREADS": "3"}
+    own = Lever(name="allocator", settings={"conf": "expandable_segments:True"})
+    assert "PYTORCH_ALLOC_CONF" in variables_of([own, Lever(name="tf32")])
     assert variables_of([Lever(name="planted")]) == {}

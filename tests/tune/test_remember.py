@@ -23,7 +23,8 @@ from hotlap.tune.tune import TuneRequest
 from hotlap.tune.tune import tune as tune_whole
 
 MACHINE = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=31.6)
-THREADS = Lever(name="cpu-threads", settings={"threads": 4})
+BLOCKS = Lever(name="checkpoint-blocks", settings={"every": 4})
+MANY = {"workers": 999, "prefetch": 2, "pin_memory": False, "persistent": True}
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +136,7 @@ def test_the_key_follows_command_code_environment_and_machine(tmp_path: Path) ->
 
 def test_what_is_stored_is_recalled() -> None:
     known = Remembered(
-        when=time.time(), kept=(THREADS,), alone={"cpu-threads": 1.2}, failed=(Failed(lever="tf32", why="no"),)
+        when=time.time(), kept=(BLOCKS,), alone={"checkpoint-blocks": 1.2}, failed=(Failed(lever="tf32", why="no"),)
     )
     store("k", known)
     assert recall("k", all_levers(), MACHINE) == known
@@ -160,9 +161,12 @@ def test_a_broken_file_is_as_good_as_none(cache: Path, text: str) -> None:
     [
         [{"name": "no-such-lever"}],
         [{"name": "../../evil"}],
-        [{"name": "cpu-threads", "settings": {"threads": "4; rm -rf /"}}],
-        [{"name": "cpu-threads", "settings": {"threads": 999}}],
-        [{"name": "cpu-threads", "settings": {"threads": 2}}, {"name": "cpu-threads", "settings": {"threads": 4}}],
+        [{"name": "checkpoint-blocks", "settings": {"every": "4; rm -rf /"}}],
+        [{"name": "loader-workers", "settings": MANY}],
+        [
+            {"name": "checkpoint-blocks", "settings": {"every": 2}},
+            {"name": "checkpoint-blocks", "settings": {"every": 4}},
+        ],
     ],
     ids=["unknown", "path", "not a number", "more than there are cores", "twice"],
 )

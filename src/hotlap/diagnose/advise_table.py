@@ -13,6 +13,7 @@ where the allocator begins to run short.
 
 from typing import Any, Final
 
+from hotlap.levers import answering
 from hotlap.records.advice import Condition, Measure, Row, ShareOf, Table
 
 WORTH: Final = 0.05
@@ -167,7 +168,7 @@ ROWS: Final = (
             "Make a batch cheaper: decode once and keep it, collate whole arrays instead of samples.",
             "Tensors in memory: index them with a whole batch of indices, on the device where they fit.",
         ),
-        levers=("loader-workers",),
+        levers=answering("input"),
         verify="The `data` phase becomes short.",
     ),
     share_of(
@@ -181,7 +182,7 @@ ROWS: Final = (
             "Decide on the device: torch.where instead of `if tensor` or a boolean mask.",
             "Take torch.cuda.synchronize() out of the loop; time with CUDA events.",
         ),
-        levers=("fewer-syncs",),
+        levers=answering("syncs"),
         verify="`hotlap run --profile COMMAND` before and after: the finding is gone and the step is shorter.",
     ),
     share_of(
@@ -213,7 +214,7 @@ ROWS: Final = (
             "At the start of each step: the loader. More workers, pinned memory.",
             "In the middle of it: .item(), print(loss), .cpu(), `if tensor`. Log every n steps.",
         ),
-        levers=("loader-workers",),
+        levers=answering("input"),
         verify="`hotlap run --profile COMMAND` before and after.",
     ),
     share_of(
@@ -228,7 +229,7 @@ ROWS: Final = (
             "fused=True for the optimizer.",
             "A larger batch, where training allows it: the same launches do more work.",
         ),
-        levers=("compile", "graph-training", "fused-optimizer", "graph-optimizer"),
+        levers=answering("launches"),
         verify="Mixed precision alone can make such a step slower.",
     ),
     share_of(
@@ -241,7 +242,7 @@ ROWS: Final = (
             "Prefetch to the device on a stream of its own.",
             "Send less: uint8 images, augmented on the device.",
         ),
-        levers=("loader-workers",),
+        levers=answering("h2d"),
         verify="The `h2d` phase becomes short.",
     ),
     share_of(
@@ -255,7 +256,7 @@ ROWS: Final = (
             "PYTORCH_ALLOC_CONF=expandable_segments:True where blocks don't fit (PYTORCH_CUDA_ALLOC_CONF is its old "
             "name). With CUDA graphs and NCCL together it has hung.",
         ),
-        levers=("allocator",),
+        levers=answering("allocator"),
         verify="`hotlap run --profile COMMAND`: no driver allocations in steady steps.",
     ),
     share_of(
@@ -294,7 +295,7 @@ ROWS: Final = (
             "TF32 where float32 has to stay: torch.set_float32_matmul_precision('high').",
             "Dimensions (vocabulary, heads, channels) in multiples of 8, better of 64.",
         ),
-        levers=("bf16-autocast", "tf32"),
+        levers=answering("precision"),
         verify="Faster, and parity of the losses holds.",
     ),
     share_of(
@@ -311,7 +312,7 @@ ROWS: Final = (
             "Inference over a large vocabulary: logits of only those positions that are used.",
             "A single slow kernel: profile it before rewriting it; on NVIDIA GPUs with ncu.",
         ),
-        levers=("bf16-autocast", "tf32", "compile", "attention", "channels-last", "cpu-threads"),
+        levers=answering("arithmetic"),
         verify="What is kept has a measured gain and passes parity.",
     ),
     share_of(
@@ -326,7 +327,7 @@ ROWS: Final = (
             "Fewer copies: expand instead of repeat, no .contiguous() back and forth, channels_last for convolutions.",
             "torch.cumsum over few long rows or columns (positions of tokens in their experts) in chunks.",
         ),
-        levers=("compile", "fused-optimizer", "attention", "bf16-autocast", "channels-last"),
+        levers=answering("bytes"),
         verify="The step is shorter; in a trace fewer kernels move the same data.",
     ),
     share_of(
@@ -336,7 +337,7 @@ ROWS: Final = (
         kind=BYTES,
         because="{optimizer} of the step is an optimizer that reads and writes the parameters many times.",
         do=("fused=True (Adam, AdamW, SGD, Adagrad).",),
-        levers=("fused-optimizer",),
+        levers=answering("optimizer"),
         verify="The `optimizer` phase becomes short.",
     ),
     Row(
@@ -352,7 +353,7 @@ ROWS: Final = (
             "Arithmetic: bf16 autocast, tensor cores. Memory traffic: torch.compile fuses it.",
             "A library kernel or a Triton one for a single slow op, after ncu has said what it is limited by.",
         ),
-        levers=("compile", "bf16-autocast", "tf32", "attention", "fused-optimizer", "channels-last"),
+        levers=answering("arithmetic"),
         verify="What is kept has a measured gain and passes parity.",
     ),
     Row(
@@ -371,7 +372,7 @@ ROWS: Final = (
             "loss in chunks of rows.",
             "Don't keep tensors alive: lists of losses hold whole graphs unless they are detached.",
         ),
-        levers=("bf16-autocast", "allocator", "activation-budget", "checkpoint-blocks", "activation-offload"),
+        levers=answering("memory"),
         verify="The peak falls (`peak_memory_bytes` in facts.json) and the step does not become longer.",
     ),
 )

@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 import msgspec
 
+from hotlap.levers import settled
 from hotlap.records.diagnosis import ONE_PACE, Bound, Diagnosis, Finding, Spread, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
@@ -21,7 +22,6 @@ from .balance import finding as finding_of
 from .cpu_use import GpuUse, cpu_use, gpu_use
 from .findings import findings_of
 from .findings._base import CpuUse, Measured
-from .findings._settled import settled
 from .findings.workers_restart import without_restarts
 from .steps import (
     SteadySteps,
@@ -282,7 +282,7 @@ def _uneven(steady: SteadySteps) -> Iterator[str]:
             f"{ONE_PACE}: {ms(typical)} a step is the median of {len(blocks)} means over {each} steps each, {rare}; "
             f"the mean of all {len(steady.times)} is {ms(mean)}"
         )
-    elif not 1 / UNEVEN < mean / typical < UNEVEN:
+    elif max(mean, typical) >= UNEVEN * min(mean, typical) and mean != typical:
         yield f"{ONE_PACE}: the mean step takes {ms(mean)}, the typical one {ms(typical)}"
     elif high > BLOCKS_APART * low:
         yield f"{ONE_PACE}: some stretches of the steps take {ms(low)} a step and others {ms(high)}"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from hotlap.levers import settled
 from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
 from hotlap.records.profile import Lines, Profile, Samples
@@ -13,7 +14,6 @@ from hotlap.runs.folder import RankFolder, RunFolder
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .findings._base import Measured
-from .findings._settled import settled
 from .patchable import with_patch
 from .sampled import with_samples
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from hotlap.launch.environment import LONGEST_VALUE, variables
+from hotlap.levers import all_levers
 from hotlap.records.errors import RecordError
 from hotlap.records.files import write_atomic
 from hotlap.records.run import Environment, Run, Versions
@@ -27,7 +28,6 @@ PYTHON: Final = re.compile(r"3\.\d{1,2}\.\d{1,2}")
 WHEEL: Final = re.compile(r"cpu|cu\d{2,4}|rocm\d[\d.]{0,8}")
 """Builds of torch that its own index has."""
 VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
-COMPILERS: Final = ("compile", "graph")
 OF_TORCH: Final = frozenset({"torch", "triton"})
 """Torch's own line pins these."""
 INDEX: Final = "https://download.pytorch.org/whl"
@@ -163,7 +163,8 @@ def _command(run: Run) -> list[str]:
 
 def _compiles(series: Series) -> bool:
     """Whether something was compiled, which needs a compiler."""
-    if any(one.name.startswith(COMPILERS) for one in series.run.levers):
+    compilers = {name for name, lever in all_levers().items() if lever.compiles}
+    if any(one.name in compilers for one in series.run.levers):
         return True
     facts = series.folder.facts
     return facts is not None and (bool(facts.compiled) or any(root.compiled for root in facts.roots))

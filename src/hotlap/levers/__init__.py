@@ -5,13 +5,14 @@ A lever's module is imported in the user's process as well: module level imports
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ._base import Lever
+from ._base import Cause, Lever
 
 if TYPE_CHECKING:
+    from hotlap.records.run import Facts
     from hotlap.records.run import Lever as Use
 
 
@@ -31,6 +32,23 @@ def modules() -> dict[str, str]:
             if not module.name.startswith("_"):
                 found[module.name.replace("_", "-")] = f"{__name__}.{family.name}.{module.name}"
     return found
+
+
+def answering(*causes: Cause) -> tuple[str, ...]:
+    """Names of the levers that answer causes: those of the first cause first, the most promising of each before."""
+    found = [
+        name
+        for cause in causes
+        for _, name in sorted((one.causes[cause], one.name) for one in all_levers().values() if cause in one.causes)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def settled(facts: "Facts | None", active: Collection[str] = ()) -> frozenset[str]:
+    """Names of the levers that no finding should name: those that are in (`active`), and those that what was seen of
+    the script rules out (`Lever.settled`)."""
+    out = () if facts is None else (one.name for one in all_levers().values() if one.settled(facts, active))
+    return frozenset((*active, *out))
 
 
 def variables_of(levers: "Iterable[Use]") -> dict[str, str]:

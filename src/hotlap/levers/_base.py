@@ -1,6 +1,6 @@
 """What a lever is. Standard library only at run time: this is imported in the user's process."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from hotlap.records.run import Environment, Facts, LoaderFacts
 
 Settings = dict[str, Any]
+Cause = Literal[
+    "input", "h2d", "syncs", "launches", "update-launches", "backward", "attention", "arithmetic", "kernels", "bytes",
+    "precision", "layout", "optimizer", "page-faults", "allocator", "memory",
+]  # fmt: skip
+"""What a step loses time or memory to, as findings ask for it: waits for batches; copies to the device; waits for its
+values; launches (of the model, of the update alone, of the backward alone); attention by hand; the model's work as a
+whole, its kernels', the bytes that they move; float32 products; memory format; an optimizer's passes over memory;
+page faults; calls of the driver; a device's memory that is full."""
 Risk = Literal["exact", "numeric", "semantic"]
 Stage = Literal["first", "compiler", "graphs"]
 STAGES: Final[tuple[Stage, ...]] = ("first", "compiler", "graphs")
@@ -70,7 +78,8 @@ class Context:
 class Lever:
     """One change that may help. Subclass, set the class variables, and bind one instance to `LEVER` in the module.
 
-    name: as users type it; its module has the same name with underscores. meaning: one line. risk: `exact` (bitwise, or
+    name: as users type it; its module has the same name with underscores. meaning: one line. causes: what it answers,
+    and its place among the levers that answer the same, the most promising at 0. risk: `exact` (bitwise, or
     within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
     needs_gpu: it is for CUDA devices alone. redraws: random transforms of the data may draw other numbers, though the
     samples stay the same. tolerance: for `numeric`, how far (relative) losses and first gradients may lie from the
@@ -88,6 +97,7 @@ class Lever:
 
     name: ClassVar[str]
     meaning: ClassVar[str]
+    causes: ClassVar[Mapping[Cause, int]] = {}
     risk: ClassVar[Risk] = "exact"
     needs_gpu: ClassVar[bool] = False
     redraws: ClassVar[bool] = False
@@ -104,6 +114,11 @@ class Lever:
     def applies(self, context: Context) -> Applies:
         """Whether it may help here, and why or why not."""
         raise NotImplementedError
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        """Whether the script has made its change itself, or has nothing to make it on, so that no finding names it.
+        active: names of the levers that are in. `applies` decides in the end, and knows more reasons."""
+        return self.needs_gpu and facts.device != "cuda"
 
     def variants(self, context: Context) -> list[Settings]:
         """Settings worth trying, the most promising first; the first is the default."""
@@ -146,6 +161,11 @@ class Lever:
     def source(self, settings: Settings) -> str:
         """How the change is written in the user's own source."""
         raise NotImplementedError
+
+
+def single_precision(facts: "Facts") -> bool:
+    """Whether a model has float32 weights, or weights of types that are not known."""
+    return any("float32" in root.dtypes or not root.dtypes for root in facts.roots)
 
 
 def integer(settings: Mapping[str, Any], name: str, low: int, high: int) -> str | None:

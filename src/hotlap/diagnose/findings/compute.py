@@ -1,5 +1,6 @@
 """The model's own arithmetic is what the step consists of."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import RootFacts
@@ -8,14 +9,6 @@ from ._base import LEAST_COST, MODEL, Measured
 from .communication import held, held_of
 from .launch import waited, waits
 
-LEVERS = (
-    "bf16-autocast",
-    "tf32",
-    "compile",
-    "attention",
-    "fused-optimizer",
-    "channels-last",
-)
 QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
 AUTOTUNED = "; where sizes stay the same: `torch.backends.cudnn.benchmark = True` before the loop"
 SPARSE = "; attention by a mask that leaves most of it empty (a window, documents): FlexAttention with a block mask"
@@ -32,8 +25,6 @@ ISSUING = (
 )
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
 NAMED = 3
-OF_LARGE = ("bf16-autocast", "tf32", "channels-last")
-ON_CPU = ("cpu-threads", "host-allocator")
 
 
 def find(measured: Measured) -> Finding | None:
@@ -72,9 +63,7 @@ def find(measured: Measured) -> Finding | None:
         + _autotuned(measured)
         + _vocabulary(measured)
         + (QUANTIZED if on_device and _only_infers(measured) else ""),
-        levers=tuple(name for name in (*LEVERS, *(() if on_device else ON_CPU)) if not small or name not in OF_LARGE)
-        if root
-        else (),
+        levers=_levers(on_device, small) if root else (),
     )
 
 
@@ -104,6 +93,12 @@ def _untrained(measured: Measured) -> str:
     return f"; forwards of {', '.join(sorted(names))}, which no optimizer updates, are in it" if names else ""
 
 
+def _levers(on_device: bool, small: bool) -> tuple[str, ...]:
+    """Those that make the work less; of small operations not those that only large ones gain by."""
+    found = answering("arithmetic") if on_device else answering("arithmetic", "page-faults")
+    return tuple(name for name in found if not small or name not in answering("precision", "layout"))
+
+
 def _small(measured: Measured) -> bool:
     """Whether the operations on a CPU are so small that issuing them may take longer than what they compute."""
     root, took = measured.root, sum(getattr(measured.phases, name) or 0.0 for name in MODEL)
@@ -114,7 +109,7 @@ def _small(measured: Measured) -> bool:
 
 def _lower(root: RootFacts | None, levers: tuple[str, ...], on_device: bool) -> str:
     """Lower precision, where it is not in use."""
-    if "bf16-autocast" in levers or (root is not None and root.autocast):
+    if answering("precision")[0] in levers or (root is not None and root.autocast):
         return ""
     return f"lower precision {'on the tensor cores' if on_device else 'if this CPU multiplies in it'}, "
 

@@ -1,5 +1,6 @@
 """The cgroup's CPU quota runs out: all threads of the job are held until the next period."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
@@ -28,7 +29,7 @@ def find(measured: Measured) -> Finding | None:
         "stand still until the next one",
         instead="ask for more CPU (Docker --cpus, Kubernetes limits.cpu), or run no more threads and workers than the "
         "quota has cores",
-        levers=("cpu-threads", "loader-workers"),
+        levers=answering("input"),
         beneath=True,
     )
 

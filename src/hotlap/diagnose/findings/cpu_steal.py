@@ -29,6 +29,5 @@ def find(measured: Measured) -> Finding | None:
         + ("; an operation that threads share waits for the one whose core is gone" if together else ""),
         instead="nothing in the script helps: use a machine with dedicated cores"
         + ("; fewer intra-op threads lose less" if together else ""),
-        levers=("cpu-threads",) if together else (),
         beneath=True,
     )

@@ -1,5 +1,6 @@
 """Batches are copied to the device while it waits."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
@@ -28,5 +29,5 @@ def find(measured: Measured) -> Finding | None:
         else "the copy runs on the stream that computes, so neither overlaps the other",
         instead="pin the batches, move them with `non_blocking=True`, and copy the next one on a stream of its own "
         "while this one is computed",
-        levers=("loader-workers",),
+        levers=answering("h2d"),
     )

@@ -1,5 +1,6 @@
 """The loop waits for its batches."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import LoaderFacts
@@ -39,10 +40,7 @@ def find(measured: Measured) -> Finding | None:
         if _handed_over(measured, loader)
         else f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
         + _cheaper(measured, loader),
-        levers=(
-            "loader-workers",
-            *(("cpu-threads",) if measured.facts and measured.facts.device == "cuda" else ()),
-        ),
+        levers=answering("input"),
     )
 
 

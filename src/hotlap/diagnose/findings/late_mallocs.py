@@ -1,5 +1,6 @@
 """Device memory is asked of the driver in steady steps, where torch's cache should have it."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.run import MemoryFacts
 
@@ -33,7 +34,7 @@ def find(measured: Measured) -> Finding | None:
         "may wait for the device, and what was taken stays in the cache",
         instead="keep shapes alike: pad to a few sizes, or write into buffers of the largest; "
         "PYTORCH_ALLOC_CONF=expandable_segments:True; take out torch.cuda.empty_cache()",
-        levers=("allocator",),
+        levers=answering("allocator"),
         beneath=True,
     )
 

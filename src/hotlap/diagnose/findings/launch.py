@@ -1,5 +1,6 @@
 """The device waits for the host to launch its kernels."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import RootFacts
@@ -7,9 +8,6 @@ from hotlap.records.run import RootFacts
 from ._base import LEAST_COST, MODEL, Measured
 from .communication import held_of
 
-LEVERS = (
-    "compile", "graph-training", "attention", "fused-optimizer", "graph-optimizer",
-)  # fmt: skip
 TRAINS = "compile the model, with CUDA graphs where shapes are static; fuse the optimizer; larger batches"
 INFERS = (
     "compile the model; a `torch.cuda.CUDAGraph` of the forward for each shape of its inputs; "
@@ -23,7 +21,6 @@ MASKS = (
     "; `nn.TransformerEncoder` and `nn.TransformerDecoder` compare their mask with the causal one in each forward, and "
     "the host waits: give `is_causal=True` (encoder) or `tgt_is_causal=True` (decoder) where it is, else False"
 )
-FOR_INFERENCE = ("compile", "attention")
 
 
 def waits(measured: Measured) -> dict[str, float]:
@@ -57,7 +54,7 @@ def find(measured: Measured) -> Finding | None:
         evidence=_evidence(measured),
         why="each operation is small, so that issuing it takes the host longer than the device needs to run it",
         instead=(INFERS if infers else TRAINS) + _in_the_model(root),
-        levers=FOR_INFERENCE if infers else LEVERS,
+        levers=answering("launches"),
     )
 
 

@@ -1,10 +1,11 @@
 """The step's memory comes from the kernel anew, page by page."""
 
+from hotlap.levers import answering
+from hotlap.levers.host.host_allocator import LEAST_FAULTS
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
 from ._base import Measured, counted
-from ._settled import FAULTS
 
 LEAST = 0.05
 FROM_DISK = 1.0
@@ -16,7 +17,7 @@ def find(measured: Measured) -> Finding | None:
     host = measured.facts.host if measured.facts else None
     if host is None or not measured.host_matters:
         return None
-    if host.faults < FAULTS or host.system_ms < LEAST * measured.step_ms:
+    if host.faults < LEAST_FAULTS or host.system_ms < LEAST * measured.step_ms:
         return None
     disk = f", {host.major:.0f} of them read from a disk" if host.major >= FROM_DISK else ""
     return Finding(
@@ -30,6 +31,6 @@ def find(measured: Measured) -> Finding | None:
         why="memory that a step frees goes back to the kernel, which clears each page of 4 KiB again when it is next "
         "touched",
         instead="keep the memory: fill the same buffers again, or an allocator that gives nothing back",
-        levers=("host-allocator",),
+        levers=answering("page-faults"),
         beneath=True,
     )

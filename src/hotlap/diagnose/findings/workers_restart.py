@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding, Place
 from hotlap.records.durations import ms
 from hotlap.records.run import LoaderFacts, Step
@@ -32,7 +33,7 @@ def find(measured: Measured) -> Finding | None:
         "new ones come up" + ("; spawned ones import everything again" if loader.context == "spawn" else ""),
         instead="DataLoader(persistent_workers=True), made once and not anew each epoch, where nothing changes the "
         "dataset between epochs, which they would not see; longer epochs",
-        levers=("loader-workers",),
+        levers=answering("input"),
     )
 
 

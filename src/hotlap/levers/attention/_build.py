@@ -19,7 +19,8 @@ def by_math(*args: Any, **kwargs: Any) -> Any:
 
 
 def without_cudnn(*args: Any, **kwargs: Any) -> Any:
-    """scaled_dot_product_attention by any kernel but cuDNN's, for lengths that vary: see the lever `sdpa-backend`."""
+    """scaled_dot_product_attention by any kernel but cuDNN's. For lengths that vary: cuDNN's plans anew for each
+    shape that it has not seen, 45 ms on an H100 (torch 2.11), now and then 500, where the kernel runs for 0.03."""
     enabled = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:

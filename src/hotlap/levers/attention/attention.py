@@ -9,6 +9,7 @@ logged or kept is left as it is.
 
 import json
 import weakref
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from .._base import WATCHES, Applies, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
+    from hotlap.records.run import Facts
 
     from ..compiler._graph import Compiled
     from ._rewrite import Report
@@ -35,6 +37,7 @@ ERRORS: Final = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, 
 class Attention(_same_random.DrawsOtherwise):
     name = "attention"
     meaning = "hand-written attention as one fused kernel that never writes the weights to memory"
+    causes = {"launches": 2, "attention": 0, "arithmetic": 3, "bytes": 2}
     risk = "numeric"
     tolerance = 0.005
     costs_s = 5.0
@@ -52,6 +55,11 @@ class Attention(_same_random.DrawsOtherwise):
         if all(root.compiled for root in roots):
             return Applies(False, "the script compiles the model itself")
         return Applies(True, "the code of the model calls softmax, and multiplies matrices")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        """What runs within other levers is not looked at, so it is not offered beside them."""
+        root = facts.model
+        return root is None or root.compiled or not root.by_hand or bool(active and root.softmax_ran is None)
 
     def share(self, context: Context) -> float:
         most = LAUNCH_SHARE if context.diagnosis.bound == "launch" else SHARE

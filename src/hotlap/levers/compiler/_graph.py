@@ -26,7 +26,6 @@ class Compiled:
         self._original = forward
         self._mode = mode
         self._forward = self._compile()
-        self._plain: Compiled | None = None
         self._worked = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -36,15 +35,9 @@ class Compiled:
             go_on_without()
         return output
 
-    def without_graphs(self, *args: Any, **kwargs: Any) -> Any:
-        """A call that records and replays no CUDA graphs, whatever the mode."""
-        if self._plain is None:
-            self._plain = Compiled(self._original, "default")
-        return self._plain(*args, **kwargs)
-
     def again(self) -> None:
         """Compile anew at the next call: what was compiled so far is not used any more."""
-        self._forward, self._plain = self._compile(), None
+        self._forward = self._compile()
 
     def _compile(self) -> Callable[..., Any]:
         import torch

@@ -10,6 +10,9 @@ files name `retain_graph`, what a forward saves is not written over by its backw
 be differentiated again: where they ask for gradients of parameters with `create_graph`, nothing is compiled; where for
 those of inputs, forwards of inputs that need a gradient run as they were written.
 
+CUDA graphs are left to graph-training, which records what this makes, with less to look at in a call: on H200s models
+with 11, 76 and 198 parameters were 1.2, 1.4 and 1.6 times as fast as with `reduce-overhead`.
+
 Taken out, nothing of it runs; what it has set of the compiler's own ways stays, and concerns only what is compiled.
 
 The mode `max-autotune-no-cudagraphs` is for recipes that are written by hand; the search does not try it. It compiles
@@ -19,7 +22,7 @@ the search with it, before leave-one-out.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
@@ -27,8 +30,6 @@ from .._autocast import backward_by_dtypes
 from .._base import Applies, Context, Settings, unknown
 from .._held import hold_attribute
 from .._internals import internals
-from ..cudagraphs import graph_training
-from ..memory.allocator import EXPANDABLE
 from . import _compile_cache
 from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._losses import switched_losses
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 ORDER: Final = 20
-MODES: Final = ("default", "dynamic", "reduce-overhead", "max-autotune-no-cudagraphs")
+MODES: Final = ("default", "dynamic", "max-autotune-no-cudagraphs")
 """torch.compile's own, and one for inputs of many shapes. The last is for recipes: see above."""
 COMPILERS: Final = ("g++", "clang++", "c++")
 NO_COMPILER: Final = "no C++ compiler was found, which torch.compile needs on the CPU"
@@ -52,6 +53,7 @@ TRAINS: Final = "backward"
 class Compile(_same_random.DrawsOtherwise):
     name = "compile"
     meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
+    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0}
     risk = "numeric"
     tolerance = 0.005
     stage = "compiler"
@@ -72,19 +74,13 @@ class Compile(_same_random.DrawsOtherwise):
             return Applies(False, NO_COMPILER)
         return Applies(True, f"{sum(root.modules for root in facts.roots)} modules run eagerly")
 
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        return facts.model is not None and facts.model.compiled
+
     def variants(self, context: Context) -> list[Settings]:
         if context.varied:
             return [{"mode": "dynamic"}, {"mode": "default"}]
-        by_value = any(root.shapes_by for root in context.facts.roots)  # each new shape would need a CUDA graph
-        expandable = EXPANDABLE in context.active.get("allocator", {}).values()  # with CUDA graphs it has hung
-        graphed = _graphed(context)
-        if context.cuda and not (expandable or by_value or graphed):
-            return [{"mode": "default"}, {"mode": "reduce-overhead"}]
         return [{"mode": "default"}]
-
-    def searched(self, context: Context) -> bool:
-        """Whether CUDA graphs, which can't be switched on in a live process, are worth a try once it is in."""
-        return len(self.variants(context)) > 1 and not context.varied
 
     def share(self, context: Context) -> float:
         if context.diagnosis.bound == "launch":
@@ -135,21 +131,12 @@ def no_compiler(environment: "Environment") -> str | None:
     return None if environment.gpus or compiler_there() else NO_COMPILER
 
 
-def _graphed(context: Context) -> bool:
-    """Whether CUDA graphs are left to graph-training, which records what this makes, with less to look at in a call: on
-    H200s models with 11, 76 and 198 parameters were 1.2, 1.4 and 1.6 times as fast as with reduce-overhead."""
-    if "graph-training" in context.active or LEVER.name in context.active:
-        return "graph-training" in context.active
-    return graph_training.LEVER.applies(context).yes
-
-
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     import torch
 
     from hotlap.agent.seams import Refused
 
     from ._graph import Compiled, one_order_of_sums, scalars_on_host
-    from ._graph_turns import Turns
     from ._traceable import traceable
     from ._worth_compiling import Worth
 
@@ -163,14 +150,10 @@ def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     one_order_of_sums()
     keep_what_is_saved()
     compiled = Compiled(traceable(module, forward), mode)
-    worth, turns = Worth(), Turns(module)
+    worth = Worth()
 
     def where_worth(*args: Any, **kwargs: Any) -> Any:
-        if not worth(args, kwargs):
-            return forward(*args, **kwargs)
-        if mode != "reduce-overhead":
-            return compiled(*args, **kwargs)
-        return turns.call(compiled, compiled.without_graphs, args, kwargs)
+        return compiled(*args, **kwargs) if worth(args, kwargs) else forward(*args, **kwargs)
 
     where_worth.compiled = compiled  # type: ignore[attr-defined]  # for levers outside of it
     return where_worth

@@ -1,7 +1,7 @@
 """The optimizer's update as one CUDA graph, so that the device does not wait while Python collects parameters."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings
@@ -11,7 +11,7 @@ from ._update_graph import GraphedUpdate
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import OptimizerFacts
+    from hotlap.records.run import Facts, OptimizerFacts
 
 KINDS: Final = ("Adam", "AdamW", "SGD")
 """Those whose fused kernel reads the learning rate from the device."""
@@ -23,6 +23,7 @@ FULL: Final = 0.9
 class GraphOptimizer(Lever):
     name = "graph-optimizer"
     meaning = "the fused update is replayed as a CUDA graph; it may need one more copy of the gradients"
+    causes = {"launches": 4, "update-launches": 1}
     risk = "numeric"
     needs_gpu = True
     tolerance = 0.005
@@ -45,6 +46,9 @@ class GraphOptimizer(Lever):
             return Applies(False, "device memory has no room for a copy of the gradients")
         names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why)
         return Applies(True, f"each step of {names} collects its parameters in Python and launches its kernels anew")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        return super().settled(facts, active) or all(one.capturable for one in facts.optimizers)
 
     def share(self, context: Context) -> float:
         if context.diagnosis.clock == "device":

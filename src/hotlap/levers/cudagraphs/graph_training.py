@@ -18,7 +18,7 @@ differentiated again unless the forward draws random numbers, writes to buffers 
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings
@@ -29,6 +29,7 @@ from ._training_graph import MOST_SHAPES, GraphedTraining
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
+    from hotlap.records.run import Facts
 
 ORDER: Final = 60
 """Outside of autocast (10) and compile (20), which are recorded with the forward."""
@@ -43,6 +44,7 @@ MAY_WAIT: Final = 0.5
 class GraphTraining(Lever):
     name = "graph-training"
     meaning = "forward and backward of the model are replayed as CUDA graphs, two for each shape of its inputs"
+    causes = {"launches": 1, "backward": 0}
     risk = "numeric"
     needs_gpu = True
     tolerance = TOLERANCE
@@ -69,9 +71,12 @@ class GraphTraining(Lever):
             return Applies(False, f"its inputs come in more than {MOST_SHAPES} shapes")
         return self._beside(context)
 
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        trained = [root for root in facts.roots if root.training and not root.compiled]
+        records = facts.world == 1 and any(root.shapes <= MOST_SHAPES and not root.shapes_by for root in trained)
+        return super().settled(facts, active) or not records
+
     def _beside(self, context: Context) -> Applies:
-        if context.active.get("compile", {}).get("mode") == "reduce-overhead":
-            return Applies(False, "compile records CUDA graphs itself")
         if EXPANDABLE in context.active.get("allocator", {}).values():
             return Applies(False, "with expandable segments CUDA graphs have hung")
         if context.diagnosis.clock == "device":

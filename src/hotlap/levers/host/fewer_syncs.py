@@ -29,6 +29,7 @@ SELDOM: Final = 0.3
 class FewerSyncs(Lever):
     name = "fewer-syncs"
     meaning = "reading the loss waits for the loss alone, and small copies to the device are not waited for"
+    causes = {"syncs": 0}
     needs_gpu = True
 
     def applies(self, context: Context) -> Applies:

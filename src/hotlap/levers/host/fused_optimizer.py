@@ -5,6 +5,7 @@ have been; an optimizer that loads one is fused again. Where sparse gradients co
 """
 
 import weakref
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from .._base import Applies, Context, Lever, Settings
@@ -12,12 +13,13 @@ from .._fused import FUSED, fuse, unfit, unfuse
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import OptimizerFacts
+    from hotlap.records.run import Facts, OptimizerFacts
 
 
 class FusedOptimizer(Lever):
     name = "fused-optimizer"
     meaning = "the optimizer updates all parameters in one kernel"
+    causes = {"launches": 3, "update-launches": 0, "arithmetic": 4, "bytes": 1, "optimizer": 0}
     risk = "numeric"
     tolerance = 0.005
     switchable = True
@@ -31,6 +33,9 @@ class FusedOptimizer(Lever):
             return Applies(False, whys[0] or "")
         names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why)
         return Applies(True, f"{names} runs unfused")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        return all(one.fused or one.sparse or not one.builtin or one.name not in FUSED for one in facts.optimizers)
 
     def share(self, context: Context) -> float:
         return 0.7 * context.share_of("optimizer")

@@ -7,14 +7,14 @@ instead counts as used by the process, so its memory peak may be higher.
 
 import ctypes.util
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings, unknown
 
 if TYPE_CHECKING:
-    from hotlap.records.run import Environment
+    from hotlap.records.run import Environment, Facts
 
 ALLOCATORS: Final = ("glibc", "jemalloc")
 LEAST_FAULTS: Final = 256
@@ -28,6 +28,7 @@ KEPT: Final = str(2**40)
 class HostAllocator(Lever):
     name = "host-allocator"
     meaning = "host memory that a step frees is kept for the next one, not given back to the kernel"
+    causes = {"page-faults": 0}
     risk = "exact"
 
     def applies(self, context: Context) -> Applies:
@@ -49,6 +50,9 @@ class HostAllocator(Lever):
         return Applies(
             True, f"{host.faults:.0f} page faults a step; the kernel takes {ms(host.system_ms)} of it, {share:.0%}"
         )
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        return facts.host is None or facts.host.faults < LEAST_FAULTS
 
     def variants(self, context: Context) -> list[Settings]:
         return [{"allocator": name} for name in ALLOCATORS if name == "glibc" or library(name) is not None]

@@ -12,7 +12,7 @@ would not see it (`_dataset_state`). What changes within an epoch they see in th
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings, inference_only, integer, unknown
@@ -21,7 +21,7 @@ from ._dataset_state import state_of
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
-    from hotlap.records.run import Environment, LoaderFacts
+    from hotlap.records.run import Environment, Facts, LoaderFacts
 
 LEAST_SHARE: Final = 0.02
 BATCHES_IN_FLIGHT_GIB: Final = 8.0
@@ -52,6 +52,7 @@ NOT_IN_USE: Final = 3
 class LoaderWorkers(Lever):
     name = "loader-workers"
     meaning = "batches are made by worker processes while the model computes"
+    causes = {"input": 0, "h2d": 0}
     risk = "exact"
     redraws = True
 
@@ -70,6 +71,9 @@ class LoaderWorkers(Lever):
         if not self.variants(context):
             return Applies(False, f"{now} workers already, on {context.environment.usable_cores} cores")
         return Applies(True, f"{share:.0%} of the step waits for data with {now} workers")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        return not facts.loaders
 
     def variants(self, context: Context) -> list[Settings]:
         """Where this lever is in, and the number of workers was surely searched, its other settings come first; more

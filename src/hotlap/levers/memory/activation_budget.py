@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class ActivationBudget(Lever):
     name = "activation-budget"
     meaning = "torch.compile keeps only a share of the activations for the backward and computes the rest again"
+    causes = {"memory": 2}
     risk = "numeric"
     tolerance = 0.005
     saves_memory = True

@@ -18,6 +18,7 @@ LEAST_MIB: Final = (16, 1)
 class ActivationOffload(Lever):
     name = "activation-offload"
     meaning = "activations are copied to pinned host memory in the forward and back in the backward"
+    causes = {"memory": 4}
     risk = "exact"
     needs_gpu = True
     saves_memory = True

@@ -28,6 +28,7 @@ FULL: Final = 0.9
 class Allocator(Lever):
     name = "allocator"
     meaning = "torch's allocator of device memory is set so that it fragments less and asks the driver less often"
+    causes = {"allocator": 0, "memory": 1}
     risk = "exact"
     needs_gpu = True
     saves_memory = True
@@ -98,7 +99,7 @@ def own_setting(environment: "Environment") -> str | None:
 def _graphs(active: Mapping[str, Settings]) -> bool:
     """Whether a lever captures CUDA graphs: they need addresses that stay, and have hung with
     expandable segments."""
-    return any("graph" in name for name in active) or active.get("compile", {}).get("mode") == "reduce-overhead"
+    return any("graph" in name for name in active)
 
 
 def _evidence(memory: "MemoryFacts") -> str:

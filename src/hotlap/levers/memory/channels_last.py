@@ -6,7 +6,7 @@ models that are saved whole, and in what the script does with them after the loo
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import _same_random, _transforms
@@ -14,6 +14,7 @@ from .._base import Applies, Context, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
+    from hotlap.records.run import Facts
 
 ORDER = 5
 """Inside the compiled region."""
@@ -22,6 +23,7 @@ ORDER = 5
 class ChannelsLast(_same_random.DrawsOtherwise):
     name = "channels-last"
     meaning = "images and convolution weights in NHWC order, which the fast kernels take without transposing"
+    causes = {"arithmetic": 5, "bytes": 4, "layout": 0}
     risk = "numeric"
     tolerance = 0.005
     switchable = True
@@ -35,6 +37,9 @@ class ChannelsLast(_same_random.DrawsOtherwise):
         if any(root.wrapper == "DistributedDataParallel" for root in roots):
             return Applies(False, "under DDP the gradient buckets already fix the strides; set it before DDP(model)")
         return Applies(True, "2-d convolutions run in NCHW order")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        return facts.model is not None and (facts.model.channels_last or not facts.model.conv_input_4d)
 
     def share(self, context: Context) -> float:
         return 0.3 * context.share_of("forward", "backward")

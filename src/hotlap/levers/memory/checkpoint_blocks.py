@@ -23,6 +23,7 @@ MOST_BLOCKS: Final = 1024
 class CheckpointBlocks(Lever):
     name = "checkpoint-blocks"
     meaning = "activations of repeated blocks are computed again in the backward instead of kept"
+    causes = {"memory": 3}
     risk = "exact"
     saves_memory = True
     memory_order = 70

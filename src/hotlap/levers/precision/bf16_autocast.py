@@ -1,13 +1,15 @@
 """bfloat16 autocast around the outermost forward; the caller gets float32 back."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from .. import _same_random
 from .._autocast import HALF, ORDER, autocasting
-from .._base import Applies, Context, Settings
+from .._base import Applies, Context, Settings, single_precision
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
+    from hotlap.records.run import Facts
 
 
 WITHOUT_LAUNCHES: Final = frozenset({"graph-training", "compile"})
@@ -17,6 +19,7 @@ WITHOUT_LAUNCHES: Final = frozenset({"graph-training", "compile"})
 class Bf16Autocast(_same_random.DrawsOtherwise):
     name = "bf16-autocast"
     meaning = "matrix products and convolutions of the forward and its backward in bfloat16, weights in float32"
+    causes = {"arithmetic": 0, "kernels": 1, "bytes": 3, "precision": 0, "memory": 0}
     risk = "numeric"
     tolerance = 0.02
     excludes = ()
@@ -36,6 +39,11 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
         if not any("float32" in root.dtypes for root in facts.roots):
             return Applies(False, f"the weights are {', '.join(facts.roots[0].dtypes)} already")
         return Applies(True, "the forward computes in float32")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        root = facts.model
+        able = facts.device == "cuda" or facts.cpu_bf16
+        return root is not None and (root.autocast is not None or not able or not single_precision(facts))
 
     def share(self, context: Context) -> float:
         tf32 = "tf32" in context.active or context.facts.tf32_matmul

@@ -1,17 +1,20 @@
 """TF32 matrix products: float32 in and out, 10-bit mantissa inside the tensor cores (Ampere and later)."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from .._base import Applies, Context, Lever, Settings
+from .._base import Applies, Context, Lever, Settings, single_precision
 from .._held import hold
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
+    from hotlap.records.run import Facts
 
 
 class Tf32(Lever):
     name = "tf32"
     meaning = "float32 matrix products on the tensor cores, rounded to TF32"
+    causes = {"arithmetic": 1, "precision": 1}
     risk = "numeric"
     needs_gpu = True
     tolerance = 0.005
@@ -28,6 +31,9 @@ class Tf32(Lever):
         if not any("float32" in root.dtypes for root in facts.roots):
             return Applies(False, "no float32 weights were seen")
         return Applies(True, "float32 matrix products run outside the tensor cores")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        return super().settled(facts, active) or facts.tf32_matmul or not single_precision(facts)
 
     def share(self, context: Context) -> float:
         if context.diagnosis.bound == "launch":

@@ -10,9 +10,6 @@ from ._base import Rule
 @cache
 def all_rules() -> dict[str, Rule]:
     """Every rule by its lever's name, in the order in which they are applied."""
-    found = [
-        importlib.import_module(f"{__name__}.{module.name}").RULE
-        for module in pkgutil.iter_modules(__path__)
-        if not module.name.startswith("_")
-    ]
-    return {rule.lever: rule for rule in sorted(found, key=lambda rule: (rule.order, rule.lever))}
+    names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    found = {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}").RULE for name in names}
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))

@@ -49,10 +49,9 @@ class Edit:
 
 @dataclass(frozen=True)
 class Rule:
-    """lever: its name. order: lower ones are applied first, and so lie further in. edit: of the places and the lever's
+    """order: lower ones are applied first, and so lie further in. edit: of the places and the lever's
     settings; raises CannotTell, CannotWrite where the source leaves a doubt."""
 
-    lever: str
     edit: Callable[[Places, Settings], Edit]
     order: int = 50
 

@@ -22,4 +22,4 @@ def edit(places: Places, settings: Settings) -> Edit:
     return at_the_top(places, f"torch._functorch.config.{NAME} = {budget}", None, "torch._functorch.config")
 
 
-RULE = Rule("activation-budget", edit, order=60)
+RULE = Rule(edit, order=60)

@@ -32,4 +32,4 @@ def edit(places: Places, settings: Settings) -> Edit:
     return written(changes, todo, PARTLY)
 
 
-RULE = Rule("activation-offload", edit, order=15)
+RULE = Rule(edit, order=15)

@@ -12,4 +12,4 @@ def edit(places: Places, settings: Settings) -> Edit:
     return at_launch(places, VARIABLES)
 
 
-RULE = Rule("allocator", edit)
+RULE = Rule(edit)

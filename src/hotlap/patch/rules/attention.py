@@ -248,4 +248,4 @@ def _kept(mask: str) -> str:
     return f"{head.strip()} != 0" if equal and zero.strip() == "0" else f"~({mask})"
 
 
-RULE = Rule("attention", edit, order=3)
+RULE = Rule(edit, order=3)

@@ -88,4 +88,4 @@ def _is(arg: cst.Arg, *names: str) -> bool:
     return arg.keyword is not None and arg.keyword.value in names
 
 
-RULE = Rule("batch-size", edit, order=35)
+RULE = Rule(edit, order=35)

@@ -11,4 +11,4 @@ def edit(places: Places, settings: Settings) -> Edit:
     return autocast(places, "bfloat16")
 
 
-RULE = Rule("bf16-autocast", edit, order=10)
+RULE = Rule(edit, order=10)

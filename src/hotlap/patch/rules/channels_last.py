@@ -83,4 +83,4 @@ def _converted(places: Places, sites: list[Site]) -> list[Site]:
     ]
 
 
-RULE = Rule("channels-last", edit, order=5)
+RULE = Rule(edit, order=5)

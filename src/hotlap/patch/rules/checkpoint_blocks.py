@@ -158,4 +158,4 @@ def _as_loop(source: Source, use: Use, every: int) -> dict[cst.CSTNode, Replacem
     return {line: lambda _: loop}
 
 
-RULE = Rule("checkpoint-blocks", edit, order=25)
+RULE = Rule(edit, order=25)

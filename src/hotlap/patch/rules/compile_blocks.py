@@ -49,4 +49,4 @@ def _compiled(places: Places, blocks: Blocks) -> bool:
     return False
 
 
-RULE = Rule("compile-blocks", edit, order=20)
+RULE = Rule(edit, order=20)

@@ -111,4 +111,4 @@ def _of_optimizer(places: Places, site: Site) -> bool:
     return any(at.node is places.optimizers[0].call for at in made)
 
 
-RULE = Rule("fp16-scaling", edit, order=10)
+RULE = Rule(edit, order=10)

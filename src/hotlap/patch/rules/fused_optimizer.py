@@ -81,4 +81,4 @@ def _why_not(site: Site) -> str:
     return "`fused` is given by the source itself" if fused is not None and constant(fused) is not True else ""
 
 
-RULE = Rule("fused-optimizer", edit)
+RULE = Rule(edit)

@@ -15,4 +15,4 @@ def edit(places: Places, settings: Settings) -> Edit:
     return at_launch(places, variables)
 
 
-RULE = Rule("host-allocator", edit)
+RULE = Rule(edit)

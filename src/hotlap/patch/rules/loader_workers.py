@@ -147,4 +147,4 @@ def _behind_star(site: Site, args: list[cst.Arg], at: int, wanted: Mapping[str, 
     return site.call.with_changes(args=args)
 
 
-RULE = Rule("loader-workers", edit, order=30)
+RULE = Rule(edit, order=30)

@@ -20,4 +20,4 @@ def edit(places: Places, settings: Settings) -> Edit:
     return at_the_top(places, TEXT)
 
 
-RULE = Rule("tf32", edit)
+RULE = Rule(edit)

@@ -1,5 +1,6 @@
 """Memory taken from the driver inside the loop."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
@@ -29,6 +30,6 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"{calls:.3g} driver allocations a step; idle {ms(cost)} under {doing(gaps)}",
             why="cudaMalloc and cudaFree wait for the device; in steady state the allocator should need neither",
             instead="take out empty_cache(); keep shapes alike; expandable_segments:True where blocks don't fit",
-            levers=("allocator",),
+            levers=answering("allocator"),
         )
     ]

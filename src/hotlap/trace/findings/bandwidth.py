@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import KernelTime, RankTrace
@@ -48,7 +49,7 @@ def find(answers: RankTrace) -> list[Finding]:
             why="each operation reads and writes whole tensors: the same data cross the memory bus again and again",
             instead=(BY_ROWS if scan else "")
             + "compile, so that chains of them become one kernel; fused optimizer; smaller types; fewer copies",
-            levers=("compile", "fused-optimizer", "bf16-autocast", "channels-last"),
+            levers=answering("bytes"),
         )
     ]
 

@@ -1,5 +1,6 @@
 """Arithmetic that already runs on the right units."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
@@ -27,6 +28,6 @@ def find(answers: RankTrace) -> list[Finding]:
             + (f"; {odd} is not a multiple of {ALIGNED}" if odd else ""),
             why="the device multiplies as fast as the type of its operands lets it, or its dimensions do not fit well",
             instead=f"{padded(odd)}lower precision, fused attention, dimensions that fill whole tiles, less to compute",
-            levers=("compile", "bf16-autocast"),
+            levers=answering("kernels"),
         )
     ]

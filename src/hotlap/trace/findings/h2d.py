@@ -1,5 +1,6 @@
 """Copies that nothing overlaps."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
@@ -28,6 +29,6 @@ def find(answers: RankTrace) -> list[Finding]:
             why="a copy on the stream that computes, or from pageable memory, overlaps nothing",
             instead="pin the batches and copy the next one on a stream of its own while this one is computed; make "
             "small tensors of numbers once, in `__init__` as buffers, not with `torch.tensor([...])` in each forward",
-            levers=("loader-workers",),
+            levers=answering("h2d"),
         )
     ]

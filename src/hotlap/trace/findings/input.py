@@ -1,5 +1,6 @@
 """The device waits for the next batch."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
@@ -25,6 +26,6 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"idle {ms(cost)} a step while the host is in {doing(gaps) or 'the loader'}",
             why="batches are made more slowly than they are used up, and nothing else is queued meanwhile",
             instead="make batches in worker processes, ahead of their use, or make each one cheaper",
-            levers=("loader-workers",),
+            levers=answering("input"),
         )
     ]

@@ -1,5 +1,6 @@
 """The device waits for kernels to be launched."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import Launches, RankTrace
@@ -42,7 +43,7 @@ def find(answers: RankTrace) -> list[Finding]:
             f"{mean_us:.0f} µs on average; queue {made.queue_depth_mean:.1f} deep{plans}",
             why=WHY_PLANS if plans else WHY,
             instead=f"{WITHOUT_CUDNN}; {INSTEAD}" if plans else INSTEAD,
-            levers=(*(("sdpa-backend",) if plans else ()), *_levers(answers)),
+            levers=_levers(answers),
         )
     ]
 
@@ -67,12 +68,12 @@ def _graphs(answers: RankTrace, made: Launches) -> str:
 
 def _levers(answers: RankTrace) -> tuple[str, ...]:
     """Those that issue fewer kernels, where what they replace is in the trace."""
-    softmax = any(row.by == "op" and row.key in SOFTMAX for row in answers.kernels)
-    steps = any(note.name.startswith("Optimizer.step") for note in answers.annotations)
     phases = {note.name for note in answers.annotations}
-    return (
-        "compile",
-        *(("graph-training",) if "hotlap:backward" in phases else ()),
-        *(("attention",) if softmax else ()),
-        *(("fused-optimizer", "graph-optimizer") if steps else ()),
-    )
+    absent: set[str] = set()
+    if "hotlap:backward" not in phases:
+        absent.update(answering("backward"))
+    if not any(row.by == "op" and row.key in SOFTMAX for row in answers.kernels):
+        absent.update(answering("attention"))
+    if not any(name.startswith("Optimizer.step") for name in phases):
+        absent.update(answering("update-launches"))
+    return tuple(name for name in answering("launches") if name not in absent)

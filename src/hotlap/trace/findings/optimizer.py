@@ -1,5 +1,6 @@
 """An optimizer that goes over the parameters many times."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace
@@ -25,6 +26,6 @@ def find(answers: RankTrace) -> list[Finding]:
             evidence=f"{ms(busy / answers.window.count / 1e6)} of device time a step in {kernels:.0f} kernels",
             why="each kernel reads and writes all parameters, gradients or moments again",
             instead="fused=True: one pass over them",
-            levers=("fused-optimizer",),
+            levers=answering("optimizer"),
         )
     ]

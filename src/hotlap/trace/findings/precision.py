@@ -1,12 +1,11 @@
 """Matrix products that the tensor cores could do, and don't."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import OpRoofline, RankTrace
 
 from ._base import odd_vocabulary, padded, per_step_ms, predicted_ms, share
-
-LEVERS = {"fp32": ("bf16-autocast", "tf32")}
 
 
 def find(answers: RankTrace) -> list[Finding]:
@@ -30,7 +29,7 @@ def find(answers: RankTrace) -> list[Finding]:
             why="the units that multiply several times as fast (7 to 15 on an H100) stand unused",
             instead=padded(odd_vocabulary(first))
             + "bf16 autocast, or TF32 for fp32 products; dimensions in multiples of 8",
-            levers=LEVERS.get(first.dtype, ()),
+            levers=answering("precision") if first.dtype == "fp32" else (),
         )
     ]
 

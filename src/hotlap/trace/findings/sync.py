@@ -1,5 +1,6 @@
 """Lines at which the host waits for the device, and the device then for the host."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import WAITS, Finding
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankTrace, Sync
@@ -42,5 +43,5 @@ def _finding(answers: RankTrace, sync: Sync) -> Finding:
         f"{ms(cost)}",
         why="until the value has arrived nothing new is launched, so that the device runs dry",
         instead=INSTEAD.get(sync.cause, "keep the value on the device, or read it less often"),
-        levers=("fewer-syncs",) if sync.cause == ITEM else (),
+        levers=answering("syncs") if sync.cause == ITEM else (),
     )
