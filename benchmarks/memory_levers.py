@@ -28,7 +28,6 @@ CASES: dict[str, Levers] = {
     **{f"accumulate {n}": {"accumulate": {"parts": n}} for n in (2, 4)},
     "batch-size 2": {"batch-size": {"times": 2}},
     "bf16-autocast": {"bf16-autocast": {}},
-    "fp16-scaling": {"fp16-scaling": {}},
     "compile": COMPILE,
     "compile, warm": COMPILE,
     "compile-blocks": {"compile-blocks": {"shapes": "automatic"}},

@@ -1,4 +1,4 @@
-"""Levers between the backward and the update: gradient accumulation, larger batches, float16 with a scaled loss."""
+"""Levers between the backward and the update: gradient accumulation, larger batches."""
 
 import re
 
@@ -10,7 +10,6 @@ from hotlap.records.run import Lever
 from .harness import Ran, Runner, check_clean
 
 HALVES = (Lever(name="accumulate", settings={"parts": 2}),)
-FP16 = (Lever(name="fp16-scaling"),)
 
 
 def weights(ran: Ran) -> list[float]:
@@ -76,26 +75,3 @@ def test_a_part_of_each_batch(runner: Runner) -> None:
     refused = runner.forked("updates.py", "--rows", "3", levers=half)
     assert [problem.lever for problem in refused.problems] == [_smaller_batch.NAME]
     assert "a batch of 3 samples can't be split into 2 equal parts" in refused.problems[0].what
-
-
-@pytest.mark.parametrize("options", ["--clip 0.01", "--larger 30000 --epochs 3"])
-def test_scaled_float16_is_what_a_grad_scaler_makes(runner: Runner, options: str) -> None:
-    """Bit for bit, also where the first scales overflow."""
-    by_hand = runner.bare("updates.py", "--scaler", str(2.0**16), *options.split())
-    ran = runner.forked("updates.py", *options.split(), levers=FP16)
-    check_clean(ran)
-    assert ran.output == by_hand.output
-    plain = runner.bare("updates.py", *options.split())
-    assert ran.output != plain.output
-    if "larger" in options:
-        assert ran.facts.optimizer_steps < ran.facts.backwards, "updates that overflowed are left out"
-
-
-@pytest.mark.parametrize(("options", "why"), [("--optimizers 2", "several"), ("--scaler 128", "GradScaler")])
-def test_scaling_stands_aside_and_the_script_goes_on_in_float32(runner: Runner, options: str, why: str) -> None:
-    bare = runner.bare("updates.py", *options.split())
-    ran = runner.forked("updates.py", *options.split(), levers=FP16)
-    assert [problem.lever for problem in ran.problems] == ["fp16-scaling"]
-    assert why in ran.problems[0].what
-    assert ran.losses[-1] == pytest.approx(bare.losses[-1], rel=0.2), "but for the first update, which overflowed"
-    assert ran.losses[0] == pytest.approx(bare.losses[0], rel=2e-3)

@@ -405,6 +405,14 @@ def test_finding_compute_needs_a_model_that_computes() -> None:
     assert "under autocast to bfloat16" in found.evidence
 
 
+@pytest.mark.parametrize(("capability", "half"), [((7, 5), "float16"), ((9, 0), "lower precision on the tensor cores")])
+def test_a_card_without_bfloat16_is_told_how_to_compute_in_float16(capability: tuple[int, int], half: str) -> None:
+    facts = msgspec.structs.replace(CUDA, capability=capability)
+    found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, facts)
+    assert found is not None and found.instead.startswith(half)
+    assert ("GradScaler" in found.instead) is (capability < (8, 0))
+
+
 @pytest.mark.parametrize(("levers", "lower"), [((), True), (("compile",), True), (("bf16-autocast",), False)])
 def test_what_a_recipe_does_already_is_not_proposed(levers: tuple[str, ...], lower: bool) -> None:
     found = fires("compute", phases(forward=9.0), phases(forward=9.0), QUEUED, CUDA, levers=levers)

@@ -370,7 +370,6 @@ DRAWS = [
         "half the dropout, and channels-last", MAPS, (LAST, planted("no-dropout", by=0.5)), rule_of(LAST), honest=False
     ),
 ]
-FP16 = real("fp16-scaling")
 CLIPPED, CLIPPED_ADAM = digits("--clip", "0.1"), digits("--adam", "--clip", "0.1")
 """Gradients before the clip are ten times as large."""
 CLIPS = [
@@ -379,7 +378,6 @@ CLIPS = [
     _fraud("clipping off (Adam)", CLIPPED_ADAM, NUMERIC, "no-clipping"),
     _honest("fused-optimizer (clipped)", CLIPPED, rule_of(FUSED), FUSED),
     _honest("bf16-autocast (clipped)", CLIPPED_ADAM, rule_of(BF16), BF16),
-    _honest("fp16-scaling (clipped)", CLIPPED, rule_of(FP16), FP16),
 ]
 NORMS = [
     _honest("bf16-autocast (Adam, biases without effect)", NORM, rule_of(BF16), BF16),

@@ -49,7 +49,6 @@ PASSED = {
     "compile": "numeric",
     "fused-optimizer (clipped)": "numeric",
     "bf16-autocast (clipped)": "numeric",
-    "fp16-scaling (clipped)": "numeric",
 }
 CASES = {
     case.name: case

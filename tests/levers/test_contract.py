@@ -140,7 +140,7 @@ def test_fits_says_why_not(lever: Lever) -> None:
 
 
 def test_levers_that_need_a_gpu_say_so() -> None:
-    for name in ("tf32", "fp16-scaling"):
+    for name in ("tf32", "fewer-syncs"):
         lever = all_levers()[name]
         assert "GPU" in (lever.fits(CPU_ENVIRONMENT, lever.variants(context(True))[0]) or "")
         assert lever.fits(GPU_ENVIRONMENT, lever.variants(context(True))[0]) is None

@@ -1,8 +1,7 @@
 """Scripts that set another default device or dtype: levers make what they need where they need it."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ import torch
 from hotlap.levers.cudagraphs._training_call import waves
 from hotlap.levers.input._dataset_state import state_of
 from hotlap.levers.input.loader_workers import _draw_seed
-from hotlap.levers.precision.fp16_scaling import Scaler
 
 ON_HOST: Any = {"device": "cpu", "dtype": torch.float32}
 
@@ -32,14 +30,6 @@ def test_a_dataset_is_known_by_its_values() -> None:
     assert before is not None and before == state_of(rows, None)
     rows.tensors[0][0] = 1
     assert state_of(rows, None) != before
-
-
-def test_the_scale_is_taken_out_of_gradients() -> None:
-    parameter = torch.nn.Parameter(torch.zeros(4, **ON_HOST))
-    scaler = Scaler(cast("Any", SimpleNamespace()), "fp16-scaling")
-    parameter.grad = torch.full((4,), 3 * scaler.in_use, **ON_HOST)
-    assert scaler.restore([parameter])
-    assert parameter.grad.tolist() == [3.0] * 4
 
 
 def test_a_gradient_that_tells_places_apart_is_as_fine_as_ever() -> None:

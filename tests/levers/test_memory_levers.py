@@ -58,12 +58,12 @@ def test_levers_that_save_memory_are_known_and_never_tried_for_time_alone() -> N
         assert lever.share(where) == 0, "nothing is known that it could win"
 
 
-@pytest.mark.parametrize("name", [*SAVERS, "batch-size", "compile-blocks", "fp16-scaling"])
+@pytest.mark.parametrize("name", [*SAVERS, "batch-size", "compile-blocks"])
 def test_variants_pass_their_own_check_where_the_lever_applies(name: str) -> None:
     """As the contract of all levers, in a context in which these have something to do."""
     lever = all_levers()[name]
     active = {"compile": {"mode": "default"}} if name == "activation-budget" else {}
-    where = rich(ROOMY if name == "batch-size" else FULL, active, capability=(7, 5) if "fp16" in name else (9, 0))
+    where = rich(ROOMY if name == "batch-size" else FULL, active, capability=(9, 0))
     assert lever.applies(where).yes, lever.applies(where).why
     for settings in lever.variants(where):
         assert lever.check(settings) is None
@@ -124,12 +124,11 @@ def test_reasons_not_to() -> None:
     parallel = (msgspec.structs.replace(BLOCKS, wrapper="DataParallel"),)
     assert "DataParallel" in known["compile-blocks"].applies(rich(roots=parallel)).why
     assert "optimizers" in known["accumulate"].applies(rich(optimizers=(OPTIMIZER, OPTIMIZER))).why
-    assert "bfloat16" in known["fp16-scaling"].applies(rich()).why
     assert "no room" in known["batch-size"].applies(rich()).why
     assert known["batch-size"].variants(rich(ROOMY)) == [{"times": 2}, {"times": 4}, {"times": 8}]
     theirs = (msgspec.structs.replace(OPTIMIZER, name="Lion", builtin=False),)
     assert "Lion" in known["optimizer-offload"].applies(rich(optimizers=theirs)).why
-    for name in ("allocator", "activation-offload", "optimizer-offload", "fp16-scaling"):
+    for name in ("allocator", "activation-offload", "optimizer-offload"):
         assert "CPU" in known[name].applies(context(False, roots=(BLOCKS,))).why
 
 

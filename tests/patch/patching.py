@@ -17,7 +17,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "checkpoint-blocks": {"every": 1},
     "compile": {"mode": "default"},
     "compile-blocks": {"shapes": "automatic"},
-    "fp16-scaling": {},
     "fused-optimizer": {},
     "host-allocator": {"allocator": "glibc"},
     "loader-workers": {"workers": 4, "prefetch": 2, "pin_memory": True, "persistent": True},

@@ -96,48 +96,6 @@ def test_loaders_that_are_left_alone(call: str, why: str, patched: Patcher) -> N
     assert why in refused(patched, text, "batch-size")
 
 
-# fp16-scaling
-
-
-def test_a_scaler_around_backward_clipping_and_step(patched: Patcher) -> None:
-    clip = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-    text = SCRIPT.replace(STEP, STEP.replace("        optimizer", f"        {clip}\n        optimizer"))
-    text = text.replace("(model(x) - y).square().mean()", "nn.functional.mse_loss(model(x), y)")
-    result = patched(text, "fp16-scaling")
-    assert result.lines()[1] == [
-        'scaler = torch.amp.GradScaler("cuda")',
-        'with torch.autocast("cuda", dtype=torch.float16):',
-        "output = model(x).float()",
-        "loss = nn.functional.mse_loss(output, y)",
-        "scaler.scale(loss).backward()",
-        "scaler.unscale_(optimizer)",
-        "scaler.step(optimizer)",
-        "scaler.update()",
-    ]
-    again = patched(result.text(), "fp16-scaling")
-    assert again.written["fp16-scaling"].already
-    assert again.text() == result.text()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("        optimizer.step()\n", "        optimizer.step()\n        loss.backward()\n", "one backward"),
-        ("loss.backward()", "loss.backward(retain_graph=True)", "not a plain one"),
-        ("loss.backward()", "loss.backward(); print(1)", "not a plain one"),
-        ("optimizer.step()", "optimizer.step(closure)", "without a closure"),
-        ("optimizer.step()", "other.step()", "without a closure"),
-        ("        optimizer.step()", "        keep(p.grad)\n        optimizer.step()", "gradients are read"),
-        ("def main", "def clip(p):\n    nn.utils.clip_grad_norm_(p, 1)\n\n\ndef main", "outside of the loop"),
-        ("    model = Net()\n", "    model = Net()\n    s = torch.amp.GradScaler()\n", "scales its loss itself"),
-        ("    model = Net()\n", "    model = Net()\n    model.double()\n", "float64"),
-    ],
-)
-def test_fp16_refuses(old: str, new: str, why: str, patched: Patcher) -> None:
-    text = SCRIPT.replace("loss = (model(x) - y).square().mean()", "out = model(x)\n        loss = out.square().mean()")
-    assert why in refused(patched, text.replace(old, new, 1), "fp16-scaling")
-
-
 # activations
 
 

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from .core import Agent
 
-SCALER_HOOK = "grad_scaler_step"
-"""Of `hooks/optimizer.py`."""
 LEVERS = "levers.jsonl"
 Forward = Callable[..., Any]
 WrapForward = Callable[[Any, Forward], Forward]
@@ -121,12 +119,6 @@ class Seams:
     def unsteady(self) -> None:
         """Say that this step is not yet as fast as later ones, so that its time is not quoted: a cache is filling."""
         self.agent.timeline.segment.probe = True
-
-    def skipped(self, optimizer: Any) -> None:
-        """Say that a lever left out an update, as a GradScaler would: a step ends here all the same."""
-        agent = self.agent
-        if agent.mine():
-            agent.guard.call(SCALER_HOOK, agent.thin.skipped, id(optimizer))
 
     # what the hooks call
 

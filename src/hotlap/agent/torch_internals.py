@@ -70,8 +70,6 @@ DisableTorchFunction: Final = _get("_C.DisableTorchFunction", contextlib.nullcon
 """Keeps subclasses' own functions from being called. Lacking: they are."""
 copy_all: Final = _get("_foreach_copy_", lambda to, of: [one.copy_(other) for one, other in zip(to, of, strict=True)])
 """In place, many tensors at once. Lacking: one by one."""
-unscale_all: Final = _get("_amp_foreach_non_finite_check_and_unscale_")
-"""What a GradScaler unscales with."""
 tree_flatten: Final = _get("utils._pytree.tree_flatten")
 tree_unflatten: Final = _get("utils._pytree.tree_unflatten")
 tree_leaves: Final = _get("utils._pytree.tree_leaves")

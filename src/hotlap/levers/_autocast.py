@@ -1,4 +1,4 @@
-"""Not a lever: autocast to a half precision around the outermost forward, which levers share."""
+"""Not a lever: autocast to a half precision around the outermost forward, and what levers ask of it."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -53,8 +53,8 @@ def backward_by_dtypes() -> None:
         config.backward_pass_autocast = "off"
 
 
-def autocasting(half: Any, wanted: Callable[[], bool] = lambda: True) -> "Callable[[Any, Forward], Forward]":
-    """Autocast to a dtype of torch around a forward whose caller gets float32 back; while it is wanted."""
+def autocasting(half: Any) -> "Callable[[Any, Forward], Forward]":
+    """Autocast to a dtype of torch around a forward whose caller gets float32 back."""
     import torch
 
     def wrap(module: Any, forward: "Forward") -> "Forward":
@@ -64,7 +64,7 @@ def autocasting(half: Any, wanted: Callable[[], bool] = lambda: True) -> "Callab
             return tensor.float() if tensor.dtype == half else tensor
 
         def half_forward(*args: Any, **kwargs: Any) -> Any:
-            if in_half(device) or _transforms.vmapped() or not wanted():  # batch norm has no rule for both
+            if in_half(device) or _transforms.vmapped():  # batch norm has no rule for both
                 return forward(*args, **kwargs)
             with torch.autocast(device, dtype=half):
                 output = forward(*args, **kwargs)

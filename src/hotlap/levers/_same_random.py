@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAME: Final = __name__.rpartition(".")[2]
 SETTING: Final = "same_random"
 LAYOUT: Final = ("channels-last",)
-DTYPE: Final = ("bf16-autocast", "fp16-scaling")
+DTYPE: Final = ("bf16-autocast",)
 """Levers after whose change a tensor lies otherwise, or is of another dtype; all others have code compiled."""
 DRAWING: Final = ("dropout", "alpha_dropout", "rand_like", "randn_like")
 """Functions of torch and of torch.nn.functional that draw a number for each element of their first argument, in the

@@ -12,7 +12,14 @@ from .launch import waited, waits
 QUANTIZED = "; where the output may change: weights in int8 or float8 (torchao's `quantize_`), then compiled"
 AUTOTUNED = "; where sizes stay the same: `torch.backends.cudnn.benchmark = True` before the loop"
 SPARSE = "; attention by a mask that leaves most of it empty (a window, documents): FlexAttention with a block mask"
-INT8 = (8, 0)
+INT8 = BF16 = (8, 0)
+FP16 = (7, 0)
+"""Compute capabilities from which on tensor cores multiply int8 and bfloat16, and float16."""
+SCALED = (
+    'float16 on the tensor cores, as this card has no bfloat16: `torch.autocast("cuda", torch.float16)` around forward '
+    "and loss, `scaler = torch.amp.GradScaler()`, `scaler.scale(loss).backward()`, `scaler.step(optimizer)`, "
+    "`scaler.update()`; "
+)
 VOCABULARY, ALIGNED, TILE = 4096, 8, 64
 """Outputs of a linear layer from which it is taken for the head over a vocabulary, what tensor cores want them to be a
 multiple of, and what they are best padded to."""
@@ -57,7 +64,7 @@ def find(measured: Measured) -> Finding | None:
         why=ISSUING if small else "whether arithmetic or memory traffic limits it takes a trace to tell",
         instead=FEWER
         if small
-        else _lower(root, measured.levers, on_device)
+        else _lower(measured, on_device)
         + "compiled and fused kernels, a better memory format"
         + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
         + _autotuned(measured)
@@ -107,10 +114,13 @@ def _small(measured: Measured) -> bool:
     return took < SHORT_MS and took < SMALL_MS * root.modules
 
 
-def _lower(root: RootFacts | None, levers: tuple[str, ...], on_device: bool) -> str:
+def _lower(measured: Measured, on_device: bool) -> str:
     """Lower precision, where it is not in use."""
-    if answering("precision")[0] in levers or (root is not None and root.autocast):
+    facts, root = measured.facts, measured.root
+    if answering("precision")[0] in measured.levers or (root is not None and root.autocast):
         return ""
+    if facts is not None and facts.capability is not None and FP16 <= facts.capability < BF16:
+        return SCALED
     return f"lower precision {'on the tensor cores' if on_device else 'if this CPU multiplies in it'}, "
 
 

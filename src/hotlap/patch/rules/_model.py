@@ -115,9 +115,8 @@ class Converted:
     following: tuple[str, ...] = ()
 
 
-def convert(places: Places, site: Site, method: str, name: str) -> Converted:
-    """Rewrite a call so that its output tensors go through a method such as `float`. name: for a new variable; "" where
-    the conversion may stand anywhere, so that no statement is split.
+def convert(places: Places, site: Site, name: str) -> Converted:
+    """Rewrite a call so that its output tensors go through `.float()`. name: for a new variable.
 
     Raises CannotWrite where it can't be proven that the output is a tensor, or that nothing is evaluated in another
     order.
@@ -125,25 +124,23 @@ def convert(places: Places, site: Site, method: str, name: str) -> Converted:
     source, call = site.source, site.call
     line = source.own_line(call)
     split = cst.Assign | cst.Expr | cst.Return | cst.AugAssign | cst.AnnAssign
-    if line is None or (name and not isinstance(line.body[0], split)):
+    if line is None or not isinstance(line.body[0], split):
         raise CannotWrite("the model is called in a statement that can't be split", [site])
     chain = _chain(source, call)
     top = source.parent(chain[-1])
     if isinstance(top, cst.Assign | cst.AnnAssign):
-        return _assigned(places, site, line, top, method) if len(chain) == 1 else _converted(site, line, [call], method)
-    if name and (why := _moved(source, line, call)):
+        return _assigned(places, site, line, top) if len(chain) == 1 else _converted(site, line, [call])
+    if why := _moved(source, line, call):
         raise CannotWrite(why, [site])
     arg = source.parent(call)
     given = isinstance(arg, cst.Arg) and places.tensors.takes_tensor(arg, site.scope)
     if len(chain) == 1 and not given and not returns_tensor(places, site):
         raise CannotWrite(NO_TENSOR, [site])
-    if not name:
-        return _converted(site, line, [call], method)
-    return Converted(site, line, {call: lambda _: cst.Name(name)}, f"{name} = {source.code(call)}.{method}()")
+    return Converted(site, line, {call: lambda _: cst.Name(name)}, f"{name} = {source.code(call)}.float()")
 
 
-def _converted(site: Site, line: cst.SimpleStatementLine, nodes: Iterable[cst.CSTNode], method: str) -> Converted:
-    return Converted(site, line, dict.fromkeys(nodes, through(method)))
+def _converted(site: Site, line: cst.SimpleStatementLine, nodes: Iterable[cst.CSTNode]) -> Converted:
+    return Converted(site, line, dict.fromkeys(nodes, through("float")))
 
 
 def _chain(source: Source, call: cst.Call) -> list[cst.CSTNode]:
@@ -160,26 +157,24 @@ def _chain(source: Source, call: cst.Call) -> list[cst.CSTNode]:
 
 
 def _assigned(
-    places: Places, site: Site, line: cst.SimpleStatementLine, assign: cst.Assign | cst.AnnAssign, method: str
+    places: Places, site: Site, line: cst.SimpleStatementLine, assign: cst.Assign | cst.AnnAssign
 ) -> Converted:
     targets = [t.target for t in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
     target = targets[0]
     if len(targets) != 1:
         raise CannotWrite("the model's output is assigned to several targets", [site])
     if isinstance(target, cst.Tuple | cst.List):
-        return _unpacked(places, site, line, target, method)
+        return _unpacked(places, site, line, target)
     name = dotted(target) or ""
     if name and (places.tensors.is_tensor(name, site.scope) or returns_tensor(places, site)):
-        return _converted(site, line, [site.call], method)
+        return _converted(site, line, [site.call])
     fields = _field_reads(site, name) if isinstance(target, cst.Name) else []
     if not fields:
         raise CannotWrite(NO_TENSOR, [site])
-    return _converted(site, line, fields, method)
+    return _converted(site, line, fields)
 
 
-def _unpacked(
-    places: Places, site: Site, line: cst.SimpleStatementLine, target: cst.Tuple | cst.List, method: str
-) -> Converted:
+def _unpacked(places: Places, site: Site, line: cst.SimpleStatementLine, target: cst.Tuple | cst.List) -> Converted:
     names = [dotted(element.value) or "" for element in target.elements if isinstance(element, cst.Element)]
     if len(names) != len(target.elements) or any(not name or name.count(".") > 1 for name in names):
         raise CannotWrite("the model's output is unpacked into more than names", [site])
@@ -187,7 +182,7 @@ def _unpacked(
     doubtful = [name for name in used if not places.tensors.is_tensor(name, site.scope)]
     if doubtful:
         raise CannotWrite(f"`{doubtful[0]}` was not proven to be a tensor", [site])
-    text = f"{', '.join(used)} = {', '.join(f'{name}.{method}()' for name in used)}"
+    text = f"{', '.join(used)} = {', '.join(f'{name}.float()' for name in used)}"
     return Converted(site, line, following=(text,) if used else ())
 
 
