@@ -23,7 +23,7 @@ MOST_ELEMENTS: Final = 1 << 28
 OF_ONE_MODULE: Final = re.compile(r"L\['(reference|forward)'\](\(\)|\.__closure__)")
 """How Dynamo writes what it reached from the outermost module itself (`agent/hooks/forward.py` and the levers' wraps
 hold it in these variables). From anywhere else, such as a method compiled by itself after a graph break, the same code
-runs for every module of the class."""
+runs for every module of the class: masks are passed as they are there."""
 
 
 class Varies(Exception):
@@ -89,13 +89,17 @@ def digest(tensor: Any) -> bytes:
     return hashlib.blake2b(shape + host.reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
 
 
+Relied = dict[tuple[int, str], Held]
+"""By the module's identity and the name."""
+
+
 class Guard:
     """What the compiled code relies on."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[int, str], Held] = {}
+        self.held: Relied = {}
 
-    def add(self, found: dict[tuple[int, str], Held]) -> None:
+    def add(self, found: Relied) -> None:
         """Rely on these from now on."""
         self.held.update(found)
 
@@ -127,17 +131,15 @@ class Constants:
     held_by: dict[int, list[Place]]
     op: Callable[[Any], str]
     writes: Callable[[Any], bool]
-    known: dict[Any, tuple[Any, dict[tuple[int, str], Held], bool]] = field(default_factory=dict)
-    digests: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    known: dict[Any, tuple[Any, Relied]] = field(default_factory=dict)
 
-    def value(self, node: Any) -> tuple[Any, dict[tuple[int, str], Held], bool]:
-        """The value, the held tensors it comes from, and whether it is to be cropped to sizes that are not known yet
-        (then it is the whole of which the graph takes the first rows and columns). Raises Varies."""
+    def value(self, node: Any) -> tuple[Any, Relied]:
+        """The value, and the held tensors it comes from. Raises Varies."""
         if node not in self.known:
             self.known[node] = self._value(node)
         return self.known[node]
 
-    def _value(self, node: Any) -> tuple[Any, dict[tuple[int, str], Held], bool]:
+    def _value(self, node: Any) -> tuple[Any, Relied]:
         if node.op == "placeholder":
             return self._placeholder(node)
         name = self.op(node)
@@ -145,12 +147,10 @@ class Constants:
             raise Varies(f"{name} in place")
         if name not in MADE | POINTWISE | SHAPED:
             raise Varies(name)
-        arguments = _Arguments(self, name)
-        args, kwargs = arguments.of(tuple(node.args)), arguments.of(dict(node.kwargs))
-        if arguments.cropped and name not in POINTWISE | {"getitem"}:
-            raise Varies(f"{name} of a part whose size is not known")
-        value = self._run(node, args, kwargs)
-        return value, arguments.held, arguments.cropped
+        known = {one: self.value(one) for one in node.all_input_nodes}
+        args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda one: known[one][0])
+        held = {place: one for _, relied in known.values() for place, one in relied.items()}
+        return self._run(node, args, kwargs), held
 
     @staticmethod
     def _run(node: Any, args: Any, kwargs: Any) -> Any:
@@ -164,9 +164,9 @@ class Constants:
             raise Varies("too large to look at")
         return value
 
-    def _placeholder(self, node: Any) -> tuple[Any, dict[tuple[int, str], Held], bool]:
+    def _placeholder(self, node: Any) -> tuple[Any, Relied]:
         """A buffer or an attribute of a module, by identity and by where Dynamo found it."""
-        tensor = self.inputs.get(node)
+        tensor: Any = self.inputs.get(node)
         places = self.held_by.get(id(tensor), [])
         source = getattr(node.meta.get("grapharg"), "source", None)
         path = getattr(source, "name", "")
@@ -176,61 +176,11 @@ class Constants:
         if any(self.writes(user) for user in node.users):
             raise Varies("written in the forward")
         if not OF_ONE_MODULE.match(path):
-            places = places + self._alike(places)
-        found = {(id(owner), name): self._held(owner, name) for owner, name in places}
-        if len({held.digest for held in found.values()}) != 1:
-            raise Varies("not the same in all modules of the class")
-        return tensor, found, False
-
-    def _alike(self, places: list[Place]) -> list[Place]:
-        """Where other modules hold what these do: code compiled for one of them may run for all."""
-        classes = {(type(owner), name) for owner, name in places}
-        return [place for held in self.held_by.values() for place in held if (type(place[0]), place[1]) in classes]
-
-    def _held(self, owner: Any, name: str) -> Held:
-        tensor = own_buffers(owner)[name] if name in own_buffers(owner) else owner.__dict__[name]
-        key = (id(tensor), version_of(tensor))
-        if key not in self.digests:
-            self.digests[key] = digest(tensor)
-        return Held(
-            weakref.ref(owner), name, weakref.ref(tensor), version_of(tensor), tensor.data_ptr(), self.digests[key]
-        )
-
-
-@dataclass
-class _Arguments:
-    """The values of a node's arguments."""
-
-    constants: Constants
-    name: str
-    held: dict[tuple[int, str], Held] = field(default_factory=dict)
-    cropped: bool = False
-
-    def of(self, item: Any) -> Any:
-        """Nodes in any nest of tuples, lists, mappings and slices replaced by their values."""
-        if isinstance(item, torch.fx.Node):
-            return self._node(item)
-        if isinstance(item, (tuple, list)):
-            return tuple(self.of(part) for part in item)
-        if isinstance(item, dict):
-            return {key: self.of(part) for key, part in item.items()}
-        if isinstance(item, slice):
-            return self._slice(item)
-        return item
-
-    def _node(self, node: Any) -> Any:
-        value, held, cropped = self.constants.value(node)
-        self.held.update(held)
-        self.cropped |= cropped
-        return value
-
-    def _slice(self, part: slice) -> slice:
-        if not isinstance(part.stop, torch.fx.Node):
-            return slice(self.of(part.start), part.stop, self.of(part.step))
-        if part.start not in {None, 0} or part.step not in {None, 1} or self.name != "getitem":
-            raise Varies("a part whose size is not known")
-        self.cropped = True
-        return slice(None)
+            raise Varies("code that serves several modules")
+        now = version_of(tensor), tensor.data_ptr(), digest(tensor)
+        return tensor, {
+            (id(owner), name): Held(weakref.ref(owner), name, weakref.ref(tensor), *now) for owner, name in places
+        }
 
 
 def flat(mask: Any, rows: int, columns: int) -> Any:

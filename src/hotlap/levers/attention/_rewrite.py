@@ -30,12 +30,11 @@ from ._find import (
     Unfit,
     argument,
     op,
-    same,
     shape_of,
     transposed,
     writes,
 )
-from ._masks import Constants, Guard, Held, Varies, flat, holders, is_causal, never
+from ._masks import Constants, Guard, Relied, Varies, flat, holders, is_causal, never
 
 TORCHS_OWN: Final = "multi_head_attention_forward"
 CASTED: Final = {"to", "float", "double", "type"}
@@ -64,7 +63,7 @@ class Rewrite:
         known = dict(zip(placeholders, inputs, strict=True)) if inputs and constant_masks else {}
         self.constants = Constants(known, holders(iter(roots)) if known else {}, op, writes)
         self.same_random = same_random
-        self.held: dict[tuple[int, str], Held] = {}
+        self.held: Relied = {}
         self.report = Report()
         self.checked: set[str] = set()
 
@@ -90,7 +89,7 @@ class Rewrite:
         """A number, also where the script keeps it in a tensor of one element. None where it is not known."""
         if isinstance(value, torch.fx.Node):
             try:
-                found, held, _ = self._constant(value)
+                found, held = self._constant(value)
             except Varies:
                 return None
             if isinstance(found, torch.Tensor) and found.numel() != 1:
@@ -99,7 +98,7 @@ class Rewrite:
             value = found.item() if isinstance(found, torch.Tensor) else found
         return float(value) if isinstance(value, (int, float)) else None
 
-    def _constant(self, node: Any) -> tuple[Any, dict[tuple[int, str], Held], bool]:
+    def _constant(self, node: Any) -> tuple[Any, Relied]:
         with torch.no_grad(), unset_fake():
             return self.constants.value(node)
 
@@ -156,12 +155,11 @@ class Rewrite:
         self.checked.add(key)
 
     def _known(self, node: Any) -> Any:
-        """A constant's value, where its size is known too."""
+        """A constant's value, None of what is none."""
         try:
-            value, _, cropped = self._constant(node)
+            return self._constant(node)[0]
         except Varies:
             return None
-        return None if cropped else value
 
     def _lower(self, operand: Operand, dtype: Any) -> Operand:
         """Without a transposition, and without a cast from the type that attention ends in: the kernel takes k as it
@@ -180,7 +178,7 @@ class Rewrite:
     def _masks(self, site: Site, made: "Build") -> tuple[bool, Any]:
         """Whether it is causal, and else the mask to pass, as `Build` writes it (None: none)."""
         fixed, dynamic = None, False
-        held: dict[tuple[int, str], Held] = {}
+        held: Relied = {}
         for step in site.steps:
             if step.kind == "fill" and not never(step.value * _later_scale(site, step)):
                 raise Unfit(f"masked with {step.value:g}, which weighs something")
@@ -198,17 +196,13 @@ class Rewrite:
             return fixed is not None and not bool(fixed.all()), None
         return False, made.mask()
 
-    def _kept(self, site: Site, step: Step) -> tuple[Any, dict[tuple[int, str], Held]]:
-        """Where a constant mask lets attend, (L, S) or larger where sizes are not known yet. Raises Varies."""
-        value, held, cropped = self._constant(step.node)
+    def _kept(self, site: Site, step: Step) -> tuple[Any, Relied]:
+        """Where a constant mask lets attend, (L, S). Raises Varies, also where these sizes are not known."""
+        value, held = self._constant(step.node)
         rows, columns = site.shape[-2:]
         if not isinstance(value, torch.Tensor):
             raise Varies("no tensor")
-        if cropped:
-            if not same((rows,), (columns,)) or not same(shape_of(step.node)[-2:], (rows, columns)):
-                raise Varies("a part of another size")
-            rows, columns = value.shape[-2:]
-        elif not all(type(size) is int for size in (rows, columns)):
+        if not all(type(size) is int for size in (rows, columns)):
             raise Varies("a size that is not known")
         keep = flat(value, rows, columns)
         if step.kind == "fill":
