@@ -6,6 +6,7 @@ by anything else (then the weights are wanted, and the attention is left alone).
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -148,7 +149,6 @@ class Finder:
     def __init__(self, graph: Any, number: Any) -> None:
         self.order = {node: index for index, node in enumerate(graph.nodes)}
         self.number = number
-        self.live = _live(graph)
         self.weights: set[Any] = set()
 
     def site(self, softmax: Any) -> Site:
@@ -177,15 +177,12 @@ class Finder:
             if low < at < high and node not in inside and (writes(node) or _raw(node) in REGIONS):
                 raise Unfit("something is written, or autocast changes, between the two products")
 
-    def _users(self, node: Any) -> list[Any]:
-        return [user for user in node.users if user in self.live]
-
     # from softmax on to the product with v
 
     def _forward(self, softmax: Any) -> tuple[Any, Any, float, list[Any]]:
         node, dropout, inside = softmax, 0.0, [softmax]
         while True:
-            users = self._users(node)
+            users = list(node.users)
             if len(users) != 1:
                 raise Unfit("the weights are used for something else" if users else "the weights are not used")
             user = users[0]
@@ -235,7 +232,7 @@ class Finder:
         """In-place steps on a value before `user` takes it. Raises Unfit where it has other users."""
         others = [
             other
-            for other in self._users(node)
+            for other in node.users
             if other is not user and not (op(other) == "type_as" and other in self.weights)
         ]
         for other in others:
@@ -392,11 +389,11 @@ def _einsum_values(node: Any, weights: Any) -> tuple[Operand, tuple[int, ...] | 
     return v, None if order == tuple(range(len(order))) else order
 
 
-def _live(graph: Any) -> set[Any]:
-    """Nodes whose value, or whose effect, something wants. Dynamo leaves in what the script made and dropped."""
-    live: set[Any] = set()
+def erase_idle(graph: Any, own: Iterable[Any] = ()) -> None:
+    """Take out what nothing uses and what does nothing beside, from the back; `own` nodes also where they do. Dynamo
+    leaves in what the script made and dropped."""
+    own = set(own)
     for node in reversed(graph.nodes):
-        pure = op(node) in PURE and not writes(node)
-        if not pure or any(user in live for user in node.users):
-            live.add(node)
-    return live
+        idle = op(node) in PURE - {"dropout"} and not writes(node)
+        if not node.users and (idle or node in own):
+            graph.erase_node(node)

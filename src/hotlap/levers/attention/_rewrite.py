@@ -22,13 +22,13 @@ from hotlap.agent.torch_internals import unset_fake
 from ._build import HALF, SURELY_NEVER, Build
 from ._check import ALLOWED, Unchecked, differs
 from ._find import (
-    PURE,
     Finder,
     Operand,
     Site,
     Step,
     Unfit,
     argument,
+    erase_idle,
     op,
     shape_of,
     transposed,
@@ -69,15 +69,13 @@ class Rewrite:
 
     def run(self) -> Report:
         """Rewrite what can be; the graph is left as it was where nothing can."""
+        erase_idle(self.graph)
         for node in [node for node in self.graph.nodes if op(node) in {"softmax", TORCHS_OWN}]:
-            finder = Finder(self.graph, self.number)  # anew: the one before may have changed what this one is fed by
-            if node not in finder.live:
-                continue
             try:
                 if op(node) == TORCHS_OWN:
-                    self._without_weights(node, finder.live)
-                else:
-                    self._replace(finder.site(node))
+                    self._without_weights(node)
+                else:  # anew: the one before may have changed what this one is fed by
+                    self._replace(Finder(self.graph, self.number).site(node))
             except Unfit as why:
                 self.report.left.append(str(why))
         if self.report.rewritten:
@@ -104,11 +102,11 @@ class Rewrite:
 
     # one site
 
-    def _without_weights(self, node: Any, live: set[Any]) -> None:
+    def _without_weights(self, node: Any) -> None:
         """nn.MultiheadAttention runs the kernel itself where it is not asked for the weights."""
         if not node.kwargs.get("need_weights", True):
             return
-        if any(user in live and not (op(user) == "getitem" and user.args[1] == 0) for user in node.users):
+        if any(op(user) != "getitem" or user.args[1] != 0 for user in node.users):
             raise Unfit("the weights are used for something else")
         if self.same_random and node.kwargs.get("training", True) and argument(node, 10, "dropout_p"):
             raise Unfit("its dropout draws other numbers")
@@ -132,7 +130,7 @@ class Rewrite:
                 made.undo()
         result.meta = dict(site.final.meta)
         site.final.replace_all_uses_with(result)
-        self._erase(site)
+        erase_idle(self.graph, [*site.inside, site.final])
         self.report.rewritten += 1
         self.report.causal += causal
         self.report.masked += masks is not None
@@ -213,20 +211,9 @@ class Rewrite:
             raise Varies("a bias")
         return low == 0, held
 
-    def _erase(self, site: Site) -> None:
-        """Take out what nothing uses any more, from the back."""
-        for node in reversed(self.graph.nodes):
-            own = node in site.inside or node is site.final
-            if not node.users and node.op not in {"placeholder", "output"} and (own or _idle(node)):
-                self.graph.erase_node(node)
-
 
 def _device(node: Any) -> Any:
     return node.meta["example_value"].device
-
-
-def _idle(node: Any) -> bool:
-    return op(node) in PURE - {"dropout"} and not writes(node)
 
 
 def _later_scale(site: Site, step: Step) -> float:
