@@ -723,7 +723,17 @@ def test_parameters_of_a_class_of_their_own_are_left_alone() -> None:
     pair = Pair(model)
     for step in range(5):
         pair.graphed(batch(4, step)).sum().backward()
-    assert pair.graphed.replays == 0 and "a class of their own" in pair.whys[0]
+    assert pair.graphed.replays == 0 and "it holds a tensor of class Own" in pair.whys[0]
+
+
+def test_a_functional_call_is_left_alone() -> None:
+    """Its parameters are what the script computed."""
+    model = nn.Linear(4, 3)
+    pair = Pair(model)
+    own = {name: p.detach() * 1 for name, p in model.named_parameters()}
+    with torch.nn.utils.stateless._reparametrize_module(model, own):
+        pair.graphed(batch(4, 0))
+    assert "its parameters are of a class of their own" in pair.whys[0]
 
 
 class Odd(nn.Module):

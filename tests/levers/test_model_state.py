@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from hotlap.levers.cudagraphs import _model_state
 from hotlap.levers.cudagraphs._model_state import Model
@@ -220,6 +221,14 @@ def test_iterators_can_not_be_looked_at() -> None:
         model.own = own
         assert Model(model).draws
     assert not Model(Other()).draws
+
+
+def test_tensors_of_other_classes_can_not_be_looked_at() -> None:
+    """A tensor that wraps others has no address of its own, and changes with these."""
+    model = Other()
+    model.table = TwoTensor(torch.ones(3), torch.ones(3))
+    with pytest.raises(TypeError, match="it holds a tensor of class TwoTensor"):
+        Model(model)
 
 
 def test_of_very_many_containers_some_are_looked_at() -> None:

@@ -6,7 +6,7 @@ import operator
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ class Model:
 
     Each call looks whether all is as it was, so loops are those of `map`, over all values of a kind at once, and what
     is still the very same object is not looked at further, where it can't be another value.
+
+    Raises TypeError where it holds tensors of other classes: those that wrap others have no address of their own.
     """
 
     def __init__(self, module: Any) -> None:
@@ -67,20 +69,19 @@ class Model:
         self.draws = any(map(_generator, [*found, *(item for of in dicts for item in of.values())]))
         """Whether there is a generator of random numbers of its own, or an iterator: where it stands can't be seen."""
         now = self._held.values()
-        # Classes of tensors that wrap others have no address of their own, and other values only by being another.
-        whole = all(type(tensor).__name__ in {"Tensor", "Parameter"} for tensor in now)
-        self._address: Callable[[Any], int] = _data_ptr() if whole else id
-        self._kinds_of: tuple[Callable[[Any], Any], ...] = _kinds_of() if whole else ()
+        for tensor in now:
+            if type(tensor).__name__ not in {"Tensor", "Parameter"}:
+                raise TypeError(f"it holds a tensor of class {type(tensor).__name__}")
+        self._address, self._kinds_of = _data_ptr(), _kinds_of()
         self._addresses, self._kinds = list(map(self._address, now)), self._kinds_in(now)
-        self._whole, self._kept = whole, [] if whole else now  # another one must not get the identity of one of them
         self._tensors: list[Any] = []
         self._once: list[Any] = []
         self._guards: list[Any] = []
 
     @property
     def tensors(self) -> list[Any]:
-        """Its parameters, buffers and other attributes; of quantized ones what they consist of."""
-        return [inner for tensor in _each_once(self._held.values()) for inner in _inner(tensor)]
+        """Its parameters, buffers and other attributes."""
+        return _each_once(self._held.values())
 
     def same(self) -> bool:
         """Whether all is as it was."""
@@ -111,7 +112,7 @@ class Model:
         known = self._tensors
         if now is not known and (len(now) != len(known) or not all(map(operator.is_, now, known))):
             self._tensors, self._once, self._guards = [], [], []
-            if not self._whole or not all(tensor.is_leaf for tensor in now):  # to keep them would keep a graph
+            if not all(tensor.is_leaf for tensor in now):  # to keep them would keep a graph
                 return self._kinds == self._kinds_in(now)
             self._tensors, self._once = now, _each_once(now)
         if not any(guard.check(*self._once) for guard in self._guards):
@@ -306,12 +307,3 @@ def _containers(held: list[Any], dicts: list[dict[str, Any]], lists: list[Any]) 
 
 def _all_plain(container: Any) -> bool:
     return all(type(item) in PLAIN for item in (container.values() if type(container) is dict else container))
-
-
-def _inner(tensor: Any) -> Iterator[Any]:
-    """The tensors that one of a wrapping class has its values in, or itself."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        yield tensor
-        return
-    for name in tensor.__tensor_flatten__()[0]:
-        yield from _inner(getattr(tensor, name))
