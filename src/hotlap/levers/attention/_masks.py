@@ -17,6 +17,8 @@ import torch
 
 from hotlap.agent.torch_internals import own_buffers, version_of
 
+from ._find import op, writes
+
 NEVER: Final = -1e4
 """A score at or below this has a weight of exactly 0 in float32 beside any score above NEVER + 104."""
 MOST_ELEMENTS: Final = 1 << 28
@@ -35,19 +37,16 @@ def never(value: float) -> bool:
     return value <= NEVER
 
 
-MADE: Final = {
+KNOWN: Final = {
     "ones", "zeros", "full", "arange", "tensor", "eye", "ones_like", "zeros_like", "full_like",
     "new_ones", "new_zeros", "new_full", "tril", "triu", "tril_indices",
-}  # fmt: skip
-POINTWISE: Final = {
     "eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "invert", "bitwise_not", "not_",
     "bitwise_and", "bitwise_or", "and_", "or_", "to", "bool", "float", "half", "bfloat16", "double", "int", "long",
     "type", "type_as", "neg", "unsqueeze", "contiguous", "detach", "clone",
-}  # fmt: skip
-SHAPED: Final = {
     "getitem", "view", "reshape", "expand", "expand_as", "squeeze", "transpose", "permute", "t", "repeat", "flip",
     "masked_fill", "where", "add", "sub", "rsub", "mul", "div", "abs", "sqrt", "cumsum", "flatten", "log", "exp", "pow",
 }  # fmt: skip
+"""Functions that compute a mask from numbers and other masks."""
 
 
 @dataclass
@@ -129,8 +128,6 @@ class Constants:
 
     inputs: dict[Any, Any]
     held_by: dict[int, list[Place]]
-    op: Callable[[Any], str]
-    writes: Callable[[Any], bool]
     known: dict[Any, tuple[Any, Relied]] = field(default_factory=dict)
 
     def value(self, node: Any) -> tuple[Any, Relied]:
@@ -142,10 +139,10 @@ class Constants:
     def _value(self, node: Any) -> tuple[Any, Relied]:
         if node.op == "placeholder":
             return self._placeholder(node)
-        name = self.op(node)
-        if self.writes(node) and len(node.all_input_nodes[0].users) != 1:
+        name = op(node)
+        if writes(node) and len(node.all_input_nodes[0].users) != 1:
             raise Varies(f"{name} in place")
-        if name not in MADE | POINTWISE | SHAPED:
+        if name not in KNOWN:
             raise Varies(name)
         known = {one: self.value(one) for one in node.all_input_nodes}
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda one: known[one][0])
@@ -173,7 +170,7 @@ class Constants:
         path = path() if callable(path) else path
         if not any(path.endswith((f"._buffers['{name}']", f".{name}")) for _, name in places):
             raise Varies("an input of the script")
-        if any(self.writes(user) for user in node.users):
+        if any(writes(user) for user in node.users):
             raise Varies("written in the forward")
         if not OF_ONE_MODULE.match(path):
             raise Varies("code that serves several modules")

@@ -32,7 +32,6 @@ from ._find import (
     op,
     shape_of,
     transposed,
-    writes,
 )
 from ._masks import Constants, Guard, Relied, Varies, flat, holders, is_causal, never
 
@@ -61,13 +60,13 @@ class Rewrite:
         self.graph_module, self.graph = graph_module, graph_module.graph
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         known = dict(zip(placeholders, inputs, strict=True)) if inputs and constant_masks else {}
-        self.constants = Constants(known, holders(iter(roots)) if known else {}, op, writes)
+        self.constants = Constants(known, holders(iter(roots)) if known else {})
         self.same_random = same_random
         self.held: Relied = {}
         self.report = Report()
         self.checked: set[str] = set()
 
-    def run(self) -> Report:
+    def run(self) -> None:
         """Rewrite what can be; the graph is left as it was where nothing can."""
         erase_idle(self.graph)
         for node in [node for node in self.graph.nodes if op(node) in {"softmax", TORCHS_OWN}]:
@@ -81,7 +80,6 @@ class Rewrite:
         if self.report.rewritten:
             self.graph.lint()
             self.graph_module.recompile()
-        return self.report
 
     def number(self, value: Any) -> float | None:
         """A number, also where the script keeps it in a tensor of one element. None where it is not known."""
@@ -238,15 +236,12 @@ def rewrite(
     """Rewrite a graph and those inside it; what masks rely on is added to the guard."""
     one = Rewrite(graph_module, inputs, roots, constant_masks, same_random)
     try:
-        report = one.run()
+        one.run()
     finally:
         guard.add(one.held)  # of what was rewritten before an error, too
     for name, inner in graph_module.named_modules():
         if name and isinstance(inner, torch.fx.GraphModule):
-            more = Rewrite(inner, [], [], constant_masks, same_random).run()
-            report.rewritten += more.rewritten
-            report.causal += more.causal
-            report.masked += more.masked
-            report.left += more.left
-            report.unchecked += more.unchecked
-    return report
+            more = Rewrite(inner, [], [], constant_masks, same_random)
+            more.report = one.report
+            more.run()
+    return one.report

@@ -86,14 +86,8 @@ def _plain(tensor: Any) -> bool:
     """A dense tensor of torch's own class that overlaps itself nowhere, whatever the order of its dimensions."""
     import torch
 
-    if type(tensor) not in {torch.Tensor, torch.nn.Parameter} or tensor.layout != torch.strided or not tensor.numel():
-        return False
-    expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+    usual = type(tensor) in {torch.Tensor, torch.nn.Parameter} and tensor.layout == torch.strided
+    return usual and bool(tensor.numel()) and bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
 def _storage(tensor: Any) -> int:
