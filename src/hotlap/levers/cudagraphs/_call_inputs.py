@@ -1,6 +1,5 @@
-"""Not a lever: the arguments of a call, taken apart and put together again."""
+"""Not a lever: the arguments of a call, taken apart."""
 
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from .._internals import internals
@@ -47,16 +46,3 @@ def _form(value: Any, found: list[Any]) -> Any:
     if value is None or kind in {bool, int, float, str} or kind in {torch.dtype, torch.device}:
         return kind, value
     raise Unfit(f"its inputs have an object of class {kind.__qualname__}")
-
-
-def put(value: Any, tensors: Iterator[Any]) -> Any:
-    """The same arguments with other tensors, in the order in which `read` found them."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return next(tensors)
-    if type(value) in {tuple, list}:
-        return type(value)(put(item, tensors) for item in value)
-    if type(value) is dict:
-        return {name: put(item, tensors) for name, item in value.items()}
-    return value

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .._internals import internals
+from .._nested import tensors as leaves
 
 DEEPEST: Final = 6
 MOST: Final = 100_000
@@ -95,7 +96,7 @@ def _watch(effects: Effects) -> Any:
                 effects.odd = effects.odd or f"those of {func.name()}"
                 return func(*args, **kwargs)
             name = str(schema_of(func).name)
-            given = [(storage(t), t) for t in _leaves((args, kwargs))]
+            given = [(storage(t), t) for t in leaves((args, kwargs))]
             effects.odd = effects.odd or next((f"layout {t.layout}" for _, t in given if t.layout != torch.strided), "")
             if name.startswith("aten::lift_fresh"):  # what `torch.tensor` made of Python's values
                 self.made |= {key for key, _ in given}
@@ -110,7 +111,7 @@ def _watch(effects: Effects) -> Any:
             output = func(*args, **kwargs)
             known = {key for key, _ in given}
             seeds = name.startswith("aten::_scaled_dot_product")  # on the host, and of the host
-            for tensor in _leaves(output):
+            for tensor in leaves(output):
                 if storage(tensor) not in known:
                     self.made.add(storage(tensor))
                 if any(t.device != tensor.device and t.dim() for _, t in given) and not seeds:
@@ -147,19 +148,7 @@ def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """The arguments of an op that it writes to."""
     for at, argument in enumerate(internals().schema_of(func).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _leaves(args[at] if at < len(args) else kwargs.get(argument.name))
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, dict):
-        yield from _leaves(list(value.values()))
+            yield from leaves(args[at] if at < len(args) else kwargs.get(argument.name))
 
 
 def storage(tensor: Any) -> int:

@@ -30,8 +30,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from .._internals import internals
-from .._nested import tensors
-from ._call_inputs import ODD, Inputs, Key, Unfit, put, read
+from .._nested import each_tensor, tensors
+from ._call_inputs import ODD, Inputs, Key, Unfit, read
 from ._compared import apart, restore_all, tried, without_cached_casts
 from ._effects import PLAIN, Effects, storage, strange, watched
 from ._lent import Lent
@@ -409,7 +409,8 @@ class GraphedTraining:
         alike = [first[id(t)] for t in inputs.tensors]  # the same ones where the script's are
 
         def call_with(tensors: list[Any]) -> Call:
-            own_args, own_kwargs = put((args, kwargs), iter(tensors))
+            own = iter(tensors)
+            own_args, own_kwargs = each_tensor((args, kwargs), lambda _: next(own))
             return Call(lambda: self._forward(*own_args, **own_kwargs), self._wanted(tensors), bucket.cotangents)
 
         ordinary = self._ordinary(bucket, call_with(alike), again)
