@@ -36,9 +36,12 @@ class Model:
     """
 
     def __init__(self, module: Any) -> None:
+        import torch
+
         parts, inner = list(module.modules()), internals()
+        items = _items(parts)
         own = [of for part in parts for of in (inner.own_parameters(part), inner.own_buffers(part), vars(part))]
-        beside = _beside(parts)
+        beside = _dicts(items)
         dicts = [*own, *beside]
         outer, cells = _outer(parts)
         found = [of[name] for of, names in outer for name in names if name in of]
@@ -46,7 +49,7 @@ class Model:
         cells = [cell for cell in cells if type(cell.cell_contents) in PLAIN]
         values = [*found, *(item for part in parts for item in vars(part).values())]
         lists = [item for item in values if type(item) is list]
-        deep = _containers(_items(parts), beside, lists)
+        deep = _containers(items, beside, lists)
         lists += [one for one in deep if type(one) in {list, deque}]
         dicts += [one for one in deep if type(one) is dict]
         self._sets = [(one, frozenset(one)) for one in deep if type(one) is set]
@@ -54,7 +57,7 @@ class Model:
         outside = [(of, [n for n in names if n in of and type(of[n]) in PLAIN]) for of, names in outer]
         outside += [(of, _plain(of)) for of in _dicts(found)]
         inside = list(filter(None, map(inner.own_modules, parts)))
-        self._held = _Places((of, _names(of, _is_tensor)) for of in own)
+        self._held = _Places((of, [name for name, item in of.items() if _is_tensor(item)]) for of in own)
         self._values = _Values(_Places(known).values)
         self._outside = _Values(_Places(outside).values)  # a script may write to its globals in each step
         absent = [(of.__contains__, name) for of, names in outer for name in names if name not in of]
@@ -72,7 +75,8 @@ class Model:
         for tensor in now:
             if type(tensor).__name__ not in {"Tensor", "Parameter"}:
                 raise TypeError(f"it holds a tensor of class {type(tensor).__name__}")
-        self._address, self._kinds_of = _data_ptr(), _kinds_of()
+        self._address: Callable[[Any], int] = torch.Tensor.data_ptr
+        self._kinds_of = torch.Tensor.size, torch.Tensor.stride, operator.attrgetter("dtype")
         self._addresses, self._kinds = list(map(self._address, now)), self._kinds_in(now)
         self._tensors: list[Any] = []
         self._once: list[Any] = []
@@ -170,18 +174,6 @@ def _each_once(tensors: list[Any]) -> list[Any]:
     return list({id(tensor): tensor for tensor in tensors}.values())
 
 
-def _data_ptr() -> Callable[[Any], int]:
-    import torch
-
-    return torch.Tensor.data_ptr  # type: ignore[no-any-return]
-
-
-def _kinds_of() -> tuple[Callable[[Any], Any], ...]:
-    import torch
-
-    return torch.Tensor.size, torch.Tensor.stride, operator.attrgetter("dtype")
-
-
 def guard_of(tensors: Sequence[Any]) -> Any:
     """What compilers look at tensors with."""
     return internals().tensor_guard(tensors)
@@ -231,10 +223,6 @@ def _global_names(code: types.CodeType) -> set[str]:
     return names.union(*map(_global_names, inside))
 
 
-def _names(of: dict[str, Any], wanted: Callable[[Any], bool]) -> list[str]:
-    return [name for name, item in of.items() if wanted(item)]
-
-
 def _is_tensor(item: Any) -> bool:
     import torch
 
@@ -260,11 +248,6 @@ def _usual() -> frozenset[str]:
     return frozenset(vars(torch.nn.Module()))
 
 
-def _beside(parts: list[Any]) -> list[dict[str, Any]]:
-    """Dictionaries that parts hold, and those of objects that they hold, each once."""
-    return _dicts(_items(parts))
-
-
 def _items(parts: list[Any]) -> list[Any]:
     """What parts hold beside what every module has."""
     usual = _usual()
@@ -272,7 +255,7 @@ def _items(parts: list[Any]) -> list[Any]:
 
 
 def _dicts(items: list[Any]) -> list[dict[str, Any]]:
-    """Those among them, and those of objects."""
+    """Those among them, and those of objects, each once."""
     import torch
 
     found: dict[int, dict[str, Any]] = {}
@@ -287,8 +270,8 @@ def _dicts(items: list[Any]) -> list[dict[str, Any]]:
 
 def _containers(held: list[Any], dicts: list[dict[str, Any]], lists: list[Any]) -> list[Any]:
     """Containers within those that parts hold, and of the objects that they hold those of nothing but numbers, words
-    and flags: a trainer holds all sorts of things that change. dicts: `_beside`; they are known already, as are
-    lists."""
+    and flags: a trainer holds all sorts of things that change. dicts: those that parts hold and those of objects
+    there; they are known already, as are lists."""
     known, own = set(map(id, [*lists, *dicts])), set(map(id, held))
     waiting = [item for item in held if type(item) in CONTAINERS]
     objects = [of for of in dicts if id(of) not in own]
