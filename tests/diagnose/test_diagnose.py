@@ -863,6 +863,19 @@ def test_a_run_without_steps_says_what_was_seen_and_what_counts(tmp_path: Path) 
         diagnose(tmp_path)
 
 
+def test_a_command_that_failed_before_it_trained_is_told_in_one_line(tmp_path: Path) -> None:
+    """Its own traceback stands above: what counts as a step is not what the reader looks for."""
+    folder_of(tmp_path)
+    write_record(tmp_path / "run.json", msgspec.structs.replace(RUN, exit_code=1))
+    with pytest.raises(NothingMeasured, match=r"^`python train\.py` ended with exit code 1 before it trained$"):
+        diagnose(tmp_path)
+    write_record(
+        tmp_path / "seen-7.json", msgspec.structs.replace(FACTS, pid=7, forwards=0, backwards=0, optimizer_steps=0)
+    )
+    with pytest.raises(NothingMeasured, match=r"before it trained$"):
+        diagnose(tmp_path)
+
+
 def test_a_problem_that_switched_hotlap_off_is_named(tmp_path: Path) -> None:
     run = folder_of(tmp_path, ((), None))
     problems = [Problem(where=where, what="boom " * 100) for where in ("facts", "profile_op", "forward_begin")]

@@ -311,22 +311,21 @@ def _nothing(folder: RunFolder) -> str:
     seen = [read_record(path, Facts) for path in folder.seen]
     seen += filter(None, (rank.facts for rank in folder.ranks))
     run = folder.record
-    said = "; ".join(
+    command = f"`{' '.join(run.command)[:200]}`"
+    if not seen and (error := folder.agent_error) is not None:
+        return f"nothing was measured in {command}: hotlap's agent could not start: {error}"
+    why = [*filter(None, map(_hung, seen)), *_switched_off(folder)][:1]
+    trained = [facts for facts in seen if facts.forwards or facts.backwards or facts.optimizer_steps]
+    if run.exit_code and not trained and not why:  # what it printed says more than we could
+        return f"{command} ended with exit code {run.exit_code} before it trained"
+    counts = (
         f"process {facts.pid} ({' '.join(facts.argv)[:80]}): {facts.forwards} forwards of a module with parameters, "
         f"{facts.backwards} backwards, {facts.optimizer_steps} optimizer steps"
         for facts in seen[:4]
     )
-    if hung := next(filter(None, map(_hung, seen)), ""):
-        said += f"; {hung}"
-    if off := next(_switched_off(folder), None):
-        said += ("; " if said else "") + off
-    elif not seen:
-        if (error := folder.agent_error) is not None:
-            said = f"hotlap's agent could not start: {error}"
-            return f"nothing was measured in `{' '.join(run.command)[:200]}`: {said}"
-        said = NO_TORCH
+    said = "; ".join([*counts, *why]) or NO_TORCH
     how = f" before it ended with exit code {run.exit_code}" if run.exit_code else ""
-    return f"no training step was seen in `{' '.join(run.command)[:200]}`{how}. {said}. {WHAT_COUNTS}"
+    return f"no training step was seen in {command}{how}. {said}. {WHAT_COUNTS}"
 
 
 def _left_out(steps: Sequence[Step]) -> int:
