@@ -2,11 +2,12 @@
 readers use these rules.
 
 Warm-up is recognised from the steps themselves. Step `s` begins the steady state when none of the next `window` steps
-compiled anything or was probed, and their median time agrees with the median of the `window` steps after them within
-25% either way. A loader that had batches in flight is given that many steps first, because they were made before
-the loop's own pace was known; where workers do not keep up, more of them are used up until one has to be waited for,
-and it is the steps from then on that show the pace (`own_pace`). If no such step is found within `GIVE_UP` steps the
-second half is taken and the result says that it is unsteady.
+compiled anything or was probed, and their median time agrees with the median of as many steps, an even number of steps
+later, within 25% either way: a checkpoint in every second step, say, is then in both as often. A loader that had
+batches in flight is given that many steps first, because they were made before the loop's own pace was known; where
+workers do not keep up, more of them are used up until one has to be waited for, and it is the steps from then on that
+show the pace (`own_pace`). If no such step is found within `GIVE_UP` steps the second half is taken and the result
+says that it is unsteady.
 """
 
 from collections.abc import Sequence
@@ -41,12 +42,13 @@ def steady_start(walls: Sequence[float], disturbed: Sequence[bool], in_flight: i
     Returns None while there are too few steps to tell.
     """
     width = window_of(walls)
+    later = width + width % 2
     start = max(1, min(in_flight, GIVE_UP // 2))
-    while start + 2 * width <= len(walls):
+    while start + later + width <= len(walls):
         if any(disturbed[start : start + width]):
             start += 1
             continue
-        first, second = median(walls[start : start + width]), median(walls[start + width : start + 2 * width])
+        first, second = (median(walls[at : at + width]) for at in (start, start + later))
         if second > 0 and 1 / AGREE <= first / second <= AGREE:
             return Steady(_after_stalls(walls, start, width, STALL * first), True)
         if start >= GIVE_UP:
