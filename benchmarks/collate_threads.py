@@ -3,7 +3,7 @@
     python benchmarks/collate_threads.py --out benchmarks/results/collate-threads-h100.json
 
 The neighbour is one process that multiplies matrices on as many threads as there are cores. Each case is a fresh
-process of at most `--calls` calls or `--seconds` seconds. Why it matters: see `diagnose/findings/cpu_crowded.py`.
+process of at most `--calls` calls or `--seconds` seconds. Why it matters: see `levers/host/cpu_threads.py`.
 """
 
 import argparse

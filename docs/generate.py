@@ -52,9 +52,8 @@ EVIDENCE = """
 
 By tunes of scripts that nobody here wrote (`benchmarks/field.py`; `field.json` has scripts, cards and commits): each
 with and without it beside the others, by switching or by turns, with its 95% interval. A lever stays that wins on two
-of them, or that makes a command fit into memory; those not listed have not been measured since this rule. Twenty-seven
-that had won only in hotlap's own zoo, or nowhere, are gone, the last of them cpu-threads, fp16-scaling and
-sdpa-backend; their causes are findings with advice.
+of them, or that makes a command fit into memory; those not listed have not been measured since this rule. Twenty-six
+that had won only in hotlap's own zoo, or nowhere, are gone, the last of them fp16-scaling and sdpa-backend; their causes are findings with advice.
 
 | lever | interval above 1 | interval that reaches 1 |
 |---|---|---|"""

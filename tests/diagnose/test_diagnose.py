@@ -279,7 +279,7 @@ def test_finding_input() -> None:
     assert on_device is not None
     assert on_device.share == pytest.approx(0.1)
     assert "stands still for 1.00 ms" in on_device.evidence and "4 workers" in on_device.evidence
-    assert "more slowly" in on_device.why
+    assert "more slowly" in on_device.why and "cpu-threads" in on_device.levers
 
     for late, said, instead in (
         (19, "more slowly than the model uses them up: 1 of 20", "more processes"),

@@ -126,7 +126,7 @@ def beneath(finding: Finding | None) -> Finding:
 
 def test_quota() -> None:
     one = beneath(found("cpu_quota", {"throttled": 0.31, "throttled_ms": 120.0}, host()))
-    assert (one.cost_ms, one.levers) == (pytest.approx(12.0), ("loader-workers",))
+    assert (one.cost_ms, one.levers) == (pytest.approx(12.0), ("cpu-threads", "loader-workers"))
     assert "4 cores" in one.title and "31%" in one.evidence and "120 ms a second" in one.evidence
     assert "16 intra-op threads and 0 workers see 16 cores" in one.evidence
     summed = beneath(found("cpu_quota", {"throttled": 0.31, "throttled_ms": 4000.0}))  # over the cores
@@ -144,8 +144,8 @@ def test_quota() -> None:
 def test_steal() -> None:
     one = beneath(found("cpu_steal", {"steal_ms": 60.0, "busy_ms": 940.0}))
     assert one.cost_ms == pytest.approx(6.0) and "6% of the time" in one.evidence
-    assert "fewer intra-op" not in one.instead  # one thread: fewer there can't be
-    assert "fewer intra-op" in beneath(found("cpu_steal", {"steal_ms": 60.0, "busy_ms": 940.0}, host())).instead
+    assert one.levers == ()  # one thread: fewer there can't be
+    assert beneath(found("cpu_steal", {"steal_ms": 60.0, "busy_ms": 940.0}, host())).levers == ("cpu-threads",)
     assert beneath(found("cpu_steal", {"steal_ms": 1600.0, "busy_ms": 9000.0})).cost_ms == 100.0
     for use in ({"steal_ms": 40.0, "busy_ms": 960.0}, {"steal_ms": None}, {"steal_ms": 0.0, "busy_ms": 0.0}, None):
         assert found("cpu_steal", use) is None
@@ -155,7 +155,7 @@ def test_crowded() -> None:
     one = beneath(
         found("cpu_crowded", {"running": 33.0}, host(waited_ms=1.0, threads_waited_ms=900.0, involuntary=2087.0))
     )
-    assert one.cost_ms == 100.0 and "OMP_NUM_THREADS" in one.instead
+    assert (one.cost_ms, one.levers) == (100.0, ("cpu-threads",))
     assert "2087 involuntary" in one.evidence and "16 intra-op threads and 0 workers, 4 cores" in one.evidence
     assert "33 threads of the machine" in one.evidence
     assert one.why.startswith("an operation that threads share")
@@ -242,9 +242,16 @@ def test_nothing_is_lost_while_the_device_has_work(device: dict[str, float], bac
         assert (found(name, use, facts, **more) is not None) == told, name
 
 
-def test_the_host_s_allocator_is_named_where_memory_comes_from_the_kernel_anew() -> None:
-    faulting = msgspec.structs.replace(CUDA, host=HostFacts(steps=9, faults=9e3))
-    assert "host-allocator" not in settled(faulting) and "host-allocator" in settled(CUDA)
+def test_levers_of_the_host_on_a_device() -> None:
+    """Threads matter there where the process makes its batches itself; memory where it comes from the kernel anew."""
+    faulting = msgspec.structs.replace(CUDA, threads=16, host=HostFacts(steps=9, faults=9e3))
+    assert not {"cpu-threads", "host-allocator"} & settled(faulting)
+    assert "cpu-threads" in settled(msgspec.structs.replace(FACTS, threads=2, world=2))  # its launcher sets them
+    assert "cpu-threads" not in settled(msgspec.structs.replace(FACTS, threads=2))
+    busy = msgspec.structs.replace(LOADER, workers=4)
+    for other in ({"loaders": (busy,)}, {"loaders": ()}, {"threads": 1}):
+        assert "cpu-threads" in settled(msgspec.structs.replace(faulting, **other))
+    assert "host-allocator" in settled(CUDA) and "cpu-threads" not in settled(FACTS)
 
 
 # a run

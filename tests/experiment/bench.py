@@ -256,6 +256,7 @@ def data_file(folder: Path) -> Path:
 
 
 WORKERS = real("loader-workers", workers=2, prefetch=2, pin_memory=False, persistent=True)
+THREADS = real("cpu-threads", threads=2)
 FUSED, LAST, BF16 = real("fused-optimizer"), real("channels-last"), real("bf16-autocast")
 COMPILE = real("compile", mode="default")
 MLP, CNN = digits(), digits("--cnn")
@@ -339,6 +340,8 @@ HONEST = [
     _honest("loader-workers (random transforms, dropout)", TRANSFORM_DROPOUT, rule_of(WORKERS), WORKERS),
     _honest("other draws (random transforms)", TRANSFORM, REDRAWS, planted("other-draws")),
     _honest("other draws (random transforms, dropout)", TRANSFORM_DROPOUT, REDRAWS, planted("other-draws")),
+    _honest("cpu-threads", CNN, rule_of(THREADS), THREADS),
+    _honest("cpu-threads (characters)", CHARS, rule_of(THREADS), THREADS),
     _honest("fused-optimizer (SGD)", MLP, rule_of(FUSED), FUSED),
     _honest("fused-optimizer (Adam)", ADAM, rule_of(FUSED), FUSED),
     _honest("fused-optimizer (AdamW, characters)", CHARS, rule_of(FUSED), FUSED),

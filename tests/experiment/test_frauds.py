@@ -38,6 +38,7 @@ PASSED = {
     "loader-workers": "bitwise",
     "loader-workers (short epochs, dropout)": "bitwise",
     "loader-workers (random transforms)": "redraw",
+    "cpu-threads": "numeric",
     "fused-optimizer (SGD)": "numeric",
     "channels-last": "numeric",
     "channels-last (dropout)": "numeric",

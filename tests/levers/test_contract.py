@@ -80,8 +80,9 @@ def test_applies_gives_its_reason(lever: Lever) -> None:
 
 @each_lever
 def test_nothing_applies_where_nothing_was_seen(lever: Lever) -> None:
+    """Process-wide settings of the CPU's threads are the only thing that can be changed blindly."""
     for where in (empty(False), empty(True)):
-        assert lever.applies(where).yes is False
+        assert lever.applies(where).yes is False or lever.name == "cpu-threads"
 
 
 @each_lever

@@ -141,3 +141,9 @@ def test_forwards_without_gradients(
     assert output.dtype == torch.float32 and not output.requires_grad and not seams.refused
     torch.testing.assert_close(output, expected, rtol=off, atol=off)
     assert name != "attention" or len(seams.noted) == 1, "one attention was rewritten"
+
+
+def test_threads() -> None:
+    """Set at import, whatever the command does then."""
+    lever, where = all_levers()["cpu-threads"], inferring(cuda=False)
+    assert lever.applies(where).yes and lever.variants(where) and lever.share(where) > 0

@@ -19,7 +19,8 @@ from hotlap.levers._fused import fuse, unfuse
 from hotlap.levers.compiler import _graph
 
 SWITCHABLE = [lever for lever in all_levers().values() if lever.switchable]
-FIRST = {lever.name: lever.variants(context(True))[0] for lever in SWITCHABLE}
+FIRST = {lever.name: lever.variants(context(lever.name != "cpu-threads"))[0] for lever in SWITCHABLE}
+FIRST["cpu-threads"] = {"threads": 3}
 KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, amsgrad=True),

@@ -17,6 +17,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "checkpoint-blocks": {"every": 1},
     "compile": {"mode": "default"},
     "compile-blocks": {"shapes": "automatic"},
+    "cpu-threads": {"threads": 4},
     "fused-optimizer": {},
     "host-allocator": {"allocator": "glibc"},
     "loader-workers": {"workers": 4, "prefetch": 2, "pin_memory": True, "persistent": True},

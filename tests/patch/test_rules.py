@@ -51,7 +51,7 @@ def main():
 main()
 """
 SCRIPT = HEAD + MODEL + LOOP
-RECIPE = ["bf16-autocast", "channels-last", "compile", "fused-optimizer", "loader-workers", "tf32"]
+RECIPE = ["bf16-autocast", "channels-last", "compile", "cpu-threads", "fused-optimizer", "loader-workers", "tf32"]
 
 
 def loop(*lines: str, head: str = HEAD + MODEL) -> str:
@@ -89,6 +89,7 @@ def test_a_whole_recipe(patched: Patcher) -> None:
     result = patched(SCRIPT, *RECIPE)
     assert not result.refused
     assert result.text() == HEAD + """
+torch.set_num_threads(4)
 torch.set_float32_matmul_precision("high")
 """ + MODEL + """
 def main():

@@ -312,7 +312,7 @@ ROWS: Final = (
             "Inference over a large vocabulary: logits of only those positions that are used.",
             "A single slow kernel: profile it before rewriting it; on NVIDIA GPUs with ncu.",
         ),
-        levers=answering("arithmetic"),
+        levers=answering("arithmetic", "threads"),
         verify="What is kept has a measured gain and passes parity.",
     ),
     share_of(

@@ -102,7 +102,7 @@ def _untrained(measured: Measured) -> str:
 
 def _levers(on_device: bool, small: bool) -> tuple[str, ...]:
     """Those that make the work less; of small operations not those that only large ones gain by."""
-    found = answering("arithmetic") if on_device else answering("arithmetic", "page-faults")
+    found = answering("arithmetic") if on_device else answering("arithmetic", "threads", "page-faults")
     return tuple(name for name in found if not small or name not in answering("precision", "layout"))
 
 

@@ -1,9 +1,6 @@
-"""More threads want to run than there are cores.
+"""More threads want to run than there are cores."""
 
-Threads that share an operation meet at its end. On 16 cores that another job kept busy too, `torch.stack` of 128 small
-images took a team of 16 threads 1048 ms, a team of 4 0.9 ms (H100 machine, torch 2.11): they met 128 times.
-"""
-
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import Facts, HostFacts
@@ -50,6 +47,7 @@ def find(measured: Measured) -> Finding | None:
         if together
         else f"{_when(measured.cpu)}more threads want to run than there are cores, so that they take turns",
         instead=", ".join([*fewer, f"{'or ' if fewer else ''}other processes on other cores (taskset)"]),
+        levers=answering("threads") if together else (),
         beneath=True,
     )
 

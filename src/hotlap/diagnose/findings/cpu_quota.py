@@ -29,7 +29,7 @@ def find(measured: Measured) -> Finding | None:
         "stand still until the next one",
         instead="ask for more CPU (Docker --cpus, Kubernetes limits.cpu), or run no more threads and workers than the "
         "quota has cores",
-        levers=answering("input"),
+        levers=answering("threads", "input"),
         beneath=True,
     )
 

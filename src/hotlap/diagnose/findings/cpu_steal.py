@@ -1,5 +1,6 @@
 """The hypervisor runs others on cores that this machine wanted."""
 
+from hotlap.levers import answering
 from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
@@ -29,5 +30,6 @@ def find(measured: Measured) -> Finding | None:
         + ("; an operation that threads share waits for the one whose core is gone" if together else ""),
         instead="nothing in the script helps: use a machine with dedicated cores"
         + ("; fewer intra-op threads lose less" if together else ""),
+        levers=answering("threads") if together else (),
         beneath=True,
     )

@@ -40,7 +40,7 @@ def find(measured: Measured) -> Finding | None:
         if _handed_over(measured, loader)
         else f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
         + _cheaper(measured, loader),
-        levers=answering("input"),
+        levers=answering("input", *(("threads",) if measured.facts and measured.facts.device == "cuda" else ())),
     )
 
 
