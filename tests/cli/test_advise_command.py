@@ -30,7 +30,7 @@ def test_answers_as_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert (
         "1. Launch less" in screen
         and "at most 1.43× as fast" in screen
-        and "--only compile,graph-training,fused" in screen
+        and "--only compile,graph-training,attention,fused" in screen
     )
 
 
