@@ -65,6 +65,7 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("rows-one-by-one", {"loader": {"dataset": "TensorDataset"}}),
     ("rows-one-by-one", {"loader": {"views": True}}),
     ("worker-threads", {"loader": {"workers": 4, "worker_threads": 4}, "cpu": CpuUse(usable=8, cores=8)}),
+    ("cpu-crowded", {"host": {"waited_ms": 4.0, "threads_waited_ms": 5.0}}),
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
     ("debug-switches", {"more": {"switches": ("profiler",)}}),

@@ -17,7 +17,7 @@ from hotlap.diagnose.findings import findings_of
 from hotlap.diagnose.findings._base import CpuUse, Measured
 from hotlap.diagnose.verdict import verdict
 from hotlap.levers import settled
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import Finding, in_order
 from hotlap.records.files import to_json
 from hotlap.records.run import Facts, HostFacts, Step
 from hotlap.records.telemetry import CpuSample, GpuSample, TelemetrySample
@@ -159,9 +159,7 @@ def test_crowded() -> None:
     assert "2087 involuntary" in one.evidence and "16 intra-op threads and 0 workers, 4 cores" in one.evidence
     assert "33 threads of the machine" in one.evidence
     assert one.why.startswith("an operation that threads share")
-    own = beneath(found("cpu_crowded", None, host(waited_ms=5.0, threads_waited_ms=6.0)))
-    assert own.cost_ms == 6.0
-    alone = msgspec.structs.replace(host(waited_ms=5.0, threads_waited_ms=6.0), threads=1)
+    alone = msgspec.structs.replace(host(waited_ms=4.0, threads_waited_ms=16.0), threads=1)
     assert beneath(found("cpu_crowded", None, alone)).levers == ()
     few, many = (beneath(found("cpu_crowded", {"running": running}, alone)) for running in (1.0, 5.0))
     assert "in the median 1 thread of the machine" in few.evidence and "in the median 5 threads" in many.evidence
@@ -170,11 +168,25 @@ def test_crowded() -> None:
     ranks = beneath(found("cpu_crowded", None, msgspec.structs.replace(alone, world=2)))
     assert "--numa-binding" in ranks.instead and "--numa-binding" not in few.instead
     short = msgspec.structs.replace(host(waited_ms=0.035, threads_waited_ms=0.035, involuntary=0.03), threads=1)
-    said = beneath(found("cpu_crowded", None, short, step_ms=0.5)).evidence
+    crowded = found("cpu_crowded", None, short, step_ms=0.5)
+    assert crowded is not None
+    said = crowded.evidence
     assert "0.04 ms a step" in said and "0.03 involuntary" in said and "1 intra-op thread and" in said
     assert "over 50 steps" in said  # the thread's waits are of those, the quoted time of all steady steps
     assert found("cpu_crowded", None, host(waited_ms=4.9, threads_waited_ms=9.9)) is None
     assert found("cpu_crowded", None, host()) is None and found("cpu_crowded", None, None) is None
+
+
+def test_what_the_thread_that_trains_waits_for_a_core_is_no_computing() -> None:
+    """The demo beside a process that keeps one of two cores busy: 519 of 792 ms, and it was told to compute."""
+    seen = host(waited_ms=65.0, threads_waited_ms=120.0)
+    own = found("cpu_crowded", None, seen)
+    assert own is not None and own.named and not own.beneath
+    assert (own.share, own.cost_ms, own.levers) == (0.65, 65.0, ("cpu-threads",))
+    findings = in_order(findings_of(Measured(100.0, phases(data=20.0, forward=80.0), None, None, seen)))
+    assert findings[0].id == "cpu-crowded"
+    assert {one.id: round(one.share, 3) for one in findings}["compute"] == pytest.approx(0.35 * 0.8)
+    assert sum(one.share for one in findings) <= 1 + 1e-9
 
 
 def test_waits_of_others_are_no_cost_where_the_thread_that_trains_never_waits() -> None:

@@ -23,7 +23,7 @@ from hotlap.trace.lines import places_of
 from hotlap.trace.tables import Trace
 
 from .diagnose import diagnose
-from .findings import OF_THE_RUN
+from .findings import BESIDE_THE_REST
 
 TOP_OPS: Final = 3
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
@@ -96,7 +96,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
         return None  # the trace sees into them
     if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
         return None
-    if finding.wrong or finding.beneath or finding.id == OF_THE_RUN:  # no trace knows of it
+    if finding.wrong or finding.beneath or finding.id in BESIDE_THE_REST:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding

@@ -13,7 +13,8 @@ from hotlap.records.diagnosis import Finding
 
 from ._base import LEAST_COST, Measured
 
-OF_THE_RUN = "workers-restart"
+BESIDE_THE_REST = ("workers-restart", "cpu-crowded")
+"""Causes whose time is in no phase's work: that of the run between epochs, and that without a core."""
 Find = Callable[[Measured], Finding | None]
 
 
@@ -35,10 +36,10 @@ def findings_of(measured: Measured) -> list[Finding]:
     gone = {id_ for one in found for id_ in getattr(_modules().get(one.id.replace("-", "_")), "REPLACES", ())}
     found = [finding for finding in found if finding.id not in gone]
     least = LEAST_COST * measured.step_ms
-    return _within_the_run([finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least])
+    return _of_the_rest([finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least])
 
 
-def _within_the_run(found: Sequence[Finding]) -> list[Finding]:
-    """What one finding takes of the whole run is not among the steps that the others are shares of."""
-    rest = 1 - sum(finding.share for finding in found if finding.id == OF_THE_RUN)
-    return [one if one.id == OF_THE_RUN else msgspec.structs.replace(one, share=rest * one.share) for one in found]
+def _of_the_rest(found: Sequence[Finding]) -> list[Finding]:
+    """What these take is not among the time that the others are shares of."""
+    rest = max(0.0, 1 - sum(finding.share for finding in found if finding.id in BESIDE_THE_REST))
+    return [one if one.id in BESIDE_THE_REST else msgspec.structs.replace(one, share=rest * one.share) for one in found]

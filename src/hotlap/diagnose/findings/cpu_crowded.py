@@ -10,13 +10,16 @@ from ._base import LEAST_COST, CpuUse, Measured, counted
 LEAST_OWN = 0.05
 LEAST_ALL = 0.10
 """Of the step: waits of the thread that trains, and of all threads together, from which they are told."""
+FOR_MODEL = "`OMP_NUM_THREADS=1`, or one for each core that is free"
+FOR_BATCHES = "OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device"
 LEAST_WORKERS = 0.10
 """Of their time: waits of loader workers."""
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share 0: the phases hold this time. At most: threads may wait beside each other, and for nobody's sake. That they
-    do where the thread that trains never waits: it is one of those that share an operation.
+    """Share: what the thread that trains waited itself, which no phase computes in. Else 0, and a cost at most: threads
+    may wait beside each other, and for nobody's sake. That they do where the thread that trains never waits: it is one
+    of those that share an operation.
     """
     facts, host = measured.facts, measured.facts.host if measured.facts else None
     if facts is None or host is None or host.threads_waited_ms is None or not measured.host_matters:
@@ -27,10 +30,10 @@ def find(measured: Measured) -> Finding | None:
     workers = (measured.phases.data or 0.0) if _workers_wait(measured) else 0.0
     if own < LEAST_OWN * step and every < LEAST_ALL * step and workers < LEAST_OWN * step:
         return None
-    together = facts.threads > 1
+    together, itself = facts.threads > 1, own >= LEAST_OWN * step
     fewer = []
     if together:
-        fewer.append("fewer intra-op threads (OMP_NUM_THREADS: 1 to 4 do for batches where the model is on a device)")
+        fewer.append(f"fewer intra-op threads ({FOR_BATCHES if facts.device == 'cuda' else FOR_MODEL})")
     if any(loader.workers for loader in facts.loaders):
         fewer.append("fewer workers")
     if facts.world > 1:
@@ -38,8 +41,8 @@ def find(measured: Measured) -> Finding | None:
     return Finding(
         id="cpu-crowded",
         bound="unknown",
-        share=0.0,
-        cost_ms=min(step, max(own, every) + workers),
+        share=min(1.0, own / step) if itself else 0.0,
+        cost_ms=min(step, own if itself else max(own, every) + workers),
         title="threads wait for a core",
         evidence="; ".join([_waits(host), *_wanted(measured, facts, measured.cpu)]),
         why="an operation that threads share ends with the last of them: while one has no core the others wait for it, "
@@ -48,7 +51,8 @@ def find(measured: Measured) -> Finding | None:
         else f"{_when(measured.cpu)}more threads want to run than there are cores, so that they take turns",
         instead=", ".join([*fewer, f"{'or ' if fewer else ''}other processes on other cores (taskset)"]),
         levers=answering("threads") if together else (),
-        beneath=True,
+        beneath=not itself,
+        named=itself,
     )
 
 
