@@ -39,6 +39,7 @@ from hotlap.records.run import (
     Run,
     Step,
 )
+from hotlap.records.telemetry import GpuSample, TelemetrySample
 
 TRACES = Path(__file__).parents[1] / "traces" / "data"
 ENVIRONMENT = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=32.0)
@@ -174,6 +175,19 @@ def test_a_phase_that_the_host_paces_is_not_computing(
     assert shares["compute"] == pytest.approx(compute)
     told = next(finding.evidence for finding in found.findings if finding.id == "compute")
     assert ("forward" in told) == (not paced.forward)
+
+
+@pytest.mark.parametrize(("busy", "bound"), [(94.0, "compute"), (81.0, "compute"), (79.0, "launch"), (30.0, "launch")])
+def test_a_device_that_nvml_saw_busy_did_not_wait_for_the_host(tmp_path: Path, busy: float, bound: str) -> None:
+    """YOLOv8n: its loss waits for the device, after which the host has no lead, and 48% were told launch beside 94%."""
+    on_device = phases(forward=5.0, backward=5.0)
+    lines = steps(host=on_device, device=on_device, gpu_paced=on_device, backlog_ms=QUEUED)
+    run = folder_of(tmp_path, (lines, CUDA))
+    seen = [TelemetrySample(time=at, gpus=(GpuSample(index=0, busy_percent=busy),)) for at in range(40)]
+    (run / "telemetry.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in seen))
+    found = diagnose(run)
+    assert found.bound == bound
+    assert f"a kernel ran {busy:.0f}% of the time, by NVML" in found.findings[0].evidence
 
 
 @pytest.mark.parametrize(("file", "said"), [(None, True), ("trace.json.gz", False)])

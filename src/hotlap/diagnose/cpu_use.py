@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
-from hotlap.records.run import Environment, Step
+from hotlap.records.phases import PHASES
+from hotlap.records.run import Environment, Phases, Step
 from hotlap.records.telemetry import CpuSample, TelemetrySample
 
 from .findings._base import CpuUse
@@ -15,6 +16,8 @@ LEAST_S: Final = 0.9
 thread lost its core between the clock and the counters would say too much."""
 LEAST_LOOKS: Final = 4
 """Samples of a GPU below which nothing is said of its use: NVML looks back over up to a second."""
+IDLE_WHILE_PACED: Final = 0.2
+"""Of the time that the host seems to pace the device, what share it must have been without a kernel."""
 
 
 def cpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: Environment) -> CpuUse:
@@ -72,6 +75,15 @@ def gpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: 
         busy=fmean(busy) if len(busy) >= least else None,
         watts=fmean(power) * len(wanted) if len(power) >= least else None,
     )
+
+
+def kept_busy(paced: Phases | None, device: Phases | None, busy: float | None) -> bool:
+    """Whether kernels ran for more of the time than a device that waits for the host as long as `paced` says can have
+    had: where the host waits for the device at a phase's end, the lead is gone there, whoever set the pace."""
+    if paced is None or device is None or busy is None:
+        return False
+    waited, step = (sum(getattr(of, name) or 0.0 for name in PHASES) for of in (paced, device))
+    return (1 - busy) * step < IDLE_WHILE_PACED * waited
 
 
 def _within(samples: Sequence[TelemetrySample], steps: Sequence[Step]) -> list[TelemetrySample]:

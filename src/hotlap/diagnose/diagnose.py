@@ -19,7 +19,7 @@ from hotlap.runs.folder import FILES, RankFolder, RunFolder
 
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
-from .cpu_use import GpuUse, cpu_use, gpu_use
+from .cpu_use import GpuUse, cpu_use, gpu_use, kept_busy
 from .findings import findings_of
 from .findings._base import CpuUse, Measured
 from .findings.workers_restart import without_restarts
@@ -140,7 +140,8 @@ def _verdict(
     waiting = waiting_share(steady.steps)
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
-        None if _left_out(first.steps) else growth(steady.times), memory_bytes, steady.evaluating, paced, gpus.busy,
+        None if _left_out(first.steps) else growth(steady.times), memory_bytes, steady.evaluating,
+        Phases() if kept_busy(paced, device, gpus.busy) else paced, gpus.busy,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])

@@ -53,8 +53,8 @@ class Measured:
     the steps that were looked at are from all, in words, empty where they are not. starved: of the time that batches
     were waited for, what share was in starved steps (`records.run.Step`). growth: of steps that take longer and
     longer, ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the
-    machine's. evaluating: as `Diagnosis.evaluating`. gpu_paced: as `Step.gpu_paced`. gpu_busy: as
-    `Diagnosis.gpu_busy`."""
+    machine's. evaluating: as `Diagnosis.evaluating`. gpu_paced: as `Step.gpu_paced`, zero where NVML rules that out
+    (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`."""
 
     step_ms: float
     phases: Phases
@@ -128,6 +128,11 @@ class Measured:
     def host_matters(self) -> bool:
         """Whether a slower host makes the step slower: not where the device always has work queued."""
         return not self.cuda or self.drained or self.share("data", "h2d", "other") >= STARVED_SHARE
+
+    @property
+    def nvml(self) -> str:
+        """For evidence: how much of the time a kernel ran; empty unknown."""
+        return "" if self.gpu_busy is None else f"; a kernel ran {self.gpu_busy:.0%} of the time, by NVML"
 
     @property
     def loader(self) -> LoaderFacts | None:

@@ -51,6 +51,7 @@ def find(measured: Measured) -> Finding | None:
     )
     small, names = _small(measured), _models(measured)
     ahead = f"; the host is {ms(measured.lead_ms)} ahead" if measured.lead_ms is not None else ""
+    ahead += measured.nvml
     return Finding(
         id="compute",
         bound="compute",

@@ -60,12 +60,11 @@ def find(measured: Measured) -> Finding | None:
 
 def _evidence(measured: Measured) -> str:
     """How long the device waited, by phase, and what NVML says of it."""
-    busy = f"; a kernel ran {measured.gpu_busy:.0%} of the time, by NVML" if measured.gpu_busy is not None else ""
     if measured.gpu_paced is None:
         ahead = f"the host is at most {ms(measured.lead_ms)} ahead of the device"
-        return f"{ahead} in a step of {ms(measured.step_ms)}{busy}"
+        return f"{ahead} in a step of {ms(measured.step_ms)}{measured.nvml}"
     parts = ", ".join(f"{name} {ms(took)}" for name, took in waits(measured).items() if took)
-    return f"{parts} on the device, which was done as soon as the host had issued the work{busy}"
+    return f"{parts} on the device, which was done as soon as the host had issued the work{measured.nvml}"
 
 
 def _in_the_model(root: RootFacts | None) -> str:
