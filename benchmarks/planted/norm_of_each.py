@@ -1,7 +1,7 @@
 """Train a small deep model, and in every step ask for the norm of each parameter's gradient on the host.
 
-cause: sync
-bound: sync
+cause: host-code
+bound: launch
 needs: cuda
 place: line
 """

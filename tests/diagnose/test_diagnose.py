@@ -179,11 +179,11 @@ def test_a_phase_that_the_host_paces_is_not_computing(
 
 @pytest.mark.parametrize(("busy", "bound"), [(94.0, "compute"), (81.0, "compute"), (79.0, "launch"), (30.0, "launch")])
 def test_a_device_that_nvml_saw_busy_did_not_wait_for_the_host(tmp_path: Path, busy: float, bound: str) -> None:
-    """YOLOv8n: its loss waits for the device, after which the host has no lead, and 48% were told launch beside 94%."""
+    """A loss that is read inside of the forward leaves the host without a lead, whoever set the pace."""
     on_device = phases(forward=5.0, backward=5.0)
     lines = steps(host=on_device, device=on_device, gpu_paced=on_device, backlog_ms=QUEUED)
-    run = folder_of(tmp_path, (lines, CUDA))
-    seen = [TelemetrySample(time=at, gpus=(GpuSample(index=0, busy_percent=busy),)) for at in range(40)]
+    run = folder_of(tmp_path, (lines, msgspec.structs.replace(CUDA, device_uuid="GPU-a")))
+    seen = [TelemetrySample(time=at, gpus=(GpuSample(index=7, uuid="GPU-a", busy_percent=busy),)) for at in range(40)]
     (run / "telemetry.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in seen))
     found = diagnose(run)
     assert found.bound == bound

@@ -41,17 +41,15 @@ def over(begin: float, end: float) -> list[Step]:
 
 
 def test_what_nvml_saw_of_the_gpu_is_told_where_it_is_known_which_is_meant() -> None:
+    """voxceleb_trainer chooses its GPU itself, and was told that no kernel ran: that was of the one it was given."""
     steady = over(100.0, 104.0)
-    gpus = GpuSample(index=0, busy_percent=40.0, power_w=300.0), GpuSample(index=1)
+    gpus = GpuSample(index=0, uuid="GPU-a", busy_percent=40.0, power_w=300.0), GpuSample(index=1, uuid="GPU-b")
     samples = [TelemetrySample(time=100.0 + at / 2, gpus=gpus) for at in range(8)]
 
-    def told(**variables: str) -> GpuUse:
-        return gpu_use(samples, steady, msgspec.structs.replace(ENVIRONMENT, variables=variables), 1)
-
-    assert told() == told(CUDA_VISIBLE_DEVICES="0") == GpuUse(pytest.approx(0.4), pytest.approx(300.0))
-    assert told(CUDA_VISIBLE_DEVICES="1") == GpuUse()  # NVML tells nothing of it
-    assert told(CUDA_VISIBLE_DEVICES="GPU-8f6d") == GpuUse()
-    assert gpu_use(samples[:2], steady, ENVIRONMENT, 1) == GpuUse()  # too few
+    assert gpu_use(samples, steady, ["GPU-a"]) == GpuUse(pytest.approx(0.4), pytest.approx(300.0))
+    assert gpu_use(samples, steady, ["GPU-b"]) == GpuUse()  # NVML tells nothing of it
+    assert gpu_use(samples, steady, ["GPU-c"]) == gpu_use(samples, steady, [None]) == GpuUse()
+    assert gpu_use(samples[:2], steady, ["GPU-a"]) == GpuUse()  # too few
 
 
 # rates

@@ -138,6 +138,9 @@ class FakeNvml:
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 
+    def nvmlDeviceGetUUID(self, handle: Any) -> str:
+        return "GPU-8f6d"
+
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
         return SimpleNamespace(gpu=93, memory=41)
 
@@ -163,6 +166,7 @@ class FakeNvml:
 def test_what_nvml_tells() -> None:
     assert gpu_sample(FakeNvml(), 3, None) == GpuSample(
         index=3,
+        uuid="GPU-8f6d",
         busy_percent=93.0,
         memory_busy_percent=41.0,
         memory_bytes=5 << 30,

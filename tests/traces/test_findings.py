@@ -512,3 +512,14 @@ def test_of_the_loops_own_code_stays_what_the_traces_do_not_explain(explained: f
     found = with_traces(run, traced(Finding(id="sync", bound="sync", share=explained)))
     assert {f.id: f.share for f in found.findings}.get("host-code") == (left if left is None else pytest.approx(left))
     assert found.bound == ("sync" if left is None else "unknown")
+
+
+def test_a_cause_that_the_run_names_stays_beside_a_trace() -> None:
+    """On an H200 rows fetched one by one, iterators made each step and recomputing were named only without a trace."""
+    rows = Finding(id="rows-one-by-one", bound="input", share=0.6, named=True)
+    again = Finding(id="recomputing", bound="compute", share=0.2, named=True)
+    waits = Finding(id="input", bound="input", share=0.6)
+    products = Finding(id="no-tensor-cores", bound="compute", share=0.3)
+    found = with_traces(diagnosis(rows, again), traced(waits, products))
+    assert [one.id for one in found.findings] == ["rows-one-by-one", "recomputing", "no-tensor-cores"]
+    assert found.bound == "input"

@@ -318,6 +318,7 @@ class Script:
             "nccl": _nccl() if on_cuda else None,
             "device": self.device,
             "device_name": torch.cuda.get_device_name() if on_cuda else None,
+            "device_uuid": f"GPU-{torch.cuda.get_device_properties().uuid}" if on_cuda else None,
             "capability": list(torch.cuda.get_device_capability()) if on_cuda else None,
             "threads": torch.get_num_threads(),
             "tf32_matmul": tf32_matmul(),

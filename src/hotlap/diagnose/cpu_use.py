@@ -60,17 +60,13 @@ class GpuUse:
     watts: float | None = None
 
 
-def gpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], machine: Environment, ranks: int) -> GpuUse:
-    """Unknown where too few samples lie in the steps' time, or it is not known which GPUs are the command's."""
-    chosen = machine.variables.get("CUDA_VISIBLE_DEVICES")
-    words = [] if chosen is None else chosen.split(",")
-    if not all(word.isdecimal() for word in words):
-        return GpuUse()
-    wanted = [int(word) for word in words[:ranks]] or list(range(ranks))
-    seen = [(one.time, gpu) for one in _within(samples, steps) for gpu in one.gpus if gpu.index in wanted]
+def gpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], wanted: Sequence[str | None]) -> GpuUse:
+    """Of the GPUs with these UUIDs. Unknown where too few samples lie in the steps' time, or a UUID is not known: NVML
+    may count the devices in another order than CUDA, and a script may choose its own."""
+    seen = [gpu for one in _within(samples, steps) for gpu in one.gpus if gpu.uuid is not None and gpu.uuid in wanted]
     least = LEAST_LOOKS * len(wanted)
-    busy = [gpu.busy_percent / 100 for _, gpu in seen if gpu.busy_percent is not None]
-    power = [gpu.power_w for _, gpu in seen if gpu.power_w is not None]
+    busy = [gpu.busy_percent / 100 for gpu in seen if gpu.busy_percent is not None]
+    power = [gpu.power_w for gpu in seen if gpu.power_w is not None]
     return GpuUse(
         busy=fmean(busy) if len(busy) >= least else None,
         watts=fmean(power) * len(wanted) if len(power) >= least else None,

@@ -111,7 +111,8 @@ def diagnose(folder: Path) -> Diagnosis:
     run, seen = RunFolder(folder).record, RunFolder(folder).telemetry
     memory_bytes = run.environment.memory_gib * 2**30
     use = cpu_use(seen, first.steady.steps, run.environment)
-    gpus = gpu_use(seen, first.steady.steps, run.environment, len(together))
+    cards = [rank.facts.device_uuid if rank.facts else None for rank in together]
+    gpus = gpu_use(seen, first.steady.steps, cards)
     return _verdict(mode, first, together, tuple(lever.name for lever in run.levers), use, gpus, memory_bytes)
 
 
@@ -140,7 +141,7 @@ def _verdict(
     waiting = waiting_share(steady.steps)
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
-        None if _left_out(first.steps) else growth(steady.times), memory_bytes, steady.evaluating,
+        None if _left_out(first.steps) else growth(steady.numbered), memory_bytes, steady.evaluating,
         Phases() if kept_busy(paced, device, gpus.busy) else paced, gpus.busy,
     )  # fmt: skip
     found = findings_of(measured)

@@ -23,7 +23,7 @@ from hotlap.trace.lines import places_of
 from hotlap.trace.tables import Trace
 
 from .diagnose import diagnose
-from .findings import BESIDE_THE_REST
+from .findings import BESIDE_THE_REST, replaced
 
 TOP_OPS: Final = 3
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
@@ -64,7 +64,7 @@ def _lines(trace: Trace) -> dict[int, Place]:
 
 
 def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = None) -> Diagnosis:
-    """The verdict with the traces' findings: one of a bound that the run shows too takes its place.
+    """The verdict with the traces' findings: one of a bound that the run shows too takes its place, but for causes.
 
     made: the place that makes the loop's batches, as far as the run knows it.
 
@@ -78,7 +78,7 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
-    shown = [_with_batches(finding, made, traces) for finding in traces.findings]
+    shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in replaced(kept)]
     findings = in_order((*kept, *shown))
     bound = findings[0].bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=tuple(findings), bound=bound)
@@ -96,7 +96,7 @@ def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | No
         return None  # the trace sees into them
     if finding.id == LATE_MALLOCS and any(one.id == "allocator" for one in traces.findings):
         return None
-    if finding.wrong or finding.beneath or finding.id in BESIDE_THE_REST:  # no trace knows of it
+    if finding.named or finding.wrong or finding.beneath or finding.id in BESIDE_THE_REST:  # no trace knows of it
         return finding
     if finding.id == "straggler":  # all steps of the run know more of it than the few of a trace
         return None if any(one.id == "straggler" for one in traces.findings) else finding

@@ -17,7 +17,7 @@ from hotlap.records.steady import counted, own_pace, steady_start
 
 T = TypeVar("T")
 BLOCKS = 8
-SIXTHS, LEAST_OF_A_SIXTH, GROWN, AGAINST = 6, 5, 4 / 3, 2
+SIXTHS, LEAST_OF_A_SIXTH, GROWN, AGAINST, JUMP = 6, 5, 4 / 3, 2, 0.3
 LEAST_BLOCK = 8
 MOST_WITHOUT = 0.1
 """Of the steps that take no batch of a loader that the loop reads ahead of."""
@@ -67,8 +67,13 @@ class SteadySteps:
     @property
     def times(self) -> list[float]:
         """Ms of the steps: on the host's clock, on the device's where the host runs ahead, of those that know it."""
+        return [ms for _, ms in self.numbered]
+
+    @property
+    def numbered(self) -> list[tuple[int, float]]:
+        """The number of each such step, and its ms."""
         clock = self.clock
-        return [ms for step in self.steps if (ms := on_clock(step, clock)) is not None]
+        return [(step.step, ms) for step in self.steps if (ms := on_clock(step, clock)) is not None]
 
     @property
     def clock(self) -> Clock:
@@ -131,21 +136,27 @@ def block_means(walls: Sequence[float], period: int = 1) -> list[float]:
     return [fmean(walls[at : at + length]) for at in range(0, len(walls) - length + 1, length)]
 
 
-def growth(times: Sequence[float]) -> tuple[float, float, int] | None:
-    """Of steps that take longer and longer: ms of the first and of the last sixth, and how many steps lie between their
-    middles. None where they do not: the last sixth is the longest, a third longer than the first; of the pairs of
-    sixths two at most are in the other order, as chance has them once in fifty times; and no single jump is more than
-    half of the growth, as where layers are unfrozen."""
-    size = len(times) // SIXTHS
+def growth(steps: Sequence[tuple[int, float]]) -> tuple[float, float, int] | None:
+    """Of steps that take longer and longer, each with its number and ms: ms of the first and of the last sixth, and how
+    many steps lie between their middles. None where they do not: the last sixth is the longest, a third longer than the
+    first; of the pairs of sixths two at most are in the other order, as chance has them once in fifty times; and no
+    single jump is larger by JUMP of the growth than the steps that lie between, of which a profile may hold many,
+    account for, as where layers are unfrozen."""
+    size = len(steps) // SIXTHS
     if size < LEAST_OF_A_SIXTH:
         return None
-    middles = [median(times[at * size : (at + 1) * size]) for at in range(SIXTHS)]
+    sixths = [steps[at * size : (at + 1) * size] for at in range(SIXTHS)]
+    middles = [median(ms for _, ms in sixth) for sixth in sixths]
+    numbers = [median(number for number, _ in sixth) for sixth in sixths]
     against = sum(two <= one for one, two in itertools.combinations(middles, 2))
-    grown = middles[-1] - middles[0]
-    jump = max(two - one for one, two in itertools.pairwise(middles))
-    if middles[-1] < GROWN * middles[0] or middles[-1] < max(middles) or against > AGAINST or 2 * jump > grown:
+    grown, passed = middles[-1] - middles[0], numbers[-1] - numbers[0]
+    if middles[-1] < GROWN * middles[0] or middles[-1] < max(middles) or against > AGAINST:
         return None
-    return middles[0], middles[-1], (SIXTHS - 1) * size
+    jumps = ((two - one) / grown for one, two in itertools.pairwise(middles))
+    waits = ((two - one) / passed for one, two in itertools.pairwise(numbers))
+    if any(jump - wait > JUMP for jump, wait in zip(jumps, waits, strict=True)):
+        return None
+    return middles[0], middles[-1], round(passed)
 
 
 def block_length(steps: int, period: int = 1) -> int:

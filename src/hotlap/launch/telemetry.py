@@ -168,6 +168,7 @@ def gpu_sample(nvml: Any, index: int, handle: Any) -> GpuSample:
         reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     return GpuSample(
         index=index,
+        uuid=ask("nvmlDeviceGetUUID"),
         busy_percent=None if use is None else float(use.gpu),
         memory_busy_percent=None if use is None else float(use.memory),
         memory_bytes=None if memory is None else int(memory.used),

@@ -441,10 +441,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     mode: whether it trains. samples_from: what tells the rows of a step. forwards: number seen, in steps that were
     looked at; backwards, optimizer_steps: number seen. in_flight: batches that workers make ahead; draining: when
     hotlap ended it, batches made ahead were being used up faster than others came, so steps may become longer.
-    replayed: phases that lie together in a CUDA graph of the script's own. recomputed: calls of modules that were seen
-    inside a backward, in the first steps, as torch.utils.checkpoint makes them. denormal: share (0 to 1) of denormal
-    numbers in an input of the model or a tensor that an optimizer holds, of the tensor with most, on the CPU. hung: the
-    wait for a batch in which the loop ended.
+    device_uuid: of the GPU, by which NVML knows it, as `GPU-…`. replayed: phases that lie together in a CUDA graph of
+    the script's own. recomputed: calls of modules that were seen inside a backward, in the first steps, as
+    torch.utils.checkpoint makes them. denormal: share (0 to 1) of denormal numbers in an input of the model or a tensor
+    that an optimizer holds, of the tensor with most, on the CPU. hung: the wait for a batch in which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. sources: the script and its local modules, in trials. imported: at the end, folders of installed
@@ -462,6 +462,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     nccl: str | None = None
     device: str = "cpu"
     device_name: str | None = None
+    device_uuid: str | None = None
     capability: tuple[int, int] | None = None
     threads: int = 1
     tf32_matmul: bool = False

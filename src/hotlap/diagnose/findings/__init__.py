@@ -33,10 +33,14 @@ def _modules() -> dict[str, ModuleType]:
 def findings_of(measured: Measured) -> list[Finding]:
     """What the time of one rank is lost to."""
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
-    gone = {id_ for one in found for id_ in getattr(_modules().get(one.id.replace("-", "_")), "REPLACES", ())}
-    found = [finding for finding in found if finding.id not in gone]
+    found = [finding for finding in found if finding.id not in replaced(found)]
     least = LEAST_COST * measured.step_ms
     return _of_the_rest([finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least])
+
+
+def replaced(found: Sequence[Finding]) -> set[str]:
+    """Ids of findings that say less of the same time."""
+    return {id_ for one in found for id_ in getattr(_modules().get(one.id.replace("-", "_")), "REPLACES", ())}
 
 
 def _of_the_rest(found: Sequence[Finding]) -> list[Finding]:
