@@ -11,7 +11,7 @@
 For each script `hotlap tune` runs on the naive one, with an empty compile cache and no memory of earlier tunes. Then
 come rounds of fresh processes (naive, hand, recipe, torch.compile; every second round backwards), and ratios are of the
 same round. Step times are those that the scripts print themselves, so hotlap does not time itself. torch.compile alone
-is a recipe with that lever only; where launches are the bound, in the faster of its modes default and reduce-overhead.
+is a recipe with that lever only.
 """
 
 import argparse
@@ -28,13 +28,21 @@ from typing import Any
 
 from zoo_runs import ZOO, bare, caches, flags, hotlap, machine, measured, read, run, with_recipe, write
 from zoo_sides import compare, side
-from zoo_table import Row, loss_gap, markdown, printed, ratios, times
+from zoo_table import Row, loss_gap, markdown, printed, ratios
 
 SCRIPTS = ("gpt", "tiny_gpt", "input_bound", "resnet50", "unet", "moe", "dlrm", "vit", "lstm", "gan", "decode")
 ALLOWED = 3e-4
 LOOSE = {"input_bound": 0.01}
 """Its thin batch norms amplify the rounding of channels_last a thousandfold a step; in float64 both are equal."""
-COMPILES = {"compile": "default", "compile-graphs": "reduce-overhead"}
+COMPILE = """\
+format = 1
+hotlap = "zoo"
+[[lever]]
+name = "compile"
+risk = "numeric"
+[lever.settings]
+mode = "default"
+"""
 
 
 def tuned(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str], timeout_s: float) -> Row:
@@ -62,32 +70,19 @@ def tuned(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str]
     }
 
 
-def compile_recipe(folder: Path, mode: str) -> Path:
-    """A recipe with nothing but torch.compile."""
-    path = folder / f"compile-{mode}.toml"
-    lever = f'[[lever]]\nname = "compile"\nrisk = "numeric"\n[lever.settings]\nmode = "{mode}"\n'
-    path.write_text(f'format = 1\nhotlap = "zoo"\n{lever}', encoding="utf-8")
-    return path
-
-
-def kinds(name: str, args: argparse.Namespace, folder: Path, bound: str) -> dict[str, list[str]]:
-    """The command of each kind; `OUT` in it is the folder of a run.
-
-    CUDA graphs are tried for torch.compile alone where they can help: where the step waits for launches.
-    """
-    modes = {kind: mode for kind, mode in COMPILES.items() if mode == "default" or bound in ("launch", "unknown")}
-    recipes = {kind: compile_recipe(folder, mode) for kind, mode in modes.items()}
-    if (folder / "tune" / "recipe.toml").exists():
-        recipes = {"hotlap": folder / "tune" / "recipe.toml", **recipes}
+def kinds(name: str, args: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
+    """The command of each kind; `OUT` in it is the folder of a run."""
     found = {"naive": bare(name, args), "hand": bare(name, args, "_hand")}
-    for kind, recipe in recipes.items():
-        found[kind] = with_recipe(name, args, recipe)
-    return {kind: command for kind, command in found.items() if kind.partition("-")[0] in args.kinds.split(",")}
+    if (recipe := folder / "tune" / "recipe.toml").exists():
+        found["hotlap"] = with_recipe(name, args, recipe)
+    (alone := folder / "compile.toml").write_text(COMPILE, encoding="utf-8")
+    found["compile"] = with_recipe(name, args, alone)
+    return {kind: command for kind, command in found.items() if kind in args.kinds.split(",")}
 
 
 def rounds(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str], row: Row, until: float) -> None:
     """Add rounds of runs to the row, as many as were asked for and as there is time for."""
-    commands = kinds(name, args, folder, row["tune"].get("bound", "unknown"))
+    commands = kinds(name, args, folder)
     walls: dict[str, float] = {}
     reference: Any = None
     for number in range(args.runs):
@@ -105,15 +100,6 @@ def rounds(name: str, args: argparse.Namespace, folder: Path, env: dict[str, str
             save(args, row)
             if "error" in found:
                 del commands[kind], walls[kind]
-        slower = _slower_compile(row) if number == 0 else None
-        if slower in commands:
-            del commands[slower], walls[slower]
-
-
-def _slower_compile(row: Row) -> str | None:
-    """The mode of torch.compile that the first round leaves behind."""
-    found = {kind: next(iter(times(row, kind).values())) for kind in COMPILES if times(row, kind)}
-    return max(found, key=lambda kind: found[kind]) if len(found) > 1 else None
 
 
 def measure(name: str, args: argparse.Namespace, folder: Path) -> None:
