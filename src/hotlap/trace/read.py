@@ -1,18 +1,16 @@
 """A trace file into its tables.
 
-Blocks of events are decoded in processes beside this one, which unpacks the file, or finds where the blocks of a plain
-one are. They are forked, and use neither polars nor a lock of this process. Small files, and machines with one core,
-are decoded here.
+Blocks of events are decoded in processes beside this one, which reads the file and unpacks it. They are forked, and use
+neither polars nor a lock of this process. Small files, and machines with one core, are decoded here.
 """
 
 import multiprocessing
 import os
-import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -54,45 +52,19 @@ def read_stream(file: BinaryIO, name: str, progress: Progress = lambda at: None,
     for exact in (False, True):
         file.seek(begin)
         src = source.Source(name)
-        plain = _plain(file, begin) if workers > 1 else None
-        blocks = source.blocks(file, src, progress) if plain is None else source.places(plain, src, progress)
         try:
-            columns = list(_decoded(blocks, src, exact, workers, plain))
+            columns = list(_decoded(source.blocks(file, src, progress), src, exact, workers))
         except TooLate:
             continue
         return build(columns, src)
     raise AssertionError("exact times are never too late")
 
 
-def _plain(file: BinaryIO, begin: int) -> int | None:
-    """The number of an open file of which any part can be read; None where it is packed, or is none."""
-    try:
-        number = file.fileno()
-        return number if begin == 0 and stat.S_ISREG(os.fstat(number).st_mode) and not _packed(number) else None
-    except (OSError, AttributeError):  # the second: a member of a tar archive
-        return None
-
-
-def _packed(file: int) -> bool:
-    return os.pread(file, 2, 0) == source.GZIP
-
-
-Block = bytes | source.Place
-
-
-def _decoded(
-    blocks: Iterator[Block], src: source.Source, exact: bool, workers: int, file: int | None
-) -> Iterator[Columns]:
-    first: list[Block] = []
-    for block in blocks:
-        first.append(block)
-        if len(first) == PARALLEL_FROM:
-            break
-    if len(first) < PARALLEL_FROM or workers < 2:
-        decoder = Decoder(src.separator, exact)
-        parts: Iterable[Columns] = (decoder.block(_text(block, file)) for block in (*first, *blocks))
-    else:
-        parts = _in_processes(chain(first, blocks), Decoder(src.separator, exact), workers, file)
+def _decoded(blocks: Iterator[bytes], src: source.Source, exact: bool, workers: int) -> Iterator[Columns]:
+    first = list(islice(blocks, PARALLEL_FROM))
+    decoder, every = Decoder(src.separator, exact), chain(first, blocks)
+    few = len(first) < PARALLEL_FROM or workers < 2
+    parts = map(decoder.block, every) if few else _in_processes(every, decoder, workers)
     events = rows = 0
     for part in parts:
         events += part.events + part.lost
@@ -104,33 +76,25 @@ def _decoded(
         yield part
 
 
-def _text(block: Block, file: int | None) -> bytes:
-    if isinstance(block, bytes):
-        return block
-    assert file is not None
-    return source.pread(file, block[0], block[1] - block[0])
+_forked: Decoder | None = None
+"""What a forked process decodes with."""
 
 
-_forked: tuple[Decoder, int | None] | None = None
-"""What a forked process decodes with, and the file it reads."""
-
-
-def _set_forked(decoder: Decoder, file: int | None) -> None:
+def _set_forked(decoder: Decoder) -> None:
     global _forked
-    _forked = decoder, file
+    _forked = decoder
 
 
-def _decode(block: Block) -> Columns:
+def _decode(block: bytes) -> Columns:
     assert _forked is not None
-    decoder, file = _forked
-    return decoder.block(_text(block, file))
+    return _forked.block(block)
 
 
-def _in_processes(blocks: Iterable[Block], decoder: Decoder, workers: int, file: int | None) -> Iterator[Columns]:
+def _in_processes(blocks: Iterable[bytes], decoder: Decoder, workers: int) -> Iterator[Columns]:
     """Decode in order, with at most two blocks a process under way."""
     context = multiprocessing.get_context("fork")
     waiting: deque[Future[Columns]] = deque()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_forked, initargs=(decoder, file)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_forked, initargs=(decoder,)) as pool:
         try:
             for block in blocks:
                 waiting.append(pool.submit(_decode, block))

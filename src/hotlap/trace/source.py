@@ -6,7 +6,6 @@ puts a line break between events, which JSON strings can't hold; in text without
 """
 
 import contextlib
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -77,45 +76,6 @@ def blocks(file: BinaryIO, source: Source, progress: Callable[[int], None] = lam
             block = bytes(view[position : cut[0]])
         yield block
         position = cut[1]
-
-
-Place = tuple[int, int]
-"""Where a block begins and ends in a plain file."""
-
-
-def places(file: int, source: Source, progress: Callable[[int], None] = lambda at: None) -> Iterator[Place | bytes]:
-    """As `blocks`, of a plain file that is open at the start: where they are, so that others can read them. The last
-    comes as its text."""
-    source.text_bytes = size = os.fstat(file).st_size
-    position = _begin((pread(file, at, READ) for at in range(0, size, READ)), bytearray(), source)
-    while (cut := _cut_of_file(file, position + BLOCK, size, source)) is not None:
-        yield position, cut[0]
-        position = cut[1]
-        progress(position)
-    yield from _finish(pread(file, position, size - position), source)
-    progress(size)
-
-
-def pread(file: int, start: int, size: int) -> bytes:
-    """That part of a file, or less at its end."""
-    found = os.pread(file, size, start)
-    while len(found) < size and (more := os.pread(file, size - len(found), start + len(found))):
-        found += more
-    return found
-
-
-def _cut_of_file(file: int, start: int, size: int, source: Source) -> tuple[int, int] | None:
-    window = READ // 16
-    while start < size:
-        text = pread(file, start, window)
-        if (cut := _cut(text, 0, source.separator)) is not None:
-            return start + cut[0], start + cut[1]
-        if start + window >= size:
-            return None
-        if window > MAX_PIECE:
-            raise RecordError(f"{source.name}: no end of an event within {MAX_PIECE >> 20} MiB; this is no trace")
-        window *= 4
-    return None
 
 
 def split(text: bytes, size: int, separator: re.Pattern[bytes]) -> Iterator[bytes]:
