@@ -14,7 +14,7 @@ from hotlap.records.trace import Window
 from hotlap.trace.read import read
 from hotlap.trace.replay import changes, deflated, predicted, replay, step_ns
 from hotlap.trace.replay.assemble import STEPS, typical, window_graph
-from hotlap.trace.replay.changes import Change, facts
+from hotlap.trace.replay.changes import Change, Facts
 from hotlap.trace.replay.graph import Edge, Graph, Kind
 from hotlap.trace.replay.simulate import Costs, Plan, fitted, ordered, simulate, steps_ns
 from hotlap.trace.steps import find_windows
@@ -28,10 +28,10 @@ US = 1_000
 H100 = (Gpu(0, "NVIDIA H100 80GB HBM3"),)
 
 
-def class_faster(chosen: Callable[[changes.Facts], Any], factor: float) -> Change:
+def class_faster(chosen: Callable[[Facts], Any], factor: float) -> Change:
     """Some tasks `factor` times faster."""
 
-    def change(of: changes.Facts, costs: Costs) -> Costs | None:
+    def change(of: Facts, costs: Costs) -> Costs | None:
         mine = chosen(of)
         if not mine.any():
             return None
@@ -50,8 +50,8 @@ def now(plan: Plan) -> float:
     return step_ns(plan, Costs(plan.graph.dur, plan.graph.lag))
 
 
-def after(plan: Plan, *made: Change) -> float | None:
-    return predicted(plan, facts(plan.graph), Costs(plan.graph.dur, plan.graph.lag), *made)
+def after(plan: Plan, made: Change) -> float | None:
+    return predicted(plan, Facts(plan.graph), Costs(plan.graph.dur, plan.graph.lag), made)
 
 
 def measured(plan: Plan) -> float:
@@ -196,7 +196,7 @@ def test_full_launch_queue() -> None:
     assert now(plan) == measured(plan)
     spans = plan.graph.spans[0]
     _, ends_faster = simulate(
-        plan, class_faster(lambda of: of.device, 2)(facts(plan.graph), Costs(plan.graph.dur, plan.graph.lag))
+        plan, class_faster(lambda of: of.device, 2)(Facts(plan.graph), Costs(plan.graph.dur, plan.graph.lag))
     )  # type: ignore[arg-type]
     assert ends_faster[spans.host] == pytest.approx(end * US / 2, rel=0.06)
 
@@ -380,7 +380,7 @@ def test_matmuls_take_no_less_than_their_operands_to_move() -> None:
     assert least / 1e3 < 2900 * 66.9 / 494.7  # so shapes alone do not decide in TF32
     assert after(plan, changes.matmuls_in("tf32")) == pytest.approx((210 + 2900 * 66.9 / 494.7) * US, abs=2)
     quick = plan.graph.dur.copy()
-    gemm = facts(plan.graph).named("sgemm")
+    gemm = Facts(plan.graph).named("sgemm")
     quick[gemm] = 200 * US
     fast = ordered(replace(plan.graph, dur=quick))
     assert fast is not None
@@ -390,7 +390,7 @@ def test_matmuls_take_no_less_than_their_operands_to_move() -> None:
 def test_small_matmuls_win_little_and_nothing_where_they_are_cast() -> None:
     whole = products()
     small = whole.trace.shapes.with_columns(dims=np.array(["[[4,4],[4,4]]"]))
-    of = facts(plan_of(View(replace(whole.trace, shapes=small), whole.window)).graph)
+    of = Facts(plan_of(View(replace(whole.trace, shapes=small), whole.window)).graph)
     gemm = of.named("sgemm")
     for now_ns, tf32, bf16 in ((8000, 2400, 4000), (3000, 2400, 3000), (2000, 2000, 2000)):
         costs = Costs(np.where(gemm, now_ns, of.graph.dur), of.graph.lag)
@@ -420,7 +420,7 @@ def optimizer(kernel_name: str, *more: dict[str, Any]) -> View:
 
 def test_fused_optimizer_is_one_pass_over_the_parameters() -> None:
     plan = plan_of(optimizer("multi_tensor_apply_kernel"))
-    made = changes.fused_optimizer(facts(plan.graph), Costs(plan.graph.dur, plan.graph.lag))
+    made = changes.fused_optimizer(Facts(plan.graph), Costs(plan.graph.dur, plan.graph.lag))
     assert made is not None
     work = plan.graph.kind == Kind.DEVICE
     assert made.dur[work].sum() == pytest.approx(28e6 / (3350 * changes.OF_BANDWIDTH), abs=20)

@@ -187,7 +187,7 @@ def _linked(host: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.DataFrame, pl.
     found = first_match(host["correlation"].to_numpy()[calls], device["correlation"].to_numpy())
     launch = np.where(found >= 0, calls[np.maximum(found, 0)], -1) if len(calls) else found
     is_op = cat == "op"
-    op = enclosing(launch, parent, is_op) if len(host) else launch
+    op = enclosing(launch, parent, is_op)
     ops = np.nonzero(is_op)[0]
     external = first_match(host["external"].to_numpy()[ops], device["external"].to_numpy())
     op = np.where((op < 0) & (external >= 0), ops[np.maximum(external, 0)], op) if len(ops) else op

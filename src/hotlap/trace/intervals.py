@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ class Intervals:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+
+NONE: Final = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: Ints, ends: Ints) -> Intervals:
@@ -57,7 +61,7 @@ def complement(one: Intervals, start: int, end: int) -> Intervals:
 def intersection(one: Intervals, other: Intervals) -> Intervals:
     """What is in both."""
     if not len(one) or not len(other):
-        return Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+        return NONE
     start, end = int(min(one.starts[0], other.starts[0])), int(max(one.ends[-1], other.ends[-1]))
     return complement(joined(complement(one, start, end), complement(other, start, end)), start, end)
 

@@ -99,7 +99,8 @@ def enclosing(rows: Ints, parent: Ints, wanted: npt.NDArray[np.bool_]) -> Ints:
     """For each row the nearest ancestor, itself included, that is wanted; -1 where there is none."""
     found = rows.copy()
     while True:
-        climbing = (found >= 0) & ~wanted[np.maximum(found, 0)]
+        climbing = found >= 0
+        climbing[climbing] = ~wanted[found[climbing]]
         if not climbing.any():
             return found
         found[climbing] = parent[found[climbing]]

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from hotlap.trace.intervals import Intervals, covered, intersection, union
+from hotlap.trace.intervals import NONE, Intervals, covered, intersection, union
 from hotlap.trace.view import Ints, View
 
 from .grouping import remembered
@@ -84,9 +84,8 @@ def _lost(view: View, whole: Pieces, begins: Ints, ends: Ints, group: Ints) -> I
 def _issuing(view: View) -> tuple[Intervals, float]:
     """When the host issues work in the phases of hotlap's in which it does not wait, and the share of that time that
     the profiler takes."""
-    nothing = union(np.zeros(0, np.int64), np.zeros(0, np.int64))
     if view.unprofiled is None:
-        return nothing, 0.0
+        return NONE, 0.0
     host, window = view.trace.host, view.on_host.window
     start, end = view.host("start"), view.host("start") + view.host("dur")
     waits = np.sort(start[waiting_calls(view)])
@@ -100,7 +99,7 @@ def _issuing(view: View) -> tuple[Intervals, float]:
             profiled += float((end - start)[rows].sum()) / window.count / 1e6
             usual += ms
     if profiled <= usual:
-        return nothing, 0.0
+        return NONE, 0.0
     rows = np.concatenate(found)
     return union(start[rows], end[rows]), 1 - usual / profiled
 

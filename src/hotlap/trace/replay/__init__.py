@@ -28,7 +28,6 @@ from .changes import (
     Change,
     Facts,
     device_infinitely_fast,
-    facts,
     free_input,
     fused_optimizer,
     hidden_ns,
@@ -66,7 +65,7 @@ def replay(views: Sequence[View], unprofiled_ms: float | None = None) -> Replay 
     plan = ordered(graph)
     if plan is None or not any(len(span.work) for span in graph.spans):
         return None
-    of, costs = facts(graph), Costs(graph.dur, graph.lag)
+    of, costs = Facts(graph), Costs(graph.dur, graph.lag)
     measured = _of_ranks(steps_ns(graph, graph.start + graph.dur))
     replayed = step_ns(plan, costs)
     if unprofiled_ms is not None:
@@ -90,14 +89,13 @@ def _of_ranks(steps: Sequence[float]) -> float:
     return float(median_low(steps))
 
 
-def predicted(plan: Plan, of: Facts, costs: Costs, *changes: Change) -> float | None:
-    """The step in ns after changes, one on top of the other; None where none of them changes anything."""
-    after, least = costs, 0.0
-    for change in changes:
-        after = change(of, after) or after
-        if change is perfect_overlap:
-            least = hidden_ns(of, costs)
-    return None if after is costs else max(step_ns(plan, after), min(least, step_ns(plan, costs)))
+def predicted(plan: Plan, of: Facts, costs: Costs, change: Change) -> float | None:
+    """The step in ns after a change; None where it changes nothing."""
+    after = change(of, costs)
+    if after is None:
+        return None
+    least = min(hidden_ns(of, costs), step_ns(plan, costs)) if change is perfect_overlap else 0.0
+    return max(step_ns(plan, after), least)
 
 
 def deflated(plan: Plan, costs: Costs, step: float) -> Costs:

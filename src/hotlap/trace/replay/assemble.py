@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import polars as pl
 
 from hotlap.records.trace import Window
 
@@ -19,14 +20,18 @@ STEPS: Final = 5
 """A longer window is replayed by this many of its steps."""
 MOST_WORK: Final = 60_000
 """Steps with more device work than this, over all ranks, are replayed by fewer."""
+KIND: Final = ("name", "dtype", "in_elements", "out_elements", "group_size")
+"""What collectives of one kind share."""
 
 
 def window_graph(views: Sequence[View]) -> Graph:
     """The graph of the views' windows (a view a rank), or of STEPS typical steps of them; times from the earliest."""
     views = [replace(view, window=host_window(view)) for view in views]
-    block = typical(views)
-    parts = [_rank(view, *block) for view in views]
-    graph = _joined(parts)
+    block, build, spans = typical(views), Builder(), []
+    for build.rank, view in enumerate(views):
+        build.offset = view.trace.base_ns - views[0].trace.base_ns
+        spans.append(_rank(build, view, *block))
+    graph = build.graph(spans)
     return fitted(unwaited(_shifted(_collectives(graph, _matched(graph)))))
 
 
@@ -50,67 +55,36 @@ def typical(views: Sequence[View]) -> tuple[int, int]:
     return first, first + some
 
 
-def _rank(view: View, first: int, end: int) -> Graph:
-    """The graph of one view, on its trace's clock."""
+def _rank(build: Builder, view: View, first: int, end: int) -> Span:
+    """Adds the tasks and edges of one view."""
     steps = view.window.steps[first:end]
     start, stop = (steps[0][0], steps[-1][1]) if steps else (view.window.start_ns, view.window.end_ns)
-    build = Builder()
     host = host_tasks(build, view, start, stop)
     device = device_tasks(build, view, host, start, stop)
     sync_edges(build, view, host, device)
     event_edges(build, host, device)
     queue_edges(build, host, device)
-    kind, row, begin, dur, release = build.tasks()
-    src, dst, edge, lag, from_start = build.edges()
-    span = Span(view, start, stop, max(1, len(steps)), host.last, device.task[~device.prior], device.task[device.prior])
-    return Graph(kind, np.zeros_like(kind), row, begin, dur, release, src, dst, edge, lag, from_start, (span,))
-
-
-def _joined(parts: Sequence[Graph]) -> Graph:
-    """Parts side by side, on one clock as far as the traces' bases tell."""
-    before = np.cumsum([0, *(len(p) for p in parts)]).tolist()
-    base = parts[0].spans[0].view.trace.base_ns
-    moved = [p.spans[0].view.trace.base_ns - base for p in parts]
-    spans = [
-        replace(
-            p.spans[0], start=p.spans[0].start + by, end=p.spans[0].end + by, host=p.spans[0].host + at,
-            work=p.spans[0].work + at, prior=p.spans[0].prior + at, offset=by,
-        )
-        for p, at, by in zip(parts, before, moved, strict=False)
-    ]  # fmt: skip
-
-    def all_of(name: str, by: Sequence[int]) -> Ints:
-        return np.concatenate([getattr(p, name) + b for p, b in zip(parts, by, strict=False)])
-
-    none = [0] * len(parts)
-    release = np.concatenate([np.where(p.release != 0, p.release + by, 0) for p, by in zip(parts, moved, strict=True)])
-    return Graph(
-        all_of("kind", none), all_of("rank", list(range(len(parts)))), all_of("row", none), all_of("start", moved),
-        all_of("dur", none), release, all_of("src", before), all_of("dst", before), all_of("edge", none),
-        all_of("lag", none), np.concatenate([p.from_start for p in parts]), tuple(spans),
-    )  # fmt: skip
+    work, prior = device.task[~device.prior], device.task[device.prior]
+    moved = build.offset
+    return Span(view, start + moved, stop + moved, max(1, len(steps)), host.last, work, prior, moved)
 
 
 def _matched(graph: Graph) -> Ints:
     """Tasks of the same collective on all ranks, shape (collectives, ranks): the k-th of its kind in each window."""
-    columns = []
+    if len(graph.spans) < 2:
+        return np.empty((0, len(graph.spans)), np.int64)
+    each = []
     for span in graph.spans:
-        rows = graph.row[span.work]
-        described = span.view.trace.device["collective"].to_numpy()[rows]
-        order = np.argsort(graph.start[span.work], kind="stable")
-        tasks = [int(span.work[i]) for i in order if described[i] >= 0]
-        texts = span.view.trace.collectives.rows()
-        count: dict[tuple[object, ...], int] = {}
-        keys = {}
-        for task in tasks:
-            key = texts[described[np.searchsorted(span.work, task)]][:5]  # name, dtype, sizes
-            count[key] = count.get(key, 0) + 1
-            keys[(*key, count[key])] = task
-        columns.append(keys)
-    if len(columns) < 2:
-        return np.empty((0, len(columns)), np.int64)
-    common = [k for k in columns[0] if all(k in other for other in columns[1:])]
-    return np.array([[c[k] for c in columns] for k in common], np.int64).reshape(-1, len(columns))
+        trace, rows = span.view.trace, graph.row[span.work]
+        collective = trace.device["collective"].gather(rows)
+        tasks = pl.DataFrame({"task": span.work, "start": graph.start[span.work], "collective": collective})
+        kinds = trace.collectives.select(pl.int_range(pl.len(), dtype=pl.Int32).alias("collective"), *KIND)
+        known = tasks.sort("start", maintain_order=True).join(kinds, on="collective", maintain_order="left")
+        each.append(known.select("task", *KIND, pl.int_range(pl.len()).over(*KIND).alias("number")))
+    found = each[0]
+    for rank, other in enumerate(each[1:]):
+        found = found.join(other, on=[*KIND, "number"], maintain_order="left", suffix=f" {rank}")
+    return found.drop(*KIND, "number").to_numpy().astype(np.int64)
 
 
 def _collectives(graph: Graph, tasks: Ints) -> Graph:
@@ -118,34 +92,23 @@ def _collectives(graph: Graph, tasks: Ints) -> Graph:
     if not len(tasks):
         return graph
     graph = _synchronised(graph, tasks)
-    count, ranks = tasks.shape
-    arrived = graph.start[tasks]
+    arrived, end = graph.start[tasks], graph.start + graph.dur
     last = arrived.max(axis=1)
-    end = graph.start + graph.dur
     start, dur = graph.start.copy(), graph.dur.copy()
     start[tasks] = last[:, None]
     dur[tasks] = np.maximum(end[tasks] - last[:, None], 0)
-    arrival = len(graph) + np.arange(count * ranks, dtype=np.int64).reshape(count, ranks)
-    hub = arrival[-1, -1] + 1 + np.arange(count, dtype=np.int64)
+    arrival = len(graph) + np.arange(tasks.size, dtype=np.int64)
     renamed = np.arange(len(graph))
-    renamed[tasks] = arrival
-    flat, zeros = arrival.ravel(), np.zeros(count * ranks + count, np.int64)
-    own = np.broadcast_to(hub[:, None], tasks.shape).ravel()
-    src = np.concatenate([graph.src, flat, flat, own])
-    dst = np.concatenate([renamed[graph.dst], tasks.ravel(), own, tasks.ravel()])
-    edges = [np.full(flat.shape, int(e), np.int64) for e in (Edge.PROGRAM, Edge.PROGRAM, Edge.COLLECTIVE)]
-    more = np.zeros(3 * len(flat), np.int64)
-    return replace(
-        graph,
-        kind=np.concatenate([graph.kind, np.full(len(flat), int(Kind.ARRIVAL)), np.full(count, int(Kind.HUB))]),
-        rank=np.concatenate([graph.rank, graph.rank[tasks].ravel(), np.zeros(count, np.int64)]),
-        row=np.concatenate([graph.row, graph.row[tasks].ravel(), np.full(count, -1)]),
-        start=np.concatenate([start, arrived.ravel(), last]),
-        dur=np.concatenate([dur, zeros]),
-        release=np.concatenate([graph.release, zeros]),
-        src=src, dst=dst, edge=np.concatenate([graph.edge, *edges]), lag=np.concatenate([graph.lag, more]),
-        from_start=np.concatenate([graph.from_start, more.astype(bool)]),
-    )  # fmt: skip
+    renamed[tasks] = arrival.reshape(tasks.shape)
+    build = Builder(replace(graph, start=start, dur=dur, dst=renamed[graph.dst]))
+    build.rank = graph.rank[tasks].ravel()
+    build.add(Kind.ARRIVAL, graph.row[tasks].ravel(), arrived.ravel(), 0)
+    build.rank = 0
+    hubs = np.repeat(build.add(Kind.HUB, -1, last, 0), tasks.shape[1])
+    build.link(Edge.PROGRAM, arrival, tasks.ravel())
+    build.link(Edge.PROGRAM, arrival, hubs)
+    build.link(Edge.COLLECTIVE, hubs, tasks.ravel())
+    return build.graph(graph.spans)
 
 
 def _synchronised(graph: Graph, tasks: Ints) -> Graph:

@@ -47,7 +47,12 @@ class Facts:
     """A graph with what changes ask of its traces, found once."""
 
     graph: Graph
-    peaks: tuple[Peaks | None, ...]
+
+    @cached_property
+    def peaks(self) -> tuple[Peaks | None, ...]:
+        """Of the ranks' devices, from their data sheets."""
+        gpus = (span.view.trace.gpus for span in self.graph.spans)
+        return tuple(peaks_of(found[0].name) if found else None for found in gpus)
 
     @cached_property
     def device(self) -> Bools:
@@ -85,8 +90,9 @@ class Facts:
         found = np.zeros(len(self.graph), np.int64)
         for rank, span in enumerate(self.graph.spans):
             mine = np.nonzero((self.graph.rank == rank) & (self.graph.kind <= int(Kind.CALL)))[0]
-            starts, ends = annotated(span.view, pattern)
-            found[mine] = covered(union(starts, ends), *self.graph.local(mine, rank))
+            starts = self.graph.start[mine] - span.offset
+            ends = starts + self.graph.dur[mine]
+            found[mine] = covered(union(*annotated(span.view, pattern)), starts, ends)
         return found
 
     def launched_within(self, pattern: re.Pattern[str]) -> Bools:
@@ -94,12 +100,6 @@ class Facts:
         inside = (self.within(pattern) > 0) & (self.graph.kind == int(Kind.CALL))
         edges = (self.graph.edge == Edge.LAUNCH) & inside[self.graph.src]
         return (np.bincount(self.graph.dst[edges], minlength=len(self.graph)) > 0) & self.device
-
-
-def facts(graph: Graph) -> Facts:
-    """Of a graph, with the peaks of its devices' data sheets."""
-    gpus = [s.view.trace.gpus for s in graph.spans]
-    return Facts(graph, tuple(peaks_of(g[0].name) if g else None for g in gpus))
 
 
 def annotated(view: View, pattern: re.Pattern[str]) -> tuple[Ints, Ints]:

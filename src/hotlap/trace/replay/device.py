@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from ..links import enclosing
 from ..tables import WORK
 from ..view import View
-from .graph import Bools, Builder, Edge, Ints, Kind, constant
+from .graph import Bools, Builder, Edge, Ints, Kind
 from .host import Calls, Host
 
 CLOCK_NS: Final = 1_000
@@ -45,9 +46,9 @@ def device_tasks(build: Builder, view: View, host: Host, start: int, end: int) -
     prior, calls = work["prior"].to_numpy(), host.calls
     cut = np.where(prior, np.maximum(begin, start), begin)
     heads = prior & np.append(True, lane[1:] != lane[:-1])[: len(lane)]
-    task = build.add(constant(row, Kind.DEVICE), row, cut, begin + dur - cut, np.where(heads, cut, 0))
+    task = build.add(Kind.DEVICE, row, cut, begin + dur - cut, np.where(heads, cut, 0))
     call = _call_of(calls, np.where(prior, -1, work["launch"].to_numpy()), view)
-    launched = _growing(np.where(prior, -(2**62), work["launched"].fill_null(0).to_numpy()), lane)
+    launched = work["launched"].to_numpy()
     same = lane[1:] == lane[:-1]
     build.link(Edge.STREAM, task[:-1][same], task[1:][same])
     if len(calls.call):
@@ -58,7 +59,7 @@ def device_tasks(build: Builder, view: View, host: Host, start: int, end: int) -
 
 
 def _work(view: View, start: int, end: int) -> pl.DataFrame:
-    """Work of the window, in each lane in order of start, with `launched` (null: before the trace) and `prior`.
+    """Work of the window, in each lane in order of start, with `launched` (made to grow) and `prior`.
 
     Work without a known launch was launched by the operator with its External id, else with what precedes it.
     """
@@ -83,6 +84,7 @@ def _work(view: View, start: int, end: int) -> pl.DataFrame:
         )
         .with_columns(prior.alias("prior"))
         .filter(inside | pl.col("prior"))
+        .with_columns(pl.when("prior").then(-(2**62)).otherwise("launched").cum_max().over("lane").alias("launched"))
     )
 
 
@@ -95,26 +97,10 @@ def _last_call(calls: Calls, times: Ints) -> Ints:
 
 def _call_of(calls: Calls, launch: Ints, view: View) -> Ints:
     """Index of the call that is the launch, or encloses it; -1 none."""
-    found = np.full(len(launch), -1, np.int64)
-    order = np.argsort(calls.row, kind="stable")
-    rows = calls.row[order]
-    parents = view.host("parent")
-    climbing = launch.copy()
-    while len(rows) and (climbing >= 0).any():
-        index = np.minimum(np.searchsorted(rows, climbing), len(rows) - 1)
-        hit = (climbing >= 0) & (rows[index] == climbing)
-        found[hit] = order[index[hit]]
-        climbing = np.where(hit | (climbing < 0), -1, parents[np.maximum(climbing, 0)])
+    index = np.full(len(view.trace.host) + 1, -1, np.int64)  # the last is that of no row
+    index[calls.row] = np.arange(len(calls.row))
+    found: Ints = index[enclosing(launch, view.host("parent"), index[:-1] >= 0)]
     return found
-
-
-def _growing(times: Ints, lane: Ints) -> Ints:
-    """Running maximum within each lane."""
-    out = times.copy()
-    for one in np.unique(lane):
-        mine = lane == one
-        out[mine] = np.maximum.accumulate(times[mine])
-    return out
 
 
 # what waits for device work

@@ -20,6 +20,7 @@ Durations and the lags of edges are all that a replay takes from the clock; see 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -97,45 +98,45 @@ class Graph:
         """When each edge's source lets go, as measured."""
         return self.start[self.src] + np.where(self.from_start, 0, self.dur[self.src])
 
-    def local(self, tasks: Ints, rank: int) -> tuple[Ints, Ints]:
-        """Start and end of tasks on the clock of their rank's trace, as measured."""
-        start = self.start[tasks] - self.spans[rank].offset
-        return start, start + self.dur[tasks]
+
+TASK: Final = ("kind", "rank", "row", "start", "dur", "release")
+EDGE: Final = ("src", "dst", "edge", "lag", "from_start")
+"""Columns of a graph: of its tasks, and of its edges."""
 
 
 class Builder:
-    """Collects tasks and edges; numbers of tasks are given in order."""
+    """Collects tasks and edges, on top of those of a graph where one is given; numbers of tasks are given in order.
+    rank, offset: of the tasks that are added, and what is added to their times."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._tasks: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
-        self._edges: list[tuple[Ints, Ints, Ints, Ints, Bools]] = []
+    def __init__(self, graph: Graph | None = None) -> None:
+        self.count = len(graph) if graph is not None else 0
+        self.rank: Ints | int = 0
+        self.offset = 0
+        self._tasks = [tuple(getattr(graph, name) for name in TASK)] if graph is not None else []
+        self._edges = [tuple(getattr(graph, name) for name in EDGE)] if graph is not None else []
 
-    def add(self, kind: Ints, row: Ints, start: Ints, dur: Ints, release: Ints | None = None) -> Ints:
+    def add(self, kind: Kind, row: Ints | int, start: Ints, dur: Ints | int, release: Ints | int = 0) -> Ints:
         """New tasks; their numbers."""
         ids = np.arange(self.count, self.count + len(start), dtype=np.int64)
         self.count += len(start)
-        self._tasks.append((kind, row, start, dur, np.zeros(len(start), np.int64) if release is None else release))
+        begun = np.where(np.not_equal(release, 0), release + self.offset, 0)
+        cells = (int(kind), self.rank, row, start + self.offset, dur, begun)
+        self._tasks.append(tuple(np.broadcast_to(np.asarray(cell, np.int64), start.shape) for cell in cells))
         return ids
 
     def link(self, edge: Edge, src: Ints, dst: Ints, lag: Ints | int = 0, *, from_start: bool = False) -> None:
         """New edges from src[i] to dst[i]; pairs with a negative number are left out."""
         real = (src >= 0) & (dst >= 0)
-        count, lags = int(real.sum()), np.broadcast_to(np.asarray(lag, np.int64), src.shape)
-        self._edges.append((src[real], dst[real], np.full(count, int(edge)), lags[real], np.full(count, from_start)))
+        lags = np.broadcast_to(np.asarray(lag, np.int64), src.shape)[real]
+        count = len(lags)
+        self._edges.append((src[real], dst[real], np.full(count, int(edge)), lags, np.full(count, from_start)))
 
-    def tasks(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """kind, row, start, dur, release."""
-        kind, row, start, dur, release = (np.concatenate(column) for column in zip(*self._tasks, strict=True))
-        return kind, row, start, dur, release
-
-    def edges(self) -> tuple[Ints, Ints, Ints, Ints, Bools]:
-        """src, dst, edge, lag, from_start; of equal edges one."""
-        src, dst, edge, lag, start = (np.concatenate(column) for column in zip(*self._edges, strict=True))
-        _, first = np.unique(np.stack([src, dst, edge]), axis=1, return_index=True)
-        return src[first], dst[first], edge[first], lag[first], start[first].astype(bool)
-
-
-def constant(like: Sequence[int] | Ints, value: int) -> Ints:
-    """An array as long as another."""
-    return np.full(len(like), value, np.int64)
+    def graph(self, spans: Sequence[Span]) -> Graph:
+        """All of it; of equal edges one."""
+        made: dict[str, Any] = {
+            name: np.concatenate(parts)
+            for names, each in ((TASK, self._tasks), (EDGE, self._edges))
+            for name, parts in zip(names, zip(*each, strict=True), strict=True)
+        }
+        _, first = np.unique(np.stack([made[name] for name in EDGE[:3]]), axis=1, return_index=True)
+        return Graph(**made | {name: made[name][first] for name in EDGE}, spans=tuple(spans))

@@ -1,15 +1,16 @@
 """Host threads of a window as chains of tasks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import reduce
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from ..intervals import Intervals, intersection, union
+from ..intervals import NONE, Intervals, intersection, joined, union
 from ..tables import WORK
 from ..view import View
-from .graph import Bools, Builder, Edge, Ints, Kind, constant
+from .graph import Bools, Builder, Edge, Ints, Kind
 
 SYNC: Final = (
     r"^(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)(Memcpy|Memset|Memcpy2D|Memcpy3D|Free)$"
@@ -58,11 +59,11 @@ def host_tasks(build: Builder, view: View, start: int, end: int) -> Host:
     events = _events(view, start, end)
     keys = [view.main_thread, *_keys(events, view.main_thread)]
     main, *others = _threads(events, keys)
-    bursts = union(*_joined([t.bursts for t in others if t.bursts is not None]))
+    bursts = reduce(joined, (t.bursts for t in others if t.bursts is not None), NONE)
     chains = [_chain(build, _pieces(main.calls, bursts), Intervals(np.array([start]), np.array([end])), release=True)]
     for thread in others:
         span = _extent(thread.calls, end) if thread.bursts is None else thread.bursts
-        chains.append(_chain(build, _pieces(thread.calls), span, release=thread.bursts is None))
+        chains.append(_chain(build, _pieces(thread.calls, NONE), span, release=thread.bursts is None))
         if thread.bursts is not None:
             _hand_over(build, chains[0], chains[-1])
     number = {key: i for i, key in enumerate(keys)}
@@ -118,35 +119,18 @@ def _bursts(events: pl.DataFrame, main_starts: Ints, main_calls: pl.DataFrame) -
     return None if beside > SHARED * bursts.total else bursts
 
 
-def _joined(sets: list[Intervals]) -> tuple[Ints, Ints]:
-    none = np.empty(0, np.int64)
-    return np.concatenate([none, *(s.starts for s in sets)]), np.concatenate([none, *(s.ends for s in sets)])
-
-
 def _extent(calls: pl.DataFrame, end: int) -> Intervals:
     """From a thread's first call to the end of the window."""
     return union(calls["start"].to_numpy()[:1], np.array([end] if len(calls) else [], np.int64))
 
 
 @dataclass(frozen=True)
-class _Pieces:
-    """What interrupts a thread's own work, in order: calls, and waits for other threads (row -1)."""
-
-    row: Ints
-    start: Ints
-    end: Ints
-    sync: Bools
-
-    def __getitem__(self, index: Ints | Bools) -> "_Pieces":
-        return _Pieces(self.row[index], self.start[index], self.end[index], self.sync[index])
-
-
-@dataclass(frozen=True)
 class _Chain:
-    """Tasks of a thread. before, call, ret: of each piece, the task before it, and its own; heads, tails: first and
-    last task of each of its stretches."""
+    """Tasks of a thread. pieces: what interrupts its own work, in order of start: calls, and waits for other threads
+    (row -1). before, call, ret: of each piece, the task before it, and its own; heads, tails: first and last task of
+    each of its stretches."""
 
-    pieces: _Pieces
+    pieces: pl.DataFrame
     spans: Intervals
     before: Ints
     call: Ints
@@ -155,37 +139,30 @@ class _Chain:
     tails: Ints
 
 
-def _pieces(calls: pl.DataFrame, waits: Intervals | None = None) -> _Pieces:
-    start, end, row = (calls[column].to_numpy().astype(np.int64) for column in ("start", "end", "row"))
-    mine = _Pieces(row, start, end, calls["sync"].to_numpy())
-    if waits is None or not len(waits):
-        return mine
+def _pieces(calls: pl.DataFrame, waits: Intervals) -> pl.DataFrame:
+    """row, start, end and sync of a thread's calls and of its waits for other threads."""
+    mine = calls.select("row", "start", "end", "sync")
     # a wait that shares time with a call is none: the thread was not waiting
-    free = np.searchsorted(start, waits.ends) == np.searchsorted(end, waits.starts, side="right")
-    starts, ends = waits.starts[free], waits.ends[free]
-    both = _Pieces(
-        np.concatenate([row, constant(starts, -1)]),
-        np.concatenate([start, starts]),
-        np.concatenate([end, ends]),
-        np.concatenate([mine.sync, np.zeros(len(starts), bool)]),
-    )
-    return both[np.argsort(both.start, kind="stable")]
+    begun, ended = np.searchsorted(mine["start"], waits.ends), np.searchsorted(mine["end"], waits.starts, side="right")
+    free = begun == ended
+    waiting = pl.DataFrame({"start": waits.starts[free], "end": waits.ends[free]})
+    waiting = waiting.select(pl.lit(-1, pl.Int64).alias("row"), "start", "end", pl.lit(False).alias("sync"))
+    return pl.concat([mine, waiting]).sort("start", maintain_order=True)
 
 
-def _chain(build: Builder, pieces: _Pieces, spans: Intervals, *, release: bool) -> _Chain:
+def _chain(build: Builder, pieces: pl.DataFrame, spans: Intervals, *, release: bool) -> _Chain:
     """Tasks of a thread over the stretches in which it works: HOST, then CALL, RETURN and HOST for each piece."""
-    pieces = pieces[_stretch(spans, pieces.start) >= 0]
-    home, count = _stretch(spans, pieces.start), len(pieces.start)
+    pieces = pieces.filter(_stretch(spans, pieces["start"].to_numpy()) >= 0)
+    row, start, end = (pieces[column].to_numpy() for column in ("row", "start", "end"))
+    home, count = _stretch(spans, start), len(pieces)
     first = np.searchsorted(home, np.arange(len(spans) + 1))
     empty, last = first[:-1] == first[1:], np.append(home[1:] != home[:-1], True)[:count]
     ends = spans.ends.copy()
-    ends[~empty] = pieces.start[first[:-1][~empty]]
+    ends[~empty] = start[first[:-1][~empty]]
     heads = _own_work(build, spans.starts, ends, release=release)
-    call = build.add(
-        constant(home, Kind.CALL), pieces.row, pieces.start, np.where(pieces.row < 0, 0, pieces.end - pieces.start)
-    )
-    ret = build.add(constant(home, Kind.RETURN), pieces.row, pieces.end, constant(home, 0))
-    after = _own_work(build, pieces.end, np.where(last, spans.ends[home], np.append(pieces.start[1:], 0)[:count]))
+    call = build.add(Kind.CALL, row, start, np.where(row < 0, 0, end - start))
+    ret = build.add(Kind.RETURN, row, end, 0)
+    after = _own_work(build, end, np.where(last, spans.ends[home], np.append(start[1:], 0)[:count]))
     before = np.where(np.append(True, last[:-1])[:count], heads[home], np.append(-1, after[:-1])[:count])
     for src, dst in ((before, call), (call, ret), (ret, after)):
         build.link(Edge.PROGRAM, src, dst)
@@ -202,32 +179,27 @@ def _stretch(spans: Intervals, times: Ints) -> Ints:
 
 def _own_work(build: Builder, starts: Ints, ends: Ints, *, release: bool = False) -> Ints:
     """HOST tasks."""
-    kind, row = constant(starts, Kind.HOST), constant(starts, -1)
-    return build.add(kind, row, starts, np.maximum(ends - starts, 0), starts if release else None)
+    return build.add(Kind.HOST, -1, starts, np.maximum(ends - starts, 0), starts if release else 0)
 
 
 def _calls(chains: list[_Chain]) -> Calls:
-    real = [chain.pieces.row >= 0 for chain in chains]
-    pieces = [chain.pieces[mine] for chain, mine in zip(chains, real, strict=True)]
-    return Calls(
-        row=np.concatenate([p.row for p in pieces]),
-        start=np.concatenate([p.start for p in pieces]),
-        end=np.concatenate([p.end for p in pieces]),
-        thread=np.concatenate([constant(p.row, i) for i, p in enumerate(pieces)]),
-        call=np.concatenate([chain.call[mine] for chain, mine in zip(chains, real, strict=True)]),
-        ret=np.concatenate([chain.ret[mine] for chain, mine in zip(chains, real, strict=True)]),
-        sync=np.concatenate([p.sync for p in pieces]),
+    tasks = (
+        chain.pieces.with_columns(thread=pl.lit(number, pl.Int64), call=chain.call, ret=chain.ret)
+        for number, chain in enumerate(chains)
     )
+    found = pl.concat(tasks).filter(pl.col("row") >= 0)
+    return Calls(*(found[field.name].to_numpy() for field in fields(Calls)))
 
 
 def _hand_over(build: Builder, main: _Chain, other: _Chain) -> None:
     """The main thread's waits start a thread's stretches and end with them."""
-    waits = np.nonzero(main.pieces.row < 0)[0]
+    waits = np.nonzero(main.pieces["row"] < 0)[0]
     if not len(waits):
         return
-    starts, ends, begins = main.pieces.start[waits], main.pieces.end[waits], other.spans.starts
+    starts, ends = (main.pieces[column].to_numpy()[waits] for column in ("start", "end"))
+    begins = other.spans.starts
     turn = np.searchsorted(starts, begins, side="right") - 1
     real = (turn >= 0) & (begins < ends[turn])
     wait, heads, tails = waits[turn[real]], other.heads[real], other.tails[real]
-    build.link(Edge.HANDOVER, main.before[wait], heads, begins[real] - main.pieces.start[wait])
+    build.link(Edge.HANDOVER, main.before[wait], heads, begins[real] - starts[turn[real]])
     build.link(Edge.HANDOVER, tails, main.ret[wait])

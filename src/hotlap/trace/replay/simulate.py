@@ -10,29 +10,19 @@ from .graph import Edge, Graph, Ints, Kind
 
 NEVER: Final = -(2**60)
 """The lag of an edge that a change removes."""
-BOUNDS_NS: Final = {
-    Edge.PROGRAM: 0,
-    Edge.HANDOVER: 0,
-    Edge.LAUNCH: 50_000,
-    Edge.QUEUE: 50_000,
-    Edge.STREAM: 20_000,
-    Edge.EVENT: 20_000,
-    Edge.SYNC: 50_000,
-    Edge.COLLECTIVE: 20_000,
+DELAYS_NS: Final = {
+    Edge.PROGRAM: (0, 0),
+    Edge.HANDOVER: (0, 0),
+    Edge.LAUNCH: (50_000, 7_000),
+    Edge.QUEUE: (50_000, 5_000),
+    Edge.STREAM: (20_000, 1_000),
+    Edge.EVENT: (20_000, 1_500),
+    Edge.SYNC: (50_000, 5_000),
+    Edge.COLLECTIVE: (20_000, 0),
 }
 """The longest delay an edge may keep from the clock: what launches, events and returns cost. Anything longer is a wait
-that the graph does not know of; it is left out, so that the unchanged replay shows it as error instead of hiding it."""
-USUAL_NS: Final = {
-    Edge.PROGRAM: 0,
-    Edge.HANDOVER: 0,
-    Edge.LAUNCH: 7_000,
-    Edge.QUEUE: 5_000,
-    Edge.STREAM: 1_000,
-    Edge.EVENT: 1_500,
-    Edge.SYNC: 5_000,
-    Edge.COLLECTIVE: 0,
-}
-"""What is usual where the trace does not show it, about as in the H100 and H200 traces."""
+that the graph does not know of; it is left out, so that the unchanged replay shows it as error instead of hiding it.
+And what is usual where the trace does not show it, about as in the H100 and H200 traces."""
 OVERLAP_NS: Final = 50_000
 """How long work may start before its stream's previous work ends (dependent launch, branches of a CUDA graph)."""
 
@@ -71,7 +61,7 @@ def fitted(graph: Graph) -> Graph:
     slack, count = graph.start[graph.dst] - graph.source_time, len(graph)
     fit = ~np.isin(graph.edge, [Edge.PROGRAM, Edge.HANDOVER])
     at_once = np.bincount(graph.dst[~fit & (slack <= 0)], minlength=count) > 0
-    bound = np.array([BOUNDS_NS[kind] for kind in Edge], np.int64)[graph.edge]
+    bound = np.array([DELAYS_NS[kind][0] for kind in Edge], np.int64)[graph.edge]
     near = np.bincount(graph.dst[fit & (slack <= bound)], minlength=count)
     sure = fit & (slack <= bound) & (near[graph.dst] == 1) & ~at_once[graph.dst]
     usual = np.array([_usual(kind, slack[sure & (graph.edge == kind)]) for kind in Edge], np.int64)[graph.edge]
@@ -84,7 +74,7 @@ def fitted(graph: Graph) -> Graph:
 
 
 def _usual(kind: Edge, delays: Ints) -> int:
-    return max(0, int(np.median(delays))) if len(delays) else USUAL_NS[kind]
+    return max(0, int(np.median(delays))) if len(delays) else DELAYS_NS[kind][1]
 
 
 def ordered(graph: Graph) -> Plan | None:
