@@ -1,11 +1,15 @@
 """Small traces made by hand: rows as dicts, everything else filled in; links as the reader makes them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from hotlap.records.trace import Window
+from hotlap.trace.analyses import collectives as analysis
+from hotlap.trace.analyses.collectives import Calls
+from hotlap.trace.analyses.shares import share_of
 from hotlap.trace.links import enclosing, first_match, nesting
 from hotlap.trace.tables import COLLECTIVES, DEVICE, HOST, MEMORY, SHAPES, THREADS, Trace
 from hotlap.trace.view import View
@@ -77,3 +81,8 @@ def view(trace: Trace, start: int = 0, end: int | None = None, steps: tuple[tupl
     ends = [int((t["start"] + t["dur"]).max()) for t in (trace.host, trace.device) if len(t)]  # type: ignore[arg-type]
     last = end if end is not None else max(ends, default=0)
     return View(trace, Window(start_ns=start, end_ns=last, found_by="ProfilerStep" if steps else "none", steps=steps))
+
+
+def match(views: Sequence[View]) -> Calls:
+    """The collectives of ranks, which are numbered as they come."""
+    return analysis.match([share_of(one, number) for number, one in enumerate(views)])

@@ -1,5 +1,6 @@
 """Collectives over ranks: exact numbers on hand-made ranks, and calls that are found again whatever the clocks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,13 @@ from hypothesis import strategies as st
 
 from hotlap.records.diagnosis import Place
 from hotlap.records.trace import Collective
+from hotlap.trace.analyses import collectives as analysis
 from hotlap.trace.analyses.breakdown import breakdown
-from hotlap.trace.analyses.collectives import bus_factor, clock_offset, collectives, match, talks_at
-from hotlap.trace.analyses.shares import collective_name, share_of
+from hotlap.trace.analyses.collectives import bus_factor, clock_offset, talks_at
+from hotlap.trace.analyses.shares import collective_name
 from hotlap.trace.view import View
 
-from .build import call, kernel, make, note, op, view
+from .build import call, kernel, make, match, note, op, view
 
 US = 1000
 MS = 1000 * US
@@ -45,6 +47,10 @@ def rank(
     work = [kernel("gemm", start, end - start) for start, end in compute]
     trace = make([], kernels + work, collectives=rows or [said()], base_ns=base, rank=number)
     return view(trace, *window)
+
+
+def collectives(views: Sequence[View]) -> tuple[Collective, ...]:
+    return analysis.collectives(match(views))
 
 
 def only(found: tuple[Collective, ...]) -> Collective:
@@ -287,16 +293,6 @@ def test_short_calls_in_quick_succession_are_not_mixed_up() -> None:
     assert len(calls.complete) == 8
     assert calls.parts.group_by("call", "lane").len()["len"].max() == 1
     assert (calls.complete["first"] == calls.complete["last"]).all()
-
-
-def test_shares_stand_for_views() -> None:
-    views = [rank(0, [(10 * MS, 14 * MS)]), rank(1, [(12 * MS, 14 * MS)])]
-    assert collectives([share_of(one) for one in views]) == collectives(views)
-
-
-def test_a_rank_that_is_not_said_is_its_place() -> None:
-    views = [rank(None, [(10, 20)]), rank(None, [(10, 20)])]
-    assert [lane.share.rank for lane in match(views).lanes] == [0, 1]
 
 
 def test_the_line_that_issues_most_of_the_exposed_communication() -> None:

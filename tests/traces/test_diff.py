@@ -119,6 +119,19 @@ def test_host_time_is_self_time() -> None:
     assert found.step.delta_ms == 0.0
 
 
+def test_a_function_that_holds_the_steps_does_not_own_them() -> None:
+    """A step's annotation begins in a frame that it outlasts, and lies in the table below that."""
+    step = {"name": "ProfilerStep#0", "cat": "annotation", "start": 50, "dur": 900}
+    frames = [python("gpt.py(1): main", 0, 1000), python("torch/profiler.py(2): step", 10, 90)]
+    found = totals.host(view(make([*frames, step, op("aten::mm", 200, 300)])))
+    assert {totals.plain(name): ns for name, (ns, _) in found.items()} == {
+        "gpt.py: main": 60,
+        "torch/profiler.py: step": 40,
+        "ProfilerStep": 600,
+        "aten::mm": 300,
+    }
+
+
 def test_sets_of_ranks_are_means() -> None:
     found = diff([step_of({"mm": (1, 2)}), step_of({"mm": (1, 4)})], [step_of({"mm": (1, 4)})])
     assert found.kernels == (Change(name="mm", before_ms=3.0, after_ms=4.0, before_count=1.0, after_count=1.0),)

@@ -15,19 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.records.diagnosis import Place
-from hotlap.trace.analyses.collectives import match
-from hotlap.trace.analyses.ranks import ranks, step_costs, waited
-from hotlap.trace.analyses.shares import share_of
+from hotlap.records.trace import Ranks
+from hotlap.trace.analyses import ranks as analysis
+from hotlap.trace.analyses.ranks import step_costs, waited
 from hotlap.trace.read import read
 from hotlap.trace.steps import find_windows
 from hotlap.trace.view import View
 
-from .build import kernel, make, op, python, view
+from .build import kernel, make, match, op, python, view
 
 US = 1000
 MS = 1000 * US
 DATA = Path(__file__).parent / "data" / "ranks"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def ranks(views: list[View]) -> Ranks:
+    return analysis.ranks(match(views))
 
 
 def world(
@@ -246,11 +250,6 @@ def test_one_rank_and_no_collectives() -> None:
     assert ranks([view(make([op("aten::mm", 0, 10)]))]).imbalance == 0.0
 
 
-def test_shares_and_calls_stand_for_views() -> None:
-    views = world(input_ms={3: 30.0})
-    assert ranks([share_of(one) for one in views]) == ranks(views) == ranks(views, match(views))
-
-
 @given(st.integers(0, 2**31), st.integers(2, 5), st.integers(0, 4), st.floats(3.0, 30.0))
 @settings(max_examples=25)
 def test_a_late_rank_is_named_and_its_cost_is_what_was_planted(seed: int, size: int, who: int, more: float) -> None:
@@ -292,7 +291,7 @@ def test_a_real_straggler() -> None:
     calls = match(views)
     gaps = (calls.complete.sort("last")["last"] - calls.complete.sort("last")["second"]).to_numpy() / 1e6
     assert np.round(gaps, 1).tolist() == [40.2, 6.9, 23.3, 6.9, 35.8, 6.9]
-    found = ranks(views, calls)
+    found = ranks(views)
     assert found.straggler == 3
     assert found.cost_ns == 32_529_167
     assert (found.cause, found.why) == ("input", "its input takes 58.6 ms a step against 20.0 ms")

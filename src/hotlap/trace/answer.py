@@ -158,21 +158,21 @@ def report(
         kept.add(view, answer(view, rank, asked))
     if len(kept.answers) == 1:
         only = kept.answers[0]
-        calls = collectives(kept.shares) if kept.shares else ()
+        calls = collectives(match(kept.shares)) if kept.shares else ()
         return TraceReport(ranks=(_cut(only, asked.top),), collectives=calls[: asked.top], findings=only.findings)
     return _together(kept, asked)
 
 
 def _together(kept: _Kept, asked: Asked) -> TraceReport:
     calls = match(kept.shares)
-    balance, waits = ranks(kept.shares, calls), waited(calls)
+    balance, waits = ranks(calls), waited(calls)
     answers = [_beside_others(found, waits.get(found.rank)) for found in kept.answers]
     replayed = (
         replay(kept.views, asked.unprofiled_ms) if asked.what_if and len(kept.views) == len(kept.answers) else None
     )
     return TraceReport(
         ranks=tuple(_cut(found, asked.top) for found in answers),
-        collectives=collectives(kept.shares, calls)[: asked.top],
+        collectives=collectives(calls)[: asked.top],
         balance=balance,
         replay=replayed,
         findings=of_all(answers, balance),

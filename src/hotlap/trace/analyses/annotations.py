@@ -43,7 +43,7 @@ class Launched:
     row: Ints
 
 
-def annotations(view: View, top: int | None = None) -> tuple[Annotation, ...]:
+def annotations(view: View) -> tuple[Annotation, ...]:
     """By name, most projected time first, then most host time."""
     host = view.trace.host
     starts = view.host("start")
@@ -69,7 +69,7 @@ def annotations(view: View, top: int | None = None) -> tuple[Annotation, ...]:
         )
         for name, at in names.items()
     ]
-    return tuple(sorted(found, key=lambda row: (-row.projected_ns, -row.host_ns, row.name))[:top])
+    return tuple(sorted(found, key=lambda row: (-row.projected_ns, -row.host_ns, row.name)))
 
 
 def projections(work: Launched, count: int) -> Ints:

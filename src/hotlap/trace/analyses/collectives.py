@@ -38,7 +38,7 @@ from hotlap.trace.intervals import covered
 from hotlap.trace.view import View
 
 from .grouping import packed_places, unpacked
-from .shares import CALLS, DeviceShare, Share, shares
+from .shares import CALLS, DeviceShare, Share
 
 Ints = npt.NDArray[np.int64]
 Key = tuple[str, str]
@@ -114,12 +114,11 @@ class Calls:
         )
 
 
-def collectives(views: Sequence[View | Share], calls: Calls | None = None) -> tuple[Collective, ...]:
+def collectives(calls: Calls) -> tuple[Collective, ...]:
     """Collectives by name, group, dtype and size, dearest first. Times between ranks are None where no call is known on
     two ranks; bandwidth also where not every rank of the group is known: the last arrival may be one of the others."""
-    found = match(views) if calls is None else calls
-    mine = found.parts.filter(pl.col("ns") > 0)
-    rows = [_record(found, rows) for _, rows in mine.group_by("name", "group", "dtype", "elements")]
+    mine = calls.parts.filter(pl.col("ns") > 0)
+    rows = [_record(calls, rows) for _, rows in mine.group_by("name", "group", "dtype", "elements")]
     return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, -row.ns, row.name, row.group, row.bytes)))
 
 
@@ -186,9 +185,8 @@ def talks_at(view: View) -> Place | None:
 # which kernels are one call
 
 
-def match(views: Sequence[View | Share]) -> Calls:
+def match(each: Sequence[Share]) -> Calls:
     """Communication kernels of all ranks on one clock, matched."""
-    each = shares(views)
     lanes = [Lane(one, device, one.base_ns) for one in each for device in one.devices]
     parts = pl.concat([pl.DataFrame(schema=PARTS), *(_on_clock(index, lane) for index, lane in enumerate(lanes))])
     shifts = _shifts(parts, len(lanes))

@@ -29,7 +29,7 @@ REGION: Final = re.compile(
 TRITON: Final = "triton_"
 
 
-def compiled(view: View, top: int | None = None) -> tuple[CompiledRegion, ...]:
+def compiled(view: View) -> tuple[CompiledRegion, ...]:
     """By name, most device time first, then most host time."""
     host = view.trace.host
     starts = view.host("start")
@@ -53,7 +53,7 @@ def compiled(view: View, top: int | None = None) -> tuple[CompiledRegion, ...]:
         CompiledRegion(name=name, **{field: int(column[at]) for field, column in columns.items()})
         for at, name in enumerate(texts)
     ]
-    return tuple(sorted(found, key=lambda row: (-row.device_ns, -row.host_ns, row.name))[:top])
+    return tuple(sorted(found, key=lambda row: (-row.device_ns, -row.host_ns, row.name)))
 
 
 def _outermost(view: View, rows: Ints) -> Ints:

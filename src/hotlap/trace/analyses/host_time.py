@@ -40,14 +40,15 @@ def host_time(view: View, top: int | None = None) -> tuple[HostTime, ...]:
 
 def model_time(view: View, top: int | None = None) -> tuple[HostTime, ...]:
     """The same within the phases of the model; empty where the trace has no labels of hotlap."""
-    rows = _rows(view)
+    rows = of_main_thread(view)
     inside = _in_model(view, rows)
     return _times(view, top, inside) if inside.any() else ()
 
 
 def _times(view: View, top: int | None, only: Bools | None) -> tuple[HostTime, ...]:
-    """By name and place. only: which of `_rows` count, None for all and the time in which no event is open too."""
-    rows = _rows(view)
+    """By name and place. only: which of `of_main_thread` count, None for all and the time in which no
+    event is open too."""
+    rows = of_main_thread(view)
     starts, ends, own = owned(view, rows)
     names, codes = _named(view, rows)
     where, here = places(view, rows)
@@ -102,7 +103,7 @@ def _named(view: View, rows: Ints) -> tuple[list[str], Ints]:
     return list(names), np.array(numbers, np.int64)[codes.reshape(-1)]
 
 
-def _rows(view: View) -> Ints:
+def of_main_thread(view: View) -> Ints:
     """Rows of the main thread that touch the window, in order of start."""
     rows, starts, ends = view.thread(view.main_thread)
     return rows[(ends > view.window.start_ns) & (starts < view.window.end_ns)]

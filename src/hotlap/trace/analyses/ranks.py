@@ -38,10 +38,9 @@ from hotlap.records.diagnosis import Place
 from hotlap.records.durations import ms
 from hotlap.records.trace import RankLoad, Ranks
 from hotlap.trace import intervals
-from hotlap.trace.view import View
 
 from . import totals
-from .collectives import SYNCHRONISING, Calls, Lane, match
+from .collectives import SYNCHRONISING, Calls, Lane
 from .shares import Share
 
 Ints = npt.NDArray[np.int64]
@@ -67,20 +66,17 @@ class Why:
     cause: str | None = None
 
 
-def ranks(views: Sequence[View | Share], calls: Calls | None = None) -> Ranks:
-    """The ranks beside each other. calls: `match(views)`, where that is at hand."""
-    found = match(views) if calls is None else calls
-    each = found.shares
-    late = _late(found)
+def ranks(calls: Calls) -> Ranks:
+    """The ranks beside each other."""
+    each = calls.shares
+    late = _late(calls)
     loads = tuple(msgspec.structs.replace(one.load, late_ns=late.get(one.rank)) for one in each)
     balance = Ranks(loads=loads, imbalance=_imbalance(loads))
     if len(each) < 2 or not late:
-        return _with(balance, why="one rank only" if len(each) < 2 else "no collective is known on two ranks")
-    return _judged(found, balance)
-
-
-def _with(balance: Ranks, why: str) -> Ranks:
-    return Ranks(loads=balance.loads, imbalance=balance.imbalance, why=why)
+        return msgspec.structs.replace(
+            balance, why="one rank only" if len(each) < 2 else "no collective is known on two ranks"
+        )
+    return _judged(calls, balance)
 
 
 def _judged(calls: Calls, balance: Ranks) -> Ranks:
@@ -90,20 +86,13 @@ def _judged(calls: Calls, balance: Ranks) -> Ranks:
     step = float(np.mean([load.step_ns for load in balance.loads]))
     worst = f"rank {calls.lanes[lane].share.rank} costs most, {_ms(cost)} a step ({cost / step:.1%})"
     if cost <= WORTH * step:
-        return _with(balance, _together(calls, step) or f"no rank is late: {worst}")
+        return msgspec.structs.replace(balance, why=_together(calls, step) or f"no rank is late: {worst}")
     if (against := _doubt(costs, lane)) is not None:
-        return _with(balance, f"no rank is late beyond noise: {worst}, {against}")
+        return msgspec.structs.replace(balance, why=f"no rank is late beyond noise: {worst}, {against}")
     mine = calls.lanes[lane].share
     reason = _why(mine, [one for one in calls.shares if one is not mine], round(cost))
-    return Ranks(
-        loads=balance.loads,
-        imbalance=balance.imbalance,
-        straggler=mine.rank,
-        cost_ns=round(cost),
-        cause=reason.cause,
-        why=reason.said,
-        where=reason.where,
-    )
+    told = {"cause": reason.cause, "why": reason.said, "where": reason.where}
+    return msgspec.structs.replace(balance, straggler=mine.rank, cost_ns=round(cost), **told)
 
 
 def _doubt(costs: Floats, lane: int) -> str | None:

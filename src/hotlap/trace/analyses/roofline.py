@@ -343,7 +343,7 @@ def needs(call: Call) -> Work | None:
 # the analysis
 
 
-def roofline(view: View, peaks: Peaks | None, top: int | None = None) -> tuple[OpRoofline, ...]:
+def roofline(view: View, peaks: Peaks | None) -> tuple[OpRoofline, ...]:
     """By op, shape and dtype, most device time first."""
     with_host = (pl.col("kind") == "copy") & pl.col("name").str.contains(WITH_HOST)
     work = view.work.filter((pl.col("op") >= 0) & (pl.col("start") >= view.window.start_ns) & ~with_host)
@@ -358,7 +358,7 @@ def roofline(view: View, peaks: Peaks | None, top: int | None = None) -> tuple[O
         if call is not None and need is not None:
             key = (call.op, shown(view.trace.shapes["dims"][group["shapes"]]), call.dtype)
             merged.setdefault(key, []).append((group, call, need))
-    kept = sorted(merged.items(), key=lambda item: (-sum(group["ns"] for group, _, _ in item[1]), item[0]))[:top]
+    kept = sorted(merged.items(), key=lambda item: (-sum(group["ns"] for group, _, _ in item[1]), item[0]))
     where, number = places(view, np.array([parts[0][0]["row"] for _, parts in kept], np.int64))
     kernels = dict(groups.select("row", "kernels").iter_rows())
     return tuple(

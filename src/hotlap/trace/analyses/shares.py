@@ -6,7 +6,6 @@ profiler) has its name from the kernel's name, and its group from the others on 
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,20 +73,15 @@ class Share:
     places: dict[str, Place]
 
 
-def shares(views: Sequence[View | Share]) -> list[Share]:
-    """Of every rank; views are summed up, a rank that its trace does not say is its place among them."""
-    return [view if isinstance(view, Share) else share_of(view, index) for index, view in enumerate(views)]
-
-
-def share_of(view: View, otherwise: int = 0) -> Share:
-    """Of one rank. otherwise: its number if the trace does not say it."""
+def share_of(view: View, rank: int) -> Share:
+    """Of one rank."""
     host, inputs = _host(view.on_host), totals.inputs(view.on_host)
     return Share(
-        rank=view.trace.rank if view.trace.rank is not None else otherwise,
+        rank=rank,
         base_ns=view.trace.base_ns,
         window=view.window,
         devices=tuple(DeviceShare(d, view.busy(d, "compute"), _calls(view, d)) for d in view.devices),
-        load=_load(view, view.trace.rank if view.trace.rank is not None else otherwise),
+        load=_load(view, rank),
         copies_ns=sum(difference(view.busy(d, "copy"), view.busy(d, "compute")).total for d in view.devices)
         // view.window.count,
         kernels=int((view.work["kind"] == "compute").sum()) / view.window.count,

@@ -9,6 +9,8 @@ import polars as pl
 
 from hotlap.trace.view import View
 
+from .host_time import of_main_thread, owned
+
 Totals = dict[str, tuple[int, int]]
 """Name to (ns, count)."""
 
@@ -48,7 +50,9 @@ def ops(view: View) -> Totals:
 
 def host(view: View) -> Totals:
     """Time of host events of the thread that trains, without what they enclose; calls of the runtime apart."""
-    return _totals(host_self(view).filter(~pl.col("cat").is_in(["runtime", "overhead"])))
+    rows = of_main_thread(view)
+    events = view.trace.host.select("name", "cat")[rows].with_columns(ns=owned(view, rows)[2])
+    return _totals(events.filter(~pl.col("cat").is_in(["runtime", "overhead"])))
 
 
 def inputs(view: View) -> Totals:
@@ -66,33 +70,17 @@ def launches(view: View) -> Totals:
     return _totals(_runtime(view).filter(pl.col("name").str.contains(LAUNCHES)))
 
 
-def host_self(view: View) -> pl.DataFrame:
-    """Events of the thread that trains: row, name, cat, ns (self time within the window)."""
-    pid, tid = view.main_thread
-    mine = _clipped(view).filter((pl.col("pid") == pid) & (pl.col("tid") == tid))
-    inner = mine.group_by("parent").agg(pl.col("ns").sum().alias("inner")).rename({"parent": "row"})
-    with_inner = mine.join(inner, on="row", how="left", maintain_order="left")
-    # clocks differ by a few ns, so what is enclosed can seem longer than what encloses it
-    return with_inner.select("row", "name", "cat", (pl.col("ns") - pl.col("inner").fill_null(0)).clip(0).alias("ns"))
-
-
 def _runtime(view: View) -> pl.DataFrame:
     return _clipped(view).filter(pl.col("cat") == "runtime")
 
 
 def _clipped(view: View) -> pl.DataFrame:
-    """Host events in the window, with their row and the ns inside."""
+    """Host events in the window: name, cat, and the ns inside."""
     start, end = pl.col("start"), pl.col("start") + pl.col("dur")
     first, last = view.window.start_ns, view.window.end_ns
     inside = (start < last) & ((end > first) | ((pl.col("dur") == 0) & (start >= first)))
     ns = pl.min_horizontal(end, pl.lit(last)) - pl.max_horizontal(start, pl.lit(first))
-    return (
-        view.trace.host.lazy()
-        .with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias("row"))
-        .filter(inside)
-        .select("row", "name", "cat", "pid", "tid", "parent", ns.alias("ns"))
-        .collect()
-    )
+    return view.trace.host.lazy().filter(inside).select("name", "cat", ns.alias("ns")).collect()
 
 
 def _totals(rows: pl.DataFrame) -> Totals:
