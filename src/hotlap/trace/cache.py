@@ -1,8 +1,8 @@
 """Tables kept as Parquet, so that a second read takes no decoding.
 
-A folder for each trace, named by the content of the file (BLAKE2b) and FORMAT. A file that is where it was, with the
-size and the time of change that it had, is not read again to know its content (as git's index does). Broken or
-half-written entries are passed over; the oldest go when the cache is larger than LIMIT.
+A folder for each trace, named by what the file system says of the file: as in git's index, one with the size and the
+time of change that it had is the same. Broken or half-written entries are passed over; the oldest go when the cache is
+larger than LIMIT.
 """
 
 import hashlib
@@ -49,47 +49,25 @@ def read_cached(path: Path, progress: Progress = lambda at: None) -> Trace:
     if status.st_size <= SMALL:
         return read(path, progress)
     try:
-        root = cache_folder("traces")
-        known = _look_up(root, path, status)
-        entry = root / (known or _digest(path))
+        entry = cache_folder("traces") / _name(status)
         if (found := _load(entry, path)) is not None:
             os.utime(entry)
-            _remember(root, path, status, entry.name)
             return found
     except OSError:  # a cache that can't be read is as good as none
         return read(path, progress)
     trace = read(path, progress)
     try:
         _store(entry, trace)
-        _remember(root, path, status, entry.name)
-        _prune(root)
+        _prune(entry.parent)
     except (OSError, pl.exceptions.ComputeError):  # nor is one that can't be written: a full disk, a read-only home
         shutil.rmtree(entry, ignore_errors=True)
     return trace
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return f"{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()}-{FORMAT}"
-
-
-def _stat_file(root: Path, path: Path, status: os.stat_result) -> Path:
-    told = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
-    return root / "files" / hashlib.blake2b(told.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
-
-
-def _look_up(root: Path, path: Path, status: os.stat_result) -> str | None:
-    found = _stat_file(root, path, status)
-    if not found.is_file():
-        return None
-    name = found.read_text(encoding="ascii", errors="replace")[:60].strip()
-    return name if name.endswith(f"-{FORMAT}") and name[:40].isalnum() and "/" not in name else None
-
-
-def _remember(root: Path, path: Path, status: os.stat_result, name: str) -> None:
-    file = _stat_file(root, path, status)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(name, encoding="ascii")
+def _name(status: os.stat_result) -> str:
+    """Of the entry of a file, also where that is moved."""
+    told = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    return f"{hashlib.blake2b(told.encode(), digest_size=20).hexdigest()}-{FORMAT}"
 
 
 def _load(entry: Path, path: Path) -> Trace | None:
@@ -122,7 +100,7 @@ def _store(entry: Path, trace: Trace) -> None:
 
 def _prune(root: Path) -> None:
     """Remove what was used longest ago until the rest is within LIMIT."""
-    entries = [path for path in root.iterdir() if path.is_dir() and path.name != "files"]
+    entries = [path for path in root.iterdir() if path.is_dir()]
     sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in entries}
     total = sum(sizes.values())
     for path in sorted(entries, key=lambda path: path.stat().st_mtime):

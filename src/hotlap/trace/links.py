@@ -116,6 +116,15 @@ def outermost(rows: Ints, parent: Ints, wanted: npt.NDArray[np.bool_]) -> Ints:
     return best
 
 
+def topmost(rows: Ints, parent: Ints, wanted: npt.NDArray[np.bool_]) -> Ints:
+    """For each row the last of its ancestors, itself included, that is wanted; -1 where there is none."""
+    found = best = enclosing(rows, parent, wanted)
+    while (found >= 0).any():
+        found = enclosing(np.where(found >= 0, parent[found], -1), parent, wanted)
+        best = np.where(found >= 0, found, best)
+    return best
+
+
 def ranges(first: Ints, count: Ints) -> Ints:
     """The whole numbers from each first on, `count` of each, one after another."""
     found: Ints = np.arange(int(count.sum())) + np.repeat(first - (np.cumsum(count) - count), count)

@@ -28,6 +28,7 @@ import polars as pl
 from hotlap.records.diagnosis import Place
 from hotlap.records.trace import KernelTime
 
+from ..links import enclosing, topmost
 from ..view import View
 from .grouping import Ints, coded, host_of, places, remembered
 
@@ -114,15 +115,9 @@ def _by_op(view: View) -> Keys:
 def outer_ops(view: View, rows: Ints) -> Ints:
     """For each row its outermost op that is not a wrapper, else its innermost op, else -1."""
     host = host_of(view)
-    holds = host.named(WRAPPERS.match)
     row, back = np.unique(rows, return_inverse=True)
-    outer, inner = np.full(len(row), -1, np.int64), np.full(len(row), -1, np.int64)
-    while (row >= 0).any():
-        op = (row >= 0) & host.op[np.maximum(row, 0)]
-        inner = np.where(op & (inner < 0), row, inner)
-        outer = np.where(op & ~holds[np.maximum(row, 0)], row, outer)
-        row = np.where(row >= 0, host.parent[np.maximum(row, 0)], -1)
-    return np.where(outer >= 0, outer, inner)[back.reshape(-1)]
+    outer = topmost(row, host.parent, host.op & ~host.named(WRAPPERS.match))
+    return np.where(outer >= 0, outer, enclosing(row, host.parent, host.op))[back]
 
 
 def _by_module(view: View) -> Keys:

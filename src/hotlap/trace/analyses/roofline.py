@@ -37,6 +37,7 @@ import polars as pl
 from hotlap.records.peaks import Peaks
 from hotlap.records.trace import OpRoofline
 
+from ..links import topmost
 from ..view import View
 from .grouping import Ints, host_of, places
 from .kernels import shown
@@ -374,11 +375,8 @@ def claimed(view: View, rows: Ints) -> Ints:
     matrix = host.named(lambda name: name in MATRIX)
     direct = host.named(lambda name: name in DIRECT or name.startswith(TRITON))
     row, back = np.unique(rows, return_inverse=True)
-    found = np.where((row >= 0) & direct[np.maximum(row, 0)], row, -1)
-    while (row >= 0).any():
-        found = np.where((row >= 0) & matrix[np.maximum(row, 0)], row, found)
-        row = np.where(row >= 0, host.parent[np.maximum(row, 0)], -1)
-    return found[back.reshape(-1)]
+    outer = topmost(row, host.parent, matrix)
+    return np.where(outer >= 0, outer, np.where(np.append(direct, False)[row], row, -1))[back]
 
 
 def _groups(view: View, work: pl.DataFrame) -> pl.DataFrame:
