@@ -17,7 +17,7 @@ from hotlap.records.run import Phases
 from hotlap.trace.analyses.breakdown import breakdown
 from hotlap.trace.analyses.gaps import gaps, pieces
 from hotlap.trace.analyses.grouping import packed, unpacked
-from hotlap.trace.analyses.pieces import CAUSES
+from hotlap.trace.analyses.waits import CAUSES
 from hotlap.trace.read import read
 from hotlap.trace.view import View
 
@@ -348,7 +348,7 @@ def test_after_item_in_a_real_trace() -> None:
     last = max(e["ts"] + e["dur"] for e in raw if e["cat"] == "gpu_memcpy" and e["ts"] < wait["ts"] + wait["dur"])
     within = round((wait["ts"] + wait["dur"] - last) * 1000)
     assert within == pytest.approx(24_997, abs=2)  # the text has ns, a double of it nearly
-    after = list(zip(*(getattr(pieces(of, 0), f).tolist() for f in ("start", "end", "cause")), strict=True))
+    after = list(zip(*(pieces(of, 0)[f].to_list() for f in ("start", "end", "cause")), strict=True))
     assert any((a, b, CAUSES[c]) == (until - 24_997, until, "sync") for a, b, c in after)
     assert max(found, key=lambda key: found[key]) == ("sync", "aten::item")
     assert sum(found.values()) == breakdown(of)[0].idle_ns
@@ -540,6 +540,6 @@ def test_equals_a_walk_over_every_nanosecond(
         return
     assert causes(of) == Walk(of).causes()
     found = pieces(of, 0)
-    assert (found.end > found.start).all()
-    assert (found.start[1:] >= found.end[:-1]).all()
-    assert len(np.unique(found.cause)) <= len(CAUSES)
+    assert (found["end"] > found["start"]).all()
+    assert (found["start"][1:] >= found["end"][:-1]).all()
+    assert len(np.unique(found["cause"])) <= len(CAUSES)

@@ -3,12 +3,13 @@
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from hotlap.records.timeline import KINDS, Bars, Timeline
 from hotlap.trace.analyses.gaps import gaps
 from hotlap.trace.analyses.memory import CELLS, memory_curves
-from hotlap.trace.analyses.timeline import MOST_STREAMS, RESOLUTION, _Row, joined, timeline
+from hotlap.trace.analyses.timeline import MOST_STREAMS, RESOLUTION, joined, timeline
 from hotlap.trace.intervals import union
 from hotlap.trace.view import View
 
@@ -112,20 +113,20 @@ def test_joining_keeps_time_counts_and_long_bars(seed: int) -> None:
     start, end = edges[::2], edges[1::2]
     end = np.where(long, start + 9000, end)
     end[:-1] = np.minimum(end[:-1], start[1:])
-    events = _Row(start, end, np.zeros(20_000, np.int64), np.arange(20_000))
     least = 10_000_000 // RESOLUTION
-    found = joined(events, least)
-    assert len(found.start) <= 2 * RESOLUTION
-    assert int(found.count.sum()) == 20_000
-    assert int(found.busy.sum()) == int((end - start).sum())
-    assert (found.start[1:] >= found.end[:-1]).all()
-    assert union(found.start, found.end).total >= union(start, end).total
-    assert ((found.end - found.start)[found.count > 1] <= 3 * least).all()
-    assert set(start[end - start >= least].tolist()) <= set(found.start.tolist())
-    first = np.searchsorted(start, found.start)
+    found = joined(pl.DataFrame({"start": start, "end": end, "kind": 0, "row": np.arange(20_000)}), least)
+    begun, done, count, longest = (found[column].to_numpy() for column in ("start", "end", "count", "row"))
+    assert len(begun) <= 2 * RESOLUTION
+    assert int(count.sum()) == 20_000
+    assert int(found["busy"].sum()) == int((end - start).sum())
+    assert (begun[1:] >= done[:-1]).all()
+    assert union(begun, done).total >= union(start, end).total
+    assert ((done - begun)[count > 1] <= 3 * least).all()
+    assert set(start[end - start >= least].tolist()) <= set(begun.tolist())
+    first = np.searchsorted(start, begun)
     for bar in random.integers(0, len(first), 50).tolist():
-        mine = slice(first[bar], first[bar] + found.count[bar])
-        assert (end - start)[mine].max() == (end - start)[found.longest[bar]]
+        mine = slice(first[bar], first[bar] + count[bar])
+        assert (end - start)[mine].max() == (end - start)[longest[bar]]
 
 
 def test_what_is_not_drawn_is_counted() -> None:

@@ -57,7 +57,7 @@ from hotlap.trace.tables import WORK
 from hotlap.trace.view import Ints, View
 
 from .grouping import host_of, outermost_op, packed_places, remembered, unpacked
-from .pieces import (
+from .waits import (
     ALLOCATOR,
     BETWEEN,
     CAUSES,
@@ -70,9 +70,11 @@ from .pieces import (
     SYNC,
     UNKNOWN,
     Codes,
-    Pieces,
+    after_waits,
+    pageable_copies,
+    pieces_of,
+    waiting_calls,
 )
-from .waits import after_waits, pageable_copies, waiting_calls
 
 Bools = npt.NDArray[np.bool_]
 
@@ -114,33 +116,26 @@ def gaps(view: View) -> tuple[Gap, ...]:
 
 
 @remembered
-def _pieces_of_devices(view: View) -> dict[int, Pieces]:
+def _pieces_of_devices(view: View) -> dict[int, pl.DataFrame]:
     return {device: _pieces(view, device) for device in view.devices}
 
 
-def pieces(view: View, device: int) -> Pieces:
-    """The idle time of one device, piece by piece. Made once for each view, as `gaps` and `syncs` both ask."""
+def pieces(view: View, device: int) -> pl.DataFrame:
+    """The idle time of one device, piece by piece (`waits.PIECE`). Made once for each view, as `gaps`,
+    `syncs` and `timeline` ask."""
     return _pieces_of_devices(view)[device]
 
 
-def _pieces(view: View, device: int) -> Pieces:
+def _pieces(view: View, device: int) -> pl.DataFrame:
     window = view.window
     idle = complement(view.busy(device), window.start_ns, window.end_ns)
     late = _late(view, device, idle)
     threads = _threads(view, device, late)
     waits = waiting_calls(view)
     waits = waits[_thread_of(view, waits, threads) >= 0]  # a wait elsewhere holds nobody up
-    before = _host_pieces(view, threads, late, waits)
-    after = np.nonzero(late.until < idle.ends)[0]
-    both = (
-        before,
-        Pieces(after, late.until[after], idle.ends[after], late.tail[after], late.launch[after]),
-    )
-    gap, start, end, cause, row = (
-        np.concatenate([getattr(p, f) for p in both]) for f in ("gap", "start", "end", "cause", "row")
-    )
-    order = np.argsort(start, kind="stable")
-    whole = Pieces(gap[order], start[order], end[order], cause[order], row[order])
+    before, after = _host_pieces(view, threads, late, waits), np.nonzero(late.until < idle.ends)[0]
+    launching = pieces_of(after, late.until[after], idle.ends[after], late.tail[after], late.launch[after])
+    whole = pl.concat([before, launching]).sort("start", maintain_order=True)
     return after_waits(view, whole, waits)
 
 
@@ -157,19 +152,19 @@ class Late:
 
 
 def _late(view: View, device: int, idle: Intervals) -> Late:
-    work = _Work.of(view, device)
-    index = np.searchsorted(work.starts, idle.ends, side="left")
-    follows = index < len(work.starts)
-    launch = np.append(work.launches, -1)[index]
+    work = _work(view, device)
+    index = np.searchsorted(work["start"], idle.ends, side="left")
+    follows = index < len(work)
+    launch, first = (np.append(work[column], -1)[index] for column in ("launch", "first"))
     known = launch >= 0
     unknown = follows & ~known
     if not len(view.trace.host):
         return Late(idle.starts, idle.ends, np.zeros(len(idle), np.int8), launch, unknown)
     row = np.maximum(launch, 0)
     called = view.host("start")[row]
-    queued = known & ((called + view.host("dur")[row] <= idle.starts) | (work.first(view)[row] < idle.ends))
+    queued = known & ((called + view.host("dur")[row] <= idle.starts) | (first < idle.ends))
     if unknown.any():
-        early = work.queued(view, index[unknown], idle.starts[unknown])
+        early = _queued(view, work[index[unknown]], idle.starts[unknown])
         queued[unknown], unknown[unknown] = early, ~early
     until = np.where(known, np.clip(called, idle.starts, idle.ends), idle.ends)
     until = np.where(queued, idle.starts, until)
@@ -177,54 +172,38 @@ def _late(view: View, device: int, idle: Intervals) -> Late:
     return Late(idle.starts, until, tail, launch, unknown)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """All work of a device that takes time, in order of start."""
+def _work(view: View, device: int) -> pl.DataFrame:
+    """All work of a device that takes time, in order of start, each with the start of the first work of its launch, and
+    the launch of the next on its stream that has one (itself included); -1 where none has."""
+    launch = pl.col("launch").cast(pl.Int64)
+    wanted = pl.col("cat").is_in(WORK) & (pl.col("device") == device) & (pl.col("dur") > 0)
+    return (
+        view.trace.device.lazy()
+        .filter(wanted)
+        .select(
+            *("start", launch, "correlation"),
+            pl.col("start").first().over("launch").alias("first"),
+            pl.when(launch >= 0).then(launch).backward_fill().over("stream").fill_null(-1).alias("next"),
+        )
+        .collect()
+    )
 
-    starts: Ints
-    launches: Ints
-    streams: Ints
-    correlations: Ints
 
-    @classmethod
-    def of(cls, view: View, device: int) -> "_Work":
-        wanted = pl.col("cat").is_in(WORK) & (pl.col("device") == device) & (pl.col("dur") > 0)
-        columns = ("start", pl.col("launch").cast(pl.Int64), "stream", "correlation")
-        return cls(*(c.to_numpy() for c in view.trace.device.lazy().filter(wanted).select(*columns).collect()))
-
-    def first(self, view: View) -> Ints:
-        """Per row of `host`: start of the first work that it launched; only read where there is one."""
-        first = np.zeros(len(view.trace.host), np.int64)
-        linked = self.launches >= 0
-        first[self.launches[linked][::-1]] = self.starts[linked][::-1]  # in order of start: the first is written last
-        return first
-
-    def queued(self, view: View, which: Ints, times: Ints) -> Bools:
-        """Whether work without a known launch was certainly launched before each time."""
-        calls = view.host("correlation")
-        calls = calls[(calls > 0) & (view.trace.host["cat"] == "runtime").to_numpy()]
-        before = (self.correlations[which] > 0) & (self.correlations[which] < calls.min(initial=np.iinfo(np.int64).max))
-        before &= len(calls) > 0
-        bound = self._next_linked()[which]
-        returned = (view.host("start") + view.host("dur"))[np.maximum(bound, 0)]
-        queued: Bools = before | ((bound >= 0) & (returned <= times))
-        return queued
-
-    def _next_linked(self) -> Ints:
-        """Per piece of work the launch of the next on its stream that has one; -1 where none has."""
-        found = np.full(len(self.starts), -1, np.int64)
-        for stream in np.unique(self.streams):
-            mine = np.nonzero(self.streams == stream)[0]
-            linked = mine[self.launches[mine] >= 0]
-            index = np.searchsorted(linked, mine)
-            found[mine] = np.append(self.launches[linked], -1)[index]
-        return found
+def _queued(view: View, work: pl.DataFrame, times: Ints) -> Bools:
+    """Whether work without a known launch was certainly launched before each time."""
+    calls = view.host("correlation")
+    calls = calls[(calls > 0) & (view.trace.host["cat"] == "runtime").to_numpy()]
+    correlation, following = work["correlation"].to_numpy(), work["next"].to_numpy()
+    before = (correlation > 0) & (correlation < calls.min(initial=np.iinfo(np.int64).max)) & (len(calls) > 0)
+    returned = (view.host("start") + view.host("dur"))[np.maximum(following, 0)]
+    queued: Bools = before | ((following >= 0) & (returned <= times))
+    return queued
 
 
 # the host's part
 
 
-def _host_pieces(view: View, threads: list[tuple[int, int]], late: Late, waits: Ints) -> Pieces:
+def _host_pieces(view: View, threads: list[tuple[int, int]], late: Late, waits: Ints) -> pl.DataFrame:
     """The parts before launches, cut at host events and booked to what the host did."""
     gap = np.nonzero(late.until > late.starts)[0]
     starts, ends = late.starts[gap], late.until[gap]
@@ -243,9 +222,8 @@ def _host_pieces(view: View, threads: list[tuple[int, int]], late: Late, waits: 
     row, cause = np.where(node >= 0, node, row), np.where(node >= 0, LAUNCH, cause).astype(np.int8)
     cause[late.unknown[gap][mine] & np.isin(cause, (PYTHON, LAUNCH))] = UNKNOWN
     under = _open(view, overhead, at)
-    return Pieces(
-        gap[mine], at, end, np.where(under >= 0, PROFILER, cause).astype(np.int8), np.where(under >= 0, under, row)
-    )
+    cause, row = np.where(under >= 0, PROFILER, cause).astype(np.int8), np.where(under >= 0, under, row)
+    return pieces_of(gap[mine], at, end, cause, row)
 
 
 def _threads(view: View, device: int, late: Late) -> list[tuple[int, int]]:
@@ -365,9 +343,9 @@ def _open(view: View, rows: Ints, times: Ints) -> Ints:
 # names and places
 
 
-def _named(view: View, found: Pieces, device: int) -> pl.DataFrame:
+def _named(view: View, found: pl.DataFrame, device: int) -> pl.DataFrame:
     """Pieces with `doing` and `place` (packed): the outermost op around the row for what ops do, else the row."""
-    used, back = np.unique(found.row, return_inverse=True)
+    used, back = np.unique(found["row"], return_inverse=True)
     doing = place = pl.Series([""] * len(used), dtype=pl.String)
     if len(view.trace.host):
         loader = enclosing(used, host_of(view).parent, _loader(view))
@@ -375,13 +353,7 @@ def _named(view: View, found: Pieces, device: int) -> pl.DataFrame:
         names = zip(host_of(view).name(np.maximum(said, 0)), said.tolist(), strict=True)
         doing = pl.Series([name if row >= 0 else "" for name, row in names], dtype=pl.String)
         place = packed_places(view, used)
-    return pl.DataFrame(
-        {
-            "device": np.full(len(found), device, np.int64),
-            "gap": found.gap,
-            "ns": found.end - found.start,
-            "cause": found.cause,
-            "doing": doing.gather(back),
-            "place": place.gather(back),
-        }
+    return found.select(
+        *("gap", "cause", (pl.col("end") - pl.col("start")).alias("ns"), pl.lit(device).alias("device")),
+        *(doing.gather(back).alias("doing"), place.gather(back).alias("place")),
     )

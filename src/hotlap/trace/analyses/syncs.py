@@ -30,8 +30,7 @@ from hotlap.trace.view import Ints, View
 
 from .gaps import pieces
 from .grouping import host_of, outermost_op, packed_places, unpacked
-from .pieces import SYNC
-from .waits import waiting_calls
+from .waits import SYNC, waiting_calls
 
 AUTOGRAD: Final = re.compile(r"^autograd::|Backward\d*$")
 MAX_DEPTH: Final = 32
@@ -167,9 +166,8 @@ def _idle(view: View, rows: Ints) -> Ints:
     """Idle time of all devices that is booked to each call."""
     idle = np.zeros(len(view.trace.host), np.int64)
     for device in view.devices:
-        found = pieces(view, device)
-        mine = (found.cause == SYNC) & (found.row >= 0)
-        np.add.at(idle, found.row[mine], (found.end - found.start)[mine])
+        mine = pieces(view, device).filter((pl.col("cause") == SYNC) & (pl.col("row") >= 0))
+        np.add.at(idle, mine["row"].to_numpy(), (mine["end"] - mine["start"]).to_numpy())
     return idle[rows]
 
 

@@ -26,8 +26,7 @@ from hotlap.records.timeline import KINDS, Bars, Timeline
 from ..view import Ints, View
 from .gaps import ALLOCATES, pieces
 from .grouping import outermost_op, packed_places, unpacked
-from .pieces import CAUSES
-from .waits import waiting_calls
+from .waits import CAUSES, waiting_calls
 
 RESOLUTION: Final = 1500
 MOST_THREADS: Final = 4
@@ -39,34 +38,23 @@ LOADER: Final = "enumerate(DataLoader)"
 ENGINE: Final = "autograd::engine"
 STEPPING: Final = "Optimizer.step#"
 NUMBER: Final = {kind: number for number, kind in enumerate(KINDS)}
-IDLE: Final = np.array([NUMBER[f"idle: {cause}"] for cause in CAUSES], np.int64)
+IDLE: Final = {at: NUMBER[f"idle: {cause}"] for at, cause in enumerate(CAUSES)}
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Events to draw, in order of start. rows: of `host` or `device`, what the bars are named for."""
-
-    start: Ints
-    end: Ints
-    kind: Ints
-    rows: Ints
-
-    def cut(self, start: int, end: int) -> "_Row":
-        """The part within [start, end)."""
-        begin, stop = np.maximum(self.start, start), np.minimum(self.end, end)
-        kept = stop > begin
-        return _Row(begin[kept], stop[kept], self.kind[kept], self.rows[kept])
+Events = pl.DataFrame
+"""Events to draw, in order of start: start, end, kind, and row (of `host` or `device`), what the bars are named for."""
+END: Final = (pl.col("start") + pl.col("dur")).alias("end")
 
 
-@dataclass(frozen=True)
-class _Joined:
-    """Bars after short neighbours were joined. longest: index of the event that names the bar."""
+def _touching(start: int, end: int) -> pl.Expr:
+    """Rows of a table that have a part within [start, end)."""
+    return (pl.col("start") < end) & (pl.col("start") + pl.col("dur") > start)
 
-    start: Ints
-    end: Ints
-    longest: Ints
-    count: Ints
-    busy: Ints
+
+def _cut(events: Events, start: int, end: int) -> Events:
+    """The part within [start, end)."""
+    inside = events.with_columns(pl.col("start").clip(lower_bound=start), pl.col("end").clip(upper_bound=end))
+    return inside.filter(pl.col("end") > pl.col("start"))
 
 
 def timeline(view: View) -> Timeline | None:
@@ -77,12 +65,12 @@ def timeline(view: View) -> Timeline | None:
         return None
     draw = _Drawing(view, start, max(1, (end - start) // RESOLUTION))
     phases, inferred = _phases(view, start, end)
-    rows = [draw.bars("phases", "phases", phases, _of_phases, 1)] if len(phases.start) else []
+    rows = [draw.bars("phases", "phases", phases, _of_phases, 1)] if len(phases) else []
     threads, (streams, undrawn) = list(_threads(view, start, end)), _streams(view, start, end)
     rows += [draw.bars(label, "host", row, _of_host) for label, row in threads[: 2 * MOST_THREADS]]
     for number in view.devices[:MOST_DEVICES]:
-        idle = pieces(view, number)
-        idle_row = _Row(idle.start, idle.end, IDLE[idle.cause], idle.row).cut(start, end)
+        idle = pieces(view, number).with_columns(kind=pl.col("cause").replace_strict(IDLE, return_dtype=pl.Int64))
+        idle_row = _cut(idle, start, end)
         rows.append(draw.bars(f"device {number}, idle", "idle", idle_row, _of_idle))
         rows += [draw.bars(label, "device", row, _of_device) for on, label, row in streams if on == number]
     return Timeline(
@@ -114,25 +102,22 @@ def _steps(view: View) -> tuple[tuple[int, int], tuple[int, int]]:
     return (ahead.steps[chosen] if chosen < len(ahead.steps) else device), device
 
 
-def joined(row: _Row, least: int) -> _Joined:
-    """Neighbours that are shorter than `least` and nearer than that, in cells of twice that length, as one bar."""
-    length = row.end - row.start
-    small, cell = length < least, row.start // (2 * least)
-    apart = np.ones(len(length), bool)
-    near = row.start[1:] - row.end[:-1] < least
-    apart[1:] = ~(small[1:] & small[:-1] & near & (cell[1:] == cell[:-1]))
-    first = np.nonzero(apart)[0]
-    bar = np.cumsum(apart) - 1
-    order = np.lexsort((length, bar))
-    last_of = np.append(first[1:], len(length)) - 1
-    if not len(first):
-        return _Joined(*(np.empty(0, np.int64) for _ in range(5)))
-    return _Joined(
-        row.start[first],
-        np.maximum.reduceat(row.end, first),
-        order[last_of],
-        np.diff(np.append(first, len(length))),
-        np.add.reduceat(length, first),
+def joined(events: Events, least: int) -> pl.DataFrame:
+    """Neighbours that are shorter than `least` and nearer than that, in cells of twice that length, as one bar, with
+    kind and row of its longest event; count: of events; busy: their lengths."""
+    start, end, cell = pl.col("start"), pl.col("end"), pl.col("start") // (2 * least)
+    small, near = end - start < least, start - end.shift(1) < least
+    apart = ~(small & small.shift(1) & near & (cell == cell.shift(1)))
+    return (
+        events.group_by(apart.fill_null(True).cum_sum().alias("bar"), maintain_order=True)
+        .agg(
+            start.first(),
+            end.max(),
+            pl.col("kind", "row").sort_by(end - start, maintain_order=True).last(),
+            pl.len().alias("count"),
+            (end - start).sum().alias("busy"),
+        )
+        .with_columns(dur=end - start)
     )
 
 
@@ -150,20 +135,19 @@ class _Drawing:
     least: int
     texts: dict[str, int] = field(default_factory=lambda: {"": 0})
 
-    def bars(self, label: str, group: str, row: _Row, said: Said, least: int | None = None) -> Bars:
-        found = joined(row, least or self.least)
-        length = found.end - found.start
-        names, at = said(self.view, row.rows[found.longest])
+    def bars(self, label: str, group: str, events: Events, said: Said, least: int | None = None) -> Bars:
+        found = joined(events, least or self.least)
+        names, at = said(self.view, found["row"].to_numpy())
         return Bars(
             label=label,
             group=group,  # type: ignore[arg-type]
-            start=tuple((found.start - self.start).tolist()),
-            dur=tuple(length.tolist()),
-            kind=tuple(row.kind[found.longest].tolist()),
+            start=tuple((found["start"] - self.start).to_list()),
+            dur=tuple(found["dur"].to_list()),
+            kind=tuple(found["kind"].to_list()),
             name=self._numbers(names),
             at=self._numbers(at),
-            count=tuple(found.count.tolist()),
-            busy=tuple(np.minimum(found.busy, length).tolist()),
+            count=tuple(found["count"].to_list()),
+            busy=tuple(found.select(pl.min_horizontal("busy", "dur")).to_series().to_list()),
         )
 
     def _numbers(self, texts: list[str]) -> tuple[int, ...]:
@@ -185,22 +169,26 @@ def _places(view: View, rows: Ints) -> list[str]:
 # phases
 
 
-def _phases(view: View, start: int, end: int) -> tuple[_Row, bool]:
+def _phases(view: View, start: int, end: int) -> tuple[Events, bool]:
     """The phases in [start, end), and whether they are inferred."""
-    host = view.trace.host
-    here = host.filter((pl.col("start") < end) & (pl.col("start") + pl.col("dur") > start))
+    here = view.trace.host.filter(_touching(start, end))
     labels = here.filter((pl.col("cat") == "annotation") & pl.col("name").str.starts_with(LABEL))
-    if len(labels):
-        names = labels["name"].str.slice(len(LABEL)).to_list()
-        kept = np.array([name in PHASES for name in names], bool)
-        kind = np.array([NUMBER.get(name, 0) for name in names], np.int64)
-        begins = labels["start"].to_numpy()
-        whole = _Row(begins[kept], (begins + labels["dur"].to_numpy())[kept], kind[kept], kind[kept])
-        return whole.cut(start, end), False
-    return _inferred(here, start, end), True
+    inferred = not len(labels)
+    if inferred:
+        found = pl.DataFrame(
+            _inferred(here, start), {"start": pl.Int64, "end": pl.Int64, "name": pl.String}, orient="row"
+        )
+    else:
+        found = labels.select("start", END, pl.col("name").str.strip_prefix(LABEL))
+    known = found.filter(pl.col("name").is_in(PHASES))
+    return _cut(known.with_columns(kind=_number("name"), row=_number("name")), start, end), inferred
 
 
-def _inferred(here: pl.DataFrame, start: int, end: int) -> _Row:
+def _number(kind: str) -> pl.Expr:
+    return pl.col(kind).replace_strict(NUMBER, return_dtype=pl.Int64)
+
+
+def _inferred(here: pl.DataFrame, start: int) -> list[tuple[int, int, str]]:
     marks = here.filter((pl.col("cat") == "annotation") | pl.col("name").str.starts_with(ENGINE)).sort("start")
     found: list[tuple[int, int, str]] = []
     last = start
@@ -218,9 +206,7 @@ def _inferred(here: pl.DataFrame, start: int, end: int) -> _Row:
         else:
             continue
         last = stop
-    columns = [np.array([one[at] for one in found], np.int64) for at in (0, 1)]
-    kind = np.array([NUMBER[name] for *_, name in found], np.int64)
-    return _Row(columns[0], columns[1], kind, kind).cut(start, end)
+    return found
 
 
 def _of_phases(view: View, kinds: Ints) -> tuple[list[str], list[str]]:
@@ -230,13 +216,10 @@ def _of_phases(view: View, kinds: Ints) -> tuple[list[str], list[str]]:
 # the host
 
 
-def _threads(view: View, start: int, end: int) -> Iterator[tuple[str, _Row]]:
+def _threads(view: View, start: int, end: int) -> Iterator[tuple[str, Events]]:
     """Ops and calls of the busiest threads, two rows each, the one that trains first."""
     host = view.trace.host.with_row_index("row").filter(
-        (pl.col("start") < end)
-        & (pl.col("start") + pl.col("dur") > start)
-        & (pl.col("dur") > 0)
-        & pl.col("cat").is_in(["op", "runtime"])
+        _touching(start, end) & (pl.col("dur") > 0) & pl.col("cat").is_in(["op", "runtime"])
     )
     main = view.main_thread
     sizes = host.group_by("pid", "tid").agg(pl.col("dur").sum()).sort("dur", descending=True)
@@ -246,19 +229,11 @@ def _threads(view: View, start: int, end: int) -> Iterator[tuple[str, _Row]]:
         engine = mine["name"].str.starts_with(ENGINE).any()
         name = "training thread" if (pid, tid) == main else "autograd thread" if engine else f"thread {number}"
         for said, cat in (("ops", "op"), ("calls to the driver", "runtime")):
-            row = _outermost(view, mine.filter(pl.col("cat") == cat), start, end)
-            if len(row.start):
-                yield f"{name}: {said}", row
-
-
-def _outermost(view: View, rows: pl.DataFrame, start: int, end: int) -> _Row:
-    """Events that lie in no other of them."""
-    begins = rows["start"].to_numpy()
-    ends = begins + rows["dur"].to_numpy()
-    reach = np.concatenate([np.array([-1], np.int64), np.maximum.accumulate(ends)[:-1]]) if len(ends) else ends
-    outer = begins >= reach
-    which = rows["row"].to_numpy().astype(np.int64)[outer]
-    return _Row(begins[outer], ends[outer], _host_kinds(view, which), which).cut(start, end)
+            events = mine.filter(pl.col("cat") == cat).select("start", END, pl.col("row").cast(pl.Int64))
+            outer = events.filter(pl.col("start") >= pl.col("end").cum_max().shift(1, fill_value=-(2**62)))
+            if len(outer):
+                kind = _host_kinds(view, outer["row"].to_numpy())
+                yield f"{name}: {said}", _cut(outer.with_columns(kind=kind), start, end)
 
 
 def _host_kinds(view: View, rows: Ints) -> Ints:
@@ -279,11 +254,9 @@ def _of_host(view: View, rows: Ints) -> tuple[list[str], list[str]]:
 # the device
 
 
-def _streams(view: View, start: int, end: int) -> tuple[list[tuple[int, str, _Row]], int]:
+def _streams(view: View, start: int, end: int) -> tuple[list[tuple[int, str, Events]], int]:
     """Work of the busiest streams of each device, in order of stream; how many streams are not among them."""
-    events = view.trace.device.with_row_index("row").filter(
-        (pl.col("start") < end) & (pl.col("start") + pl.col("dur") > start) & (pl.col("dur") > 0)
-    )
+    events = view.trace.device.with_row_index("row").filter(_touching(start, end) & (pl.col("dur") > 0))
     work = events.join(view.work.select("row", "kind"), on="row", how="inner")
     found, undrawn = [], 0
     for device in view.devices[:MOST_DEVICES]:
@@ -292,11 +265,8 @@ def _streams(view: View, start: int, end: int) -> tuple[list[tuple[int, str, _Ro
         undrawn += max(0, len(busiest) - MOST_STREAMS)
         for stream in sorted(busiest.head(MOST_STREAMS).to_list()):
             rows = mine.filter(pl.col("stream") == stream).sort("start")
-            begins = rows["start"].to_numpy()
-            kind = np.array([NUMBER[name] for name in rows["kind"].to_list()], np.int64)
-            which = rows["row"].to_numpy().astype(np.int64)
-            row = _Row(begins, begins + rows["dur"].to_numpy(), kind, which).cut(start, end)
-            found.append((device, f"device {device}, stream {stream}", row))
+            drawn = rows.select("start", END, _number("kind"), pl.col("row").cast(pl.Int64))
+            found.append((device, f"device {device}, stream {stream}", _cut(drawn, start, end)))
     return found, undrawn
 
 

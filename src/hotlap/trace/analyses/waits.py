@@ -1,16 +1,36 @@
-"""Waits of the host for the device, and the idle time that follows from them; `gaps.py` states the rule."""
+"""Idle time in pieces, each booked to one cause; waits of the host for the device, and the idle time that follows from
+them. `gaps.py` states the rule."""
 
 import re
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+import polars as pl
 
 from hotlap.trace.intervals import NONE, Intervals, covered, intersection, union
 from hotlap.trace.view import Ints, View
 
 from .grouping import remembered
-from .pieces import COPY, LAUNCH, PYTHON, SYNC, Pieces
 
+Codes = npt.NDArray[np.int8]
+
+CAUSES: Final = (
+    "python",
+    "launch",
+    "input",
+    "communication",
+    "profiler",
+    "allocator",
+    "sync",
+    "copy",
+    "between kernels",
+    "unknown",
+)
+PYTHON, LAUNCH, INPUT, COMMUNICATION, PROFILER, ALLOCATOR, SYNC, COPY, BETWEEN, UNKNOWN = range(len(CAUSES))
+PIECE: Final = {"gap": pl.Int64, "start": pl.Int64, "end": pl.Int64, "cause": pl.Int8, "row": pl.Int64}
+"""A piece of a device's idle time. gap: its number; cause: index into CAUSES; row: of `host`, the event that it is
+booked to, -1 for none. Pieces are disjoint and in order."""
 WAITS: Final = re.compile(
     r"^(cuda|hip|cu)(Stream|Device|Event|Ctx|Thread)Synchronize|^(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol)?(_ptds)?$"
     r"|^cuMemcpy(HtoD|DtoH)(_v2)?(_ptds)?$"
@@ -39,42 +59,45 @@ def pageable_copies(view: View, direction: str = "Pageable.*->.*Device") -> Ints
     return np.unique(rows[names.str.contains(direction).to_numpy()]).astype(np.int64)
 
 
-def after_waits(view: View, whole: Pieces, waits: Ints) -> Pieces:
+def pieces_of(*columns: Ints | Codes) -> pl.DataFrame:
+    """Pieces by the columns of PIECE."""
+    return pl.DataFrame(dict(zip(PIECE, columns, strict=True)), schema=PIECE)
+
+
+def after_waits(view: View, whole: pl.DataFrame, waits: Ints) -> pl.DataFrame:
     """Book the time that a wait has cost to it: the first of what follows, as long as the wait."""
-    eligible = np.nonzero(np.isin(whole.cause, (PYTHON, LAUNCH)))[0]
+    start, length = whole["start"].to_numpy(), (whole["end"] - whole["start"]).to_numpy()
+    eligible = np.nonzero(np.isin(whole["cause"], (PYTHON, LAUNCH)))[0]
     if not len(waits) or not len(eligible):
         return whole
     begins, ends, group, credit, longest = _grouped(view, waits, _within_waits(whole, waits))
     credit += _lost(view, whole, begins, ends, group)
-    last = np.searchsorted(ends, whole.start[eligible], side="right") - 1
+    last = np.searchsorted(ends, start[eligible], side="right") - 1
     eligible, last = eligible[last >= 0], last[last >= 0]
     mine = group[last]  # ascending, as pieces and waits are in order
-    length = whole.end[eligible] - whole.start[eligible]
+    length = length[eligible]
     before = np.cumsum(length) - length
     first = np.searchsorted(mine, mine, side="left")
     taken = np.clip(credit[mine] - (before - before[first]), 0, length)
     return _split(whole, eligible[taken > 0], taken[taken > 0], longest[mine[taken > 0]])
 
 
-def _within_waits(whole: Pieces, waits: Ints) -> Ints:
+def _within_waits(whole: pl.DataFrame, waits: Ints) -> Ints:
     """Idle time already booked to each wait."""
-    index = np.searchsorted(waits, whole.row)
-    mine = (whole.row >= 0) & (index < len(waits))
-    mine[mine] = waits[index[mine]] == whole.row[mine]
-    mine &= np.isin(whole.cause, (SYNC, COPY))
+    mine = whole.filter(pl.col("cause").is_in((SYNC, COPY)) & pl.col("row").is_in(waits))
     booked = np.zeros(len(waits), np.int64)
-    np.add.at(booked, index[mine], (whole.end - whole.start)[mine])
+    np.add.at(booked, np.searchsorted(waits, mine["row"]), (mine["end"] - mine["start"]).to_numpy())
     return booked
 
 
-def _lost(view: View, whole: Pieces, begins: Ints, ends: Ints, group: Ints) -> Ints:
+def _lost(view: View, whole: pl.DataFrame, begins: Ints, ends: Ints, group: Ints) -> Ints:
     """How much earlier the host would have been at each group of waits without the profiler, ns, beyond what the device
     stood still for it; 0 where that is not known."""
     phases, share = _issuing(view)
     first = np.searchsorted(group, np.arange(group[-1] + 1))
     until, since = begins[first], np.concatenate([[view.on_host.window.start_ns], ends[first[1:] - 1]])
     until = np.maximum(until, since)
-    late = union(whole.start, whole.end)
+    late = union(whole["start"].to_numpy(), whole["end"].to_numpy())
     lost = (share * covered(phases, since, until)).astype(np.int64) - covered(intersection(phases, late), since, until)
     more: Ints = np.maximum(0, lost)
     return more
@@ -132,15 +155,10 @@ def _short_after_long(dur: Ints, launched: Ints) -> Ints:
     return short
 
 
-def _split(whole: Pieces, which: Ints, taken: Ints, row: Ints) -> Pieces:
+def _split(whole: pl.DataFrame, which: Ints, taken: Ints, row: Ints) -> pl.DataFrame:
     """The same pieces, where the first `taken` ns of some are booked to a wait."""
-    rest = whole.start.copy()
+    first = whole[which].with_columns(end=pl.col("start") + taken, cause=pl.lit(SYNC, pl.Int8), row=pl.Series(row))
+    rest = whole["start"].to_numpy().copy()
     rest[which] += taken
-    kept = rest < whole.end
-    gap = np.concatenate([whole.gap[which], whole.gap[kept]])
-    start = np.concatenate([whole.start[which], rest[kept]])
-    end = np.concatenate([whole.start[which] + taken, whole.end[kept]])
-    cause = np.concatenate([np.full(len(which), SYNC, np.int8), whole.cause[kept]])
-    rows = np.concatenate([row, whole.row[kept]])
-    order = np.argsort(start, kind="stable")
-    return Pieces(gap[order], start[order], end[order], cause[order], rows[order])
+    kept = whole.with_columns(start=pl.Series(rest)).filter(pl.col("start") < pl.col("end"))
+    return pl.concat([first, kept]).sort("start", maintain_order=True)
