@@ -3,12 +3,13 @@
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotlap.records.diagnosis import Place
-from hotlap.trace.analyses.grouping import measures, places, remembered
+from hotlap.trace.analyses.grouping import places, remembered, union_ns
 from hotlap.trace.analyses.kernels import UNATTRIBUTED, kernels
 
 from .build import call, kernel, make, op, python, view
@@ -182,9 +183,11 @@ def climbed(trace: Any, row: int, linked: bool = True) -> Place | None:
 @settings(max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 9)), max_size=15))
 def test_measures_are_unions(rows: list[Any]) -> None:
-    key, start, dur = (np.array([row[i] for row in rows], np.int64) for i in range(3))
-    wanted = [len({t for k, s, d in rows if k == key_ for t in range(s, s + d)}) for key_ in range(4)]
-    assert measures(key, start, start + dur, 4).tolist() == wanted
+    events = pl.DataFrame(
+        [(k, s, s + d) for k, s, d in rows], dict.fromkeys(("key", "start", "end"), pl.Int64), orient="row"
+    )
+    found = dict(events.sort("start").group_by("key").agg(union_ns().alias("ns")).iter_rows())
+    assert found == {one: len({t for k, s, d in rows if k == one for t in range(s, s + d)}) for one, *_ in rows}
 
 
 def test_answers_are_remembered_while_their_object_lives() -> None:

@@ -7,7 +7,7 @@ alone.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -124,57 +124,39 @@ def _cut(found: RankTrace, top: int) -> RankTrace:
     )
 
 
-@dataclass
-class _Kept:
-    """What is kept of ranks that were read."""
-
-    limit: int
-    several: bool
-    answers: list[RankTrace] = field(default_factory=list)
-    shares: list[Share] = field(default_factory=list)
-    views: list[View] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, view: View, found: RankTrace) -> None:
-        self.answers.append(found)
-        if self.several or len(view.trace.collectives):
-            self.shares.append(share_of(view, found.rank))
-        self.size += sum(getattr(view.trace, name).estimated_size() for name in TABLES)
-        self.views = [*self.views, view] if self.size <= self.limit else []
-
-
 def report(
     files: Sequence[TraceFile], asked: Asked, progress: Callable[[str, int], None] = lambda name, at: None
 ) -> TraceReport:
     """The answers about every rank and about all of them together. Raises RecordError where a file is no trace, or
     two are of the same rank."""
-    kept = _Kept(asked.keep_bytes, len(files) > 1)
+    answers: list[RankTrace] = []
+    shares: list[Share] = []
+    views: list[View] = []
+    size = 0
     for index, file in enumerate(files):
         trace = file.load(lambda at, name=file.name: progress(name, at))  # type: ignore[misc]
         rank = next(number for number in (trace.rank, file.rank, index) if number is not None)
-        if any(rank == one.rank for one in kept.answers):
+        if any(rank == one.rank for one in answers):
             raise RecordError(f"{file.name} says that it is rank {rank}, as an earlier one; give traces of one run")
         view = view_of(trace, asked)
-        kept.add(view, answer(view, rank, asked))
-    if len(kept.answers) == 1:
-        only = kept.answers[0]
-        calls = collectives(match(kept.shares)) if kept.shares else ()
-        return TraceReport(ranks=(_cut(only, asked.top),), collectives=calls[: asked.top], findings=only.findings)
-    return _together(kept, asked)
-
-
-def _together(kept: _Kept, asked: Asked) -> TraceReport:
-    calls = match(kept.shares)
+        answers.append(answer(view, rank, asked))
+        if len(files) > 1 or len(trace.collectives):
+            shares.append(share_of(view, rank))
+        size += sum(getattr(trace, name).estimated_size() for name in TABLES)
+        views = [*views, view] if size <= asked.keep_bytes else []
+    calls = match(shares)
+    found = TraceReport(collectives=collectives(calls)[: asked.top])
+    if len(answers) == 1:
+        (only,) = answers
+        return msgspec.structs.replace(found, ranks=(_cut(only, asked.top),), findings=only.findings)
     balance, waits = ranks(calls), waited(calls)
-    answers = [_beside_others(found, waits.get(found.rank)) for found in kept.answers]
-    replayed = (
-        replay(kept.views, asked.unprofiled_ms) if asked.what_if and len(kept.views) == len(kept.answers) else None
-    )
-    return TraceReport(
-        ranks=tuple(_cut(found, asked.top) for found in answers),
-        collectives=collectives(calls)[: asked.top],
+    answers = [_beside_others(one, waits.get(one.rank)) for one in answers]
+    whole = asked.what_if and len(views) == len(answers)
+    return msgspec.structs.replace(
+        found,
+        ranks=tuple(_cut(one, asked.top) for one in answers),
         balance=balance,
-        replay=replayed,
+        replay=replay(views, asked.unprofiled_ms) if whole else None,
         findings=of_all(answers, balance),
     )
 

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cache
-from operator import attrgetter
+from functools import cache, reduce
+from operator import attrgetter, or_
 from typing import Any, Final, Literal
 
 import msgspec
@@ -95,23 +95,11 @@ class MemoryArgs(Struct, gc=False, frozen=True):
     reserved: int = msgspec.field(default=-1, name="Total Reserved")
 
 
-class Flow(Struct, gc=False, tag="ac2g", tag_field="cat"):
-    """Its facts are in correlation and sequence numbers too."""
-
-
-class ForwardBackward(Flow, tag="fwdbwd", tag_field="cat"):
-    pass
-
-
-class AsyncGpu(Flow, tag="async_gpu", tag_field="cat"):
-    pass
-
-
-class AsyncCpu(Flow, tag="async_cpu_to_gpu", tag_field="cat"):
-    pass
-
-
-FLOWS: Final = (Flow, ForwardBackward, AsyncGpu, AsyncCpu)
+FLOWS: Final = tuple(
+    msgspec.defstruct(f"Flow_{category}", [], tag=category, tag_field="cat", gc=False)
+    for category in ("ac2g", "fwdbwd", "async_gpu", "async_cpu_to_gpu")
+)
+"""Their facts are in correlation and sequence numbers too."""
 HOST_KINDS: Final = {
     "cpu_op": ("op", OpArgs),
     "user_annotation": ("annotation", OpArgs),
@@ -227,10 +215,7 @@ class Decoder:
         self.separator = separator
         self.exact = exact
         self.types = _types(Decimal if exact else float)
-        union: Any = Flow
-        for kind in (*FLOWS[1:], *self.types.values()):
-            union |= kind
-        self.union = union
+        union: Any = reduce(or_, (*FLOWS, *self.types.values()))
         self.decoder = msgspec.json.Decoder(list[union])
         self.times: Callable[[list[Any]], bytes] = _exact_ns if exact else _doubles
         self.kinds = {
@@ -294,21 +279,14 @@ class Decoder:
         _put(table["pid"], self._threads([row.pid for row in rows], out))
         _put(table["tid"], self._threads([row.tid for row in rows], out))
         args = [row.args for row in rows]
-        given: dict[str, list[int]] = {}
+        given = {name: list(map(attrgetter(name), args)) for name in kind.__struct_fields__ if name in table}
         if kind is OpArgs:
-            given["external"] = [a.external for a in args]
-            given["sequence"] = [a.sequence for a in args]
-            given["fwd_tid"] = [a.fwd_tid for a in args]
             codes = out.shapes
             given["shapes"] = [
                 -1 if a.dims is NONE else codes[BETWEEN.join((a.dims, a.types, a.strides, a.inputs))] for a in args
             ]
-        elif kind is CallArgs:
-            given["external"] = [a.external for a in args]
-            given["correlation"] = [a.correlation for a in args]
-        else:
-            for name in ("python_id", "python_parent", "module_id"):
-                given[name] = [-1 if v is None else v for v in [getattr(a, name) for a in args]]
+        elif kind is PythonArgs:
+            given = {name: [-1 if value is None else value for value in values] for name, values in given.items()}
         for name in HOST_COLUMNS[6:]:
             if name in given:
                 _put(table[name], given[name])
@@ -325,14 +303,9 @@ class Decoder:
         table, count = out.device, len(rows)
         self._common(rows, category, out, table)
         args = [row.args for row in rows]
-        _put(
-            table["device"],
-            [a.device if a.device >= 0 else _number(row.pid) for a, row in zip(args, rows, strict=True)],
-        )
-        _put(
-            table["stream"],
-            [a.stream if a.stream >= 0 else _number(row.tid) for a, row in zip(args, rows, strict=True)],
-        )
+        both = list(zip(args, rows, strict=True))
+        _put(table["device"], [a.device if a.device >= 0 else _number(row.pid) for a, row in both])
+        _put(table["stream"], [a.stream if a.stream >= 0 else _number(row.tid) for a, row in both])
         for name in ("context", "correlation", "external", "bytes"):
             _put(table[name], list(map(attrgetter(name), args)))
         if kind is not KernelArgs:
@@ -509,21 +482,10 @@ def _wrapped(value: int) -> int:
 
 def _collective(args: KernelArgs, out: Columns) -> int:
     comms = bytes(args.comms_id).decode("utf-8", "replace").strip('"')
-    in_elements, out_elements, group_size = (
-        number if -(1 << 63) <= number < 1 << 63 else -1
-        for number in (args.in_elements, args.out_elements, args.group_size)
-    )
-    return out.collectives[
-        args.collective,
-        args.dtype,
-        in_elements,
-        out_elements,
-        group_size,
-        args.group_ranks,
-        args.group,
-        args.group_description,
-        comms,
-    ]
+    sizes = (args.in_elements, args.out_elements, args.group_size)
+    known = (number if -(1 << 63) <= number < 1 << 63 else -1 for number in sizes)
+    group = (args.group_ranks, args.group, args.group_description)
+    return out.collectives[args.collective, args.dtype, *known, *group, comms]
 
 
 def _lenient(args: dict[str, Any], kind: type[Any]) -> Any:

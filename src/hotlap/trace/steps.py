@@ -58,15 +58,11 @@ def _window(steps: Steps, found_by: str) -> Window:
 
 def _whole(trace: Trace) -> Window:
     """From the first event to the last."""
-    begins, ends = [], []
-    for table in (trace.host, trace.device):
-        if len(table):
-            begins.append(int(table["start"].min()))  # type: ignore[arg-type]
-            ends.append(int((table["start"] + table["dur"]).max()))  # type: ignore[arg-type]
-    if len(trace.memory):
-        begins.append(int(trace.memory["time"].min()))  # type: ignore[arg-type]
-        ends.append(int(trace.memory["time"].max()) + 1)  # type: ignore[arg-type]
-    return Window(start_ns=min(begins, default=0), end_ns=max(ends, default=0), found_by="none")
+    start, time = pl.col("start"), pl.col("time")
+    tables = [table.select(start, (start + pl.col("dur")).alias("end")) for table in (trace.host, trace.device)]
+    every = pl.concat([*tables, trace.memory.select(time.alias("start"), (time + 1).alias("end"))])
+    begin, end = every.select(start.min(), pl.col("end").max()).row(0)
+    return Window(start_ns=begin or 0, end_ns=end or 0, found_by="none")
 
 
 def _host_steps(trace: Trace) -> tuple[Steps, str]:

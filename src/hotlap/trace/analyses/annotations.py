@@ -14,7 +14,6 @@ row for each stream.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,7 +24,7 @@ from hotlap.records.trace import Annotation
 from ..links import ranges
 from ..tables import WORK
 from ..view import View
-from .grouping import Ints, host_of, measures, sums
+from .grouping import Ints, host_of, union_ns
 
 NUMBERED: Final = re.compile(r"#\d+$")
 ENGINE: Final = "autograd::engine::"
@@ -33,55 +32,29 @@ ENGINE_THREAD: Final = "pt_autograd"
 """How torch names the engine's threads; nsys records that, and no ops."""
 
 
-@dataclass(frozen=True)
-class Launched:
-    """Work by the range that launched it: parallel arrays of the range's position and the work's `device` row."""
-
-    range: Ints
-    start: Ints
-    end: Ints
-    row: Ints
-
-
 def annotations(view: View) -> tuple[Annotation, ...]:
     """By name, most projected time first, then most host time."""
-    host = view.trace.host
-    starts = view.host("start")
-    rows = np.nonzero((host["cat"] == "annotation").to_numpy() & view.in_window(starts))[0].astype(np.int64)
-    if not len(rows):
-        return ()
-    names: dict[str, int] = {}
-    texts = host_of(view).name(rows)
-    number = np.array([names.setdefault(NUMBERED.sub("#", text), len(names)) for text in texts], np.int64)
-    work = launched(view, rows)
-    instances, length = np.bincount(number, minlength=len(names)), sums(number, view.host("dur")[rows], len(names))
-    busy = measures(number[work.range], work.start, work.end, len(names))
-    pieces = np.bincount(number[work.range], minlength=len(names))
-    projected = sums(number, projections(work, len(rows)), len(names))
-    found = [
-        Annotation(
-            name=name,
-            instances=int(instances[at]),
-            host_ns=int(length[at]),
-            projected_ns=int(projected[at]),
-            busy_ns=int(busy[at]),
-            kernels=int(pieces[at]),
-        )
-        for name, at in names.items()
-    ]
-    return tuple(sorted(found, key=lambda row: (-row.projected_ns, -row.host_ns, row.name)))
+    marked = (view.trace.host["cat"] == "annotation").to_numpy() & view.in_window(view.host("start"))
+    rows = np.nonzero(marked)[0].astype(np.int64)
+    names = pl.Series([NUMBERED.sub("#", text) for text in host_of(view).name(rows)], dtype=pl.String)
+    held = pl.DataFrame({"name": names, "host_ns": view.host("dur")[rows]})
+    work = launched(view, rows).sort("start")
+    work = work.with_columns(name=names.gather(work["range"]))
+    projected = work.group_by("name", "range").agg((pl.col("end").max() - pl.col("start").min()).alias("projected_ns"))
+    found = (
+        held.group_by("name")
+        .agg(pl.len().alias("instances"), pl.col("host_ns").sum())
+        .join(projected.group_by("name").agg(pl.col("projected_ns").sum()), on="name", how="left")
+        .join(work.group_by("name").agg(union_ns().alias("busy_ns"), pl.len().alias("kernels")), on="name", how="left")
+        .fill_null(0)
+        .sort("projected_ns", "host_ns", "name", descending=[True, True, False])
+    )
+    return tuple(Annotation(**row) for row in found.iter_rows(named=True))
 
 
-def projections(work: Launched, count: int) -> Ints:
-    """For each of `count` ranges the time from the first start to the last end of its work; 0 without work."""
-    first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
-    np.minimum.at(first, work.range, work.start)
-    np.maximum.at(last, work.range, work.end)
-    return np.where(last >= first, np.subtract(last, first, where=last >= first, out=np.zeros(count, np.int64)), 0)
-
-
-def launched(view: View, rows: Ints, backward: bool = True) -> Launched:
-    """The work launched in each of `host` rows; backward: autograd's threads work for the thread that trains."""
+def launched(view: View, rows: Ints, backward: bool = True) -> pl.DataFrame:
+    """The work launched in each of `host` rows: range (its position), start, end and row (of `device`). backward:
+    autograd's threads work for the thread that trains."""
     work = view.trace.device.with_row_index("row").filter(pl.col("cat").is_in(WORK) & (pl.col("launch") >= 0))
     launch = work["launch"].to_numpy()
     pid, tid, start = view.host("pid"), view.host("tid"), view.host("start")
@@ -95,9 +68,8 @@ def launched(view: View, rows: Ints, backward: bool = True) -> Launched:
         theirs = np.nonzero((pid[launch] == thread[0]) & np.isin(tid[launch], tids))[0]
         parts.append(_within(mine, start[rows[mine]], end[rows[mine]], theirs, start[launch]))
     range_, piece = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else (rows, rows)
-    from_ = work["start"].to_numpy()[piece]
-    row = work["row"].to_numpy().astype(np.int64)[piece]
-    return Launched(range_, from_, from_ + work["dur"].to_numpy()[piece], row)
+    found = work.select("start", (pl.col("start") + pl.col("dur")).alias("end"), "row")[piece]
+    return found.with_columns(range=range_)
 
 
 def _within(rows: Ints, starts: Ints, ends: Ints, pieces: Ints, at: Ints) -> tuple[Ints, Ints]:

@@ -14,13 +14,14 @@ import re
 from typing import Final
 
 import numpy as np
+import polars as pl
 
 from hotlap.records.trace import CompiledRegion
 
 from ..links import enclosing
 from ..view import View
 from .annotations import launched
-from .grouping import Ints, coded, host_of, sums
+from .grouping import Ints, host_of
 
 REGION: Final = re.compile(
     r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher |CompiledFunction|"
@@ -31,29 +32,30 @@ TRITON: Final = "triton_"
 
 def compiled(view: View) -> tuple[CompiledRegion, ...]:
     """By name, most device time first, then most host time."""
-    host = view.trace.host
-    starts = view.host("start")
-    rows = np.nonzero(host_of(view).named(REGION.match) & view.in_window(starts))[0].astype(np.int64)
-    if not len(rows):
-        return ()
-    rows = _outermost(view, rows)
-    texts, text = coded(host["name"].gather(rows))
+    begun = host_of(view).named(REGION.match) & view.in_window(view.host("start"))
+    rows = _outermost(view, np.nonzero(begun)[0].astype(np.int64))
+    regions = pl.DataFrame({"name": view.trace.host["name"].gather(rows), "host_ns": view.host("dur")[rows]})
     work = launched(view, rows, backward=False)
-    triton = view.trace.device["name"].str.starts_with(TRITON).to_numpy()[work.row]
-    key, took = text[work.range], work.end - work.start
-    columns = {
-        "count": np.bincount(text, minlength=len(texts)),
-        "host_ns": sums(text, view.host("dur")[rows], len(texts)),
-        "device_ns": sums(key, took, len(texts)),
-        "kernels": np.bincount(key, minlength=len(texts)),
-        "triton_ns": sums(key[triton], took[triton], len(texts)),
-        "triton_kernels": np.bincount(key[triton], minlength=len(texts)),
-    }
-    found = [
-        CompiledRegion(name=name, **{field: int(column[at]) for field, column in columns.items()})
-        for at, name in enumerate(texts)
-    ]
-    return tuple(sorted(found, key=lambda row: (-row.device_ns, -row.host_ns, row.name)))
+    triton = view.trace.device["name"].gather(work["row"]).str.starts_with(TRITON)
+    work = work.with_columns(name=regions["name"].gather(work["range"]), triton=triton)
+    took = pl.col("end") - pl.col("start")
+    found = (
+        regions.group_by("name")
+        .agg(pl.len().alias("count"), pl.col("host_ns").sum())
+        .join(
+            work.group_by("name").agg(
+                took.sum().alias("device_ns"),
+                pl.len().alias("kernels"),
+                took.filter("triton").sum().alias("triton_ns"),
+                pl.col("triton").sum().alias("triton_kernels"),
+            ),
+            on="name",
+            how="left",
+        )
+        .fill_null(0)
+        .sort("device_ns", "host_ns", "name", descending=[True, True, False])
+    )
+    return tuple(CompiledRegion(**row) for row in found.iter_rows(named=True))
 
 
 def _outermost(view: View, rows: Ints) -> Ints:

@@ -125,24 +125,10 @@ def places(view: View, rows: Ints) -> tuple[list[Place | None], Ints]:
     return list(distinct), np.array(numbers, np.int64)[back.reshape(-1)]
 
 
-def measures(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
-    """For each key below `count` the measure of the union of its intervals."""
-    if not len(keys):
-        return np.zeros(count, np.int64)
-    order = np.lexsort((starts, keys))
-    keys, starts, ends = keys[order], starts[order], ends[order]
-    low = int(starts.min())
-    span = max(int(ends.max()) - low, 0) + 1
-    base = keys * span - low  # lays the keys' time lines end to end
-    reach = np.maximum.accumulate(np.maximum(ends, starts) + base)
-    before = np.concatenate([np.array([0], np.int64), reach[:-1]])
-    fresh = np.maximum(ends + base - np.maximum(starts + base, before), 0)
-    return sums(keys, fresh, count)
-
-
-def sums(keys: Ints, values: Ints, count: int) -> Ints:
-    """For each key below `count` the sum of its values; exact below 2**53 (104 days of ns)."""
-    return np.bincount(keys, weights=values, minlength=count).astype(np.int64)
+def union_ns() -> pl.Expr:
+    """The measure of the union of intervals (start, end) that are in order of start."""
+    new = pl.col("end") - pl.max_horizontal("start", pl.col("end").cum_max().shift(1))
+    return new.clip(lower_bound=0).sum()
 
 
 def outermost_op(view: View, rows: Ints) -> Ints:

@@ -24,7 +24,7 @@ from hotlap.records.trace import HostTime
 
 from ..links import enclosing
 from ..view import View
-from .grouping import Bools, Ints, host_of, measures, places, sums
+from .grouping import Bools, Ints, host_of, places, union_ns
 
 NOTHING: Final = "(no event: Python or native code)"
 ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
@@ -52,26 +52,21 @@ def _times(view: View, top: int | None, only: Bools | None) -> tuple[HostTime, .
     starts, ends, own = owned(view, rows)
     names, codes = _named(view, rows)
     where, here = places(view, rows)
-    marks = (
-        np.array([name.startswith(MARKS) for name in names], np.bool_)[codes] if len(rows) else np.zeros(0, np.bool_)
-    )
+    marks = np.array([name.startswith(MARKS) for name in names], np.bool_)[codes]
     counted = ~marks if only is None else ~marks & only
     idle = 0 if only is not None else view.window.span_ns - int(own[counted].sum())
-    keys, back = np.unique((codes * max(len(where), 1) + here)[counted], return_inverse=True)
-    groups = pl.DataFrame(
-        {
-            "name": [names[key // len(where)] for key in keys.tolist()],
-            "place": [key % len(where) for key in keys.tolist()],
-            "ns": sums(back, own[counted], len(keys)),
-            "total": measures(back, starts[counted], ends[counted], len(keys)),
-            "count": np.bincount(back, minlength=len(keys)),
-        },
-        schema={"name": pl.String, "place": pl.Int64, "ns": pl.Int64, "total": pl.Int64, "count": pl.Int64},
+    events = pl.DataFrame({"code": codes, "place": here, "start": starts, "end": ends, "own": own})  # in order of start
+    groups = (
+        events.filter(counted)
+        .group_by("code", "place")
+        .agg(pl.col("own").sum().alias("ns"), union_ns().alias("total"), pl.len().alias("count"))
     )
+    groups = groups.with_columns(name=pl.Series(names, dtype=pl.String).gather(groups["code"]))
+    groups = groups.sort("ns", "total", "name", "place", descending=[True, True, False, False])
     found = [
         HostTime(name=name, ns=ns, total_ns=total, count=count, where=where[place])
-        for name, place, ns, total, count in groups.sort(["ns", "total", "name"], descending=[True, True, False])
-        .head(len(groups) if top is None else top)
+        for name, place, ns, total, count in groups.head(len(groups) if top is None else top)
+        .select("name", "place", "ns", "total", "count")
         .iter_rows()
     ]
     nothing = HostTime(name=NOTHING, ns=idle, total_ns=idle, count=0)
@@ -128,7 +123,8 @@ def owned(view: View, rows: Ints) -> tuple[Ints, Ints, Ints]:
         over = np.unique(over[reach[over] > before])
         rising = over[parent[over] >= 0]
     taken = np.maximum(np.minimum(reach[below], ends[above]) - starts[below], 0)
-    return starts, ends, ends - starts - sums(above, taken, len(rows))
+    inner = np.bincount(above, weights=taken, minlength=len(rows))  # exact below 2**53: 104 days of ns
+    return starts, ends, ends - starts - inner.astype(np.int64)
 
 
 def _parents(view: View, rows: Ints) -> Ints:

@@ -32,40 +32,30 @@ def launches(view: View) -> Launches:
     columns = ("cat", "start", "dur", "launch")
     work = view.trace.device.lazy().filter(pl.col("cat").is_in(WORK)).select(columns).collect()
     window = view.window
-    calls, first, pieces = _calls(view, work)
-    starts, durations = view.host("start")[calls], view.host("dur")[calls]
-    inside = view.in_window(starts)
-    calls, first, pieces, starts, durations = (a[inside] for a in (calls, first, pieces, starts, durations))
-    graphs = view.trace.host["name"].gather(calls).str.contains("GraphLaunch").to_numpy()
+    calls = work.filter(pl.col("launch") >= 0).group_by("launch").agg(pl.col("start").first().alias("first"), pl.len())
+    issued = view.trace.host.select("name", "start", "dur")[calls["launch"]]
+    calls = pl.concat([calls, issued], how="horizontal")
+    calls = calls.filter(pl.col("start").is_between(window.start_ns, window.end_ns, closed="left"))
+    latency, host_ns = calls["first"] - calls["start"], calls["dur"]
+    graphs = calls.filter(pl.col("name").str.contains("GraphLaunch"))
     begun = work.filter(pl.col("start").is_between(window.start_ns, window.end_ns, closed="left"))
     tiny = begun.filter((pl.col("cat") == "kernel") & (pl.col("dur") < TINY_NS))
     mean, median = _queue(view, work)
     return Launches(
         count=len(calls),
         unlinked=int((begun["launch"] < 0).sum()),
-        host_ns=int(durations.sum()),
-        latency_p50_ns=_quantile(first - starts, 0.5),
-        latency_p90_ns=_quantile(first - starts, 0.9),
-        ahead_p50_ns=_quantile(first - starts - durations, 0.5),
+        host_ns=int(host_ns.sum()),
+        latency_p50_ns=_quantile(latency.to_numpy(), 0.5),
+        latency_p90_ns=_quantile(latency.to_numpy(), 0.9),
+        ahead_p50_ns=_quantile((latency - host_ns).to_numpy(), 0.5),
         queue_depth_mean=mean,
         queue_depth_p50=median,
         tiny=len(tiny),
         tiny_ns=int(tiny["dur"].sum()),
         tiny_below_ns=TINY_NS,
-        graph_launches=int(graphs.sum()),
-        graph_kernels=int(pieces[graphs].sum()),
+        graph_launches=len(graphs),
+        graph_kernels=int(graphs["len"].sum()),
     )
-
-
-def _calls(view: View, work: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
-    """Of each call with work: row of `host`, start of its first work, pieces of work."""
-    launch, start = work["launch"].to_numpy(), work["start"].to_numpy()
-    first = np.zeros(len(view.trace.host), np.int64)
-    linked = launch >= 0
-    first[launch[linked][::-1]] = start[linked][::-1]  # work is in order of start: the first is written last
-    pieces = np.bincount(launch[linked], minlength=len(first))
-    calls = np.nonzero(pieces)[0]
-    return calls, first[calls], pieces[calls]
 
 
 def _quantile(values: Ints, share: float) -> int:
