@@ -99,18 +99,21 @@ def _merged(codes: list[dict[Any, int]]) -> tuple[list[Any], list[Ints]]:
     return list(whole), maps
 
 
+def _columns(parts: list[Columns], table: str, name: str) -> list[Ints]:
+    return [np.frombuffer(getattr(part, table)[name], np.int64) for part in parts]
+
+
 def _column(parts: list[Columns], table: str, name: str) -> Ints:
-    arrays = [np.frombuffer(getattr(part, table)[name], np.int64) for part in parts]
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+    return np.concatenate([np.empty(0, np.int64), *_columns(parts, table, name)])
 
 
-def _recoded(parts: list[Columns], table: str, name: str, maps: list[Ints]) -> Ints:
-    """A column of codes in the common numbering; negative ones stay."""
-    made = []
-    for part, codes in zip(parts, maps, strict=True):
-        own = np.frombuffer(getattr(part, table)[name], np.int64)
-        made.append(np.where(own >= 0, codes[np.maximum(own, 0)], own) if len(codes) else own)
-    return np.concatenate(made) if made else np.empty(0, np.int64)
+def _recoded(columns: list[Ints], maps: list[Ints]) -> Ints:
+    """Parts of a column of codes in the common numbering; what is no code stays."""
+    made = [np.empty(0, np.int64)]
+    for own, codes in zip(columns, maps, strict=True):
+        known = (own >= 0) & (own < len(codes))
+        made.append(np.where(known, np.append(codes, -1)[np.where(known, own, -1)], own))
+    return np.concatenate(made)
 
 
 def _words(things: list[Any], codes: Ints) -> pl.Series:
@@ -122,8 +125,8 @@ def _table(parts: list[Columns], table: str, schema: dict[str, type[pl.DataType]
     names, name_maps = _merged([part.names for part in parts])
     cats, cat_maps = _merged([part.cats for part in parts])
     made: dict[str, Any] = {
-        "name": _words(names, _recoded(parts, table, "name", name_maps)[order]),
-        "cat": _words(cats, _recoded(parts, table, "cat", cat_maps)[order]),
+        "name": _words(names, _recoded(_columns(parts, table, "name"), name_maps)[order]),
+        "cat": _words(cats, _recoded(_columns(parts, table, "cat"), cat_maps)[order]),
     }
     for name in getattr(Columns(), table):
         if name not in made:
@@ -136,9 +139,9 @@ def _host(parts: list[Columns], tids: list[Ints]) -> pl.DataFrame:
     order = np.lexsort((-dur, start))
     made = _table(parts, "host", HOST, order)
     _, maps = _merged_shapes(parts)
-    made["shapes"] = pl.Series(_recoded(parts, "host", "shapes", maps)[order]).cast(pl.Int32)
-    for name in ("pid", "tid"):
-        made[name] = pl.Series(_renumbered(parts, "host", name, tids)[order])
+    made["shapes"] = pl.Series(_recoded(_columns(parts, "host", "shapes"), maps)[order]).cast(pl.Int32)
+    for name in ("pid", "tid"):  # a thread that is named by a text has -2 - its code
+        made[name] = pl.Series(-2 - _recoded([-2 - own for own in _columns(parts, "host", name)], tids)[order])
     made["dur"] = made["dur"].clip(lower_bound=0)
     parent, depth = nesting(
         _thread_numbers(made["pid"].to_numpy(), made["tid"].to_numpy()),
@@ -148,16 +151,6 @@ def _host(parts: list[Columns], tids: list[Ints]) -> pl.DataFrame:
     made["parent"] = pl.Series(parent).cast(pl.Int32)
     made["depth"] = pl.Series(np.minimum(depth, 32767)).cast(pl.Int16)
     return pl.DataFrame(made, schema_overrides=HOST).select(list(HOST))
-
-
-def _renumbered(parts: list[Columns], table: str, name: str, maps: list[Ints]) -> Ints:
-    """Threads named by text (-2 - code) in the common numbering."""
-    made = []
-    for part, codes in zip(parts, maps, strict=True):
-        own = np.frombuffer(getattr(part, table)[name], np.int64)
-        text = (own <= -2) & (own >= -1 - len(codes))
-        made.append(np.where(text, -2 - codes[np.clip(-2 - own, 0, len(codes) - 1)], own) if len(codes) else own)
-    return np.concatenate(made) if made else np.empty(0, np.int64)
 
 
 def _thread_numbers(pid: Any, tid: Any) -> Any:
@@ -171,7 +164,7 @@ def _device(parts: list[Columns]) -> pl.DataFrame:
     order = np.argsort(start, kind="stable")
     made = _table(parts, "device", DEVICE, order)
     _, maps = _merged([part.collectives for part in parts])
-    made["collective"] = pl.Series(_recoded(parts, "device", "collective", maps)[order]).cast(pl.Int32)
+    made["collective"] = pl.Series(_recoded(_columns(parts, "device", "collective"), maps)[order]).cast(pl.Int32)
     occupancy = np.concatenate([np.empty(0), *(np.frombuffer(part.occupancy) for part in parts)])
     made["occupancy"] = pl.Series(occupancy[order]).cast(pl.Float32)
     made["dur"] = made["dur"].clip(lower_bound=0)

@@ -49,11 +49,7 @@ comms_id (text), one row per distinct description.
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
-
-Ints = npt.NDArray[np.int64]
 
 Schema = dict[str, type[pl.DataType]]
 

@@ -29,18 +29,16 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from hotlap.records.diagnosis import Place
 from hotlap.records.trace import Collective
-from hotlap.trace.intervals import covered
+from hotlap.trace.intervals import Ints, covered
 from hotlap.trace.view import View
 
 from .grouping import packed_places, unpacked
 from .shares import CALLS, DeviceShare, Share
 
-Ints = npt.NDArray[np.int64]
 Key = tuple[str, str]
 """Group and name."""
 

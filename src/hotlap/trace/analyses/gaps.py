@@ -47,14 +47,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from hotlap.records.trace import Gap
 from hotlap.trace.intervals import Intervals, complement
 from hotlap.trace.links import enclosing, ranges
 from hotlap.trace.tables import WORK
-from hotlap.trace.view import Ints, View
+from hotlap.trace.view import Bools, Ints, View
 
 from .grouping import host_of, outermost_op, packed_places, remembered, unpacked
 from .waits import (
@@ -75,8 +74,6 @@ from .waits import (
     pieces_of,
     waiting_calls,
 )
-
-Bools = npt.NDArray[np.bool_]
 
 ALLOCATES: Final = re.compile(
     r"^(cuda|hip|cu)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc)|Mem(Alloc|Free|Create|Release|Map|Unmap"

@@ -240,9 +240,5 @@ def _end_of_profile(view: View, rows: Ints) -> list[bool]:
     alone = (view.host("parent")[rows] < 0) & host["name"].gather(rows).str.contains("DeviceSynchronize").to_numpy()
     if not alone.any():
         return [False] * len(rows)
-    last: dict[tuple[int, int], int] = {}
-    for row in rows[alone]:
-        thread = (int(view.host("pid")[row]), int(view.host("tid")[row]))
-        if thread not in last:
-            last[thread] = int(np.nonzero((view.host("pid") == thread[0]) & (view.host("tid") == thread[1]))[0][-1])
-    return [a and row in last.values() for row, a in zip(rows.tolist(), alone.tolist(), strict=True)]
+    last = host.select("pid", "tid", pl.row_index("row")).group_by("pid", "tid").agg(pl.col("row").last())["row"]
+    return list((alone & np.isin(rows, last)).tolist())

@@ -116,10 +116,14 @@ def sync_edges(build: Builder, view: View, host: Host, device: Device) -> None:
         if call not in own:
             name = view.names[int(calls.row[call])]
             targets += [(call, i) for i in _awaited(call, name, streams.get(call, -1), calls, device)]
-    if targets:
-        call, index = np.array(targets, np.int64).T
-        done = device.end[index] <= calls.end[call] + CLOCK_NS
-        build.link(Edge.SYNC, device.task[index[done]], calls.ret[call[done]])
+    waiting, index = _columns(targets)
+    done = device.end[index] <= calls.end[waiting] + CLOCK_NS
+    build.link(Edge.SYNC, device.task[index[done]], calls.ret[waiting[done]])
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[Ints, Ints]:
+    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
+    return first, second
 
 
 def _own_copies(view: View, calls: Calls, device: Device) -> dict[int, list[int]]:
@@ -194,9 +198,8 @@ def event_edges(build: Builder, host: Host, device: Device) -> None:
         waiting = int(order[index + (int(mine[0]) if len(mine) else 0)])
         found += [(i, waiting) for lane in lanes if (i := _event(lane, time, waiting, device)) >= 0]
     found += _prior_events(lanes, device)
-    if found:
-        pairs = np.array(found, np.int64)
-        build.link(Edge.EVENT, device.task[pairs[:, 0]], device.task[pairs[:, 1]])
+    before, after = _columns(found)
+    build.link(Edge.EVENT, device.task[before], device.task[after])
 
 
 def _prior_events(lanes: list[int], device: Device) -> list[tuple[int, int]]:
@@ -242,6 +245,5 @@ def queue_edges(build: Builder, host: Host, device: Device) -> None:
         ended = low + int(np.searchsorted(device.end[low:index], calls.end[device.call[index]], side="right")) - 1
         if ended >= low and index - ended > FULL_DEPTH:
             pairs.append((ended, int(device.call[index])))
-    if pairs:
-        found = np.array(pairs, np.int64)
-        build.link(Edge.QUEUE, device.task[found[:, 0]], calls.ret[found[:, 1]])
+    work, call = _columns(pairs)
+    build.link(Edge.QUEUE, device.task[work], calls.ret[call])
