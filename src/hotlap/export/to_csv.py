@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import unable
 from hotlap.records.phases import PHASES
 
 from ._base import Target
@@ -22,22 +22,15 @@ COLUMNS = (
 
 def write(series: Series, path: Path) -> list[str]:
     """`rank, step, time, kind` and the scalars of each step; empty where unknown."""
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file)
-            table.writerow(("rank", "step", "time", "kind", "samples", *COLUMNS))
-            for rank in series.folder.ranks:
-                for step in rank.steps:
-                    found = scalars(step, series.clock)
-                    known = (found.get(name, "") for name in COLUMNS)
-                    table.writerow((rank.number, step.step, step.time, step.kind, _blank(step.samples), *known))
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+    with unable(f"write {path}"), path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(("rank", "step", "time", "kind", "samples", *COLUMNS))
+        for rank in series.folder.ranks:
+            for step in rank.steps:
+                found = scalars(step, series.clock)
+                known = (found.get(name, "") for name in COLUMNS)
+                table.writerow((rank.number, step.step, step.time, step.kind, step.samples, *known))  # None is empty
     return [f"{path}: a line a step"]
-
-
-def _blank(value: int | None) -> int | str:
-    return "" if value is None else value
 
 
 TARGET = Target("csv", "comma-separated values, a line a step", ".csv", write)

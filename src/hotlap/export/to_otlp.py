@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hotlap.records.diagnosis import Clock
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import unable
 from hotlap.records.files import to_json
 from hotlap.records.run import Step
 
@@ -23,12 +23,9 @@ BATCH: Final = 500
 
 def write(series: Series, path: Path) -> list[str]:
     """Gauges by step, one resource a rank, and those of the diagnosis at the end of the run."""
-    try:
-        with path.open("wb") as file:
-            for line in _lines(series):
-                file.write(to_json(line) + b"\n")
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+    with unable(f"write {path}"), path.open("wb") as file:
+        for line in _lines(series):
+            file.write(to_json(line) + b"\n")
     return [f"{path}: for the otlpjsonfile receiver of the OpenTelemetry Collector"]
 
 

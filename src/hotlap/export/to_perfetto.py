@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import unable
 from hotlap.records.files import to_json
 from hotlap.trace import source
 from hotlap.trace.decode import repair
@@ -55,14 +55,13 @@ def _write(path: Path, events: Iterator[bytes]) -> int:
     """Write events as a trace, in place only when it is whole."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with gzip.open(part, "wb", compresslevel=LEVEL) as file:
-            file.write(b'{"traceEvents":[\n')
-            for number, event in enumerate(events):
-                file.write(b",\n" + event if number else event)
-            file.write(b"\n]}\n")
-        part.replace(path)
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+        with unable(f"write {path}"):
+            with gzip.open(part, "wb", compresslevel=LEVEL) as file:
+                file.write(b'{"traceEvents":[\n')
+                for number, event in enumerate(events):
+                    file.write(b",\n" + event if number else event)
+                file.write(b"\n]}\n")
+            part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     return 0
@@ -82,16 +81,13 @@ class _Merged:
         """One rank's events as JSON, many at a time with commas between."""
         found = source.Source(str(path))
         shift: Decimal | None = None
-        try:
-            with path.open("rb") as file:
-                for block in source.blocks(file, found):
-                    shift = self._shift(found.head) if shift is None else shift
-                    for part in source.split(block, PART, found.separator):
-                        made = [self._changed(event, rank, shift) for event in self._decoded(part, found)]
-                        if made := [*self._new(), *made]:
-                            yield msgspec.json.encode(made)[1:-1]
-        except OSError as error:
-            raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+        with unable(f"read {path}"), path.open("rb") as file:
+            for block in source.blocks(file, found):
+                shift = self._shift(found.head) if shift is None else shift
+                for part in source.split(block, PART, found.separator):
+                    made = [self._changed(event, rank, shift) for event in self._decoded(part, found)]
+                    if made := [*self._new(), *made]:
+                        yield msgspec.json.encode(made)[1:-1]
 
     def _shift(self, head: bytes) -> Decimal:
         """What to add to a rank's times, in µs. Files without a base have absolute times."""

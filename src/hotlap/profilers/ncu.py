@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import RecordError, unable
 from hotlap.records.profilers import KernelCounters
 from hotlap.records.trace import OpRoofline, RankTrace
 
@@ -44,14 +44,12 @@ class _Launch(NamedTuple):
 def read_ncu(path: Path) -> tuple[KernelCounters, ...]:
     """By kernel, most time first. Raises RecordError."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise RecordError(
-                f"{path} is larger than {MOST_BYTES >> 20} MiB; export fewer launches (ncu --launch-count)"
-            )
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        with unable(f"read {path}"), path.open(encoding="utf-8", errors="replace", newline="") as file:
+            if path.stat().st_size > MOST_BYTES:
+                raise RecordError(
+                    f"{path} is larger than {MOST_BYTES >> 20} MiB; export fewer launches (ncu --launch-count)"
+                )
             return _by_kernel(path, (line for line in file if line.startswith('"')))
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     except csv.Error as error:
         raise RecordError(f"{path} is not what `ncu --csv --page raw` prints: {error}") from error
 

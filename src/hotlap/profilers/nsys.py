@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import RecordError, unable
 from hotlap.trace.build import build
 from hotlap.trace.decode import DEVICE_COLUMNS, HOST_COLUMNS, Columns
 from hotlap.trace.source import Source
@@ -110,14 +110,12 @@ def read_export(path: Path, process: int | None, progress: Callable[[int], None]
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator["_Export"]:
     try:
-        with contextlib.closing(_connect(path)) as database:
+        with unable(f"read {path}"), contextlib.closing(_connect(path)) as database:
             yield _Export(path, database)
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:  # the last: SQLite's message quotes the file
         raise RecordError(f"cannot read {path} ({error}); is it whole? Export it again with nsys") from error
     except MemoryError as error:
         raise RecordError(f"{path} needs more memory than there is") from error
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

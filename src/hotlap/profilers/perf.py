@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import RecordError, unable
 from hotlap.records.profilers import PerfStat
 
 MOST_BYTES: Final = 4 << 20
@@ -21,12 +21,10 @@ EVENT: Final = re.compile(r"(?:cpu\w*/)?(?P<name>[a-z][\w.-]{1,60})/?(?::?[ukhGH
 
 def read_perf(path: Path) -> PerfStat:
     """Raises RecordError where there is no counter in it."""
-    try:
+    with unable(f"read {path}"):
         if path.stat().st_size > MOST_BYTES:
             raise RecordError(f"{path} is larger than {MOST_BYTES >> 20} MiB; no summary of `perf stat` is")
         text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     counters: dict[str, float] = {}
     unknown: dict[str, None] = {}
     running, cpus = 100.0, None

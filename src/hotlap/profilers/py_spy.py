@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import hotlap
 from hotlap.records.diagnosis import Place
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import RecordError, unable
 from hotlap.records.profilers import PySpy, SpyGroup, SpyLine
 from hotlap.records.whose import INSTALLED, users
 
@@ -113,7 +113,7 @@ class _Survey:
 def read_py_spy(path: Path, said: Path | None = None, pids: Collection[int] = ()) -> PySpy:
     """said: what py-spy printed; pids: processes that are known to train. Raises RecordError where there is no stack in
     the file."""
-    try:
+    with unable(f"read {path}"):
         if path.stat().st_size > MOST_BYTES:
             raise RecordError(f"{path} is larger than {MOST_BYTES >> 20} MiB")
         survey = _Survey()
@@ -122,8 +122,6 @@ def read_py_spy(path: Path, said: Path | None = None, pids: Collection[int] = ()
         count = _Count(survey, survey.training(pids))
         for stack in _stacks(path):
             count.add(stack)
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     if not survey.stacks:
         raise RecordError(
             f"{path} is not what `py-spy record --subprocesses --threads --format raw` writes, or is empty"

@@ -46,6 +46,15 @@ class RecipeError(RecordError):
     """A recipe can't be used."""
 
 
+@contextmanager
+def unable(to: str) -> Iterator[None]:
+    """What the system refuses as a RecordError: cannot do what `to` says."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"cannot {to}: {error.strerror or error}") from error
+
+
 class PackageMissing(RecordError):
     """A package that is imported late is not there, so what it is for can't be done."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import unable
 from hotlap.records.files import cache_folder
 
 from .read import Progress, read
@@ -42,10 +42,8 @@ class _Known(msgspec.Struct, frozen=True):
 
 def read_cached(path: Path, progress: Progress = lambda at: None) -> Trace:
     """As `read`, from the cache where it holds the file. Raises RecordError."""
-    try:
+    with unable(f"read {path}"):
         status = path.stat()
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     if status.st_size <= SMALL:
         return read(path, progress)
     try:

@@ -32,7 +32,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.errors import RecordError
+from hotlap.records.errors import unable
 from hotlap.records.files import cache_folder, write_record
 from hotlap.records.peaks import Peaks
 
@@ -123,10 +123,8 @@ def known_peaks(device_name: str) -> Peaks | None:
 def keep(measured: Peaks) -> Path:
     """Keep a measurement for `known_peaks`; returns where. Raises RecordError."""
     file = _file(measured.name)
-    try:
+    with unable(f"write {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(f"cannot write {file}: {error.strerror or error}") from error
     write_record(file, measured)
     return file
 
