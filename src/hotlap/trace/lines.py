@@ -10,12 +10,12 @@ call in the runtime, and waits inside of ops that the list lacks by the order of
 
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from hotlap.records.diagnosis import Place
 from hotlap.records.profile import CalledOp, Lines
 
+from .analyses.grouping import Host, host_of
 from .steps import find_windows
 from .tables import Trace
 from .view import View
@@ -43,38 +43,36 @@ def places_of(trace: Trace, lines: Lines) -> dict[int, Place]:
     """Rows of `host` to places: the ops of the training thread in each step, and the annotations of phases."""
     found = _phases(trace, lines)
     view = View(trace, find_windows(trace)[1])
-    pid, tid = view.main_thread
+    host, (pid, tid) = host_of(view), view.main_thread
     rows = trace.host.with_row_index("row").filter((pl.col("pid") == pid) & (pl.col("tid") == tid))
     for start, end in view.window.steps or ((view.window.start_ns, view.window.end_ns),):
         step = rows.filter((pl.col("start") >= start) & (pl.col("start") < end))
         ops = step.filter(pl.col("cat") == "op")
         found.update(_walk(ops["row"].to_list(), ops["name"].to_list(), view, lines))
-        found.update(_waits(step, view, lines))
-        _syncs(step, view, lines, found)
+        found.update(_waits(step, host, lines))
+        _syncs(step, host, lines, found)
     return found
 
 
-def _syncs(step: pl.DataFrame, view: View, lines: Lines, found: dict[int, Place]) -> None:
+def _syncs(step: pl.DataFrame, host: Host, lines: Lines, found: dict[int, Place]) -> None:
     """Waits inside ops that the list has not, as `print(tensor)` makes them: the warnings of CUDA's sync debug mode
     came in their order. Only where there are as many."""
-    rows = [row for row in step.filter(pl.col("name") == SYNC)["row"].to_list() if _in_op(row, view)]
+    rows = [row for row in step.filter(pl.col("name") == SYNC)["row"].to_list() if _ops(row, host)]
     if len(rows) != len(lines.syncs):
         return
-    parents = view.host("parent")
     for row, sync in zip(rows, lines.syncs, strict=True):
         place = _place(lines, *sync[1:])
-        known = any(one in found for one in view.ancestors(row) if view.categories[one] == "op")
-        if place is not None and not known:
-            _give(int(parents[row]), place, found, view, parents)
+        if place is not None and not any(one in found for one in _ops(row, host)):
+            _give(int(host.parent[row]), place, found, host)
 
 
-def _waits(step: pl.DataFrame, view: View, lines: Lines) -> dict[int, Place]:
+def _waits(step: pl.DataFrame, host: Host, lines: Lines) -> dict[int, Place]:
     """Runtime calls outside of ops, to the calls of the user's that make them: one by one where there are as many, and
     all to one where only one line makes them."""
     found: dict[int, Place] = {}
     for name, runtime in WAITS:
         places = [_place(lines, *call[1:]) for call in lines.calls if call[0] == name]
-        rows = [row for row in step.filter(pl.col("name") == runtime)["row"].to_list() if not _in_op(row, view)]
+        rows = [row for row in step.filter(pl.col("name") == runtime)["row"].to_list() if not _ops(row, host)]
         if len(places) != len(rows) and len(set(map(str, places))) == 1:
             places = places[:1] * len(rows)
         if len(places) == len(rows):
@@ -82,8 +80,13 @@ def _waits(step: pl.DataFrame, view: View, lines: Lines) -> dict[int, Place]:
     return found
 
 
-def _in_op(row: int, view: View) -> bool:
-    return any(view.categories[one] == "op" for one in view.ancestors(row))
+def _ops(row: int, host: Host) -> list[int]:
+    """The ops among the row and those that enclose it, innermost first."""
+    found = []
+    while row >= 0:
+        found += [row] if host.op[row] else []
+        row = int(host.parent[row])
+    return found
 
 
 def _phases(trace: Trace, lines: Lines) -> dict[int, Place]:
@@ -103,7 +106,7 @@ def _place(lines: Lines, file: int, line: int, function: str) -> Place | None:
 
 def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[int, Place]:
     found: dict[int, Place] = {}
-    parents, ends = view.host("parent"), view.host("start") + view.host("dur")
+    host, ends = host_of(view), view.host("start") + view.host("dur")
     called: list[CalledOp] = list(lines.ops)
     at, over, late = 0, -1, max(0, len(called) - SOON)
     for row, name in zip(rows, names, strict=True):
@@ -121,7 +124,7 @@ def _walk(rows: list[int], names: list[str], view: View, lines: Lines) -> dict[i
             continue
         place, over = _place(lines, *called[ahead][1:]), int(ends[row])
         if place is not None:
-            _give(row, place, found, view, parents)
+            _give(row, place, found, host)
     return found
 
 
@@ -129,11 +132,8 @@ def _next(called: list[CalledOp], name: str, first: int, end: int) -> int | None
     return next((k for k in range(first, min(end, len(called))) if called[k][0] == name), None)
 
 
-def _give(
-    row: int, place: Place, found: dict[int, Place], view: View, parents: "np.ndarray[tuple[int], np.dtype[np.int64]]"
-) -> None:
+def _give(row: int, place: Place, found: dict[int, Place], host: Host) -> None:
     """To the row, and to ops around it that have none yet."""
-    categories = view.categories
-    while row >= 0 and categories[row] == "op" and row not in found:
+    while row >= 0 and host.op[row] and row not in found:
         found[row] = place
-        row = int(parents[row])
+        row = int(host.parent[row])

@@ -141,30 +141,6 @@ class View:
             self._threads[thread] = rows, self.host("start")[rows], self._ends[rows]
         return self._threads[thread]
 
-    # names, ancestors and places
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Names of `host` rows."""
-        return self.trace.host["name"].to_list()
-
-    @cached_property
-    def _parents(self) -> list[int]:
-        return list(self.host("parent").tolist())
-
-    def ancestors(self, row: int) -> list[int]:
-        """The row and those that enclose it, innermost first."""
-        found = []
-        while row >= 0:
-            found.append(row)
-            row = self._parents[row]
-        return found
-
-    @cached_property
-    def categories(self) -> list[str]:
-        """Categories of `host` rows."""
-        return self.trace.host["cat"].to_list()
-
 
 def place_of(name: str) -> Place | None:
     """The place in a Python function's name, None where it is not the user's code."""

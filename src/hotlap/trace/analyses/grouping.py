@@ -110,7 +110,7 @@ def host_of(view: View) -> Host:
 
 
 def places(view: View, rows: Ints) -> tuple[list[Place | None], Ints]:
-    """The distinct places of rows (`View.place`, at once), and for each row the number of its own."""
+    """The distinct places of rows, and for each row the number of its own."""
     host, lines = host_of(view), view.lines or {}
     wanted = host.users
     if lines:

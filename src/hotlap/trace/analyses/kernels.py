@@ -11,7 +11,7 @@ sum over all work (kernels, copies, memsets) and sum to 1. `by` is one of
 * `module`: the innermost `nn.Module` on the profiler's Python stack; for backward that of the forward op with the same
   sequence number. Needs `with_stack=True`: () without.
 * `shape`: the innermost op with the sizes of its inputs.
-* `line`: the user's line (`View.place`).
+* `line`: the user's line (`grouping.places`).
 
 `(unattributed)` is work with neither a launch nor an op in the trace: launched before the recording began, or lost by
 the profiler. `(no op)`, `(no module)` and `(no line)` have a launch that is outside of any.

@@ -6,7 +6,7 @@ within the same innermost op, such as the copy and the synchronisation of one `.
 wait of its own. Of each wait:
 
 * `host_ns`: the time in its calls. `call`: the longest (of all that are summed). `op`: the outermost op around it below
-  autograd's own rows. `where`: the user's line (`view.place`).
+  autograd's own rows. `where`: the user's line (`grouping.places`).
 * `idle_ns`: device idle time that `gaps` books to its calls: while the device has nothing to do and the call has not
   returned, and after that as much of `launch` and `python` idle time, until the next wait, as the call took: the host
   would have been that much further ahead. Waits without a kernel launch between them share (see `gaps`): what follows

@@ -278,4 +278,5 @@ def _of_device(view: View, rows: Ints) -> tuple[list[str], list[str]]:
 
 def _of_idle(view: View, rows: Ints) -> tuple[list[str], list[str]]:
     said = outermost_op(view, rows) if len(view.trace.host) else rows
-    return [view.names[at] if at >= 0 else "" for at in said.tolist()], _places(view, rows)
+    names = view.trace.host["name"]
+    return [names[at] if at >= 0 else "" for at in said.tolist()], _places(view, rows)

@@ -114,7 +114,7 @@ def sync_edges(build: Builder, view: View, host: Host, device: Device) -> None:
     targets = [(call, i) for call, mine in own.items() for i in mine]
     for call in np.nonzero(calls.sync)[0].tolist():
         if call not in own:
-            name = view.names[int(calls.row[call])]
+            name = view.trace.host["name"][int(calls.row[call])]
             targets += [(call, i) for i in _awaited(call, name, streams.get(call, -1), calls, device)]
     waiting, index = _columns(targets)
     done = device.end[index] <= calls.end[waiting] + CLOCK_NS
