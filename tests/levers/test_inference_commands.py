@@ -57,7 +57,7 @@ def test_an_evaluation_loader_of_a_training_command_is_left_alone() -> None:
     ]:
         seen: list[Any] = []
         seams = Seams(SimpleNamespace(begun=False))  # type: ignore[arg-type]
-        seams.on_loader(seen.append, inference=inference)
+        seams.install("one", lambda seams, _: seams.on_loader(seen.append, inference=inference), {})  # noqa: B023
         loader = DataLoader(TensorDataset(torch.ones(4, 1)))
         for with_gradients in training:
             seams.loader(loader, with_gradients)

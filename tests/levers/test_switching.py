@@ -182,9 +182,8 @@ def test_attributes(lever: Lever) -> None:
 def test_it_asks_for_nothing_that_is_not_taken_back(lever: Lever) -> None:
     live = Live()
     live.put_in(lever.name)
-    assert not live.seams._loaders
-    changes = [*live.seams._roots, *live.seams._optimizers]
-    assert all(change.undo is not None for change in changes if change.lever == lever.name)
+    use = live.seams.uses[lever.name]
+    assert not use.loaders and all(undo is not None for _, undo in (*use.roots, *use.optimizers))
     live.put_in()
 
 

@@ -12,7 +12,8 @@ import importlib
 import json
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .core import Agent
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 LEVERS = "levers.jsonl"
 Forward = Callable[..., Any]
 WrapForward = Callable[[Any, Forward], Forward]
+Change = tuple[Callable[[Any], None], Callable[[Any], None] | None]
+"""Of a module or an optimizer, and what takes it back."""
 
 
 class Refused(Exception):
@@ -31,12 +34,35 @@ class NothingToDo(Exception):
     have it."""
 
 
-class Change(NamedTuple):
-    """What a lever does to each module or optimizer that it is given, and what takes it back."""
+@dataclass
+class Use:
+    """A lever in this process, and what it asked for.
 
-    lever: str
-    change: Callable[[Any], None]
-    undo: Callable[[Any], None] | None = None
+    acted: it has changed something. noted: that it took hold is written. idle: why it found nothing to do at first.
+    left: it left itself out. off: it is switched off.
+    """
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    loaders: list[tuple[Callable[[Any], None], bool]] = field(default_factory=list)
+    roots: list[Change] = field(default_factory=list)
+    optimizers: list[Change] = field(default_factory=list)
+    forwards: list[tuple[int, WrapForward]] = field(default_factory=list)
+    switches: list[tuple[Callable[[], None], Callable[[], None]]] = field(default_factory=list)
+    acted: bool = False
+    noted: bool = False
+    idle: str = ""
+    left: bool = False
+    off: bool = False
+
+    @property
+    def is_in(self) -> bool:
+        return not (self.left or self.off)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it asked for no seam, and is in since it was installed."""
+        return not (self.loaders or self.roots or self.optimizers or self.forwards)
 
 
 class Seams:
@@ -44,23 +70,7 @@ class Seams:
 
     def __init__(self, agent: "Agent") -> None:
         self.agent = agent
-        self.lever = ""
-        self._loaders: list[tuple[str, Callable[[Any], None], bool]] = []
-        self._roots: list[Change] = []
-        self._forwards: list[tuple[int, str, WrapForward]] = []
-        self._optimizers: list[Change] = []
-        self._switches: list[tuple[str, Callable[[], None], Callable[[], None]]] = []
-        self._whole: list[str] = []
-        self._in_use: set[str] = set()
-        self._acted: set[str] = set()
-        """Levers that have changed something."""
-        self._out: set[str] = set()
-        """Levers that were left out."""
-        self._idle: dict[str, str] = {}
-        """Levers that found nothing to do at first, and why."""
-        self._installed: dict[str, dict[str, Any]] = {}
-        self._off: set[str] = set()
-        """Installed levers that are switched off."""
+        self.uses: dict[str, Use] = {}
         self._roots_seen: list[weakref.ref[Any]] = []
         self._optimizers_seen: list[weakref.ref[Any]] = []
         self._wrapped: weakref.WeakKeyDictionary[Any, dict[tuple[str, ...], Forward]] = weakref.WeakKeyDictionary()
@@ -68,31 +78,35 @@ class Seams:
         self.rewrap: Callable[[], None] = lambda: None
         """Of the hooks: wrap all known forwards anew."""
 
-    # what a lever may ask for
+    # what a lever may ask for, while it is installed
+
+    @property
+    def _use(self) -> Use:
+        """The lever that is being installed."""
+        return next(reversed(self.uses.values()))
 
     def on_loader(self, change: Callable[[Any], None], inference: bool = False) -> None:
         """`change(loader)` whenever the script is about to iterate a DataLoader that it has iterated with gradients
         enabled. inference: or any other, since the command only infers, as was seen without the lever."""
-        self._loaders.append((self.lever, change, inference))
+        self._use.loaders.append((change, inference))
 
     def switch(self, on: Callable[[], None], off: Callable[[], None]) -> None:
         """`on()` now and whenever the lever is put in again, `off()` whenever it is taken out."""
-        self._switches.append((self.lever, on, off))
+        self._use.switches.append((on, off))
         on()
 
     def on_root(self, change: Callable[[Any], None], undo: Callable[[Any], None] | None = None) -> None:
         """`change(module)` once for each outermost module, before its first training forward. undo: takes it back,
         which a lever that is switchable has to say."""
-        self._roots.append(Change(self.lever, change, undo))
+        self._use.roots.append((change, undo))
 
     def wrap_forward(self, wrap: WrapForward, order: int) -> None:
         """`wrap(module, forward) -> forward` around an outermost module; lower orders lie further in."""
-        self._forwards.append((order, self.lever, wrap))
-        self._forwards.sort(key=lambda item: item[0])
+        self._use.forwards.append((order, wrap))
 
     def on_optimizer(self, change: Callable[[Any], None], undo: Callable[[Any], None] | None = None) -> None:
         """`change(optimizer)` once for each optimizer, before its first step. undo: as in `on_root`."""
-        self._optimizers.append(Change(self.lever, change, undo))
+        self._use.optimizers.append((change, undo))
 
     def optimizers(self) -> list[Any]:
         """Those that have made a step."""
@@ -100,16 +114,14 @@ class Seams:
 
     def refuse(self, lever: str, why: str) -> None:
         """Say that a lever that was put in turned out not to belong here; what it still does is the lever's affair."""
-        self.agent.guard.problem(f"lever {lever}", Refused(why), lever)
+        self._problem(lever, Refused(why))
 
     def leave_out(self, lever: str, why: str) -> None:
         """The same of a lever that does nothing from here on, and without which all that was computed so far would be
         what it is: the run is one of the other levers. Times of the steps so far are not theirs."""
-        self._out.add(lever)
+        self.uses.setdefault(lever, Use(lever)).left = True
         agent = self.agent
-        line = {"lever": lever, "left_out": why, "step": agent.recorder.index}
-        with contextlib.suppress(OSError):  # the disk may be full
-            agent.append(LEVERS, json.dumps(line, ensure_ascii=False) + "\n")  # before the problem is seen
+        self._write(lever, left_out=why, step=agent.recorder.index)  # before the problem is seen
         self.refuse(lever, why)
         agent.timeline.segment.probe = True
         stopper = agent.stopper
@@ -124,179 +136,163 @@ class Seams:
 
     @property
     def wants_loaders(self) -> bool:
-        return bool(self._loaders)
-
-    def _note(self, lever: str) -> None:
-        """A lever took hold: said once, in a file that shows which levers of a recipe never do."""
-        if lever not in self._in_use:
-            self._in_use.add(lever)
-            self.agent.append(LEVERS, json.dumps({"lever": lever}) + "\n")
-
-    def _found_nothing(self, lever: str, why: str) -> None:
-        """Say once, of a lever that has changed nothing so far, why it did not."""
-        if lever in self._acted or lever in self._idle:
-            return
-        self._idle[lever] = why
-        if self.agent.begun:
-            self._note_idle(lever, why)
-
-    def _note_idle(self, lever: str, why: str) -> None:
-        line = json.dumps({"lever": lever, "nothing": why}, ensure_ascii=False)
-        with contextlib.suppress(OSError):  # the disk may be full
-            self.agent.append(LEVERS, line + "\n")
-
-    def _try(self, lever: str, act: Callable[..., Any], *args: Any) -> Any:
-        try:
-            result = act(*args)
-            self._acted.add(lever)
-            if self.agent.begun:
-                self._note(lever)
-            return result
-        except Refused as error:
-            if lever in self._acted:
-                self.agent.guard.problem(f"lever {lever}", error, lever)
-            else:
-                self.leave_out(lever, str(error))
-            return None
-        except NothingToDo as error:
-            self._found_nothing(lever, str(error))
-            return None
-        except _LEVER_ERRORS as error:
-            self.agent.guard.problem(f"lever {lever}", error, lever)
-            return None
+        return any(use.loaders for use in self.uses.values())
 
     def loader(self, loader: Any, training: bool) -> None:
         if training:
             loader._hotlap_trains = True  # what was changed once has to be looked after each time
         trains = getattr(loader, "_hotlap_trains", False)
-        for lever, change, inference in self._loaders:
-            if (trains or inference) and self._is_in(lever):
-                self._try(lever, change, loader)
+        for use in list(self.uses.values()):
+            for change, inference in use.loaders:
+                if (trains or inference) and use.is_in:
+                    self._try(use, change, loader)
 
     def root(self, module: Any, forward: Forward) -> Forward:
-        if self.agent.session.turns:
-            self._roots_seen = [*(one for one in self._roots_seen if one() is not None), weakref.ref(module)]
-        self._change(self._roots, module)
+        self._see(self._roots_seen, module)
+        for use in list(self.uses.values()):
+            self._change(use, use.roots, module)
         return self.wrapped(module, forward)
+
+    def optimizer(self, optimizer: Any) -> None:
+        self._see(self._optimizers_seen, optimizer)
+        for use in list(self.uses.values()):
+            self._change(use, use.optimizers, optimizer)
+
+    def _see(self, seen: "list[weakref.ref[Any]]", what: Any) -> None:
+        if self.agent.session.turns:
+            seen[:] = [*(one for one in seen if one() is not None), weakref.ref(what)]
 
     def wrapped(self, module: Any, forward: Forward) -> Forward:
         """A module's own forward with the levers around it that are in now."""
-        key = tuple(lever for _, lever, _ in self._forwards if self._is_in(lever))
+        wraps = [(order, use, wrap) for use in self.uses.values() if use.is_in for order, wrap in use.forwards]
+        wraps.sort(key=lambda item: item[0])
+        key = tuple(use.name for _, use, _ in wraps)
         known = self._wrapped.setdefault(module, {}) if self.agent.session.turns else {}
         if key not in known:
-            for _, lever, wrap in self._forwards:
-                if self._is_in(lever):
-                    forward = self._try(lever, wrap, module, forward) or forward
-            if not key or not self.agent.session.turns:
+            for _, use, wrap in wraps:
+                if use.is_in:
+                    forward = self._try(use, wrap, module, forward) or forward
+            if not key:
                 return forward
             known[key] = forward
         return known[key]
 
-    def optimizer(self, optimizer: Any) -> None:
-        if self.agent.session.turns:
-            seen = [one for one in self._optimizers_seen if one() is not None]
-            self._optimizers_seen = [*seen, weakref.ref(optimizer)]
-        self._change(self._optimizers, optimizer)
-
     def put_in(self, levers: dict[str, dict[str, Any]]) -> None:
         """Between two steps: have just these levers in. settings by name, which can't be others than before."""
-        for name in [name for name in self._installed if name not in levers and name not in self._off]:
-            self._off.add(name)
-            self._switch(name, on=False)
+        for use in list(self.uses.values()):
+            if use.name not in levers and not use.off:
+                use.off = True
+                self._take_out(use)
         for name, settings in levers.items():
-            if name not in self._installed:
+            known = self.uses.get(name)
+            if known is None:
                 self.install_by_name(name, settings)
-                self._apply(name)
-            elif self._installed[name] != settings:
-                self.agent.guard.problem(f"lever {name}", Refused("it is in with other settings"), name)
-            elif name in self._off:
-                self._off.discard(name)
-                self._switch(name, on=True)
+            elif known.settings != settings:
+                self.refuse(name, "it is in with other settings")
+            elif known.off:
+                known.off = False
+                for put_in, _ in known.switches:
+                    self._try(known, put_in)
+                self._apply(known)
         self.rewrap()
 
-    def _switch(self, name: str, on: bool) -> None:
-        """Put a lever that is installed in again, or take it out."""
-        if on:
-            for put_in in [one for lever, one, _ in self._switches if lever == name]:
-                self._try(name, put_in)
-            self._apply(name)
-            return
-        for changes, seen in ((self._optimizers, self._optimizers_seen), (self._roots, self._roots_seen)):
-            for undo in [one.undo for one in changes if one.lever == name and one.undo is not None]:
+    def _take_out(self, use: Use) -> None:
+        for changes, seen in ((use.optimizers, self._optimizers_seen), (use.roots, self._roots_seen)):
+            for undo in [undo for _, undo in changes if undo is not None]:
                 for what in _alive(seen):
-                    self._take_back(name, undo, what)
-        for take_out in [one for lever, _, one in reversed(self._switches) if lever == name]:
-            self._take_back(name, take_out)
+                    self._take_back(use, undo, what)
+        for _, take_out in reversed(use.switches):
+            self._take_back(use, take_out)
 
-    def _take_back(self, name: str, undo: Callable[..., None], *what: Any) -> None:
+    def _take_back(self, use: Use, undo: Callable[..., None], *what: Any) -> None:
         try:
             undo(*what)
         except _LEVER_ERRORS as error:
-            self.agent.guard.problem(f"lever {name}", error, name)
+            self._problem(use.name, error)
 
-    def _apply(self, name: str) -> None:
+    def _apply(self, use: Use) -> None:
         """A lever's changes of what is known already."""
-        for changes, seen in ((self._roots, self._roots_seen), (self._optimizers, self._optimizers_seen)):
+        for changes, seen in ((use.roots, self._roots_seen), (use.optimizers, self._optimizers_seen)):
             for what in _alive(seen):
-                self._change([one for one in changes if one.lever == name], what)
+                self._change(use, changes, what)
 
-    def _is_in(self, lever: str) -> bool:
-        return lever not in self._out and lever not in self._off
-
-    def _change(self, requests: "list[Change]", what: Any) -> None:
-        for lever, change, undo in requests:
-            if self._is_in(lever):
-                self._try(lever, _whole_or_not, change, undo, what)
+    def _change(self, use: Use, changes: list[Change], what: Any) -> None:
+        for change, undo in changes:
+            if use.is_in:
+                self._try(use, change, what, undo=undo)
 
     def install_by_name(self, name: str, settings: dict[str, Any]) -> None:
-        """Levers are found by name; none is imported unless it is used."""
+        """Levers are found by name; none is imported unless it is used. What is known already is changed at once."""
         try:
             known = importlib.import_module("hotlap.levers").modules()
             install = importlib.import_module(known.get(name, f"hotlap.levers.{name}")).LEVER.install
         except (ImportError, AttributeError) as error:
-            self.agent.guard.problem(f"lever {name}", error, name)
+            self._problem(name, error)
             return
         self.install(name, install, settings)
 
     def install(self, name: str, install: Callable[["Seams", dict[str, Any]], None], settings: dict[str, Any]) -> None:
         """Run a lever's in-process half."""
-        self.lever = name
-        self._installed[name] = settings
-        before = self._registered()
-        self._try(name, install, self, settings)
-        if self._registered() == before:
-            self._whole.append(name)
-        else:
-            self._acted.discard(name)  # so far it only asked
-
-    def _registered(self) -> int:
-        registered = (self._loaders, self._roots, self._forwards, self._optimizers)
-        return sum(len(requests) for requests in registered)
+        use = self.uses[name] = Use(name, settings)
+        self._try(use, install, self, settings)
+        if not use.whole:
+            use.acted = False  # so far it only asked
+        self._apply(use)
 
     def begin_anew(self) -> None:
         """In a child process: what is noted of levers is the parent's."""
-        self._in_use.clear()
+        for use in self.uses.values():
+            use.noted = False
 
     def begun(self) -> None:
         """The loop begins: levers that ask for no seam have been in since the start, and others, such as those that
         change loaders, may have changed something before."""
-        for lever in [*self._whole, *sorted(self._acted - {*self._whole} - self._out)]:
-            self._note(lever)
-        for lever, why in self._idle.items():
-            self._note_idle(lever, why)
+        for use in self.uses.values():
+            if use.whole or (use.acted and not use.left):
+                self._note(use)
+            if use.idle:
+                self._write(use.name, nothing=use.idle)
+
+    def _try(self, use: Use, act: Callable[..., Any], *args: Any, undo: Callable[..., None] | None = None) -> Any:
+        """What a lever's function returns; None where it fails, refuses or has nothing to do, which is written down.
+        undo: takes back what one that fails half-way has done."""
+        try:
+            result = act(*args)
+            use.acted = True
+            if self.agent.begun:
+                self._note(use)
+            return result
+        except Refused as error:
+            if use.acted:
+                self._problem(use.name, error)
+            else:
+                self.leave_out(use.name, str(error))
+        except NothingToDo as error:
+            if not use.acted and not use.idle:
+                use.idle = str(error)
+                if self.agent.begun:
+                    self._write(use.name, nothing=use.idle)
+        except _LEVER_ERRORS as error:
+            self._problem(use.name, error)
+            if undo is not None:
+                self._take_back(use, undo, *args)
+        return None
+
+    def _problem(self, lever: str, error: Exception) -> None:
+        self.agent.guard.problem(f"lever {lever}", error, lever)
+
+    def _note(self, use: Use) -> None:
+        """A lever took hold: said once, in a file that shows which levers of a recipe never do."""
+        if not use.noted:
+            use.noted = True
+            self.agent.append(LEVERS, json.dumps({"lever": use.name}) + "\n")
+
+    def _write(self, lever: str, **what: Any) -> None:
+        with contextlib.suppress(OSError):  # the disk may be full
+            self.agent.append(LEVERS, json.dumps({"lever": lever, **what}, ensure_ascii=False) + "\n")
 
 
 _LEVER_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError, OSError)
-
-
-def _whole_or_not(change: Callable[[Any], None], undo: Callable[[Any], None] | None, what: Any) -> None:
-    """What a change that fails half-way has done is taken back."""
-    try:
-        change(what)
-    except _LEVER_ERRORS:
-        if undo is not None:
-            undo(what)
-        raise
 
 
 def _alive(references: "list[weakref.ref[Any]]") -> list[Any]:
