@@ -25,6 +25,7 @@ from .lines import Places
 from .loaders import Making, described, hung
 from .model_code import ModelCode
 from .probe import leaves
+from .process_tree import read
 from .ran import softmax_ran
 from .tokens import INTEGERS
 from .torch_internals import BF16_CHECKS, IMPL, Convolution, Dropout, nccl_number
@@ -369,7 +370,7 @@ def _memory(cost: Cost) -> dict[str, int]:
         "peak_reserved_bytes": stats.get("reserved_bytes.all.peak", 0),
         "total_bytes": torch.cuda.get_device_properties().total_memory,
         "retries": stats.get("num_alloc_retries", 0),
-        "late_mallocs": cost.mallocs,
+        "late_mallocs": cost.sums.mallocs,
         "since": WARM_STEPS,
         "step": WARM_STEPS + cost.steps,
     }
@@ -412,12 +413,8 @@ def _nccl() -> str | None:
 
 def _peak_rss() -> int | None:
     """Peak resident memory of this process, where Linux tells. (`ru_maxrss` counts what the parent had before exec.)"""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            lines = [line for line in file if line.startswith("VmHWM:")]
-        return int(lines[0].split()[1]) * 1024
-    except (OSError, IndexError, ValueError):
-        return None
+    told = read("/proc/self/status").partition("VmHWM:")[2].split()
+    return int(told[0]) * 1024 if told else None
 
 
 def _sources() -> list[str]:

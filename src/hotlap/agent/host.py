@@ -8,13 +8,15 @@ was probed their difference is not told, and where one held an evaluation only i
 """
 
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable
+from operator import add, sub
 from typing import Any, NamedTuple
 
 import torch
+
+from .process_tree import read, threads
 
 try:
     import resource
@@ -49,66 +51,57 @@ class Pauses:
 
 
 class Counts(NamedTuple):
-    """Counters of this process, of all its threads: since it began, but for those of `Pauses`. waited: seconds that
-    each thread (by the system's number) was ready to run and had no core."""
+    """Counters of this process, of all its threads: since it began, but for those of `Pauses`. system: seconds, pauses:
+    ns. waited: seconds that each thread (by the system's number) was ready to run and had no core."""
 
-    faults: int
-    major: int
-    involuntary: int
-    system: float
-    pauses: int
-    collections: int
     waited: dict[int, float]
+    faults: int = 0
+    major: int = 0
+    involuntary: int = 0
+    system: float = 0.0
+    pauses: int = 0
+    collections: int = 0
     mallocs: int = 0
 
 
-class Cost:
+class Cost(NamedTuple):
     """What steps cost: the sum of differences between readings. waited, own: seconds, of all threads and of the one
     that trains; None where it is not known of some."""
 
-    def __init__(self) -> None:
-        self.steps = self.faults = self.major = self.involuntary = self.pauses = self.collections = self.mallocs = 0
-        self.system = 0.0
-        self.waited: float | None = 0.0
-        self.own: float | None = 0.0
+    steps: int = 0
+    sums: Counts = Counts({})
+    waited: float | None = 0.0
+    own: float | None = 0.0
 
-    def add(self, steps: int, before: Counts, now: Counts, thread: int) -> None:
-        """Those of so many steps between two readings."""
-        self.steps += steps
-        self.faults += now.faults - before.faults
-        self.major += now.major - before.major
-        self.involuntary += now.involuntary - before.involuntary
-        self.system += now.system - before.system
-        self.pauses += now.pauses - before.pauses
-        self.collections += now.collections - before.collections
-        self.mallocs += now.mallocs - before.mallocs
+    def __add__(self, other: "Cost") -> "Cost":  # type: ignore[override]
+        """Of both."""
+        sums = Counts({}, *map(add, self.sums[1:], other.sums[1:]))
+        return Cost(self.steps + other.steps, sums, _sum(self.waited, other.waited), _sum(self.own, other.own))
+
+    @classmethod
+    def between(cls, steps: int, before: Counts, now: Counts, thread: int) -> "Cost":
+        """Of so many steps between two readings."""
         # Of a thread that began since then and has the number of one that ended, what it waited in all is not known.
         since_then = {one: max(0.0, total - before.waited.get(one, 0.0)) for one, total in now.waited.items()}
-        self.waited = _sum(self.waited, sum(since_then.values()) if since_then and before.waited else None)
-        self.own = _sum(self.own, since_then[thread] if thread in since_then and thread in before.waited else None)
-
-    def join(self, other: "Cost") -> "Cost":
-        """Of both."""
-        both = Cost()
-        for name, value in vars(self).items():
-            setattr(both, name, _sum(value, getattr(other, name)))
-        return both
+        whole = sum(since_then.values()) if since_then and before.waited else None
+        own = since_then[thread] if thread in since_then and thread in before.waited else None
+        return cls(steps, Counts({}, *map(sub, now[1:], before[1:])), whole, own)
 
     def facts(self) -> dict[str, Any] | None:
         """Means a step; None of no steps."""
-        steps = self.steps
+        steps, sums = self.steps, self.sums
         if not steps:
             return None
         return {
             "steps": steps,
-            "faults": self.faults / steps,
-            "major": self.major / steps,
-            "system_ms": 1000 * self.system / steps,
-            "involuntary": self.involuntary / steps,
+            "faults": sums.faults / steps,
+            "major": sums.major / steps,
+            "system_ms": 1000 * sums.system / steps,
+            "involuntary": sums.involuntary / steps,
             "waited_ms": None if self.own is None else 1000 * self.own / steps,
             "threads_waited_ms": None if self.waited is None else 1000 * self.waited / steps,
-            "gc_ms": self.pauses / 1e6 / steps,
-            "collections": self.collections,
+            "gc_ms": sums.pauses / 1e6 / steps,
+            "collections": sums.collections,
         }
 
 
@@ -136,7 +129,8 @@ class Host:
         """In a child process, which has counters of its own; or where it turns out that the command trains."""
         self.kind = kind
         self.ended = self.looked_at = self.evaluations = 0
-        self._plain, self._evaluating = Cost(), Cost()
+        self._costs = [Cost(), Cost()]
+        """Of plain steps, and of those among which one held an evaluation."""
         self._read: tuple[int, Counts] | None = None
         self._due_ns = 0
         self._again = self._evaluated = self._disturbed = False
@@ -166,8 +160,8 @@ class Host:
         worked_ns, before, now = self.worked(), self._read, self._now()
         apart = self._evaluated or self._disturbed
         if before is not None and not self._disturbed:
-            tally = self._evaluating if self._evaluated else self._plain
-            tally.add(self.ended - before[0], before[1], now, threading.get_native_id())
+            cost = Cost.between(self.ended - before[0], before[1], now, threading.get_native_id())
+            self._costs[self._evaluated] += cost
         self._read = self.ended, now
         self._evaluated = self._disturbed = False
         # Where evaluations come so often that there is one between most readings, the next one soon may be without.
@@ -179,19 +173,19 @@ class Host:
         """Of the steps that a diagnosis is about. Where most steps hold an evaluation it is part of the loop, such as a
         teacher's forward; of thin steps that is not always known."""
         whole = self.evaluations > self.looked_at - self.evaluations + 1  # as `records.steady.counted` has it
-        return self._plain.join(self._evaluating) if whole else self._plain
+        return self._costs[0] + self._costs[1] if whole else self._costs[0]
 
     def _now(self) -> Counts:
         """What is not told by the system is 0."""
         used = resource.getrusage(resource.RUSAGE_SELF) if resource is not None else None
         return Counts(
+            waited=waited(),
             faults=used.ru_minflt if used else 0,
             major=used.ru_majflt if used else 0,
             involuntary=used.ru_nivcsw if used else 0,
             system=used.ru_stime if used else 0.0,
             pauses=self.pauses.ns,
             collections=self.pauses.collections,
-            waited=waited(),
             mallocs=_mallocs(),
         )
 
@@ -208,23 +202,12 @@ def _sum(some: Any, more: Any) -> Any:
     return None if some is None or more is None else some + more
 
 
-def waited(folder: str = "/proc/self/task") -> dict[int, float]:
+def waited() -> dict[int, float]:
     """Seconds that each thread was ready to run and had no core, from its `schedstat` (ns run, ns waited, turns); {}
     where the system does not tell. Of more than MOST_THREADS threads the first ones."""
     found: dict[int, float] = {}
-    try:
-        threads = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())[:MOST_THREADS]
-    except OSError:
-        return found
-    for thread in threads:
-        try:
-            file = os.open(f"{folder}/{thread}/schedstat", os.O_RDONLY)  # a file object takes three times as long
-            try:
-                ran, waited_ns = map(int, os.read(file, 200).split()[:2])
-            finally:
-                os.close(file)
-        except (OSError, ValueError):  # the thread has ended
-            continue
-        if ran:  # all are 0 where the kernel does not count
-            found[thread] = waited_ns / 1e9
+    for thread in sorted(map(int, threads("self")))[:MOST_THREADS]:
+        told = read(f"/proc/self/task/{thread}/schedstat").split()
+        if len(told) > 1 and told[0] != "0":  # all are 0 where the kernel does not count
+            found[thread] = int(told[1]) / 1e9
     return found

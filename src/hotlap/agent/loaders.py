@@ -14,6 +14,7 @@ import torch
 
 from .lines import Places
 from .probe import leaves, row_digests
+from .process_tree import read, stat, threads
 from .torch_internals import FETCHER, MapFetcher, awaited_worker, worker_pids
 
 MANY_OBJECTS: Final = 1_000_000
@@ -174,17 +175,17 @@ class Making:
             return
         used = [_cpu_s(pid) for pid in workers]
         own = _private_bytes(workers[0]) if facts["objects"] else 0
-        threads = _threads_s(workers[0])
+        took_s = _threads_s(workers[0])
         now = time.perf_counter()
         if self._before is None:
-            self._before = now, used, own, threads
+            self._before = now, used, own, took_s
             return
         since, before, owned, threads_before = self._before
         if now > since:
             busy = sum(b - a for a, b in zip(before, used, strict=True)) / ((now - since) * len(workers))
             facts["making_cpu"] = min(1.0, max(0.0, busy))
         facts["worker_growth_bytes"] = max(0, own - owned)
-        took = [s - threads_before.get(thread, 0.0) for thread, s in threads.items()]
+        took = [s - threads_before.get(thread, 0.0) for thread, s in took_s.items()]
         busiest = max(took, default=0.0)
         facts["worker_threads"] = sum(s >= busiest / 4 for s in took) if busiest >= LEAST_BUSY_S else 0
 
@@ -235,26 +236,16 @@ def _states() -> tuple[Any, ...]:
 
 def _threads_s(pid: int) -> dict[str, float]:
     """Processor time of each thread of a process, s, by its number; none where the system does not tell."""
-    try:
-        return {thread: _cpu_s(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")}
-    except OSError:
-        return {}
+    return {thread: _cpu_s(f"{pid}/task/{thread}") for thread in threads(pid)}
 
 
 def _cpu_s(task: int | str) -> float:
     """Processor time of a process, or of `PROCESS/task/THREAD`, s; 0 where the system does not tell."""
-    try:
-        with open(f"/proc/{task}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    user, system = [*stat(task)[11:13], "0", "0"][:2]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _private_bytes(pid: int) -> int:
     """Memory that a process shares with none; a forked worker owns what it, or its reference counts, wrote to."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii", errors="replace") as file:
-            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Private_Dirty:"))
-    except (OSError, IndexError, ValueError):
-        return 0
+    lines = read(f"/proc/{pid}/smaps_rollup").splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty:"))

@@ -6,15 +6,14 @@ the mount of its own group, or with version 1 that of another root, so paths are
 """
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-MOST_BYTES: Final = 1 << 20
-CHUNK: Final = 1 << 16
+from hotlap.agent.process_tree import read
+
 DEEPEST: Final = 64
 
 
@@ -109,21 +108,3 @@ def _mounts(text: str, version: int, controller: str) -> Iterator[tuple[PurePosi
 def _unescaped(path: str) -> str:
     """Spaces are written as `\\040`."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
-
-
-def read(path: Path | str) -> str:
-    """A small file of the kernel's; "" where it can't be read. Without a file object: many are read each second."""
-    parts, left = [], MOST_BYTES
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except (OSError, ValueError):  # ValueError: a null byte in the path
-        return ""
-    try:
-        while left > 0 and (part := os.read(file, min(left, CHUNK))):
-            parts.append(part)
-            left -= len(part)
-    except OSError:
-        return ""
-    finally:
-        os.close(file)
-    return b"".join(parts).decode("utf-8", "replace")

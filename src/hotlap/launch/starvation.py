@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from hotlap.agent.process_tree import read
 from hotlap.records.telemetry import CpuSample
 
-from .cgroups import cpu_quota, read, throttling
+from .cgroups import cpu_quota, throttling
 
 BUSY: Final = (0, 1, 2, 5, 6)
 """Columns of a core in /proc/stat, `proc(5)`: user, nice, system, irq, softirq. Guests are in user and nice already."""
