@@ -242,7 +242,7 @@ def real(tries: int, command: tuple[str, ...]) -> list[dict[str, Any]]:
         for at in range(tries):
             into = Path(folder) / str(at)
             into.mkdir()
-            plan = RunPlan(words, into, environment(ROOT), STEPS, SECONDS, seed=SEED + at, cwd=ROOT)
+            plan = RunPlan(words, into, environment(ROOT), steps=STEPS, seconds=SECONDS, seed=SEED + at, cwd=ROOT)
             with Bench(plan, Told()) as bench:
                 found.append(compare(bench))
             print(found[-1], file=sys.stderr, flush=True)

@@ -21,22 +21,21 @@ HIGH, NEW, ALL = (
 
 
 @pytest.mark.parametrize(
-    ("before", "matmul", "cudnn"),
+    ("before", "matmul"),
     [
-        ("", False, True),
-        (HIGH, True, True),
-        (NEW.format("tf32"), True, True),
-        (f"{HIGH}; {NEW.format('ieee')}", False, True),
-        (ALL.format("tf32"), True, True),
-        (ALL.format("ieee"), False, False),
-        ("torch.backends.cudnn.allow_tf32 = False", False, False),
+        ("", False),
+        (HIGH, True),
+        (NEW.format("tf32"), True),
+        (f"{HIGH}; {NEW.format('ieee')}", False),
+        (ALL.format("tf32"), True),
+        (ALL.format("ieee"), False),
     ],
 )
-def test_tf32_is_told_however_it_was_set(before: str, matmul: bool, cudnn: bool, runner: Runner) -> None:
+def test_tf32_is_told_however_it_was_set(before: str, matmul: bool, runner: Runner) -> None:
     ran = runner.forked("loader.py", "map", before=before)
     check_same(ran, runner.bare("loader.py", "map", before=before))
     check_clean(ran)
-    assert (ran.facts.tf32_matmul, ran.facts.tf32_cudnn) == (matmul, cudnn)
+    assert ran.facts.tf32_matmul == matmul
     assert len(ran.steps) == 12
 
 

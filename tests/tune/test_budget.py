@@ -230,30 +230,17 @@ def test_a_small_gain_waits_for_what_the_next_stage_adds(tune: Tune) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "long_s", "made"), [(100.0, 15.0, 30), (1240.0, 15.0, 13), (1240.0, None, 20), (5000.0, 15.0, 8)]
+    ("step_ms", "every", "made", "passed"),
+    [(100.0, 0, 30, 30), (1240.0, 0, 20, 20), (1240.0, 2, 20, 40), (1240.0, 3, 20, 30), (1240.0, 1, 20, 20)],
 )
-def test_when_a_run_has_enough_steps(step_ms: float, long_s: float | None, made: int) -> None:
-    """3 seconds, but 20 steps, or 8 that are long."""
-    session = Session(folder="", package="", steps=400, seconds=3.0, least_steps=20, long_s=long_s)
+def test_when_a_run_has_enough_steps(step_ms: float, every: int, made: int, passed: int) -> None:
+    """3 seconds, but 20 steps; those with an evaluation are not among them unless all have one."""
+    session = Session(folder="", package="", steps=400, seconds=3.0, least_steps=20)
     stopper = Stopper(session, None)  # type: ignore[arg-type]
     stopper.steady = Steady(0, settled=True)
     while not stopper._enough():
-        stopper.step_done(step_ms, disturbed=False)
-    assert len(stopper.walls) == made
-
-
-@pytest.mark.parametrize(
-    ("every", "long_s", "made", "passed"), [(2, 15.0, 8, 16), (2, None, 20, 40), (3, None, 20, 30), (1, 15.0, 13, 13)]
-)
-def test_steps_with_an_evaluation_are_not_among_them_unless_all_have_one(
-    every: int, long_s: float | None, made: int, passed: int
-) -> None:
-    """Their time is: it is of the budget too."""
-    session = Session(folder="", package="", steps=400, seconds=3.0, least_steps=20, long_s=long_s)
-    stopper = Stopper(session, None)  # type: ignore[arg-type]
-    stopper.steady = Steady(0, settled=True)
-    while not stopper._enough():
-        stopper.step_done(1240.0, disturbed=False, evaluating=len(stopper.walls) % every == 0)
+        evaluating = bool(every) and len(stopper.walls) % every == 0
+        stopper.step_done(step_ms, disturbed=False, evaluating=evaluating)
     assert (len(stopper._counted()), len(stopper.walls)) == (made, passed)
 
 

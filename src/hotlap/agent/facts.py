@@ -84,7 +84,6 @@ class Script:
                 "prefetch": _integer(getattr(loader, "prefetch_factor", None)),
                 "batches": 0,
                 "training": training,
-                "in_main": kind.__module__ == "__main__",
                 "context": _context_name(context),
                 "on_device": False,
                 "batch_bytes": 0,
@@ -323,7 +322,6 @@ class Script:
             "capability": list(torch.cuda.get_device_capability()) if on_cuda else None,
             "threads": torch.get_num_threads(),
             "tf32_matmul": tf32_matmul(),
-            "tf32_cudnn": tf32_cudnn(),
             "cpu_bf16": _cpu_bf16(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -431,12 +429,6 @@ def tf32_matmul() -> bool:
     all that a torch before 2.9 has, raises where the script used the new one."""
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
     return bool(torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32")
-
-
-def tf32_cudnn() -> bool:
-    """The same of cuDNN's convolutions."""
-    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    return bool(torch.backends.cudnn.allow_tf32 if precision is None else precision == "tf32")
 
 
 def _place(kind: type, method: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hotlap.records.session import FEWEST_STEPS, Session
+from hotlap.records.session import Session
 from hotlap.records.steady import AGREE, Steady, counted, least_tail, own_pace, steady_start
 
 from .compiled import end_compile_workers
@@ -188,12 +188,8 @@ class Stopper:
         steady = self._counted()
         if len(steady) >= (self.session.steps or 0):
             return True
-        session, took_s = self.session, sum(steady) / 1000
-        if session.seconds is None or took_s < session.seconds:
-            return False
-        passed_s = sum(self.walls[self._start(self.steady) :]) / 1000  # evaluations take of the budget too
-        long = session.long_s is not None and passed_s >= session.long_s
-        return len(steady) >= (min(FEWEST_STEPS, session.least_steps) if long else session.least_steps)
+        seconds = self.session.seconds
+        return seconds is not None and sum(steady) / 1000 >= seconds and len(steady) >= self.session.least_steps
 
     def stop(self, kind: str) -> None:
         """Write everything, arm the hard end, and raise Stop. The third time the process is ended at once."""

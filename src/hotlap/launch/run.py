@@ -10,7 +10,7 @@ import msgspec
 
 from hotlap.records.errors import CommandError
 from hotlap.records.run import Environment, Lever, Run, Status
-from hotlap.records.session import LeverUse, Session
+from hotlap.records.session import LeverUse, Session, Settings
 from hotlap.records.telemetry import TelemetrySample
 from hotlap.runs.folder import RunFolder
 
@@ -22,32 +22,15 @@ from .supervise import Ended, Started
 
 
 @dataclass(frozen=True)
-class RunPlan:
-    """What to run and how. Times in seconds. perf, py_spy: their paths, to attach to a command in the foreground;
-    nsight: to put in front of it, for `capture_steps`. See `records.session.Session` for the fields of the same name.
-    """
+class RunPlan(Settings):
+    """What to run and how. perf, py_spy: their paths, to attach to a command in the foreground; nsight: to put in front
+    of it, for `capture_steps`."""
 
     command: tuple[str, ...]
     folder: Path
     environment: Environment
-    steps: int | None = None
-    seconds: float | None = None
-    least_steps: int = 10
-    long_s: float | None = None
     levers: tuple[Lever, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    seed: int | None = None
-    probe_steps: int = 0
-    nudge: float = 0.0
-    redraw: int | None = None
-    profile_steps: int = 0
-    profile_memory: bool = False
-    profile_stacks: bool = False
-    capture_steps: int = 0
-    every_step: bool = True
-    turns: str = ""
-    grace_s: float = 20.0
-    hard_code: int = 0
     recipe: str | None = None
     perf: str | None = None
     py_spy: str | None = None
@@ -56,7 +39,7 @@ class RunPlan:
 
     def session(self) -> Session:
         """What the agent is told."""
-        told = {one.name: getattr(self, one.name) for one in fields(Session) if hasattr(self, one.name)}
+        told = {one.name: getattr(self, one.name) for one in fields(Settings)}
         told["folder"], told["package"] = str(self.folder.resolve()), str(PACKAGE)
         told["levers"] = tuple(LeverUse(lever.name, dict(lever.settings)) for lever in self.levers)
         told["capture"] = self.nsight.name if self.nsight else ""

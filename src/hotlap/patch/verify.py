@@ -51,7 +51,9 @@ def verify(
         variables = tuple(f"{key}={value}" for key, value in patched.record.variables.items())
         command = ("env", *variables, *place.command) if variables else place.command
         cwd = Path(patched.record.cwd)
-        plan = RunPlan(patched.record.command, folder, environment(cwd), steps, SECONDS, seed=SEED, cwd=cwd)
+        plan = RunPlan(
+            patched.record.command, folder, environment(cwd), steps=steps, seconds=SECONDS, seed=SEED, cwd=cwd
+        )
         with Bench(plan, listener) as bench:
             return _Verification(bench, Copy(place.cwd, command), levers, patched.levers, deadline).run()
 

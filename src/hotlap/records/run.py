@@ -168,8 +168,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset: its class. iterable: the dataset is an IterableDataset. workers, batch_size, pin_memory, persistent,
     prefetch: as torch's DataLoader was given it. batches: number delivered. training: iterated with gradients enabled.
-    in_main: the dataset's class stands in the script itself. context: how workers are started. on_device:
-    batches come on the device already. batch_bytes: bytes of a batch's tensors.
+    context: how workers are started. on_device: batches come on the device already. batch_bytes: bytes of a batch's
+    tensors.
 
     rows, epoch_batches: rows and batches of an epoch, where a sampler of torch's own tells. default_collate: torch
     makes its batches. collate: file, line and name of the user's function that does. holds_tensors: the dataset has a
@@ -200,7 +200,6 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     prefetch: int | None = None
     batches: int = 0
     training: bool = False
-    in_main: bool = True
     context: str | None = None
     on_device: bool = False
     batch_bytes: Count = 0
@@ -433,7 +432,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: the process's id. world: number of ranks. argv: the script's arguments. cudnn, nccl: versions, where CUDA was
     used. capability: the CUDA device's compute capability. threads: that torch computes with on the CPU. tf32_matmul,
-    tf32_cudnn, cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in
+    cudnn_benchmark, deterministic: torch's settings of this name. cpu_bf16: the processor computes in
     bfloat16. switches: for debugging, that were on in a step of the loop: `detect_anomaly`,
     `fill_uninitialized_memory`, `CUDA_LAUNCH_BLOCKING`, `set_sync_debug_mode`, `profiler`. seeded: the script seeds
     torch itself.
@@ -466,7 +465,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     capability: tuple[int, int] | None = None
     threads: int = 1
     tf32_matmul: bool = False
-    tf32_cudnn: bool = False
     cpu_bf16: bool = False
     cudnn_benchmark: bool = False
     deterministic: bool = False

@@ -11,8 +11,6 @@ from typing import Any, Final
 VARIABLE: Final = "HOTLAP_SESSION"
 ENDED_HARD: Final = 121
 """Exit code of a command under `hotlap run --steps` that did not end by itself after its steps."""
-FEWEST_STEPS: Final = 8
-"""Steady steps that a step's time can still be told from, with the warm-up that comes before them."""
 
 
 @dataclass(frozen=True)
@@ -23,31 +21,25 @@ class LeverUse:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Session:
-    """Settings of one run, as the agent reads them.
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Of one run, as its plan and its agent have them.
 
-    folder: the run folder. package: the folder of the hotlap package itself. steps: steady steps after which the
-    command is ended, None to let it run. seconds: end after this many seconds of steady steps, whichever of the two
-    comes first, but never before `least_steps`, or before FEWEST_STEPS where `long_s` seconds have passed since
-    warm-up. seed: set before the script's own code, None to leave it alone. probe_steps: first steps in which the
-    evidence of parity is taken. nudge: relative size of a change made to the weights before the first step (the twin
-    that shows how far rounding carries). redraw: reseed the random generators after the first batch (the twin that
-    shows how far other random draws carry). profile_steps: steps to record with torch.profiler, 0 for no profile;
-    profile_memory, profile_stacks: with allocations, with Python stacks. capture_steps: steps that the profiler in
-    front of the command is to record, which `capture` names (`nsys`, `ncu`), 0 for none. every_step: look at the phases
-    of every step, however short. turns: path of the socket at which turns are given once the steps are made
-    (`agent.turnstile`); "" to end then. grace_s: seconds that a process has to end by itself after its steps, before
-    it is ended hard, with the exit code hard_code. fail_in: the hook in which a test wants an error.
+    steps: steady steps after which the command is ended, None to let it run. seconds: end after this many seconds of
+    steady steps, whichever of the two comes first, but never before `least_steps`. seed: set before the script's own
+    code, None to leave it alone. probe_steps: first steps in which the evidence of parity is taken. nudge: relative
+    size of a change made to the weights before the first step (the twin that shows how far rounding carries). redraw:
+    reseed the random generators after the first batch (the twin that shows how far other random draws carry).
+    profile_steps: steps to record with torch.profiler, 0 for no profile; profile_memory, profile_stacks: with
+    allocations, with Python stacks. capture_steps: steps that the profiler in front of the command is to record, 0 for
+    none. every_step: look at the phases of every step, however short. turns: path of the socket at which turns are
+    given once the steps are made (`agent.turnstile`); "" to end then. grace_s: seconds that a process has to end by
+    itself after its steps, before it is ended hard, with the exit code hard_code.
     """
 
-    folder: str
-    package: str
     steps: int | None = None
     seconds: float | None = None
     least_steps: int = 10
-    long_s: float | None = None
-    levers: tuple[LeverUse, ...] = ()
     seed: int | None = None
     probe_steps: int = 0
     nudge: float = 0.0
@@ -55,12 +47,25 @@ class Session:
     profile_steps: int = 0
     profile_memory: bool = False
     profile_stacks: bool = False
-    capture: str = ""
     capture_steps: int = 0
     every_step: bool = True
     turns: str = ""
     grace_s: float = 20.0
     hard_code: int = 0
+
+
+@dataclass(frozen=True)
+class Session(Settings):
+    """Settings of one run, as the agent reads them.
+
+    folder: the run folder. package: the folder of the hotlap package itself. capture: the profiler in front of the
+    command (`nsys`, `ncu`), "" for none. fail_in: the hook in which a test wants an error.
+    """
+
+    folder: str
+    package: str
+    levers: tuple[LeverUse, ...] = ()
+    capture: str = ""
     fail_in: str | None = None
 
     @property

@@ -106,7 +106,9 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     begun = time.monotonic()
     cwd = Path(request.cwd)
     made_in = environment(cwd)
-    plan = RunPlan(request.command, folder, made_in, request.steps, request.seconds, seed=request.seed, cwd=cwd)
+    plan = RunPlan(
+        request.command, folder, made_in, steps=request.steps, seconds=request.seconds, seed=request.seed, cwd=cwd
+    )
     cache = Cache(request, plan)
     earlier = TuneFolder(folder).tune if resume else None
     earlier_s = earlier.wall_s if earlier else 0.0
