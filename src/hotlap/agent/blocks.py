@@ -23,6 +23,13 @@ def repeated(root: Any) -> list[Any]:
     return _outermost(groups) or _outermost({torch.nn.Sequential: sequences})
 
 
+def heads(root: Any) -> list[Any]:
+    """Linear layers that may be the head over a vocabulary: those that are nn.Linear itself, outside of repeated
+    blocks."""
+    inner = {id(part) for block in repeated(root) for part in block.modules()}
+    return [module for module in root.modules() if type(module) is torch.nn.Linear and id(module) not in inner]
+
+
 def form_of(block: Any) -> tuple[Any, ...]:
     """What blocks have in common that a compiler compiles once for all of them: a class, and shapes of parameters."""
     return (type(block), *((name, p.shape, p.requires_grad) for name, p in block.named_parameters()))

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,10 @@ import torch
 from hotlap.records.phases import PHASES
 from hotlap.records.session import Session
 
-from .blocks import form_of, repeated
+from .blocks import form_of, heads, repeated
 from .compiled import compiled_functions
 from .exchange import Exchange
 from .habits import HABITS, Habits, hooks_of, idle_rows, switches
-from .heads import heads
 from .host import WARM_STEPS, Cost
 from .imported import imported
 from .lines import Places
@@ -74,7 +74,8 @@ class Script:
         known = self.loaders.get(key)
         if known is None:
             context = getattr(loader, "multiprocessing_context", None)
-            known = self.loaders[key] = {
+            known = self.loaders[key] = defaultdict(int)  # what is 0 or unknown need not be told
+            known |= {
                 "dataset": kind.__qualname__,
                 "iterable": isinstance(dataset, torch.utils.data.IterableDataset),
                 "workers": workers,
@@ -82,12 +83,8 @@ class Script:
                 "pin_memory": bool(getattr(loader, "pin_memory", False)),
                 "persistent": bool(getattr(loader, "persistent_workers", False)),
                 "prefetch": _integer(getattr(loader, "prefetch_factor", None)),
-                "batches": 0,
                 "training": training,
                 "context": _context_name(context),
-                "on_device": False,
-                "batch_bytes": 0,
-                "iterators": 0,
                 **described(loader),
                 **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
             }
@@ -161,7 +158,8 @@ class Script:
             self.device = device
         wrapped = isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel))
         kind = type(module.module if wrapped else module)  # what the user calls his model
-        self.roots[id(module)] = {
+        facts = self.roots[id(module)] = defaultdict(int)
+        facts |= {
             "name": kind.__qualname__,
             "parameters": numbers,
             "modules": len(modules),
@@ -173,7 +171,6 @@ class Script:
             "dropout": sum(1 for m in modules if isinstance(m, Dropout) and m.p > 0),
             "sparse": sparse,
             "softmax": code.softmax,
-            "softmax_ran": None,
             "sdpa": code.sdpa,
             "constants": code.constants,
             "expert_loop": code.expert_loop,
@@ -187,18 +184,11 @@ class Script:
             "blocks": len(blocks),
             "block_kinds": len({form_of(block) for block in blocks}),
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
-            "shapes": 0,
-            "grows": 0.0,
             "hooks": (hooks_of(module), 0),
             "double": sum(_size(p) for p in parameters if p.dtype == torch.float64) / max(1, numbers),
-            "padding": 0.0,
-            "padding_of_all": 0.0,
-            "optimized": None,
-            "part_of": None,
-            "exchange": None,
             **_place(kind, "forward"),
         }
-        self.exchange.watch(modules, self.roots[id(module)])
+        self.exchange.watch(modules, facts)
         self._modules[id(module)] = weakref.ref(module)
 
     def inputs(self, module: Any, found: Sequence[Any]) -> None:
@@ -277,7 +267,7 @@ class Script:
         for key, reference in self._modules.items():
             if held and (module := reference()) is not None:
                 now = sum(_size(p) for p in module.parameters() if id(p) in held)
-                self.roots[key]["optimized"] = max(self.roots[key].get("optimized") or 0, now)
+                self.roots[key]["optimized"] = max(self.roots[key]["optimized"], now)
 
     def _look_for_parts(self) -> None:
         """Which outermost modules lie in another one, which calls them as well, or by themselves."""

@@ -41,20 +41,7 @@ def described(loader: Any) -> dict[str, Any]:
         "default_collate": getattr(loader, "collate_fn", None) is default_collate,
         "collate": _collate(getattr(loader, "collate_fn", None)),
         "holds_tensors": _holds_tensors(getattr(loader, "dataset", None)),
-        "objects": count if count >= MANY_OBJECTS else 0,
-        "objects_in": name if count >= MANY_OBJECTS else "",
-        "views": None,
-        "draws": None,
-        "making_cpu": None,
-        "repeated_rows": 0,
-        "worker_growth_bytes": 0,
-        "worker_threads": 0,
-        "starts": 0,
-        "restarting_ms": 0.0,
-        "refilling_ms": 0.0,
-        "loop": None,
-        "asked": 0,
-        "late": 0,
+        **({"objects": count, "objects_in": name} if count >= MANY_OBJECTS else {}),
     }
 
 
@@ -152,7 +139,7 @@ class Making:
         if 0 < seen <= LOOKED_AT:  # the first one begins the epoch: the sampler draws
             wall = max(1, time.perf_counter_ns() - self._wall)
             share = min(1.0, (time.thread_time_ns() - self._cpu) / wall)
-            facts["making_cpu"] = ((facts["making_cpu"] or 0.0) * (seen - 1) + share) / seen
+            facts["making_cpu"] = (facts["making_cpu"] * (seen - 1) + share) / seen
             if self._states is not None:
                 facts["draws"] = bool(facts["draws"]) or self._states != _states()
 

@@ -7,7 +7,9 @@ import ctypes
 import hashlib
 import json
 import math
+import random
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -280,9 +282,6 @@ def nudge(module: Any, size: float) -> None:
 
 def redraw(seed: int) -> None:
     """Reseed every generator: the same samples in the same order, other random draws."""
-    import random
-    import sys
-
     torch.manual_seed(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")

@@ -37,9 +37,10 @@ def start(session: Session) -> Any:
 
 def _install(agent: Any) -> None:
     from .hooks import backward, clipping, forward, graph, loader, optimizer, rendezvous, torchscript, transfer
+    from .probe import redraw
 
     if agent.session.seed is not None:
-        _seed(agent.session.seed)
+        redraw(agent.session.seed)  # before the script's own code runs; its own seeds override
     rendezvous.install(agent)
     clipping.install(agent)
     for use in agent.session.levers:
@@ -56,19 +57,6 @@ def _hide_from_compiler() -> None:
     for name in list(sys.modules):
         if name.startswith(("hotlap.agent", "hotlap.records")):
             hide_from_compiler(name)
-
-
-def _seed(seed: int) -> None:
-    """Seed what a script may draw from, before its own code runs; its own seeds override."""
-    import random
-
-    import torch
-
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed)
 
 
 def _after_fork(agent: Any) -> None:
