@@ -102,7 +102,7 @@ from hotlap.agent.compiled import compiled_functions
 from hotlap.levers._autocast import autocasting
 
 model = nn.Linear(2, 2)
-forward = torch.compile(autocasting(torch.bfloat16)(model, lambda x: model(x)), backend="eager", dynamic=False)
+forward = torch.compile(autocasting(model, lambda x: model(x)), backend="eager", dynamic=False)
 for n in (1, 2, 3):
     forward(torch.ones(n, 2))
 root = {"file": "m.py", "line": 7, "function": "Net.forward"}

@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.agent.blocks import repeated
 from hotlap.agent.facts import _memory
-from hotlap.agent.host import Cost
+from hotlap.agent.host import Cost, Counts
 from hotlap.agent.seams import Refused
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
 from hotlap.levers.compiler import _compile_cache
 from hotlap.levers.compiler.compile_blocks import Now, compile_blocks
 from hotlap.levers.memory import optimizer_offload
-from hotlap.levers.memory.accumulate import Cycle
+from hotlap.levers.memory._cycle import Cycle
 from hotlap.levers.memory.activation_offload import offloading
 from hotlap.levers.memory.allocator import ASYNC, EXPANDABLE, ROUNDED, VARIABLES
 from hotlap.records.run import MemoryFacts
@@ -139,21 +139,19 @@ def test_a_loader_that_can_not_be_split_stays_whole_in_later_epochs() -> None:
         cycle.split(odd)
     cycle.split(odd)
     assert odd.batch_size == 3
-    assert cycle.factor() == 1, "its gradients are those of whole batches"
+    assert not cycle.split_any, "its gradients are those of whole batches"
     for _ in range(2):
         cycle.split(even)
     assert [len(x) for (x,) in even] == [2] * 6
-    assert cycle.factor() == 0.5
+    assert cycle.split_any
 
 
 def test_what_the_allocator_did_after_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     stats = {"num_alloc_retries": 1, "allocated_bytes.all.peak": 5, "reserved_bytes.all.peak": 8}
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: stats)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(total_memory=10))
-    cost = Cost()
-    assert _memory(cost)["late_mallocs"] == 0
-    cost.steps, cost.mallocs = 30, 7
-    found = MemoryFacts(**_memory(cost))
+    assert _memory(Cost())["late_mallocs"] == 0
+    found = MemoryFacts(**_memory(Cost(30, Counts({}, mallocs=7))))
     assert (found.late_mallocs, found.since, found.step, found.retries) == (7, 10, 40, 1)
     assert (found.peak_bytes, found.peak_reserved_bytes, found.total_bytes) == (5, 8, 10)
 

@@ -316,7 +316,7 @@ def test_known_lines_come_first() -> None:
         [kernel("a", 5, 25, 1), kernel("b", 80, 5, 2)],
     )
     plain = view(trace, 5, 85)
-    row = plain.names.index("aten::add")
+    row = trace.host["name"].to_list().index("aten::add")
     known = View(trace, plain.window, {row: Place(file="a.py", line=3, function="f")})
     assert {g.where for g in gaps(known)} == {Place(file="a.py", line=3, function="f")}
 

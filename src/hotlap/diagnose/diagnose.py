@@ -284,7 +284,7 @@ def _uneven(steady: SteadySteps) -> Iterator[str]:
             f"{ONE_PACE}: {ms(typical)} a step is the median of {len(blocks)} means over {each} steps each, {rare}; "
             f"the mean of all {len(steady.times)} is {ms(mean)}"
         )
-    elif max(mean, typical) >= UNEVEN * min(mean, typical) and mean != typical:
+    elif max(mean, typical) > UNEVEN * min(mean, typical):
         yield f"{ONE_PACE}: the mean step takes {ms(mean)}, the typical one {ms(typical)}"
     elif high > BLOCKS_APART * low:
         yield f"{ONE_PACE}: some stretches of the steps take {ms(low)} a step and others {ms(high)}"

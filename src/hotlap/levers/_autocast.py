@@ -1,7 +1,7 @@
 """Not a lever: autocast to a half precision around the outermost forward, and what levers ask of it."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _transforms
@@ -53,23 +53,20 @@ def backward_by_dtypes() -> None:
         config.backward_pass_autocast = "off"
 
 
-def autocasting(half: Any) -> "Callable[[Any, Forward], Forward]":
-    """Autocast to a dtype of torch around a forward whose caller gets float32 back."""
+def autocasting(module: Any, forward: "Forward") -> "Forward":
+    """Autocast to bfloat16 around a forward whose caller gets float32 back."""
     import torch
 
-    def wrap(module: Any, forward: "Forward") -> "Forward":
-        device = next((p.device.type for p in module.parameters()), "cpu")
+    device = next((p.device.type for p in module.parameters()), "cpu")
 
-        def widened(tensor: Any) -> Any:
-            return tensor.float() if tensor.dtype == half else tensor
+    def widened(tensor: Any) -> Any:
+        return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
-        def half_forward(*args: Any, **kwargs: Any) -> Any:
-            if in_half(device) or _transforms.vmapped():  # batch norm has no rule for both
-                return forward(*args, **kwargs)
-            with torch.autocast(device, dtype=half):
-                output = forward(*args, **kwargs)
-            return each_tensor(output, widened)
+    def half_forward(*args: Any, **kwargs: Any) -> Any:
+        if in_half(device) or _transforms.vmapped():  # batch norm has no rule for both
+            return forward(*args, **kwargs)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            output = forward(*args, **kwargs)
+        return each_tensor(output, widened)
 
-        return half_forward
-
-    return wrap
+    return half_forward

@@ -42,7 +42,7 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:
         root = facts.model
-        able = facts.device == "cuda" or facts.cpu_bf16
+        able = facts.cpu_bf16 if facts.device != "cuda" else facts.capability is None or facts.capability >= (8, 0)
         return root is not None and (root.autocast is not None or not able or not single_precision(facts))
 
     def share(self, context: Context) -> float:
@@ -53,11 +53,9 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
         return (0.35 if tf32 else 0.75) * context.share_of("forward", "backward")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        import torch
-
         if settings.get(_same_random.SETTING):
             _same_random.draw_as_without(self.name)
-        seams.wrap_forward(autocasting(torch.bfloat16), ORDER)
+        seams.wrap_forward(autocasting, ORDER)
 
     def source(self, settings: Settings) -> str:
         return "with torch.autocast(inputs.device.type, dtype=torch.bfloat16):\n    output = model(inputs)"

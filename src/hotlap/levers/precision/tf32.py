@@ -33,7 +33,8 @@ class Tf32(Lever):
         return Applies(True, "float32 matrix products run outside the tensor cores")
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:
-        return super().settled(facts, active) or facts.tf32_matmul or not single_precision(facts)
+        older = facts.capability is not None and facts.capability < (8, 0)
+        return super().settled(facts, active) or older or facts.tf32_matmul or not single_precision(facts)
 
     def share(self, context: Context) -> float:
         if context.diagnosis.bound == "launch":

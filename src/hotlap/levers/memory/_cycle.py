@@ -1,8 +1,8 @@
-"""Seams between the backward and the optimizer's update, for levers that change when or how an update is made.
+"""A batch in parts, with one update after the last.
 
-Everything that a standard loop does there is covered: `loss.backward()`, clipping by `torch.nn.utils`,
-`optimizer.step`, `zero_grad` of optimizer or module, schedulers of torch. What goes around these (several optimizers,
-closures, GradScaler) makes the lever stand aside, once and for all, and say so.
+Everything that a standard loop does between the backward and the update is covered: `loss.backward()`, clipping by
+`torch.nn.utils`, `optimizer.step`, `zero_grad` of optimizer or module, schedulers of torch. What goes around these
+(several optimizers, closures, GradScaler) makes the lever stand aside, once and for all, and say so.
 """
 
 import functools
@@ -11,52 +11,66 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._internals import internals
+from .._batches import resize
+from .._internals import internals
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
 
 
-class Update:
-    """What a lever overrides. All methods are called in the training process, while `on`."""
+class Cycle:
+    """Counts the parts. An update is made with the last, and nothing is cleared before it."""
 
-    def __init__(self, seams: "Seams", lever: str) -> None:
+    def __init__(self, seams: "Seams", lever: str, parts: int) -> None:
         self.on = True
+        self.parts = parts
+        self.done = 0
         self.updates = 0
+        self.split_any = False
+        self._version: int | None = None
         self._seams, self._lever = seams, lever
         self._optimizer: int | None = None
         self._depth = 0
         self._scheduling = False
         self._paced_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
-    # what a lever says
+    def split(self, loader: Any) -> None:
+        """Make a loader's batches parts. Raises Refused."""
+        self.split_any |= resize(loader, parts=self.parts)
 
-    def factor(self) -> float:
-        """What the gradient of the loss itself is, where it would be 1."""
-        return 1.0
-
-    def may_step(self, optimizer: Any) -> bool:
-        """Whether `optimizer.step()` is an update; called at each, with the gradients in place."""
-        return True
-
-    def may_clear(self) -> bool:
-        """Whether `zero_grad()` clears."""
-        return True
-
-    def may_clip(self, parameters: Any) -> bool:
-        """Whether gradients are clipped now; called before."""
-        return True
-
-    def restore(self, parameters: Any) -> bool:
-        """Make gradients what they would be without the lever; whether they can be used. For the step that is about to
-        be made when it stands aside."""
-        return True
-
-    def stand_aside(self, why: str) -> None:
+    def _stand_aside(self, why: str) -> None:
         """Give up, and say why."""
         if self.on:
             self.on = False
             self._seams.refuse(self._lever, why)
+
+    def _may_clip(self) -> bool:
+        return not (self.on and self.split_any) or self.done == self.parts - 1
+
+    def _may_step(self, optimizer: Any) -> bool:
+        """Whether `optimizer.step()` is an update; asked at each, with the gradients in place."""
+        if not self.split_any:  # batches that were not split are updated with as they come
+            return True
+        self._look_at_gradients(optimizer)
+        if not self.on:
+            return self._restored(optimizer)
+        self.done = (self.done + 1) % self.parts
+        return self.done == 0
+
+    def _restored(self, optimizer: Any) -> bool:
+        """Make gradients what they would be without the lever, for the step that is about to be made."""
+        for parameter in _parameters_of(optimizer) if self.split_any else ():
+            if parameter.grad is not None:
+                parameter.grad.mul_(self.parts)
+        return True
+
+    def _look_at_gradients(self, optimizer: Any) -> None:
+        """A gradient that was not added to, but begun again, was cleared behind our back."""
+        gradient = next((p.grad for p in _parameters_of(optimizer) if p.grad is not None), None)
+        version = None if gradient is None else internals().version_of(gradient)
+        if self.done and self._version is not None and (version is None or version <= self._version):
+            self._stand_aside("the script clears its gradients otherwise than by zero_grad")
+        self._version = version
 
     # putting it in
 
@@ -78,9 +92,9 @@ class Update:
         @functools.wraps(original)
         def run(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
             # A backward inside a backward (a reentrant checkpoint) hands on gradients that are scaled already.
-            if self.on and not self._depth and kwargs.get("accumulate_grad") and not torch.compiler.is_compiling():
-                factor = self.factor()
-                gradients = tuple(None if g is None else g * factor for g in gradients)
+            outermost = not self._depth and kwargs.get("accumulate_grad") and not torch.compiler.is_compiling()
+            if self.on and self.split_any and outermost:
+                gradients = tuple(None if g is None else g / self.parts for g in gradients)
             self._depth += 1
             try:
                 return original(outputs, gradients, *args, **kwargs)
@@ -116,15 +130,15 @@ class Update:
     def _steps(self, optimizer: Any, closure: Any) -> bool:
         first, self._optimizer = self._optimizer in {None, id(optimizer)}, id(optimizer)
         if closure is None and first:
-            return self.may_step(optimizer)
+            return self._may_step(optimizer)
         why = "several optimizers take turns" if closure is None else "an optimizer is stepped with a closure"
-        self.stand_aside(why)
-        return self.restore(parameters_of(optimizer))
+        self._stand_aside(why)
+        return self._restored(optimizer)
 
     def _clearing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
-            if not self.on or self.may_clear():
+            if not self.on or self.done == 0:
                 original(owner, *args, **kwargs)
 
         return zero_grad
@@ -142,14 +156,11 @@ class Update:
 
         @functools.wraps(by_norm)
         def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            clip = not self.on or self.may_clip(parameters)
-            return by_norm(parameters, max_norm if clip else float("inf"), *args, **kwargs)
+            return by_norm(parameters, max_norm if self._may_clip() else float("inf"), *args, **kwargs)
 
         @functools.wraps(by_value)
         def clip_grad_value_(parameters: Any, *args: Any, **kwargs: Any) -> None:
-            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            if not self.on or self.may_clip(parameters):
+            if self._may_clip():
                 by_value(parameters, *args, **kwargs)
 
         for owner in (module, torch.nn.utils):
@@ -188,12 +199,12 @@ class Update:
         @functools.wraps(original)
         def scale(scaler: Any, outputs: Any) -> Any:
             if scaler.is_enabled():
-                self.stand_aside("the script scales its loss with a GradScaler")
+                self._stand_aside("the script scales its loss with a GradScaler")
             return original(scaler, outputs)
 
         torch.amp.GradScaler.scale = scale
 
 
-def parameters_of(optimizer: Any) -> list[Any]:
+def _parameters_of(optimizer: Any) -> list[Any]:
     """All parameters of an optimizer."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
