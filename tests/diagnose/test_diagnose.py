@@ -853,6 +853,22 @@ def test_an_uneven_pace_and_own_problems_are_said(tmp_path: Path) -> None:
     assert any("problems.jsonl" in text for text in unknown)
 
 
+def test_phases_are_those_of_the_step_that_is_told(tmp_path: Path) -> None:
+    """awd-lstm-lm beside busy processes: 142 ms a step, of which the backward took 208."""
+    walls = [10.0] * 24 + [200.0] * 10 + [10.0] * 20
+    found = diagnose(folder_of(tmp_path, (with_walls(walls), FACTS)))
+    assert found.step_ms < 30.0  # the mean is 45
+    assert sum(msgspec.structs.astuple(found.phases)) == pytest.approx(found.step_ms)
+
+
+def test_an_evaluation_in_each_step_is_told_with_what_computes(tmp_path: Path) -> None:
+    """pyGAT evaluates after each update: its forward is in no row of its own."""
+    (found,) = diagnose(folder_of(tmp_path / "each", (steps(evaluation=True), FACTS))).findings
+    assert "most steps hold an evaluation" in found.evidence and "every few steps" in found.instead
+    (found,) = diagnose(folder_of(tmp_path / "none", (steps(), FACTS))).findings
+    assert "evaluation" not in found.evidence
+
+
 # nothing to judge
 
 

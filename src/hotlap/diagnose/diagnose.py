@@ -142,7 +142,7 @@ def _verdict(
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
         None if _left_out(first.steps) else growth(steady.numbered), memory_bytes, steady.evaluating,
-        Phases() if kept_busy(paced, device, gpus.busy) else paced, gpus.busy,
+        any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced, gpus.busy,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
@@ -256,11 +256,11 @@ def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | No
     found = mean_phases(usual, "phases") or Phases()
     looked_at = sum(step.phases is not None for step in usual)
     total = sum(getattr(found, name) or 0.0 for name in PHASES)
-    if looked_at == len(usual) or not total:
-        return found, "", 0.0
     times = [took for step in usual if (took := on_clock(step, steady.clock)) is not None]
     mean, typical = fmean(times), _pace(steady)
     scaled = device is None and OTHERS * typical < total
+    if looked_at == len(usual) or not total:
+        return phases_of_all(usual, typical) if scaled else found, "", 0.0
     if not scaled and 1 / APART < mean / total < APART:
         return found, "", 0.0
     said = f"the {looked_at} steps whose phases were looked at take {ms(total)} a step, all {len(usual)} {ms(mean)}"

@@ -53,7 +53,7 @@ class Measured:
     the steps that were looked at are from all, in words, empty where they are not. starved: of the time that batches
     were waited for, what share was in starved steps (`records.run.Step`). growth: of steps that take longer and
     longer, ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the
-    machine's. evaluating: as `Diagnosis.evaluating`. gpu_paced: as `Step.gpu_paced`, zero where NVML rules that out
+    machine's. evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`, zero where NVML rules that out
     (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`."""
 
     step_ms: float
@@ -70,6 +70,7 @@ class Measured:
     growth: tuple[float, float, int] | None = None
     memory_bytes: float | None = None
     evaluating: float = 0.0
+    evaluates: bool = False
     gpu_paced: Phases | None = None
     gpu_busy: float | None = None
 

@@ -61,12 +61,14 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{parts}{ahead}"
         + (f"; {', '.join(root.dtypes)} weights, {_precision(root, measured.levers)}" if root else "")
         + (f"; the line is of {names[0]}, which has most parameters" if len(names) > 1 else "")
-        + _untrained(measured),
+        + _untrained(measured)
+        + ("; most steps hold an evaluation, whose forward is in it" if measured.evaluates else ""),
         why=ISSUING if small else "whether arithmetic or memory traffic limits it takes a trace to tell",
         instead=FEWER
         if small
         else _lower(measured, on_device)
         + "compiled and fused kernels, a better memory format"
+        + ("; evaluate every few steps, under `torch.inference_mode()`" if measured.evaluates else "")
         + (SPARSE if on_device and root and (root.softmax or root.sdpa) else "")
         + _autotuned(measured)
         + _vocabulary(measured)
