@@ -142,7 +142,8 @@ def _verdict(
     measured = Measured(
         wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
         None if _left_out(first.steps) else growth(steady.numbered), memory_bytes, steady.evaluating,
-        any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced, gpus.busy,
+        any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
+        gpus.busy,
     )  # fmt: skip
     found = findings_of(measured)
     late = straggler([rank.steady.steps for rank in ranks])
