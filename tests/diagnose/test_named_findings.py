@@ -79,6 +79,8 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("steps-grow", {"growth": (4.0, 16.0, 50)}),
     ("exchange-each-micro-step", MICRO),
     ("evaluation", {"evaluating": 0.5}),
+    ("evaluation-each-step", {"evaluates": True, "phases": Phases(forward=5.0, other=5.0)}),
+    ("unused-gradients", {"root": {"parameters": 90, "optimized": 9, "with_gradients": 90}}),
     ("expert-loop", LOOP),
     ("whole-sequence", {**DECODES, "growth": (4.0, 16.0, 50)}),
 ]
@@ -170,6 +172,11 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {**DECODES, "more": {"mode": "train"}},  # text that is sampled beside a training
         {**DECODES, "root": {"shapes": 15, "grows": 0.3}},  # texts of all lengths
         {**DECODES, "root": {"shapes": 2, "grows": 1.0}},
+        {"evaluates": True},  # too short to matter
+        {"evaluates": True, "phases": Phases(forward=5.0, other=5.0), "root": {"optimized": 0}},  # a teacher
+        {"root": {"parameters": 90, "optimized": 60, "with_gradients": 90}},
+        {"root": {"parameters": 90, "with_gradients": 90}},  # whose optimizer is not known
+        {"root": {"parameters": 90, "optimized": 0, "with_gradients": 90}, "more": {"optimizers": ()}},  # by hand
     ],
 )
 def test_what_is_not_so_is_not_named(changes: dict[str, Any]) -> None:
@@ -260,3 +267,14 @@ def test_a_jump_is_growth_where_as_many_steps_lie_between() -> None:
     assert grows(jumps) is None
     assert grows(jumps, profiled=1000) == (pytest.approx(1.0, abs=0.01), pytest.approx(2.0, abs=0.1), 1050)
     assert grows(jumps, profiled=20) is None, "twenty steps are not as long as the thousand that this would take"
+
+
+def test_waiting_for_batches_comes_before_a_cause_in_the_model_that_takes_half_of_that() -> None:
+    """A collate_fn that filled tensors one by one was told second to padding that cost a third of it."""
+    waits = Finding(id="input", bound="input", share=0.5)
+    padding = Finding(id="padding", bound="compute", share=0.25, named=True)
+    assert [one.id for one in in_order([padding, waits])] == ["input", "padding"]
+    more = msgspec.structs.replace(padding, share=0.3)
+    assert [one.id for one in in_order([waits, more])] == ["padding", "input"]
+    compute = msgspec.structs.replace(waits, id="compute", bound="compute")
+    assert [one.id for one in in_order([compute, padding])] == ["padding", "compute"]  # which is part of it

@@ -24,6 +24,7 @@ from hotlap.trace.tables import Trace
 
 from .diagnose import diagnose
 from .findings import BESIDE_THE_REST, replaced
+from .small_ops import small_ops
 
 TOP_OPS: Final = 3
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
@@ -73,13 +74,14 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
     diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured)
     if not any(rank.breakdown for rank in traces.ranks):
-        named = tuple(_with_ops(finding, traces) for finding in diagnosis.findings)
-        return msgspec.structs.replace(diagnosis, findings=named)
+        named = [_with_ops(finding, traces) for finding in diagnosis.findings]
+        named += small_ops(traces.ranks[0], named)
+        return msgspec.structs.replace(diagnosis, findings=tuple(in_order(named)))
     left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in replaced(kept)]
-    findings = in_order((*kept, *shown))
+    findings = in_order((*kept, *shown, *small_ops(traces.ranks[0], shown)))
     bound = findings[0].bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=tuple(findings), bound=bound)
 

@@ -60,13 +60,18 @@ LEAST_NAMED: Final = 0.1
 """Of the step, from which a cause comes before what only says where the time is."""
 
 
+OF_THE_MODEL: Final = frozenset({"compute", "bandwidth", "launch"})
+TWICE: Final = 2
+
+
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that cost most first: causes that take a notable share, or an unknown one, before what only says where."""
-
-    def key(one: Finding) -> tuple[bool, float]:
-        return not (one.named and (one.share >= LEAST_NAMED or one.cost_ms is None)), -one.share
-
-    return sorted(findings, key=key)
+    """Those that cost most first: causes that take a notable share, or an unknown one, before what only says where.
+    Waiting for batches, which is in none of the model's phases, comes before a cause in these that takes half of it."""
+    found = list(findings)
+    waiting = max((one.share for one in found if one.bound == "input"), default=0.0)
+    causes = [one for one in found if one.named and (one.share >= LEAST_NAMED or one.cost_ms is None)]
+    less = any(one.bound in OF_THE_MODEL and 0 < TWICE * one.share <= waiting for one in causes)
+    return sorted(found, key=lambda one: (one not in causes and not (less and one.bound == "input"), -one.share))
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,33 @@
+"""The model is evaluated in each step."""
+
+from hotlap.diagnose.source import call_of
+from hotlap.records.diagnosis import Finding
+from hotlap.records.durations import ms
+
+from ._base import Measured
+from .evaluation import WITHOUT_GRADIENTS
+
+LEAST = 0.2
+REPLACES = ("host-code",)
+
+
+def find(measured: Measured) -> Finding | None:
+    """Share: the `other` phase, which holds forwards without gradients, at most. Not where a model runs that no
+    optimizer updates, as a teacher: its forwards are seen as an evaluation's."""
+    facts, share = measured.facts, measured.share("other")
+    if facts is None or not measured.evaluates or share < LEAST or any(root.optimized == 0 for root in facts.roots):
+        return None
+    took = measured.took_ms("other")
+    return Finding(
+        id="evaluation-each-step",
+        bound="unknown",
+        share=share,
+        cost_ms=took,
+        title="the model is evaluated in each step",
+        where=call_of(facts, ("eval",)) or call_of(facts, WITHOUT_GRADIENTS),
+        evidence=f"most steps hold forwards in eval mode; what lies outside of data, model and optimizer, these among "
+        f"it, takes {ms(took)} of a step",
+        why="the model is not trained meanwhile",
+        instead="evaluate every n steps or once an epoch, under torch.inference_mode() and in larger batches",
+        named=True,
+    )

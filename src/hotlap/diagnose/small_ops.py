@@ -1,0 +1,77 @@
+"""Small operations that a Python loop in the model makes one by one, as far as a trace shows them with their lines."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Final
+
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.trace import HostTime, RankTrace
+
+from .source import calls_in, statements_at
+from .statements import trains
+
+MANY: Final = 64
+"""Calls a step of one op at one line."""
+LEAST: Final = 0.2
+"""Of the host's time in the model, what the ops at the line take."""
+OF: Final = ("compute", "launch")
+"""Findings that only say where this time goes."""
+WHY: Final = (
+    "each of them passes through Python, the dispatcher and autograd, for little work, and its backward does too"
+)
+INSTEAD: Final = (
+    "one operation on the whole tensor in place of the loop: a batched product, `einsum`, an index, `torch.where`, "
+    "`torch.stack` once at the end; what is the same in each step: make it once, in `__init__`, as a buffer"
+)
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def small_ops(rank: RankTrace, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """The line where most of them are, with its part of what the model takes."""
+    general = next((one for one in findings if one.id in OF and not one.named), None)
+    whole = sum(row.ns for row in rank.model)
+    if general is None or not whole:
+        return
+    at: defaultdict[Place, list[HostTime]] = defaultdict(list)
+    for row in rank.model:
+        if row.where is not None and "::" in row.name:
+            at[row.where].append(row)
+    steps = rank.window.count
+    for place, rows in sorted(at.items(), key=lambda item: -sum(row.ns for row in item[1])):
+        share, most = sum(row.ns for row in rows) / whole, max(rows, key=lambda row: row.count)
+        if share < LEAST:
+            return
+        if most.count >= MANY * steps and _in_loop(place):
+            yield Finding(
+                id="small-ops",
+                bound=general.bound,
+                share=share * general.share,
+                title="small operations, one by one in a Python loop",
+                where=place,
+                evidence=f"{most.count // steps:,} calls of {most.name} a step at this line, where the host spends "
+                f"{share:.0%} of its time in the model",
+                why=WHY,
+                instead=INSTEAD,
+                levers=general.levers,
+                named=True,
+            )
+            return
+
+
+def _in_loop(place: Place) -> bool:
+    """Whether the line lies in a loop of a function of the model, which is not one over its modules."""
+    held = statements_at(place)
+    if not held or trains(place):
+        return False
+    of_function = list(takewhile(lambda one: not isinstance(one, FUNCTIONS), held))
+    loops = [one for one in of_function if isinstance(one, (ast.For, ast.While))]
+    made = [one for one in ast.walk(held[0]) if isinstance(one, ast.comprehension)] if held[0] not in loops else []
+    targets = [one.target for one in (*loops, *made) if not isinstance(one, ast.While)]
+    names = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    called = [call.func for call in calls_in(held[0])]
+    of_modules = any(
+        isinstance(one, ast.Subscript) or (isinstance(one, ast.Name) and one.id in names) for one in called
+    )
+    return bool(loops or made) and not of_modules

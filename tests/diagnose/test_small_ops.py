@@ -1,0 +1,63 @@
+"""Small operations in Python loops: told by a line's calls a step, where the loop is one over values and not modules."""
+
+from pathlib import Path
+
+import pytest
+
+from hotlap.diagnose.small_ops import INSTEAD, MANY, small_ops
+from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.trace import HostTime, RankTrace, Window
+
+MS = 1_000_000
+LOOPS = {
+    "for row in range(n):\n            out[row] = x[row] @ w": True,
+    "while left:\n            left -= int(x[left].sum())": True,
+    "if n:\n            return torch.stack([x[row] @ w for row in range(n)])": True,
+    "if n:\n            x = x @ w": False,
+    "for block in self.blocks:\n            x = block(x)": False,
+    "for at, block in enumerate(self.blocks):\n            x = block(x) + at": False,
+    "for at in range(n):\n            x = self.blocks[at](x)": False,
+    "if n:\n            return [block(x) for block in self.blocks]": False,
+}
+COMPUTE = Finding(id="compute", bound="compute", share=0.8, levers=("compile",))
+
+
+def told(
+    place: Place, calls: int = MANY, ns: int = 9 * MS, findings: tuple[Finding, ...] = (COMPUTE,)
+) -> list[Finding]:
+    """Of two steps, in which ops at the line take 9 of 10 ms."""
+    rows = (
+        HostTime(name="aten::select", ns=ns, total_ns=ns, count=2 * calls, where=place),
+        HostTime(name="aten::mm", ns=10 * MS - ns, total_ns=10 * MS, count=2),
+        HostTime(name="hotlap:forward", ns=0, total_ns=0, count=2, where=place),
+    )
+    window = Window(start_ns=0, end_ns=20 * MS, found_by="ProfilerStep", steps=((0, 10 * MS), (10 * MS, 20 * MS)))
+    rank = RankTrace(source="t", rank=0, device_name="cpu", events=0, window=window, step_ms=10.0, model=rows)
+    return list(small_ops(rank, findings))
+
+
+def model(folder: Path, body: str, function: str = "forward") -> Place:
+    file = folder / "model.py"
+    file.write_text(f"class Net:\n    def {function}(self, x, w, n):\n        {body}\n        return x\n")
+    return Place(file=str(file), line=4, function=f"Net.{function}")
+
+
+@pytest.mark.parametrize(("body", "one_by_one"), LOOPS.items())
+def test_a_loop_over_values_is_told_and_one_over_modules_is_not(tmp_path: Path, body: str, one_by_one: bool) -> None:
+    found = told(model(tmp_path, body))
+    assert bool(found) == one_by_one
+    for one in found:
+        assert (one.id, one.bound, one.named, one.levers) == ("small-ops", "compute", True, ("compile",))
+        assert one.share == pytest.approx(0.8 * 0.9) and f"{MANY} calls of aten::select" in one.evidence
+        assert one.where is not None and one.where.line == 4 and one.instead == INSTEAD
+
+
+def test_what_is_too_little_is_not_told(tmp_path: Path) -> None:
+    place = model(tmp_path, next(iter(LOOPS)))
+    assert told(place, calls=MANY - 1) == [] and told(place, ns=MS) == []
+    assert told(place, findings=()) == [], "nothing that says that the model takes long"
+    assert told(Place(file="gone.py", line=4)) == []
+
+
+def test_the_loop_that_trains_is_no_loop_of_the_model(tmp_path: Path) -> None:
+    assert told(model(tmp_path, "for x in w:\n            n(x).backward()", "main")) == []
