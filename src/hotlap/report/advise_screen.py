@@ -10,7 +10,7 @@ from ..records.advice import Advice, Suggestion
 from ..records.diagnosis import bound_text
 from ..records.durations import ms
 from .console import Parts, Screen, beside, labelled, percent, plain, ratio
-from .run_screen import place_text
+from .run_screen import at_place
 
 MOST: Final = 3
 
@@ -38,8 +38,7 @@ def _lines(suggestion: Suggestion, cwd: str) -> Iterator[RenderableType]:
     won = f"at most {ratio(suggestion.at_most)} as fast" if suggestion.at_most is not None else ""
     yield Parts([suggestion.because, won, suggestion.kind])
     if suggestion.evidence:
-        where = f"at {place_text(suggestion.where, cwd)}" if suggestion.where else ""
-        yield Parts([suggestion.evidence, where], "dim")
+        yield Parts([suggestion.evidence, at_place(suggestion.where, cwd)], "dim")
     for text in suggestion.do:
         yield plain(f"- {text}")
     if suggestion.levers:

@@ -193,19 +193,15 @@ def _escaped(char: str) -> str:
 
 def labelled(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """Rows of a short label and what it labels."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, shown in rows:
-        table.add_row(label, shown)
-    return table
+    return _grid(Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0)), rows)
 
 
 def beside(rows: Iterable[tuple[RenderableType, RenderableType]]) -> Table:
     """Rows of a share or a number, and the text that it belongs to."""
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    return _grid(Table.grid(Column(justify="right", no_wrap=True), Column(overflow="fold"), padding=(0, 1, 0, 0)), rows)
+
+
+def _grid(table: Table, rows: Iterable[tuple[RenderableType, RenderableType]]) -> Table:
     for row in rows:
         table.add_row(*row)
     return table

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from rich.console import Console, RenderableType
@@ -34,9 +33,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __rich__(self) -> RenderableType:

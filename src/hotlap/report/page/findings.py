@@ -5,8 +5,9 @@ from typing import Any, Final
 from ...records.diagnosis import Finding, Place
 from ...records.page import Page, Snippet
 from ...records.trace import WhatIf
+from ..run_screen import place_text
 from ..trace_screen import gains
-from .text import base, shown_rank, where
+from .text import base, shown_rank
 
 TITLE: Final = "Findings"
 MOST: Final = 12
@@ -48,7 +49,7 @@ def _shown(finding: Finding, lines: dict[tuple[object, ...], Snippet], cwd: str)
     snippet = lines.get(_key(finding.where)) if finding.where else None
     return {
         "finding": finding,
-        "where": where(finding.where, cwd),
+        "where": place_text(finding.where, cwd),
         "snippet": snippet,
         "at_most": 1 / (1 - finding.share) if finding.bound in HIDES and 0 < finding.share < 1 else None,
         "lines": list(enumerate(snippet.lines, snippet.first)) if snippet else [],

@@ -6,12 +6,10 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from ...records import durations
-from ...records.diagnosis import Place
 from ...records.page import Page
 from ...records.trace import RankTrace
 from ...records.tune import Tune
 from .. import console, trace_screen
-from ..run_screen import place_text
 
 TERMS: Final = {
     "step": "one turn of the training loop: one optimizer step with the forwards and backwards before it",
@@ -122,11 +120,6 @@ def base(page: Page) -> str:
     return page.run.cwd if page.run else ""
 
 
-def where(place: Place | None, cwd: str = "") -> str:
-    """`train.py:41 in main`."""
-    return place_text(place, cwd) if place else ""
-
-
 def shown_rank(page: Page) -> RankTrace | None:
     """The rank whose trace is shown first."""
     return trace_screen.shown_rank(page.traces) if page.traces else None
@@ -146,7 +139,6 @@ FILTERS: Final = {
     "size": size,
     "count": console.count,
     "whole": "{:,}".format,
-    "where": where,
     "plural": console.number,
     "minutes": console.minutes,
 }
