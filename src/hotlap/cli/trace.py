@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
-from rich.console import Console
 
 from hotlap.launch.perf import PERF_FILE
 from hotlap.records.errors import UsageError
 from hotlap.records.profilers import NCU_FILE, PY_SPY_FILE
-from hotlap.report.console import Screen, columns, plain, stderr_console
+from hotlap.report.console import Screen, columns, plain, stderr_console, stdout_console
 from hotlap.runs.folder import RunFolder
 
 from ._beside import py_spy_of
@@ -80,7 +79,7 @@ def _show(found: "TraceReport", top: int) -> None:
     from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen, py_spy_screen
     from hotlap.report.trace_screen import trace_screen
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = stdout_console()
     if found.ranks:
         console.print(trace_screen(found, top))
     if any(rank.source.endswith(".sqlite") for rank in found.ranks):
@@ -160,7 +159,7 @@ def _query(paths: list[Path], text: str, json: bool) -> int:
     table = columns(*rows.columns, wide=rows.columns)
     for row in rows.head(MOST_ROWS).iter_rows():
         table.add_row(*(plain("" if cell is None else cell) for cell in row))
-    Console(highlight=False, markup=False, emoji=False).print(Screen(table))
+    stdout_console().print(Screen(table))
     if len(rows) > MOST_ROWS:
         stderr_console().print(plain(f"{len(rows) - MOST_ROWS} more rows; --json prints them all", "dim"))
     return 0

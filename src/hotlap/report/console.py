@@ -33,6 +33,11 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
+def stdout_console(soft_wrap: bool = False) -> Console:
+    """The console for what a command prints. soft_wrap: the terminal breaks the lines."""
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=soft_wrap)
+
+
 def clean(text: object) -> str:
     """Outside text on one line, without control or direction characters and of bounded length."""
     shown = "".join(map(_harmless, str(text)[: LONGEST_TEXT + 1]))
