@@ -163,7 +163,7 @@ def test_runs_with_the_levers_that_crash_say_nothing_of_exact_ones(fit: Fit) -> 
 
 def test_levers_that_resize_the_step_are_not_compared(fit: Fit) -> None:
     accumulate = lever("accumulate", risk="semantic", resizes_step=True)
-    found, machine = fit([accumulate], semantic=True, needs={"accumulate": 0.5})
+    found, machine = fit([accumulate], allow=("semantic",), needs={"accumulate": 0.5})
     assert fitted(found) == ["accumulate"] and sides(machine) == []
     assert found.no_reference == "with these levers a step holds other samples"
 

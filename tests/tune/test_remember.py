@@ -18,8 +18,8 @@ from hotlap.levers import all_levers
 from hotlap.records.run import Environment, Facts, Lever
 from hotlap.records.tune import Dropped, Kept, Trial, Worth
 from hotlap.tune import remember
+from hotlap.tune.objective import TuneRequest
 from hotlap.tune.remember import Failed, Remembered, key_of, learned, recall, store
-from hotlap.tune.tune import TuneRequest
 from hotlap.tune.tune import tune as tune_whole
 
 MACHINE = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=31.6)

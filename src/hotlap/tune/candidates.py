@@ -48,7 +48,7 @@ def candidates(state: State, stage: Stage | None = None) -> list[Candidate]:
         candidate = candidate_of(state, lever, context)
         if candidate is not None:
             found.append(candidate)
-    if state.objective.memory:
+    if state.memory:
         return sorted(found, key=lambda one: cheapness(one.lever))
     return sorted(found, key=lambda one: -one.predicted)
 
@@ -60,7 +60,7 @@ def candidate_of(state: State, lever: Lever, context: Context) -> Candidate | No
     share = lever.share(context) if why is None else 0.0
     if why is None and not variants:
         why = "it has no settings to try here"
-    if why is None and share < LEAST_SHARE and not state.objective.memory:
+    if why is None and share < LEAST_SHARE and not state.memory:
         why = f"could win at most {max(0.0, share):.1%} of the step here"
     if why is not None:
         state.drop(lever.name, why)
@@ -70,14 +70,14 @@ def candidate_of(state: State, lever: Lever, context: Context) -> Candidate | No
 
 def excluded(state: State, lever: Lever, context: Context) -> str | None:
     """Why a lever is not tried beside those in the context; None if it may be."""
-    options = state.options
-    if options.only and lever.name not in options.only:
+    request = state.request
+    if request.only and lever.name not in request.only:
         return "left out by --only"
-    if lever.name in options.without:
+    if lever.name in request.without:
         return "left out by --without"
-    if lever.risk == "semantic" and not options.semantic:
+    if lever.risk == "semantic" and "semantic" not in request.allow:
         return "changes training; only with --allow semantic"
-    if state.objective.memory and not saves_memory(lever):
+    if state.memory and not saves_memory(lever):
         return "saves no memory"
     applies = lever.applies(context)
     clash = clashing(state.levers, lever, context.active)

@@ -89,7 +89,7 @@ class Comparison:
         """The look to begin with. Where there is time, with three starts of each: they tell more than two, where they
         come at once, and where turns differ too much for what was measured to be proved by two and many turns."""
         state = self.state
-        if state.sequential or state.objective.memory or state.budget.left < state.budget.proof_s:
+        if state.sequential or state.memory or state.budget.left < state.budget.proof_s:
             return 0
         if 2 * (STARTS + 1) - len(self.before) <= state.budget.at_once:
             return 1
@@ -138,7 +138,7 @@ class Comparison:
         found = self.ratio
         if found.interval is None:
             return False
-        if self.state.objective.memory:
+        if self.state.memory:
             return half_width(found.interval) < 0.1
         return found.proved or found.interval.high < LEAST_GAIN
 
@@ -372,7 +372,7 @@ class Comparison:
         state, found = self.state, self.ratio
         if self.failed:
             return False, self.failed
-        if state.objective.memory:
+        if state.memory:
             return self._saves()
         if found.proved:
             works = (other_work(state, side.measured.rows, side.requested) for side in self.after)
@@ -389,7 +389,7 @@ class Comparison:
         most = max(peak_bytes(side.measured) for side in self.after)
         if least < LEAST_GAIN * most:
             return False, "less than 2% of memory saved"
-        if interval is not None and interval.high < 1 / (1 + state.objective.slowdown):
+        if interval is not None and interval.high < 1 / (1 + state.request.slowdown):
             return False, "a step is slower than is allowed"
         return True, ""
 

@@ -97,15 +97,15 @@ def facts_of(state: State, failed: Trial) -> Facts | None:
 
 def _cheapest_first(state: State) -> list[Lever]:
     """Levers that save memory and may be used."""
-    options = state.options
+    request = state.request
     allowed = [
         lever
         for lever in state.levers.values()
         if saves_memory(lever)
         and lever.name not in state.refused
-        and lever.name not in options.without
-        and (not options.only or lever.name in options.only)
-        and (lever.risk != "semantic" or options.semantic)
+        and lever.name not in request.without
+        and (not request.only or lever.name in request.only)
+        and (lever.risk != "semantic" or "semantic" in request.allow)
     ]
     return sorted(allowed, key=cheapness)
 

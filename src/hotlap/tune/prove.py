@@ -74,7 +74,7 @@ def _prove(state: State) -> tuple[records.Lever, str] | None:
 
 def narrow_down(state: State, comparison: Comparison) -> None:
     """Add starts to the comparison that proved the best set, where its interval is wide and there is time."""
-    if state.objective.memory or state.unproved:
+    if state.memory or state.unproved:
         return
     again = comparison.more_starts()
     if again is None:
@@ -113,7 +113,7 @@ def _accept(state: State, comparison: Comparison, proof: Proof) -> None:
     least = before.ratio * (NEARLY if shorter else 1.0) if before is not None else 0.0
     if before is not None and same_levers(before.levers, proof.levers):  # proved once more: the later figure counts
         least = 0.0
-    if before is not None and proof.ratio < least and not state.objective.memory:
+    if before is not None and proof.ratio < least and not state.memory:
         no_faster = f"{proof.ratio:.2f}× is no faster than the {before.ratio:.2f}× proved before"
         state.say(f"drop  {names(proof.levers)}  {no_faster}")
         state.found.proofs[-1] = msgspec.structs.replace(proof, proved=False, why=no_faster)
@@ -144,7 +144,7 @@ def _stands(state: State, comparison: Comparison, proof: Proof) -> None:
     found.proved = proof
     one, two = [side.measured for side in comparison.before], [side.measured for side in comparison.after]
     found.memory = typical_bytes(one), typical_bytes(two)
-    found.costs = costs(state.objective, one, two, proof.ratio)
+    found.costs = costs(state.request.price, one, two, proof.ratio)
     found.break_even = comparison.break_even(proof)
 
 
@@ -156,7 +156,7 @@ def _back(state: State, proof: Proof, dropped: bool, why: str = "") -> None:
     """The best set is what is proved. why: the others are dropped."""
     kept = list(state.found.proved.levers) if state.found.proved else list(state.given)
     shown = f"{proof.ratio:.2f}×{interval_text(proof.interval)}"
-    what = proof.why if state.objective.memory else "no gain"
+    what = proof.why if state.memory else "no gain"
     for use in proof.levers if dropped else ():
         if use not in kept:
             state.drop(

@@ -27,12 +27,13 @@ from hotlap.records.tune import Tune, Worth
 from .budget import COMPILE_SHARE, BudgetSpent
 from .candidates import Candidate, candidate_of, candidates, clashing, excluded, together
 from .fit import fit, fitted
+from .objective import TuneRequest
 from .prove import prove
 from .reference import NO_TIME
 from .remember import Remembered
 from .screening import screen, switch_in_place, switchable
 from .starts import try_start, try_together
-from .state import Best, Found, Options, State, by_text, value_text
+from .state import Best, Found, State, by_text, value_text
 from .worth import each_for_itself
 
 FIRST_S: Final = 2.0
@@ -58,14 +59,13 @@ class Search:
     def __init__(
         self,
         bench: Bench,
-        budget_s: float,
-        options: Options | None = None,
+        request: TuneRequest,
         levers: Mapping[str, Lever] | None = None,
         clock: Callable[[], float] = time.monotonic,
         recall: Callable[[records.Facts], Remembered] = lambda facts: Remembered(),
         earlier: Tune | None = None,
     ) -> None:
-        self.state = State(bench, options or Options(), levers or all_levers(), budget_s, clock)
+        self.state = State(bench, request, levers or all_levers(), clock)
         self.recall = recall
         if earlier is not None:
             self._take_over(earlier)
@@ -193,7 +193,7 @@ class Search:
         own = gaps(state.judge.base, state.judge.again)
         how = "taking turns" if not state.sequential else "one after the other"
         state.say(
-            f"baseline  {value_text(state.value(first), state.objective)}  {bound_text(state.best.diagnosis.bound)}; "
+            f"baseline  {value_text(state.value(first), state.memory)}  {bound_text(state.best.diagnosis.bound)}; "
             f"two runs {how} differ {by_text(math.expm1(abs(differ)), 1)} in time, {by_text(own.loss, 2)} in loss"
         )
         if state.sequential:
@@ -259,7 +259,7 @@ class Search:
     def stage(self, stage: Stage) -> None:
         """Try the levers of a stage, again where what was kept has moved the bound."""
         state = self.state
-        if state.objective.memory:
+        if state.memory:
             if stage == STAGES[0]:
                 self._one_by_one(None)
             return

@@ -18,7 +18,7 @@ from hotlap.records.run import Facts
 from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Open, Proof, Reference, Trial, Worth
 
 from .budget import Budget
-from .objective import Objective, peak_bytes
+from .objective import TuneRequest, peak_bytes
 
 CACHED: Final = 0.25
 """Of the seconds in which a live process compiled, what a start takes that finds it cached: it is traced again."""
@@ -29,16 +29,6 @@ PROMISING: Final = 1.1
 NOISY: Final = "steps differ too much to tell"
 TOO_SLOW: Final = 3.0
 """Times the bare command's step: a try whose steps take longer is ended after a few."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user wants of the search."""
-
-    only: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    semantic: bool = False
-    objective: Objective = field(default_factory=Objective)
 
 
 @dataclass
@@ -82,12 +72,13 @@ class State:
     """The bare command's first process: all others have turns beside it."""
 
     def __init__(
-        self, bench: Bench, options: Options, levers: Mapping[str, Lever], budget_s: float, clock: Callable[[], float]
+        self, bench: Bench, request: TuneRequest, levers: Mapping[str, Lever], clock: Callable[[], float]
     ) -> None:
-        self.bench, self.options, self.levers = bench, options, levers
-        self.objective = options.objective
+        self.bench, self.request, self.levers = bench, request, levers
+        self.memory = request.objective == "memory"
+        """Whether memory is what counts."""
         cores = bench.plan.environment.usable_cores or bench.plan.environment.cores
-        self.budget = Budget(budget_s, clock, cores)
+        self.budget = Budget(request.budget_s, clock, cores)
         self.found = Found()
         self.judge = Judge(bench, levers, self.run)
         self.bare: list[Side] = []
@@ -155,7 +146,7 @@ class State:
     def trying(self, uses: Sequence[records.Lever], spare: bool = True) -> Special:
         """Of a side that is about these levers. Steps that are much slower than the bare command's end it."""
         usual = self.reference.measured.step_ms
-        slow_ms = None if not usual or self.resized(uses) or self.objective.memory else TOO_SLOW * usual
+        slow_ms = None if not usual or self.resized(uses) or self.memory else TOO_SLOW * usual
         return Special(trying=tuple(use.name for use in uses) if spare else (), slow_ms=slow_ms)
 
     def resized(self, levers: Sequence[records.Lever]) -> bool:
@@ -181,7 +172,7 @@ class State:
 
     def value(self, side: Side) -> float:
         """What the objective makes smaller: ms a step, or bytes."""
-        return float(peak_bytes(side.measured)) if self.objective.memory else side.step_ms
+        return float(peak_bytes(side.measured)) if self.memory else side.step_ms
 
     def end_side(self, side: Side | None) -> None:
         """End one that is not needed any more, unless it is of the bare command."""
@@ -311,9 +302,9 @@ class State:
         self.bench.listener.result(text)
 
 
-def value_text(value: float, objective: Objective) -> str:
+def value_text(value: float, memory: bool) -> str:
     """A step time or a peak of memory."""
-    return f"{three(value / 2**20)} MiB" if objective.memory else ms(value)
+    return f"{three(value / 2**20)} MiB" if memory else ms(value)
 
 
 def interval_text(interval: Interval | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench
+from hotlap.experiment.side import Bench
 from hotlap.experiment.watch import Listener
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
@@ -21,34 +21,12 @@ from hotlap.records.run import Facts
 from hotlap.records.tune import Tune
 from hotlap.runs.folder import TuneFolder
 
-from .objective import KINDS, SLOWDOWN, Kind, Objective
+from .objective import KINDS, TuneRequest
 from .recipe import recipe_of
 from .remember import Remembered, key_of, learned, of_earlier, recall, store
 from .search import Search
-from .state import Options
 
 MOST_SLOWDOWN = 10.0
-
-
-class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; kept as `request.json`, so that `--resume` needs no command again.
-
-    fresh: nothing is taken from earlier tunes. price, slowdown: see `objective.Objective`.
-    """
-
-    command: tuple[str, ...]
-    cwd: str
-    budget_s: float = 600.0
-    steps: int = STEPS
-    seconds: float = SECONDS
-    only: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    objective: Kind = "time"
-    price: float | None = None
-    slowdown: float = SLOWDOWN
-    fresh: bool = False
-    seed: int = SEED
 
 
 def check(request: TuneRequest) -> None:
@@ -81,7 +59,6 @@ def _check_objective(request: TuneRequest) -> None:
 
 def begin(folder: Path, request: TuneRequest) -> None:
     """Make the folder of a new tune. Raises RecordError where it exists or can't be written."""
-    check(request)
     new_folder(folder)
     new_folder(TuneFolder(folder).trials)
     write_record(TuneFolder(folder).request, request)
@@ -113,10 +90,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     earlier = TuneFolder(folder).tune if resume else None
     earlier_s = earlier.wall_s if earlier else 0.0
     with Bench(plan, listener) as bench:
-        search = Search(
-            bench, request.budget_s, _options(request),
-            recall=lambda facts: cache.recall(facts, earlier), earlier=earlier,
-        )  # fmt: skip
+        search = Search(bench, request, recall=lambda facts: cache.recall(facts, earlier), earlier=earlier)
 
         def write(why: str = "not ended yet") -> Tune:
             result = _record(request, bench, search, why, earlier_s + time.monotonic() - begun)
@@ -184,11 +158,6 @@ def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s
         reused=tuple(found.reused),
         **found.costs,
     )
-
-
-def _options(request: TuneRequest) -> Options:
-    objective = Objective(request.objective, request.price, request.slowdown)
-    return Options(request.only, request.without, "semantic" in request.allow, objective)
 
 
 class Cache:

@@ -21,7 +21,7 @@ COMPILE_SETTLE_SHARE: Final = 0.12
 def each_for_itself(state: State) -> bool:
     """Measure what has no figure beside just these others; whether something went out. Raises BudgetSpent."""
     out: list[str] = []
-    if state.objective.memory:  # they are kept for what they save, and cost time
+    if state.memory:  # they are kept for what they save, and cost time
         return False
     proof, own = state.found.proved, [use for use in state.best.levers if use not in state.given]
     if len(own) == 1 and own[0].name not in state.found.worth and proof is not None and not state.unproved:
