@@ -1,6 +1,5 @@
 """Which levers could help the best set, and how much by their share of the step."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +8,7 @@ from hotlap.records import run as records
 from hotlap.records.tune import CAP
 
 from .objective import cheapness, saves_memory
+from .recipe import clashing
 from .state import State
 
 LEAST_SHARE: Final = 0.02
@@ -84,11 +84,6 @@ def excluded(state: State, lever: Lever, context: Context) -> str | None:
     if applies.yes and clash:  # else the reason stays true when the other is dropped
         return f"can't be used with {clash[0]}"
     return None if applies.yes else applies.why
-
-
-def clashing(levers: Mapping[str, Lever], lever: Lever, active: Mapping[str, Settings]) -> list[str]:
-    """Levers in use that exclude this one, or that it excludes."""
-    return [name for name in active if name in lever.excludes or lever.name in levers[name].excludes]
 
 
 def together(state: State, stage: Stage) -> list[Candidate]:

@@ -6,7 +6,7 @@ is measured against the command with them.
 
 from hotlap.experiment.outcome import same_levers
 from hotlap.experiment.side import Side
-from hotlap.levers._base import Context, Lever
+from hotlap.levers._base import Context
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.durations import ms
@@ -15,7 +15,7 @@ from hotlap.records.files import read_record
 from hotlap.records.run import Facts, Phases
 from hotlap.records.tune import Fitted, Trial
 
-from .candidates import clashing
+from .candidates import excluded
 from .objective import cheapness, saves_memory
 from .reference import NO_TIME, SHARE, SmallerRuns
 from .state import State, use_text
@@ -50,10 +50,11 @@ def fit(state: State, alone: Side) -> Side:
 def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns) -> tuple[list[records.Lever], Trial]:
     """Levers with which it fits, of those that are not refused, and the trial. Raises CommandFailed."""
     uses: list[records.Lever] = []
-    for lever in _cheapest_first(state):
+    allowed = [one for one in state.levers.values() if saves_memory(one) and one.name not in state.refused]
+    for lever in sorted(allowed, key=cheapness):
         active = {use.name: use.settings for use in uses}
         supposed = Context(UNKNOWN_STEP, context.facts, context.environment, active)
-        if clashing(state.levers, lever, active) or not lever.applies(supposed).yes:
+        if excluded(state, lever, supposed) is not None:
             continue
         if lever.risk == "numeric" and smaller.why:
             state.drop(lever.name, f"its parity can't be proved: {smaller.why}")
@@ -93,21 +94,6 @@ def facts_of(state: State, failed: Trial) -> Facts | None:
         except RecordError:
             continue
     return None
-
-
-def _cheapest_first(state: State) -> list[Lever]:
-    """Levers that save memory and may be used."""
-    request = state.request
-    allowed = [
-        lever
-        for lever in state.levers.values()
-        if saves_memory(lever)
-        and lever.name not in state.refused
-        and lever.name not in request.without
-        and (not request.only or lever.name in request.only)
-        and (lever.risk != "semantic" or "semantic" in request.allow)
-    ]
-    return sorted(allowed, key=cheapness)
 
 
 def _tried(state: State, uses: list[records.Lever]) -> Trial:

@@ -19,7 +19,8 @@ from hotlap.records.tune import Open, Worth
 from hotlap.runs.folder import RunFolder
 
 from .budget import COMPILE_SHARE, BudgetSpent
-from .candidates import Candidate, clashing
+from .candidates import Candidate
+from .recipe import clashing
 from .starts import other_work
 from .state import TOO_SLOW, State, use_text, worth_text
 
@@ -152,7 +153,7 @@ def _put_in(state: State, group: Sequence[Candidate], at_once: bool) -> tuple[Sw
             usual = switching.settle(full, SETTLE_S)
         added: Variant = ()
         for one in some:
-            if not clashing(state.levers, one.lever, {name: {} for name in (*full, *added)}):
+            if not clashing(state.levers, one.lever, (*full, *added)):
                 added = (*added, one.lever.name)
         if added and usual is not None and _switched_on(state, switching, full, added, usual):
             full, usual = (*full, *added), min(usual, switching.side.step_ms)

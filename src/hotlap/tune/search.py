@@ -25,10 +25,11 @@ from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.tune import Tune, Worth
 
 from .budget import COMPILE_SHARE, BudgetSpent
-from .candidates import Candidate, candidate_of, candidates, clashing, excluded, together
+from .candidates import Candidate, candidate_of, candidates, excluded, together
 from .fit import fit, fitted
 from .objective import TuneRequest
 from .prove import prove
+from .recipe import clashing
 from .reference import NO_TIME
 from .remember import Remembered
 from .screening import screen, switch_in_place, switchable
@@ -330,7 +331,7 @@ class Search:
         """Those that can be in together, the most promising first."""
         chosen: list[Candidate] = []
         for one in sorted(group, key=lambda one: -one.predicted):
-            if not clashing(self.state.levers, one.lever, {other.lever.name: {} for other in chosen}):
+            if not clashing(self.state.levers, one.lever, [other.lever.name for other in chosen]):
                 chosen.append(one)
         return chosen
 
