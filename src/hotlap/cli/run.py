@@ -17,6 +17,7 @@ from hotlap.launch.supervise import exit_like
 from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import HotlapError, RecordError, UsageError, missing_named
+from hotlap.records.files import new_folder
 from hotlap.records.run import Environment, Lever, Run
 from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
@@ -26,7 +27,7 @@ from hotlap.tune.held import with_levers_held
 from hotlap.tune.recipe import levers_of
 
 from ._beside import Profiler, screens
-from ._common import print_json, run_folder
+from ._common import free_name, print_json
 
 PROFILE_STEPS: Final = 3
 GRACE_S: Final = 120.0
@@ -91,7 +92,7 @@ def run(
     levers, passed = _levers(recipe, machine, lenient)
     profiler = Profiler(beside) if beside is not None else None
     profiled, captured = _windows(profiler, profile, profile_steps, profile_memory or profile_stacks)
-    folder = run_folder(out, words, "run")
+    folder = new_folder(out or free_name(words, "run"))
     for line in passed:
         stderr_console().print(plain(f"hotlap: {line}", "yellow"), soft_wrap=True)
     plan = RunPlan(

@@ -23,6 +23,7 @@ LONGEST_TEXT: Final = 1000
 """Characters of one piece of outside text that a screen shows."""
 LEAST_WIDE: Final = 16
 """Columns for a cell that may wrap, below which it is no longer read with ease."""
+WIDEST_BAR: Final = 24
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 ASCII: Final = str.maketrans("█▉▊▋▌▍▎▏×·–—→…µ≤", "#####   x|-->.u<")
 REPLACED: Final = "\ufffd"
@@ -104,16 +105,16 @@ def bar(share: float, width: int) -> str:
 
 
 class ShareBar:
-    """A bar that takes the width that is left, up to `widest` characters."""
+    """A bar that takes the width that is left, up to WIDEST_BAR characters."""
 
-    def __init__(self, share: float, widest: int = 24, style: str = "") -> None:
-        self.share, self.widest, self.style = share, widest, style
+    def __init__(self, share: float, style: str) -> None:
+        self.share, self.style = share, style
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, self.widest)
+        return Measurement(1, WIDEST_BAR)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(bar(self.share, min(self.widest, options.max_width)), self.style)
+        yield Text(bar(self.share, min(WIDEST_BAR, options.max_width)), self.style)
 
 
 class Parts:
