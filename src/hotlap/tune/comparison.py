@@ -159,25 +159,22 @@ class Comparison:
             self.fresh += begun
             for side in begun:
                 self._arrived(side)
+                if state.sequential:
+                    self._sequential(look)
                 if self.failed or state.sequential:
-                    break
-            if state.sequential:
-                self._sequential(look)
-                return
-            if self.failed:
-                return
+                    return
         self._settle_reference()
         if state.sequential or self.failed:
             return
         sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
         most = ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = state.budget.turns_s(len(sides), most)
-        if state.budget.left - seconds >= self._look_s:
-            if not self._take(look, sides, most, seconds):
-                self._too_few(look, sides)
-        elif not self._take(look, sides, MOST_ROUNDS, state.budget.left - self._parity_s):
+        last = state.budget.left - seconds < self._look_s
+        if last:
+            most, seconds = MOST_ROUNDS, state.budget.left - self._parity_s
+        if not self._take(look, sides, most, seconds):
             self._too_few(look, sides)
-        else:
+        elif last:
             self._rest(look + 1, sides)
 
     def _rest(self, look: int, sides: Sequence[Side]) -> None:
@@ -217,14 +214,12 @@ class Comparison:
         ended = [side for side in sides if not side.alive]
         if not ended:  # the budget did
             self.short = True
-            return
-        if ended and not any(side in self.fresh for side in ended):
+        elif not any(side in self.fresh for side in ended):
             self.before, self.after = [[s for s in all_ if s.alive] for all_ in (self.before, self.after)]
             self._turns(look)
-            return
-        why = ended[0].measured.ended
-        self._give_up_turns(f"a side did not last for its turns: {why}")
-        self._sequential(look)
+        else:
+            self._give_up_turns(f"a side did not last for its turns: {ended[0].measured.ended}")
+            self._sequential(look)
 
     def _sure(self, rounds: list[dict[int, float]]) -> bool:
         """Whether enough turns were made, these among them."""
@@ -396,7 +391,8 @@ class Comparison:
     def _parity(self) -> Parity:
         """Of all processes with the levers that were not judged yet; the first that fails, else the last."""
         state = self.state
-        state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in self._two())
+        two = (self.before * 2)[:2]  # the same twice where there is but one
+        state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in two)
         parity: Parity | None = None
         for side in [side for side in self.after if side.measured.parity is None]:
             parity = state.judge.judge(self.levers, side.measured)
@@ -405,9 +401,6 @@ class Comparison:
                 break
         assert parity is not None
         return parity
-
-    def _two(self) -> tuple[Side, Side]:
-        return self.before[0], self.before[1] if len(self.before) > 1 else self.before[0]
 
     def break_even(self, proof: Proof) -> int | None:
         """Steps after which what a first start compiles has paid for itself; None where nothing is compiled."""

@@ -220,12 +220,13 @@ class State:
     def leave_open(self, found: Open | None) -> None:
         """A gain was measured that is not proved. One that was before, and is in no set any more, is told."""
         before, self.found.unproved = self.found.unproved, found
+        if before is None:
+            return
         told = [*self.best.levers, *(self.found.proved.levers if self.found.proved else ()), *self.given]
         told += found.levers if found else ()
-        for use in before.levers if before else ():
+        for use in before.levers:
             if use not in told and use.name not in self.found.dropped:
-                assert before is not None
-                self.drop(use.name, f"measured, and not proved: {before.ratio:.2f}×{interval_text(before.interval)}")
+                self.drop(use.name, f"measured, and not proved: {ratio_text(before)}")
 
     def one_after_another(self, why: str) -> None:
         """From here on no two sides are alive at once."""
@@ -281,8 +282,7 @@ class State:
 
     def kept(self) -> list[Kept]:
         """The levers that are proved, with what is known of each."""
-        proof, found = self.found.proved, self.found
-        uses = [use for use in proof.levers if use not in self.given] if proof else []
+        found = self.found
         return [
             Kept(
                 lever=use.name,
@@ -293,8 +293,8 @@ class State:
                 worth=found.worth.get(use.name),
                 source=lever.source(use.settings),
             )
-            for use in uses
-            if (lever := self.levers[use.name])
+            for use in (found.proved.levers if found.proved else ())
+            if use not in self.given and (lever := self.levers[use.name])
         ]
 
     def say(self, text: str) -> None:
@@ -312,9 +312,14 @@ def interval_text(interval: Interval | None) -> str:
     return f" ({interval.low:.2f}–{interval.high:.2f})" if interval else ""
 
 
+def ratio_text(found: Worth | Proof | Open) -> str:
+    """`1.27× (1.21-1.34)`."""
+    return f"{found.ratio:.2f}×{interval_text(found.interval)}"
+
+
 def worth_text(worth: Worth | None) -> str:
     """`1.27× (1.21-1.34)  `, "" where nothing was measured."""
-    return f"{worth.ratio:.2f}×{interval_text(worth.interval)}  " if worth else ""
+    return f"{ratio_text(worth)}  " if worth else ""
 
 
 def by_text(share: float, decimals: int) -> str:
