@@ -38,19 +38,21 @@ def candidates(state: State, stage: Stage | None = None) -> list[Candidate]:
 
     Those that can't are noted as dropped, with the reason. stage: None for all of them.
     """
-    found = []
     context = state.context()
-    bound = state.best.diagnosis.bound
-    for lever in state.levers.values():
-        known = lever.name in context.active or lever.name in state.refused or (lever.name, bound) in state.tried
-        if known or (stage is not None and lever.stage != stage):
-            continue
-        candidate = candidate_of(state, lever, context)
-        if candidate is not None:
-            found.append(candidate)
+    found = [one for lever in untried(state, stage) if (one := candidate_of(state, lever, context)) is not None]
     if state.memory:
         return sorted(found, key=lambda one: cheapness(one.lever))
     return sorted(found, key=lambda one: -one.predicted)
+
+
+def untried(state: State, stage: Stage | None = None) -> list[Lever]:
+    """Levers of a stage that are not in, nor refused, nor tried under this bound. stage: None for all of them."""
+    bound, known = state.best.diagnosis.bound, {*state.context().active, *state.refused}
+    return [
+        lever
+        for lever in state.levers.values()
+        if stage in {None, lever.stage} and lever.name not in known and (lever.name, bound) not in state.tried
+    ]
 
 
 def candidate_of(state: State, lever: Lever, context: Context) -> Candidate | None:
@@ -89,13 +91,7 @@ def excluded(state: State, lever: Lever, context: Context) -> str | None:
 def together(state: State, stage: Stage) -> list[Candidate]:
     """Switchable levers of a stage that can be in at once, each chosen as if those before it were: levers are among
     them that apply only beside others."""
-    active, bound = dict(state.context().active), state.best.diagnosis.bound
-    left = [
-        lever
-        for lever in state.levers.values()
-        if lever.switchable and lever.stage == stage and lever.name not in {*active, *state.refused}
-        if (lever.name, bound) not in state.tried
-    ]
+    active, left = dict(state.context().active), [lever for lever in untried(state, stage) if lever.switchable]
     chosen: list[Candidate] = []
     while True:
         context = state.context(active)

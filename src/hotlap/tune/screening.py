@@ -186,12 +186,12 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
             state.refuse(use, why)
             return False
     if now is None or now > TOO_SLOW * usual:
+        bad = f"much slower: {now:.3g} ms a step, not {usual:.3g}" if now else "no step could be timed"
+    else:
+        bad = other_work(state, switching.rows, uses, SETTLING) or ""
+    if now is None or bad:
         for use in uses:
-            state.refuse(use, f"much slower: {now:.3g} ms a step, not {usual:.3g}" if now else "no step could be timed")
-        return False
-    if why := other_work(state, switching.rows, uses, SETTLING):
-        for use in uses:
-            state.refuse(use, why)
+            state.refuse(use, bad)
         return False
     if now > SLOWER * usual and not compiles:  # or it is the machine: blocks in turn tell
         ours = (*full, *added)

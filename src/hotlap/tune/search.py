@@ -25,7 +25,7 @@ from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.tune import Tune, Worth
 
 from .budget import COMPILE_SHARE, BudgetSpent
-from .candidates import Candidate, candidate_of, candidates, excluded, together
+from .candidates import Candidate, candidate_of, candidates, excluded, together, untried
 from .fit import fit, fitted
 from .objective import TuneRequest
 from .prove import prove
@@ -313,11 +313,12 @@ class Search:
         state = self.state
         known = {one.lever for one in state.found.dropped.values() if one.remembered}
         chosen: list[Candidate] = []
+        context = state.context()
         for lever in state.levers.values():
             usable = lever.switchable and lever.stage == "first"
-            if not usable or lever.name in {*state.context().active, *state.refused, *known}:
+            if not usable or lever.name in {*context.active, *state.refused, *known}:
                 continue
-            if excluded(state, lever, state.context()) is None and (one := candidate_of(state, lever, state.context())):
+            if excluded(state, lever, context) is None and (one := candidate_of(state, lever, context)):
                 chosen.append(one)
         group = self._compatible([one for one in chosen if one.predicted >= AGAIN])
         if group and state.sequential:
@@ -362,20 +363,14 @@ class Search:
 
     def _rivals(self, stage: Stage) -> list[Candidate]:
         """Levers of a stage that one in use keeps out."""
-        state = self.state
+        state, own = self.state, self.state.context().active
         found = []
-        for lever in state.levers.values():
-            clash = clashing(state.levers, lever, state.context().active)
-            known = lever.name in state.refused or (lever.name, state.best.diagnosis.bound) in state.tried
-            if lever.stage != stage or not clash or known or lever.name in state.context().active:
+        for lever in untried(state, stage):
+            clash = clashing(state.levers, lever, own)
+            if not clash or {use.name for use in state.given} & {*clash}:
                 continue
-            active = {name: use for name, use in state.context().active.items() if name not in clash}
-            if {use.name for use in state.given} & {*clash} or excluded(
-                state, lever, state.context(active)
-            ) is not None:
-                continue
-            one = candidate_of(state, lever, state.context(active))
-            if one is not None:
+            context = state.context({name: use for name, use in own.items() if name not in clash})
+            if excluded(state, lever, context) is None and (one := candidate_of(state, lever, context)) is not None:
                 found.append(one)
         return found
 
