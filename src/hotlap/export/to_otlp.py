@@ -82,4 +82,4 @@ def _attributes(texts: dict[str, str]) -> list[dict[str, Any]]:
     return [{"key": key, "value": {"stringValue": text}} for key, text in texts.items()]
 
 
-TARGET = Target("otlp", "OpenTelemetry metrics, a line of OTLP JSON a batch", ".jsonl", write)
+TARGET = Target("otlp", ".jsonl", write)

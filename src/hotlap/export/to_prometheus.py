@@ -25,9 +25,7 @@ def write(series: Series, path: Path) -> list[str]:
     """Gauges of the whole run: the format holds no history. Times in seconds, as Prometheus wants them."""
     client = load("prometheus_client.core", "prometheus")
     exposition = load("prometheus_client.exposition", "prometheus")
-    registry = client.CollectorRegistry()
-    registry.register(_Collector(client, series))
-    write_atomic(path, exposition.generate_latest(registry))
+    write_atomic(path, exposition.generate_latest(_Collector(client, series)))
     return [f"{path}: for the folder of --collector.textfile.directory of node_exporter"]
 
 
@@ -78,4 +76,4 @@ def _phases(found: dict[str, float]) -> Iterator[Point]:
                 yield {"phase": phase, "clock": clock}, value / 1000
 
 
-TARGET = Target("prometheus", "gauges in Prometheus's text format", ".prom", write)
+TARGET = Target("prometheus", ".prom", write)
