@@ -18,7 +18,7 @@ from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import HotlapError, RecordError, UsageError, missing_named
 from hotlap.records.files import new_folder
-from hotlap.records.run import Environment, Lever, Run
+from hotlap.records.run import Run
 from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
@@ -89,7 +89,9 @@ def run(
     words, here = list(command or []), Path.cwd()
     find_program(words, here)
     machine = environment(here)
-    levers, passed = _levers(recipe, machine, lenient)
+    if lenient and recipe is None:
+        raise UsageError("--lenient goes with --recipe")
+    levers, passed = levers_of(recipe, machine, lenient) if recipe is not None else ((), [])
     profiler = Profiler(beside) if beside is not None else None
     profiled, captured = _windows(profiler, profile, profile_steps, profile_memory or profile_stacks)
     folder = new_folder(out or free_name(words, "run"))
@@ -141,15 +143,6 @@ def _finish(folder: Path, record: Run, beside: str, json: bool, price: float | N
     except (HotlapError, OSError) as error:
         with contextlib.suppress(OSError):  # stderr may be what failed
             stderr_console().print(plain(f"hotlap: {error}", "red"))
-
-
-def _levers(recipe: Path | None, machine: Environment, lenient: bool) -> tuple[tuple[Lever, ...], list[str]]:
-    """The levers of a recipe, and why others are left out. Raises UsageError, RecordError."""
-    if recipe is not None:
-        return levers_of(recipe, machine, lenient)
-    if lenient:
-        raise UsageError("--lenient goes with --recipe")
-    return (), []
 
 
 def _windows(profiler: Profiler | None, profile: bool, steps: int | None, in_detail: bool) -> tuple[int, int]:

@@ -23,10 +23,8 @@ def data(page: Page) -> dict[str, Any] | None:
     if page.tune is not None:
         after = page.tune.tuned
         groups = [("before", page.tune.baseline.findings), ("after", after.findings if after else ())]
-    elif page.diagnosis is not None:
-        groups = [("", page.diagnosis.findings)]
-    elif page.traces is not None:
-        groups = [("", page.traces.findings)]
+    elif judged := page.diagnosis or page.traces:
+        groups = [("", judged.findings)]
     else:
         return None
     lines = {_key(one.where): one for one in page.snippets}
