@@ -105,12 +105,6 @@ class Comparison:
         budget = self.state.budget
         return budget.starts_s(2) + budget.turns_s(len(self.before) + len(self.after) + 2, LEAST_ROUNDS)
 
-    @property
-    def _parity_s(self) -> float:
-        """Seconds that parity is likely to take beyond the runs that are there."""
-        state = self.state
-        return MARGIN * state.judge.runs_left(self.levers) * state.budget.best_start_s
-
     def more_starts(self) -> Proof | None:
         """With more starts of each, while the interval is wide and there is time; None where none was added. What is
         proved stays so as long as the interval of all of them lies above 1."""
@@ -170,8 +164,9 @@ class Comparison:
         most = ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = state.budget.turns_s(len(sides), most)
         last = state.budget.left - seconds < self._look_s
-        if last:
-            most, seconds = MOST_ROUNDS, state.budget.left - self._parity_s
+        if last:  # what parity is likely to take is left for it
+            parity_s = MARGIN * state.judge.runs_left(self.levers) * state.budget.best_start_s
+            most, seconds = MOST_ROUNDS, state.budget.left - parity_s
         if not self._take(look, sides, most, seconds):
             self._too_few(look, sides)
         elif last:

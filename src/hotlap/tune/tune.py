@@ -185,7 +185,7 @@ class Cache:
         if self.key is None or self.request.only or self.request.without:
             return
         kept = result.kept if result.gain else ()
-        found = learned(self.known, kept, result.dropped, result.trials, result.complete, result.noise or 0.0)
+        found = learned(self.known, kept, result.dropped, result.trials, result.noise or 0.0)
         if not result.gain and not result.complete:  # it says nothing against what an earlier one kept
             found = msgspec.structs.replace(found, kept=self.known.kept, alone=self.known.alone)
         if found.kept or found.failed:
