@@ -323,16 +323,14 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
     for lever in sorted(dropped, key=lambda one: (one.ratio is None, one.lever not in tried))[:MOST_DROPPED]:
         trial = failed.get(lever.trial) if lever.trial is not None else None
         measured = Text(ratio_text(lever.ratio, lever.interval))
-        table.add_row(plain(lever.lever), measured, plain(f"{lever.why}{_seen_at(trial) if trial else ''}"))
+        seen = (
+            f" ({'; '.join(filter(None, (at_place(trial.where), f'see {trial.folder}/output.txt')))})" if trial else ""
+        )
+        table.add_row(plain(lever.lever), measured, plain(f"{lever.why}{seen}"))
     yield Text()
     yield table
     if len(dropped) > MOST_DROPPED:
         yield plain(f"and {len(dropped) - MOST_DROPPED} more in tune.json", "dim")
-
-
-def _seen_at(trial: Trial) -> str:
-    """Where a trial failed, and where it can be read."""
-    return f" ({'; '.join(filter(None, (at_place(trial.where), f'see {trial.folder}/output.txt')))})"
 
 
 def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:

@@ -3,7 +3,7 @@ changed."""
 
 from typing import Any, Final
 
-from ...records.advice import AdvicePanel, Suggestion
+from ...records.advice import AdvicePanel
 from ...records.files import plain
 from ...records.page import Page
 from ..run_screen import place_text
@@ -20,7 +20,10 @@ def data(page: Page) -> dict[str, Any] | None:
     if not isinstance(panel, AdvicePanel):
         return None
     measures, advice = panel.table.measures, panel.advice
-    own = {one.id: _own(one, base(page)) for one in advice.suggestions}
+    own = {
+        one.id: {**{name: getattr(one, name) for name in OWN}, "place": place_text(one.where, base(page))}
+        for one in advice.suggestions
+    }
     return {
         "from_run": bool(advice.measures),
         "main": [one for one in measures if one.main],
@@ -29,7 +32,3 @@ def data(page: Page) -> dict[str, Any] | None:
         "suggestions": [{**plain(one), **own[one.id]} for one in advice.suggestions],
         "chart": {"table": plain(panel.table), "measures": advice.measures, "own": own},
     }
-
-
-def _own(one: Suggestion, cwd: str) -> dict[str, Any]:
-    return {**{name: getattr(one, name) for name in OWN}, "place": place_text(one.where, cwd)}

@@ -15,7 +15,10 @@ Row = tuple[str, str]
 
 def data(page: Page) -> dict[str, Any] | None:
     """Rows of a label and a text."""
-    rows = [*_command(page), *_machine(page), *(_facts(page.facts) if page.facts else ()), *_traced(page)]
+    rows = [*_command(page), *_machine(page), *(_facts(page.facts) if page.facts else ())]
+    rows += [
+        ("trace", f"{rank.source} · {rank.device_name}") for rank in (page.traces.ranks if page.traces else ())[:1]
+    ]
     return {"rows": [(label, text) for label, text in rows if text]}
 
 
@@ -46,8 +49,3 @@ def _facts(facts: Facts) -> Iterator[Row]:
     yield "models", ", ".join(f"{one.name} ({one.parameters:,} parameters)" for one in facts.roots)
     yield "loaders", ", ".join(f"{one.dataset}: {one.workers} workers, batch {one.batch_size}" for one in facts.loaders)
     yield "optimizers", ", ".join(one.name for one in facts.optimizers)
-
-
-def _traced(page: Page) -> Iterator[Row]:
-    for rank in (page.traces.ranks if page.traces else ())[:1]:
-        yield "trace", f"{rank.source} · {rank.device_name}"

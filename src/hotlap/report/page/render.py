@@ -87,13 +87,9 @@ def _cleaned(value: Any) -> Any:
         return console.clean(value)
     if isinstance(value, Mapping):
         return {console.clean(key): _cleaned(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_cleaned(item) for item in value] if not _numbers(value) else value
+    if isinstance(value, (list, tuple)) and not all(isinstance(item, (int, float)) for item in value):
+        return [_cleaned(item) for item in value]
     return value
-
-
-def _numbers(values: list[Any] | tuple[Any, ...]) -> bool:
-    return all(isinstance(value, (int, float)) for value in values)
 
 
 def _module(name: str) -> ModuleType:

@@ -30,10 +30,9 @@ def data(page: Page) -> dict[str, Any] | None:
     return {
         "ranks": [rank for rank, _ in drawn],
         "timeline": timelines[0],
-        "legend": [(name, [(KINDS[k], _meaning(KINDS[k])) for k in sorted(used & kinds)]) for name, kinds in GROUPS],
+        "legend": [
+            (name, [(KINDS[k], TERMS.get(KINDS[k].removeprefix("idle: "), "")) for k in sorted(used & kinds)])
+            for name, kinds in GROUPS
+        ],
         "chart": {"kinds": KINDS, "timelines": timelines},
     }
-
-
-def _meaning(kind: str) -> str:
-    return TERMS.get(kind.removeprefix("idle: "), "")
