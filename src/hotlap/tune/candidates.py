@@ -57,16 +57,22 @@ def untried(state: State, stage: Stage | None = None) -> list[Lever]:
 
 def candidate_of(state: State, lever: Lever, context: Context) -> Candidate | None:
     """A lever as a candidate; None where it is none, which is noted."""
-    why = excluded(state, lever, context)
-    variants = lever.variants(context) if why is None else []
-    share = lever.share(context) if why is None else 0.0
-    if why is None and not variants:
-        why = "it has no settings to try here"
-    if why is None and share < LEAST_SHARE and not state.memory:
-        why = f"could win at most {max(0.0, share):.1%} of the step here"
-    if why is not None:
-        state.drop(lever.name, why)
-        return None
+    found = _considered(state, lever, context)
+    if isinstance(found, Candidate):
+        return found
+    state.drop(lever.name, found)
+    return None
+
+
+def _considered(state: State, lever: Lever, context: Context) -> Candidate | str:
+    """A lever as a candidate, or why it is none."""
+    if (why := excluded(state, lever, context)) is not None:
+        return why
+    variants, share = lever.variants(context), lever.share(context)
+    if not variants:
+        return "it has no settings to try here"
+    if share < LEAST_SHARE and not state.memory:
+        return f"could win at most {max(0.0, share):.1%} of the step here"
     return Candidate(lever, variants, 1 / (1 - min(share, MOST_SHARE)))
 
 
@@ -95,14 +101,8 @@ def together(state: State, stage: Stage) -> list[Candidate]:
     chosen: list[Candidate] = []
     while True:
         context = state.context(active)
-        fit = [
-            Candidate(lever, variants, 1 / (1 - min(max(share, 0.0), MOST_SHARE)))
-            for lever in left
-            if lever.name not in active
-            and excluded(state, lever, context) is None
-            and (variants := lever.variants(context))
-            and (share := lever.share(context)) >= LEAST_SHARE
-        ]
+        considered = [_considered(state, lever, context) for lever in left if lever.name not in active]
+        fit = [one for one in considered if isinstance(one, Candidate)]
         if not fit:
             return chosen
         best = max(fit, key=lambda one: one.predicted)

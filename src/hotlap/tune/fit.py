@@ -37,7 +37,7 @@ def fit(state: State, alone: Side) -> Side:
     unproved = ""
     while True:
         try:
-            uses, _ = _fitting(state, failed, context, smaller)
+            uses = _fitting(state, failed, context, smaller)
         except CommandFailed as error:
             raise CommandFailed(f"{error}{unproved}") from error
         if smaller.hold(uses):
@@ -47,8 +47,8 @@ def fit(state: State, alone: Side) -> Side:
         unproved = f". It fits with {', '.join(map(use_text, uses))}{why}"
 
 
-def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns) -> tuple[list[records.Lever], Trial]:
-    """Levers with which it fits, of those that are not refused, and the trial. Raises CommandFailed."""
+def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns) -> list[records.Lever]:
+    """Levers with which it fits, of those that are not refused. Raises CommandFailed."""
     uses: list[records.Lever] = []
     allowed = [one for one in state.levers.values() if saves_memory(one) and one.name not in state.refused]
     for lever in sorted(allowed, key=cheapness):
@@ -117,18 +117,17 @@ def _late(state: State) -> bool:
     return state.budget.left < SHARE * state.budget.seconds
 
 
-def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> tuple[list[records.Lever], Trial]:
+def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> list[records.Lever]:
     """Takes out again what is not needed beside the last one, which made it fit, from the dearest."""
     state.budget.baseline_took(trial.wall_s, trial.warmup_s or 0.0, trial.step_ms or 0.0)
     for use in list(reversed(uses))[1:]:
         if _late(state):
             break
         rest = [other for other in uses if other.name != use.name]
-        without = _tried(state, rest)
-        if without.outcome == "measured":
+        if _tried(state, rest).outcome == "measured":
             state.say(f"fit  {use.name} is not needed")
-            uses, trial = rest, without
-    return uses, trial
+            uses = rest
+    return uses
 
 
 def fitted(state: State) -> list[Fitted]:

@@ -40,8 +40,8 @@ from .worth import each_for_itself
 FIRST_S: Final = 2.0
 FIRST_STEPS: Final = 16
 """Steady steps of the bare command's first run, which is diagnosed."""
-MOST: Final = 0.3
-"""Of the step: what an input lever promises so much of hides what all others are worth, and comes before them."""
+MOST: Final = 1 / (1 - 0.3)
+"""What an input lever has to promise, 30% of the step, to hide what all others are worth: it comes before them."""
 LAUNCHES: Final = 0.5
 """Of the step, in which the device waits for the host, from which CUDA graphs come first: to record costs a start, to
 compile up to a third of the budget, and what makes kernels shorter shows only where none waits for its launch."""
@@ -87,7 +87,7 @@ class Search:
             stages = list(STAGES)
             while stages:
                 if self.waits_for_launches():
-                    self._most("first")
+                    self._one_by_one("first", True, MOST)
                     stages.sort(key=lambda one: one != "graphs")
                 self.stage(stages.pop(0))
                 if state.open_ratio >= WORTH_A_PROOF:
@@ -265,7 +265,7 @@ class Search:
                 self._one_by_one(None)
             return
         while True:
-            kept = stage == STAGES[0] and self._most(stage)
+            kept = stage == STAGES[0] and self._one_by_one(stage, True, MOST)
             live = self._can_switch(stage)
             if live:
                 kept = self._screened(stage) or kept
@@ -279,15 +279,6 @@ class Search:
     def _can_switch(self, stage: Stage) -> bool:
         state = self.state
         return not state.sequential and stage in {"first", "compiler"} and switchable(state, state.best.levers)
-
-    def _most(self, stage: Stage) -> bool:
-        """Levers with a start of their own that promise so much that others could not be seen before."""
-        kept = False
-        while True:
-            ordered = [one for one in candidates(self.state, stage) if not one.lever.switchable]
-            if not ordered or ordered[0].predicted < 1 / (1 - MOST):
-                return kept
-            kept = self._tried(ordered[0]) or kept
 
     def _screened(self, stage: Stage) -> bool:
         """Levers that can be switched: all at once those that cost nothing to switch, then those that these kept out;
@@ -337,7 +328,8 @@ class Search:
         return chosen
 
     def _one_by_one(self, stage: Stage | None, switched: bool = False, least: float = 1.0) -> bool:
-        """Levers with a start of their own; least: what they have to promise."""
+        """Levers with a start of their own. switched: those that can be switched have none. least: what they have to
+        promise."""
         kept = False
         while True:
             ordered = [one for one in candidates(self.state, stage) if not (switched and one.lever.switchable)]

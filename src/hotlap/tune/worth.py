@@ -97,9 +97,7 @@ def _by_switching(state: State, rest: list[records.Lever]) -> Worth | None:
         state.side = None
         return None
     ratio = switching.ratio(without, full)
-    if ratio is None:
-        return None
-    return Worth(ratio=ratio.ratio, interval=ratio.interval, beside=without, by="switching")
+    return Worth(ratio=ratio.ratio, interval=ratio.interval, beside=without, by="switching") if ratio else None
 
 
 def _by_turns(state: State, use: records.Lever, rest: list[records.Lever]) -> Worth | None:
