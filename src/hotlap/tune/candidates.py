@@ -1,5 +1,6 @@
 """Which levers could help the best set, and how much by their share of the step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,6 +75,15 @@ def _considered(state: State, lever: Lever, context: Context) -> Candidate | str
     if share < LEAST_SHARE and not state.memory:
         return f"could win at most {max(0.0, share):.1%} of the step here"
     return Candidate(lever, variants, 1 / (1 - min(share, MOST_SHARE)))
+
+
+def compatible(state: State, group: Sequence[Candidate], active: Sequence[str] = ()) -> list[Candidate]:
+    """Those of a group that can be in together beside the active ones, in its order."""
+    chosen: list[Candidate] = []
+    for one in group:
+        if not clashing(state.levers, one.lever, [*active, *(other.lever.name for other in chosen)]):
+            chosen.append(one)
+    return chosen
 
 
 def excluded(state: State, lever: Lever, context: Context) -> str | None:

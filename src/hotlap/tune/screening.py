@@ -19,8 +19,7 @@ from hotlap.records.tune import Open, Worth
 from hotlap.runs.folder import RunFolder
 
 from .budget import COMPILE_SHARE, BudgetSpent
-from .candidates import Candidate
-from .recipe import clashing
+from .candidates import Candidate, compatible
 from .starts import other_work
 from .state import TOO_SLOW, State, use_text, worth_text
 
@@ -151,10 +150,7 @@ def _put_in(state: State, group: Sequence[Candidate], at_once: bool) -> tuple[Sw
         if switching is None or not switching.side.ready:
             switching = state.switching(uses)
             usual = switching.settle(full, SETTLE_S)
-        added: Variant = ()
-        for one in some:
-            if not clashing(state.levers, one.lever, (*full, *added)):
-                added = (*added, one.lever.name)
+        added = tuple(one.lever.name for one in compatible(state, some, full))
         if added and usual is not None and _switched_on(state, switching, full, added, usual):
             full, usual = (*full, *added), min(usual, switching.side.step_ms)
     if switching is None or full == base:

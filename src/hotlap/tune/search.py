@@ -25,7 +25,7 @@ from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.tune import Tune, Worth
 
 from .budget import COMPILE_SHARE, BudgetSpent
-from .candidates import Candidate, candidate_of, candidates, excluded, together, untried
+from .candidates import Candidate, candidate_of, candidates, compatible, excluded, together, untried
 from .fit import fit, fitted
 from .objective import TuneRequest
 from .prove import prove
@@ -311,21 +311,14 @@ class Search:
                 continue
             if excluded(state, lever, context) is None and (one := candidate_of(state, lever, context)):
                 chosen.append(one)
-        group = self._compatible([one for one in chosen if one.predicted >= AGAIN])
+        promising = sorted((one for one in chosen if one.predicted >= AGAIN), key=lambda one: -one.predicted)
+        group = compatible(state, promising)
         if group and state.sequential:
             try_start(state, group[0])
         elif group and switchable(state, state.best.levers):
             screen(state, group, at_once=True)
         elif group:
             try_together(state, group)
-
-    def _compatible(self, group: Sequence[Candidate]) -> list[Candidate]:
-        """Those that can be in together, the most promising first."""
-        chosen: list[Candidate] = []
-        for one in sorted(group, key=lambda one: -one.predicted):
-            if not clashing(self.state.levers, one.lever, [other.lever.name for other in chosen]):
-                chosen.append(one)
-        return chosen
 
     def _one_by_one(self, stage: Stage | None, switched: bool = False, least: float = 1.0) -> bool:
         """Levers with a start of their own. switched: those that can be switched have none. least: what they have to

@@ -38,15 +38,6 @@ def check(request: TuneRequest) -> None:
             raise UsageError(f"there is no lever {name!r}; the levers are {', '.join(known)}")
     if set(request.allow) - {"semantic"}:
         raise UsageError(f"--allow takes only 'semantic', not {', '.join(request.allow)}")
-    _check_objective(request)
-    if request.steps < 12:
-        raise UsageError(f"--steps {request.steps} is too few to compare trials by; give at least 12")
-    if any("\ud800" <= char <= "\udfff" for word in (request.cwd, *request.command) for char in word):
-        raise UsageError("the command or its folder has bytes that are no UTF-8; tune keeps both as text for --resume")
-    find_program(request.command, Path(request.cwd))
-
-
-def _check_objective(request: TuneRequest) -> None:
     if request.objective not in KINDS:
         raise UsageError(f"--objective takes {', '.join(KINDS)}, not {request.objective!r}")
     if request.objective == "cost" and request.price is None:
@@ -55,6 +46,11 @@ def _check_objective(request: TuneRequest) -> None:
         raise UsageError(f"--price {request.price} is not a price; give dollars an hour, as 2.49")
     if not 0 <= request.slowdown <= MOST_SLOWDOWN:
         raise UsageError(f"--slowdown {request.slowdown} is not between 0 and {MOST_SLOWDOWN:g}; 0.1 means 10%")
+    if request.steps < 12:
+        raise UsageError(f"--steps {request.steps} is too few to compare trials by; give at least 12")
+    if any("\ud800" <= char <= "\udfff" for word in (request.cwd, *request.command) for char in word):
+        raise UsageError("the command or its folder has bytes that are no UTF-8; tune keeps both as text for --resume")
+    find_program(request.command, Path(request.cwd))
 
 
 def begin(folder: Path, request: TuneRequest) -> None:
