@@ -63,11 +63,18 @@ def trace(
         raise UsageError("no trace given. Example: hotlap trace trace.json.gz")
     if sql is not None:
         return _query(path or [], sql, json)
+    from hotlap.profilers.ncu import read_ncu, with_rooflines
+    from hotlap.profilers.perf import read_perf
+
     ncu, perf = _own(path or [], ncu, NCU_FILE), _own(path or [], perf, PERF_FILE)
     rows = max(top, 50 if ncu is not None else 10)
-    found = _with_profilers(_report(path or [], rows, what_if, unprofiled_ms), ncu, perf)
-    if path:
-        found = msgspec.structs.replace(found, py_spy=py_spy_of(path[0]))
+    found = _report(path or [], rows, what_if, unprofiled_ms)
+    found = msgspec.structs.replace(
+        found,
+        ncu=with_rooflines(read_ncu(ncu), found.ranks) if ncu is not None else (),
+        perf=read_perf(perf) if perf is not None else None,
+        py_spy=py_spy_of(path[0]) if path else None,
+    )
     if json:
         print_json(found)
     else:
@@ -113,17 +120,6 @@ def _own(paths: list[Path], given: Path | None, name: str) -> Path | None:
     """The file that is given, else the run's own."""
     own = paths[0] / name if paths else None
     return own if given is None and own is not None and own.is_file() else given
-
-
-def _with_profilers(found: "TraceReport", ncu: Path | None, perf: Path | None) -> "TraceReport":
-    from hotlap.profilers.ncu import read_ncu, with_rooflines
-    from hotlap.profilers.perf import read_perf
-
-    return msgspec.structs.replace(
-        found,
-        ncu=with_rooflines(read_ncu(ncu), found.ranks) if ncu is not None else (),
-        perf=read_perf(perf) if perf is not None else None,
-    )
 
 
 @contextlib.contextmanager

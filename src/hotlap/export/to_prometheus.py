@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.files import write_atomic
 from hotlap.records.phases import PHASES
 
@@ -46,13 +45,10 @@ class _Collector:
 
 def _gauges(series: Series) -> Iterator[tuple[str, str, list[Point]]]:
     """Name, meaning, labels and value of each."""
-    told = {name: labels(series).get(name, "") for name in INFO}
-    yield "run_info", "What the run was.", [(told, 1.0)]
-    if series.diagnosis is not None:
-        yield from _of_diagnosis(series.diagnosis)
-
-
-def _of_diagnosis(diagnosis: Diagnosis) -> Iterator[tuple[str, str, list[Point]]]:
+    yield "run_info", "What the run was.", [({name: labels(series).get(name, "") for name in INFO}, 1.0)]
+    diagnosis = series.diagnosis
+    if diagnosis is None:
+        return
     found = totals(diagnosis)
     yield "step_seconds", "A step, as diagnosis.json has it.", [({}, found["step_ms"] / 1000)]
     quantiles: list[Point] = [({"quantile": text}, found[name] / 1000) for name, text in QUANTILES.items()]

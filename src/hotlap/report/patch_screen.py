@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -72,13 +71,13 @@ def _indented(columns: int, text: str, style: str = "") -> Text:
 def _written(written: Iterable[Written]) -> Iterator[RenderableType]:
     for item in written:
         state = "already there" if item.already else "in part" if item.partly else "written"
-        yield _indented(2, f"{_lever(item.lever, item.settings)}: {state}{_at(item.where)}")
+        yield _indented(2, f"{item.lever}{settings_text(item.settings)}: {state}{_at(item.where)}")
         yield from (_indented(4, note, "dim") for note in (item.partly, *item.notes) if note)
 
 
 def _not_written(refused: Iterable[NotWritten]) -> Iterator[RenderableType]:
     for item in refused:
-        yield _indented(2, f"{_lever(item.lever, item.settings)}: not written: {item.why}", "yellow")
+        yield _indented(2, f"{item.lever}{settings_text(item.settings)}: not written: {item.why}", "yellow")
         yield from _by_hand(item.look_at, item.source.splitlines())
 
 
@@ -114,10 +113,6 @@ def _end(patch: Patch, diff: Path | None) -> Iterator[RenderableType]:
     if rows:
         yield Text()
         yield labelled(rows)
-
-
-def _lever(name: str, settings: dict[str, Any]) -> str:
-    return f"{name}{settings_text(settings)}"
 
 
 def _at(lines: Iterable[Line]) -> str:

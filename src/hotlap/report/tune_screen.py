@@ -30,9 +30,13 @@ OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper
 
 def tune_screen(tune: Tune, folder: Path) -> RenderableType:
     """What a tune found: the gain with its proof, what was kept and dropped, and how to go on."""
+    after = f"after {bound_text(tune.tuned.bound)}" if tune.tuned else ""
     return Screen(
         plain(tune_headline(tune), "bold green" if _usable(tune) else "bold yellow"),
-        Parts(_bounds(tune), "dim"),
+        Parts(
+            [f"before {bound_text(tune.baseline.bound)}", after, tune.baseline.device_name or tune.baseline.device],
+            "dim",
+        ),
         *_proofs(tune),
         *_warnings(tune),
         Text(),
@@ -148,13 +152,6 @@ def ratio_text(value: float | None, interval: Interval | None) -> str:
     if value is None:
         return "-"
     return f"{ratio(value)} ({interval.low:.2f}–{interval.high:.2f})" if interval else ratio(value)
-
-
-def _bounds(tune: Tune) -> Iterator[str]:
-    """What limited the step, what limits it now, and on which device."""
-    yield f"before {bound_text(tune.baseline.bound)}"
-    yield f"after {bound_text(tune.tuned.bound)}" if tune.tuned else ""
-    yield tune.baseline.device_name or tune.baseline.device
 
 
 def proved(tune: Tune) -> list[Proof]:

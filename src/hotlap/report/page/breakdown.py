@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ...records.diagnosis import Diagnosis, Place
+from ...records.diagnosis import Diagnosis
 from ...records.page import Page
 from ...records.phases import PHASES
 from ...records.run import Phases
-from ...records.trace import RankTrace
+from ...records.trace import HostTime, KernelTime, RankTrace
 from ..run_screen import place_text
 from .text import base, shown_rank
 
@@ -78,19 +78,17 @@ def _work(page: Page, rank: RankTrace | None) -> list[tuple[str, float, float, i
         return []
     by = "line" if any(row.by == "line" and row.where for row in rank.kernels) else "op"
     steps = rank.window.count * 1e6
-    rows = [row for row in rank.kernels if row.by == by][:ROWS]
+    kernels, host = [row for row in rank.kernels if row.by == by], rank.model or rank.host
+    rows: list[tuple[str, KernelTime | HostTime, float]] = []
+    rows += [(row.key if by == "op" else "", row, row.share) for row in kernels[:ROWS]]
     if not rows:
-        named = (rank.model or rank.host)[:ROWS]
-        total = sum(row.ns for row in rank.model or rank.host) or 1
-        return [_row(page, row.name, row.where, row.ns / steps, row.ns / total, row.count) for row in named]
-    return [_row(page, row.key if by == "op" else "", row.where, row.ns / steps, row.share, row.count) for row in rows]
-
-
-def _row(
-    page: Page, name: str, place: Place | None, step_ms: float, share: float, count: int
-) -> tuple[str, float, float, int, str]:
-    at = place_text(place, base(page))
-    return name or at or "unknown line", step_ms, share, count, at if name else ""
+        total = sum(row.ns for row in host) or 1
+        rows = [(row.name, row, row.ns / total) for row in host[:ROWS]]
+    found = []
+    for name, row, share in rows:
+        at = place_text(row.where, base(page))
+        found.append((name or at or "unknown line", row.ns / steps, share, row.count, at if name else ""))
+    return found
 
 
 def _syncs(page: Page, rank: RankTrace | None) -> Iterator[tuple[str, float, float, int, str]]:
