@@ -1,5 +1,6 @@
 """`hotlap tune`."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -79,7 +80,7 @@ def tune(
         tuning.begin(folder, request)
     import scipy.stats  # noqa: F401 - a tune needs it after minutes; where it is missing, that is said now
 
-    with Progress(stderr_console(), request.budget_s) as progress:
+    with contextlib.closing(Progress(stderr_console(), request.budget_s)) as progress:
         progress.start(f"tune  {folder}")
         result = tuning.tune(folder, request, progress, resume=resume is not None)
     Console().print(tune_screen(result, folder)) if not json else print_json(result)

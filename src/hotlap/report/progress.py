@@ -30,12 +30,6 @@ class Progress:
         self._doing = self._steps = self._best = ""
         self._live: Live | None = None
 
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def __rich__(self) -> RenderableType:
         """The status line. What matters most stands first, because a narrow terminal cuts the end."""
         spent = self._clock() - self._began
