@@ -60,9 +60,8 @@ class Comparison:
         self.after: list[Side] = []
         self.turns: list[dict[int, float]] = []
         """Ms a step (over the rows of a step, where sides hold other numbers of rows) by side, in each round."""
-        self.pairs: list[float] = []
-        self.bare_ms: list[float] = []
-        """Of each run of the bare command in these pairs."""
+        self.pairs: list[tuple[float, float]] = []
+        """Ms a step of runs one after another: of the bare command, and with the levers."""
         self.ratio = Ratio(math.nan, None)
         self.failed = ""
         self.short = False
@@ -302,9 +301,8 @@ class Comparison:
                     return
                 (self.after if with_levers else self.before).append(side)
                 made[with_levers] = side.measured.step_ms or math.nan
-            self.pairs.append(math.log(made[False] / made[True]))
-            self.bare_ms.append(made[False])
-            self._judge = partial(of_pairs, list(self.pairs), look)
+            self.pairs.append((made[False], made[True]))
+            self._judge = partial(of_pairs, [math.log(bare / ours) for bare, ours in self.pairs], look)
             self.ratio = self._judge()
 
     # what came of it
@@ -355,7 +353,7 @@ class Comparison:
         """Of a step of the bare command: what its turns took, or its runs."""
         rows = (self.state.reference.measured.rows or 1.0) if self.state.resized(self.levers) else 1.0
         turns = [rows * turn[side.number] for turn in self.turns for side in self.before if side.number in turn]
-        logs = [math.log(one) for one in self.bare_ms or turns]
+        logs = [math.log(one) for one in [bare for bare, _ in self.pairs] or turns]
         return math.exp(center(logs)) if logs else None
 
     def _gain(self) -> tuple[bool, str]:

@@ -132,8 +132,7 @@ def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> list[
 
 def fitted(state: State) -> list[Fitted]:
     """Those of the levers that made it fit which are still in: all, where no others are kept that do without one."""
-    proved = state.found.proved.levers if state.found.proved else state.given
-    return [_fitted(state, use) for use in state.given if use in proved]
+    return [_fitted(state, use) for use in state.given if use in state.proved]
 
 
 def _fitted(state: State, use: records.Lever) -> Fitted:

@@ -158,7 +158,7 @@ def _how(proof: Proof) -> str:
 
 def _back(state: State, proof: Proof, dropped: bool, why: str = "") -> None:
     """The best set is what is proved. why: the others are dropped."""
-    kept = list(state.found.proved.levers) if state.found.proved else list(state.given)
+    kept = list(state.proved)
     what = proof.why if state.memory else "no gain"
     why = why or f"{what} in a comparison from fresh starts: {ratio_text(proof)}"
     for use in proof.levers if dropped else ():
@@ -175,8 +175,7 @@ def _culprit(state: State, proof: Proof, refused: str | None) -> tuple[records.L
     on without. Each that is looked at takes a run: first those that take longest to start or are allowed most. Without
     time for that, the first of them."""
     own = [use for use in proof.levers if use not in state.given]
-    proved = state.found.proved.levers if state.found.proved else ()
-    suspects = [use for use in own if use not in proved] or own
+    suspects = [use for use in own if use not in state.proved] or own
     if not suspects:
         return None
     if refused in {use.name for use in suspects}:

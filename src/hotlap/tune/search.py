@@ -8,7 +8,7 @@ the others (`worth.py`).
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import pstdev
 from typing import Final
 
@@ -401,7 +401,7 @@ class Search:
     def let_go(self) -> None:
         """Levers that made the command fit, where others that were kept since save enough memory to do without."""
         state = self.state
-        proved: Sequence[records.Lever] = state.found.proved.levers if state.found.proved else ()
+        proved = state.proved
         for use in [use for use in state.given if use in proved and len(proved) > len(state.given)]:
             rest = [other for other in state.best.levers if other != use]
             state.budget.afford(2 * state.budget.best_start_s)

@@ -187,10 +187,14 @@ class State:
         return self.judge.given
 
     @property
+    def proved(self) -> tuple[records.Lever, ...]:
+        """The levers of the proof that holds; where there is none, those without which the command does not run."""
+        return self.found.proved.levers if self.found.proved else self.given
+
+    @property
     def unproved(self) -> bool:
         """Whether the best set is another than the one that is proved."""
-        proved = self.found.proved.levers if self.found.proved else self.given
-        return not same_levers(self.best.levers, proved)
+        return not same_levers(self.best.levers, self.proved)
 
     def context(self, active: Mapping[str, Settings] | None = None) -> Context:
         """What levers decide from; active: levers to suppose, by default the best."""
@@ -222,8 +226,7 @@ class State:
         before, self.found.unproved = self.found.unproved, found
         if before is None:
             return
-        told = [*self.best.levers, *(self.found.proved.levers if self.found.proved else ()), *self.given]
-        told += found.levers if found else ()
+        told = [*self.best.levers, *self.proved, *self.given, *(found.levers if found else ())]
         for use in before.levers:
             if use not in told and use.name not in self.found.dropped:
                 self.drop(use.name, f"measured, and not proved: {ratio_text(before)}")
@@ -293,7 +296,7 @@ class State:
                 worth=found.worth.get(use.name),
                 source=lever.source(use.settings),
             )
-            for use in (found.proved.levers if found.proved else ())
+            for use in self.proved
             if use not in self.given and (lever := self.levers[use.name])
         ]
 
