@@ -59,12 +59,12 @@ def plain(text: object, style: str = "") -> Text:
     return Text(clean(text), style)
 
 
-def between(low: float, high: float, join: str, before: str = "") -> str:
+def between(low: float, high: float, join: str) -> str:
     """Two times in ms with the unit said once where it is the same: `210 – p90 231 ms`."""
     first, last = ms(low), ms(high)
     if first.split(" ")[-1] == last.split(" ")[-1]:
         first = first.split(" ")[0]
-    return f"{before}{first}{join}{last}"
+    return f"{first}{join}{last}"
 
 
 def percent(share: float | None) -> str:
