@@ -76,7 +76,7 @@ class Machine:
     """Stands in for a tune's state and its bench. tails: Student's t with 2 degrees for turns, with 3 for processes,
     scaled to the sd of the middle 68%."""
 
-    sequential, given, objective = "", (), SimpleNamespace(memory=False)
+    sequential, given, memory = "", (), False
 
     def __init__(self, draw: np.random.Generator, process_sd: float, turn_sd: float, kind: str, gain: float) -> None:
         self.draw, self.process_sd, self.turn_sd, self.kind, self.gain = draw, process_sd, turn_sd, kind, gain

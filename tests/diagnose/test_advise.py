@@ -294,10 +294,10 @@ def test_the_panel_shows_what_a_run_says_and_no_name_becomes_markup() -> None:
     page = msgspec.structs.replace(page, advice=panel(page))
     shown = page_panel.data(page)
     assert shown is not None and shown["suggestions"][0]["place"].startswith(hostile)
-    assert [field["name"] for field in shown["main"]][:2] == ["idle", "launch_bound"]
-    assert next(field["value"] for field in shown["parts"] if field["name"] == "input") == "70"
+    assert [measure.name for measure in shown["main"]][:2] == ["idle", "launch_bound"]
     html = hotlap.report.page.render(page)
     part = html.split('<section id="advise"')[1].split("</section>")[0]
+    assert 'id="advise-input" min="0" max="100" step="any" value="70"' in part
     assert "<b onclick" not in html and "&lt;b onclick" in part and "70% of the step" in part
     assert "style=" not in part and "onclick" not in part.replace("&lt;b onclick", "")
     assert page_panel.data(Page(title="", folder="", made="", hotlap="")) is None

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -601,7 +602,7 @@ def test_stderr_console_writes_to_stderr_without_markup(capsys: pytest.CaptureFi
 
 def drive(progress: Progress, clock: Clock) -> None:
     """One trial of a tune."""
-    with progress:
+    with closing(progress):
         progress.start("tune python train.py")
         clock.now += 83.0
         progress.trial("screen", HOSTILE)
@@ -655,7 +656,7 @@ def test_progress_on_a_terminal_keeps_results_and_leaves_no_status_line() -> Non
 
 def test_the_status_line_goes_when_the_tune_fails() -> None:
     console = Console(file=Terminal(), width=80, force_terminal=True)
-    with pytest.raises(KeyboardInterrupt), Progress(console, 600.0, Clock()) as progress:
+    with pytest.raises(KeyboardInterrupt), closing(Progress(console, 600.0, Clock())) as progress:
         progress.start("tune")
         raise KeyboardInterrupt
     assert "\x1b[?25h" in console.file.getvalue()

@@ -28,10 +28,10 @@ from hotlap.records.run import Environment, Facts, LeftOut, Phases
 from hotlap.records.tune import Trial, Turn
 from hotlap.runs.folder import RunFolder
 from hotlap.tune import tune as tune_module
-from hotlap.tune.objective import Objective
+from hotlap.tune.objective import TuneRequest
 from hotlap.tune.remember import Remembered
 from hotlap.tune.search import Search
-from hotlap.tune.state import Found, Options
+from hotlap.tune.state import Found
 
 LOSSES = tuple((2.0 - 0.01 * n,) for n in range(40))
 BEGAN = 1000.0
@@ -401,17 +401,18 @@ def uses_of(levers: Any) -> Uses:
 
 
 Tune = Callable[..., tuple[Found, Machine]]
+ASKED = ("only", "without", "allow", "objective", "price", "slowdown")
+"""Fields of the request that a test may set."""
 
 
 def made(folder: Path, levers: Sequence[FakeLever], step_ms: Step, **settings: Any) -> tuple[Search, Machine]:
     """A search over some levers on a machine, which was not run yet."""
-    budget, semantic = settings.pop("budget", 3600.0), settings.pop("semantic", False)
-    only, without = settings.pop("only", ()), settings.pop("without", ())
-    objective, remembered = settings.pop("objective", Objective()), settings.pop("remembered", Remembered())
+    budget, remembered = settings.pop("budget", 3600.0), settings.pop("remembered", Remembered())
+    asked = {name: settings.pop(name) for name in ASKED if name in settings}
     machine = Machine(step_ms, folder, **settings)
-    options = Options(only, without, semantic, objective)
+    request = TuneRequest(command=(), cwd="", budget_s=budget, **asked)
     known = {lever.name: lever for lever in levers}
-    search = Search(machine, budget, options, known, machine.monotonic, lambda facts: remembered)  # type: ignore[arg-type]
+    search = Search(machine, request, known, machine.monotonic, lambda facts: remembered)  # type: ignore[arg-type]
     search.state.on_proof = lambda: machine.log.append(("written", tuple(kept(search))))
     return search, machine
 
@@ -448,8 +449,8 @@ def whole_tunes(machines: list[Machine], levers: Sequence[FakeLever]) -> Iterato
         current[0].plan.environment = plan.environment
         return current[0]
 
-    def made(bench: Machine, budget_s: float, options: Options, **more: Any) -> Search:
-        return Search(bench, budget_s, options, levers=known, clock=bench.monotonic, **more)  # type: ignore[arg-type]
+    def made(bench: Machine, request: TuneRequest, **more: Any) -> Search:
+        return Search(bench, request, levers=known, clock=bench.monotonic, **more)  # type: ignore[arg-type]
 
     clock = SimpleNamespace(monotonic=lambda: current[0].now if current else BEGAN)
     with (

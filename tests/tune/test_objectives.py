@@ -11,8 +11,8 @@ from machine import FakeLever, Tune, Uses, factors, kept, made, run, starter, wo
 from hotlap.experiment.evidence import Evidence
 from hotlap.records.errors import CommandFailed, NothingMeasured, UsageError
 from hotlap.records.tune import Trial
-from hotlap.tune.objective import Objective, costs, peak_bytes
-from hotlap.tune.tune import TuneRequest, check
+from hotlap.tune.objective import TuneRequest, costs, peak_bytes
+from hotlap.tune.tune import check
 
 MIB = 2**20
 
@@ -49,7 +49,7 @@ def test_memory_is_made_smaller_within_the_slowdown(tune: Tune) -> None:
     levers = [saver("dear"), saver("cheap"), saver("idle"), FakeLever("fast", 0.9)]
     found, machine = tune(
         levers, factors(dear=1.3, cheap=1.05, fast=0.5), peak_mib=peaks(dear=0.3, cheap=0.7),
-        objective=Objective("memory", slowdown=0.1),
+        objective="memory", slowdown=0.1,
     )  # fmt: skip
     assert kept(found) == ["cheap"] and found.proved.ratio == pytest.approx(1 / 1.05)
     assert found.memory == (1000 * MIB, 700 * MIB) and found.proved.how == "turns"
@@ -59,9 +59,7 @@ def test_memory_is_made_smaller_within_the_slowdown(tune: Tune) -> None:
 
 def test_of_one_that_saves_memory_and_is_too_slow_that_is_told(tune: Tune) -> None:
     """It saved 70%: 'slower' says what was wrong, 'no gain' would not."""
-    found, _ = tune(
-        [saver("dear"), saver("idle")], factors(dear=1.3), peak_mib=peaks(dear=0.3), objective=Objective("memory")
-    )
+    found, _ = tune([saver("dear"), saver("idle")], factors(dear=1.3), peak_mib=peaks(dear=0.3), objective="memory")
     assert kept(found) == [] and "slower" in found.dropped["dear"].why and found.dropped["dear"].ratio < 1
     assert found.dropped["idle"].why == "no gain"
 
@@ -70,7 +68,7 @@ def test_the_slowdown_is_that_of_all_levers_together(tune: Tune) -> None:
     """Each is within 10%, both are not."""
     found, _ = tune(
         [saver("cheap"), saver("dear")], factors(cheap=1.08, dear=1.08), peak_mib=peaks(cheap=0.7, dear=0.7),
-        objective=Objective("memory", slowdown=0.1),
+        objective="memory", slowdown=0.1,
     )  # fmt: skip
     assert kept(found) == ["cheap"] and found.memory == (1000 * MIB, 700 * MIB)
 
@@ -79,7 +77,7 @@ def test_a_larger_slowdown_allows_more(tune: Tune) -> None:
     levers = [saver("dear"), saver("cheap")]
     found, _ = tune(
         levers, factors(dear=1.3, cheap=1.05), peak_mib=peaks(dear=0.3, cheap=0.7),
-        objective=Objective("memory", slowdown=0.5),
+        objective="memory", slowdown=0.5,
     )  # fmt: skip
     assert sorted(kept(found)) == ["cheap", "dear"] and found.memory[1] == pytest.approx(210 * MIB)
 
@@ -89,7 +87,7 @@ def test_one_that_is_worth_time_is_no_worthless_one_where_memory_counts(tune: Tu
     it: their worth in time is not what they are there for."""
     found, _ = tune(
         [saver("cheap", switchable=True), saver("dear", switchable=True)], factors(dear=1.04, cheap=1.04),
-        peak_mib=peaks(dear=0.5, cheap=0.5), objective=Objective("memory", slowdown=0.5),
+        peak_mib=peaks(dear=0.5, cheap=0.5), objective="memory", slowdown=0.5,
     )  # fmt: skip
     assert sorted(kept(found)) == ["cheap", "dear"] and found.memory[1] == pytest.approx(250 * MIB)
 
@@ -99,7 +97,7 @@ def test_the_setting_that_saves_most_is_searched(tune: Tune) -> None:
     found, _ = tune(
         [lever], lambda uses: 100.0,
         peak_mib=lambda uses: 1000.0 * (0.5 + uses["checkpoint-blocks"]["every"] / 10 if uses else 1.0),
-        objective=Objective("memory"),
+        objective="memory",
     )  # fmt: skip
     assert [one.settings for one in found.state.kept()] == [{"every": 1}]
 
@@ -111,7 +109,7 @@ def test_what_saves_no_memory_from_fresh_starts_is_not_kept(tune: Tune) -> None:
         seen.append("a" in uses)
         return 500.0 if "a" in uses and sum(seen) < 2 else 1000.0
 
-    found, _ = tune([saver("a")], factors(), peak_mib=peak_mib, objective=Objective("memory"))
+    found, _ = tune([saver("a")], factors(), peak_mib=peak_mib, objective="memory")
     assert kept(found) == [] and found.proved is None and "less than 2% of memory" in found.proofs[0].why
     assert "memory" in found.dropped["a"].why, "it is no gain of memory that was looked for"
 
@@ -126,16 +124,16 @@ def test_memory_that_is_not_known_is_no_objective() -> None:
 
 
 def test_cost_is_time_by_the_price() -> None:
-    told = costs(Objective("cost", price=3.6), [trial(100.0)] * 3, [trial(50.0)] * 3, 2.0)
+    told = costs(3.6, [trial(100.0)] * 3, [trial(50.0)] * 3, 2.0)
     assert told["cost_before"] == pytest.approx(3.6 / 3600 * 0.1 / 32 * 1e6)
     assert told["cost_after"] == pytest.approx(told["cost_before"] / 2) and told["cost_unit"] == "rows"
-    steps = costs(Objective("cost", price=3.6), [trial(100.0, rows=None)], [trial(50.0)], 2.0)
+    steps = costs(3.6, [trial(100.0, rows=None)], [trial(50.0)], 2.0)
     assert steps["cost_unit"] == "steps" and steps["cost_before"] == pytest.approx(3.6 / 3600 * 0.1 * 1e6)
-    assert costs(Objective("time"), [trial()], [trial()], 1.0) == {}
+    assert costs(None, [trial()], [trial()], 1.0) == {}
 
 
 def test_the_cost_of_a_recipe_stands_beside_that_of_the_bare_command(tune: Tune) -> None:
-    found, _ = tune([FakeLever("a", 0.5)], factors(a=0.5), objective=Objective("cost", price=2.0))
+    found, _ = tune([FakeLever("a", 0.5)], factors(a=0.5), objective="cost", price=2.0)
     assert found.costs["cost_after"] == pytest.approx(found.costs["cost_before"] / 2) and kept(found) == ["a"]
 
 
@@ -143,7 +141,7 @@ def test_steps_that_hold_more_rows_are_compared_by_the_row(tune: Tune) -> None:
     """Twice the rows in 1.5 times the time; their losses say nothing, and are not compared."""
     lever = starter("batch-size", 0.5, risk="semantic", resizes_step=True)
     found, _ = tune(
-        [lever], factors(**{"batch-size": 1.5}), semantic=True, rows=lambda uses: 64.0 if uses else 32.0,
+        [lever], factors(**{"batch-size": 1.5}), allow=("semantic",), rows=lambda uses: 64.0 if uses else 32.0,
         evidence_of=lambda uses: Evidence(tuple((float(k),) for k in range(40))) if uses else Evidence(((1.0,),) * 40),
     )  # fmt: skip
     assert kept(found) == ["batch-size"] and found.proved.ratio == pytest.approx(2 / 1.5)

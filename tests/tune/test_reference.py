@@ -91,6 +91,14 @@ def test_the_cost_is_told_beside_the_bare_command(fit: Fit) -> None:
     assert any("beside the command alone, with 1/2 of the batch: 1.30× of the time" in line for line in machine.said)
 
 
+def test_where_memory_does_not_hold_them_at_once_they_run_one_after_another(fit: Fit) -> None:
+    found, _ = fit([CHECKPOINT], room=2)
+    told = found.reference
+    assert told is not None and (told.turns, told.interval) == (0, None)
+    assert (told.before_ms, told.after_ms) == pytest.approx((50.0, 65.0))
+    assert (told.memory_before_bytes, told.memory_after_bytes) == (500 * 2**20, 250 * 2**20)
+
+
 def test_the_largest_part_that_fits_is_taken(fit: Fit) -> None:
     found, machine = fit([CHECKPOINT], limit_mib=130, needs={"checkpoint-blocks": 0.1})
     assert sides(machine) == ["memory", "memory", "A", "A", "A", "B"]
@@ -163,7 +171,7 @@ def test_runs_with_the_levers_that_crash_say_nothing_of_exact_ones(fit: Fit) -> 
 
 def test_levers_that_resize_the_step_are_not_compared(fit: Fit) -> None:
     accumulate = lever("accumulate", risk="semantic", resizes_step=True)
-    found, machine = fit([accumulate], semantic=True, needs={"accumulate": 0.5})
+    found, machine = fit([accumulate], allow=("semantic",), needs={"accumulate": 0.5})
     assert fitted(found) == ["accumulate"] and sides(machine) == []
     assert found.no_reference == "with these levers a step holds other samples"
 

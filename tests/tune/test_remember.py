@@ -18,8 +18,8 @@ from hotlap.levers import all_levers
 from hotlap.records.run import Environment, Facts, Lever
 from hotlap.records.tune import Dropped, Kept, Trial, Worth
 from hotlap.tune import remember
+from hotlap.tune.objective import TuneRequest
 from hotlap.tune.remember import Failed, Remembered, key_of, learned, recall, store
-from hotlap.tune.tune import TuneRequest
 from hotlap.tune.tune import tune as tune_whole
 
 MACHINE = Environment(hotlap="0", python="3.11", os="Linux", cpu="x", cores=8, memory_gib=31.6)
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def before(*names: str, failed: tuple[Failed, ...] = (), **alone: float) -> Remembered:
     uses = tuple(Lever(name=name) for name in names)
-    return Remembered(when=time.time(), kept=uses, alone=alone, failed=failed, complete=True)
+    return Remembered(when=time.time(), kept=uses, alone=alone, failed=failed)
 
 
 # what a search does with it
@@ -203,17 +203,17 @@ def test_only_what_was_tried_is_learned() -> None:
     ]
     good = Kept(lever="good", settings={}, risk="exact", meaning="", worth=Worth(ratio=1.4))
     old = before(failed=(Failed(lever="v", why="crashed"), Failed(lever="good", why="once")))
-    found = learned(old, [good], dropped, trials, complete=True)
+    found = learned(old, [good], dropped, trials)
     assert [one.lever for one in found.failed] == ["v", "x", "y"] and len(found.failed[1].why) <= 300
     assert found.kept == (Lever(name="good"),) and found.alone == {"good": 1.4}
-    noisy = learned(old, [good], dropped, trials, complete=True, noise=0.2)
+    noisy = learned(old, [good], dropped, trials, noise=0.2)
     assert [one.lever for one in noisy.failed] == ["v", "x"], "noise may have made y slower"
 
 
 def test_what_crashed_when_it_was_switched_on_is_learned(tune: Search) -> None:
     """Its process was begun without it."""
     found, machine = tune([FakeLever("bad")], factors(), dies=lambda uses, turns: "signal 11" if uses else "")
-    known = learned(Remembered(), [], found.dropped.values(), machine.done, complete=True)
+    known = learned(Remembered(), [], found.dropped.values(), machine.done)
     assert [(one.lever, one.why) for one in known.failed] == [("bad", "signal 11")]
 
 

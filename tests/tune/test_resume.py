@@ -14,7 +14,8 @@ from machine import FakeLever, Machine, Step, compiler, factors, starter, whole_
 from hotlap.records.errors import CommandFailed, Interrupted, NothingMeasured
 from hotlap.records.files import read_recipe, read_record
 from hotlap.records.tune import Tune
-from hotlap.tune.tune import TuneRequest, begin
+from hotlap.tune.objective import TuneRequest
+from hotlap.tune.tune import begin
 from hotlap.tune.tune import tune as tune_whole
 
 LEVERS = [starter("s", 0.6), FakeLever("vain", 0.4), compiler()]

@@ -13,7 +13,6 @@ from hotlap.experiment.evidence import Evidence
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.run import Lever
 from hotlap.records.tune import Interval, Worth
-from hotlap.tune.objective import Objective
 from hotlap.tune.state import by_text, value_text
 
 GRAPHS = FakeLever("graphs", 0.5, stage="graphs", switchable=False)
@@ -476,8 +475,8 @@ def test_losses_that_hardly_differ_are_not_told_as_equal(tune: Tune) -> None:
 
 
 def test_long_steps_and_large_peaks_are_written_out() -> None:
-    assert value_text(12_345.6, Objective()) == "12.3 s"
-    assert value_text(80_000 * 2.0**20, Objective("memory")) == "80,000 MiB"
+    assert value_text(12_345.6, memory=False) == "12.3 s"
+    assert value_text(80_000 * 2.0**20, memory=True) == "80,000 MiB"
 
 
 def test_what_a_recipe_costs_before_it_pays_is_told(tune: Tune) -> None:

@@ -13,22 +13,15 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 from hotlap.records.errors import UsageError
-from hotlap.records.files import new_folder, to_json
+from hotlap.records.files import to_json
 from hotlap.report.console import plain, stderr_console
 
 RUNS = Path("hotlap-runs")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def run_folder(out: Path | None, command: list[str], kind: str) -> Path:
-    """The folder to write to: `--out`, or a new one under hotlap-runs. Raises RecordError."""
-    if out is not None:
-        return new_folder(out)
-    return new_folder(free_name(command, kind))
-
-
 def free_name(command: list[str], kind: str) -> Path:
-    """A name that is free: time, kind, script."""
+    """A folder under hotlap-runs that is not there yet: time, kind, script."""
     script = next((Path(word).stem for word in command if word.endswith(".py")), Path(command[0]).name)
     stem = f"{time.strftime('%m%d-%H%M%S')}-{kind}-{''.join(c for c in script if c.isalnum() or c in '-_')[:40]}"
     number = 0

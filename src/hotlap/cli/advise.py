@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hotlap.diagnose.advise import Values, advise_answers, advise_folder
 from hotlap.diagnose.advise_table import TABLE
 from hotlap.records.errors import UsageError
 from hotlap.report.advise_screen import advise_screen
-from hotlap.report.console import stderr_console
+from hotlap.report.console import stderr_console, stdout_console
 from hotlap.runs.folder import RunFolder
 
 from ._common import print_json
@@ -69,7 +68,7 @@ def advise(
         print_json(advice)
         return 0
     cwd = run.record.cwd if path is not None and (run := RunFolder(path)).is_run else ""
-    Console(highlight=False, markup=False, emoji=False).print(advise_screen(advice, cwd, top))
+    stdout_console().print(advise_screen(advice, cwd, top))
     return 0
 
 

@@ -5,11 +5,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hotlap.launch.calibrate import measured_peaks
 from hotlap.records.errors import UsageError
-from hotlap.report.console import columns, count, plain
+from hotlap.report.console import columns, count, plain, stdout_console
 from hotlap.trace.peaks import keep
 
 from ._common import print_json
@@ -46,7 +45,7 @@ def calibrate(
         if rate is not None:
             table.add_row(f"{kind} products", f"{count(rate)} TFLOP/s")
     table.add_row("copy", f"{count(found.memory_gbs)} GB/s")
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = stdout_console()
     console.print(plain(found.name, "bold"), table, plain(found.source, "dim"))
     if kept is not None:
         console.print(plain(f"kept in {kept}", "dim"))

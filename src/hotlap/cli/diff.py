@@ -5,11 +5,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from hotlap.diagnose.compare import compare
 from hotlap.records.compare import RunDiff
 from hotlap.report.compare_screen import compare_screen
+from hotlap.report.console import stdout_console
 from hotlap.runs.folder import RunFolder
 
 from ._common import print_json
@@ -37,12 +37,8 @@ def diff(
     elif json:
         print_json(runs)
     else:
-        _console().print(compare_screen(runs))
+        stdout_console().print(compare_screen(runs))
     return 0
-
-
-def _console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False)
 
 
 def _traces(before: Path, after: Path, runs: RunDiff | None, top: int, json: bool) -> None:
@@ -57,5 +53,5 @@ def _traces(before: Path, after: Path, runs: RunDiff | None, top: int, json: boo
         return
     from hotlap.report.trace_screen import diff_screen
 
-    screens = [compare_screen(runs), diff_screen(found, top)] if runs is not None else [diff_screen(found, top)]
-    _console().print(*screens, sep="\n")
+    screens = [diff_screen(found, top)] if runs is None else [compare_screen(runs), diff_screen(found, top)]
+    stdout_console().print(*screens, sep="\n")

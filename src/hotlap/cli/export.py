@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hotlap.records.errors import RecordError, UsageError
 from hotlap.records.files import new_folder
-from hotlap.report.console import plain
+from hotlap.report.console import plain, stdout_console
 
 
 def export(
@@ -42,7 +41,7 @@ def export(
     path = out or folder / "export" / f"{target.name}{target.suffix}"
     _ready(path, bool(target.suffix), replace)
     said = (target.online if online and target.online else target.write)(series, path)
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = stdout_console(soft_wrap=True)
     for line in (f"written  {path}", *(f"open     {one}" for one in said)):
         console.print(plain(line))
     return 0
@@ -80,7 +79,7 @@ def open_(
     """
     from hotlap.export.serve import address, in_one_file, serve, snapshots
 
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = stdout_console(soft_wrap=True)
     for found in snapshots(path):
         console.print(plain(f"memory   drag {found} into https://pytorch.org/memory_viz"))
     with in_one_file(path) as trace, serve(trace) as server:

@@ -1,5 +1,6 @@
 """`hotlap patch`."""
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,7 +131,7 @@ def _verified(patched: "Patched", recipe: Path, folder: Path, budget_s: float) -
     from hotlap.patch.verify import verify
 
     levers, _ = levers_of(recipe, environment(Path.cwd()))
-    with Progress(stderr_console(), budget_s) as progress:
+    with contextlib.closing(Progress(stderr_console(), budget_s)) as progress:
         progress.start(f"patch  {folder}")
         result = verify(patched, levers, folder, progress, budget_s)
     return msgspec.structs.replace(patched.record, verification=result)

@@ -35,7 +35,7 @@ def report(
     from hotlap.diagnose.gather import gather  # polars takes a moment to import, and so do templates
     from hotlap.report.page import PLOTLY_FILE, plotly_source, render
 
-    target = out or _default(path)
+    target = out or (path / PAGE if path.is_dir() else path.with_name(f"{path.name.split('.json')[0]}.html"))
     _may_write(target)
     with reading() as bar:
         task = bar.add_task("", total=None)
@@ -47,11 +47,6 @@ def report(
     write_atomic(target, html.encode("utf-8", "replace"))
     typer.echo(str(target))
     return 0
-
-
-def _default(path: Path) -> Path:
-    """Beside what it is about."""
-    return path / PAGE if path.is_dir() else path.with_name(f"{path.name.split('.json')[0]}.html")
 
 
 def _may_write(target: Path) -> None:

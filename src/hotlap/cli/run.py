@@ -17,7 +17,8 @@ from hotlap.launch.supervise import exit_like
 from hotlap.levers import variables_of
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import HotlapError, RecordError, UsageError, missing_named
-from hotlap.records.run import Environment, Lever, Run
+from hotlap.records.files import new_folder
+from hotlap.records.run import Run
 from hotlap.records.session import ENDED_HARD
 from hotlap.report.console import plain, stderr_console
 from hotlap.report.run_screen import run_screen
@@ -26,7 +27,7 @@ from hotlap.tune.held import with_levers_held
 from hotlap.tune.recipe import levers_of
 
 from ._beside import Profiler, screens
-from ._common import print_json, run_folder
+from ._common import free_name, print_json
 
 PROFILE_STEPS: Final = 3
 GRACE_S: Final = 120.0
@@ -88,10 +89,12 @@ def run(
     words, here = list(command or []), Path.cwd()
     find_program(words, here)
     machine = environment(here)
-    levers, passed = _levers(recipe, machine, lenient)
+    if lenient and recipe is None:
+        raise UsageError("--lenient goes with --recipe")
+    levers, passed = levers_of(recipe, machine, lenient) if recipe is not None else ((), [])
     profiler = Profiler(beside) if beside is not None else None
     profiled, captured = _windows(profiler, profile, profile_steps, profile_memory or profile_stacks)
-    folder = run_folder(out, words, "run")
+    folder = new_folder(out or free_name(words, "run"))
     for line in passed:
         stderr_console().print(plain(f"hotlap: {line}", "yellow"), soft_wrap=True)
     plan = RunPlan(
@@ -140,15 +143,6 @@ def _finish(folder: Path, record: Run, beside: str, json: bool, price: float | N
     except (HotlapError, OSError) as error:
         with contextlib.suppress(OSError):  # stderr may be what failed
             stderr_console().print(plain(f"hotlap: {error}", "red"))
-
-
-def _levers(recipe: Path | None, machine: Environment, lenient: bool) -> tuple[tuple[Lever, ...], list[str]]:
-    """The levers of a recipe, and why others are left out. Raises UsageError, RecordError."""
-    if recipe is not None:
-        return levers_of(recipe, machine, lenient)
-    if lenient:
-        raise UsageError("--lenient goes with --recipe")
-    return (), []
 
 
 def _windows(profiler: Profiler | None, profile: bool, steps: int | None, in_detail: bool) -> tuple[int, int]:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
-from rich.console import Console
 
 from hotlap.launch.perf import PERF_FILE
 from hotlap.records.errors import UsageError
 from hotlap.records.profilers import NCU_FILE, PY_SPY_FILE
-from hotlap.report.console import Screen, columns, plain, stderr_console
+from hotlap.report.console import Screen, columns, plain, stderr_console, stdout_console
 from hotlap.runs.folder import RunFolder
 
 from ._beside import py_spy_of
@@ -64,11 +63,18 @@ def trace(
         raise UsageError("no trace given. Example: hotlap trace trace.json.gz")
     if sql is not None:
         return _query(path or [], sql, json)
+    from hotlap.profilers.ncu import read_ncu, with_rooflines
+    from hotlap.profilers.perf import read_perf
+
     ncu, perf = _own(path or [], ncu, NCU_FILE), _own(path or [], perf, PERF_FILE)
     rows = max(top, 50 if ncu is not None else 10)
-    found = _with_profilers(_report(path or [], rows, what_if, unprofiled_ms), ncu, perf)
-    if path:
-        found = msgspec.structs.replace(found, py_spy=py_spy_of(path[0]))
+    found = _report(path or [], rows, what_if, unprofiled_ms)
+    found = msgspec.structs.replace(
+        found,
+        ncu=with_rooflines(read_ncu(ncu), found.ranks) if ncu is not None else (),
+        perf=read_perf(perf) if perf is not None else None,
+        py_spy=py_spy_of(path[0]) if path else None,
+    )
     if json:
         print_json(found)
     else:
@@ -80,7 +86,7 @@ def _show(found: "TraceReport", top: int) -> None:
     from hotlap.report.profilers_screen import ncu_screen, nsys_screen, perf_screen, py_spy_screen
     from hotlap.report.trace_screen import trace_screen
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = stdout_console()
     if found.ranks:
         console.print(trace_screen(found, top))
     if any(rank.source.endswith(".sqlite") for rank in found.ranks):
@@ -116,17 +122,6 @@ def _own(paths: list[Path], given: Path | None, name: str) -> Path | None:
     return own if given is None and own is not None and own.is_file() else given
 
 
-def _with_profilers(found: "TraceReport", ncu: Path | None, perf: Path | None) -> "TraceReport":
-    from hotlap.profilers.ncu import read_ncu, with_rooflines
-    from hotlap.profilers.perf import read_perf
-
-    return msgspec.structs.replace(
-        found,
-        ncu=with_rooflines(read_ncu(ncu), found.ranks) if ncu is not None else (),
-        perf=read_perf(perf) if perf is not None else None,
-    )
-
-
 @contextlib.contextmanager
 def _reading(paths: list[Path]) -> Iterator[tuple[list["TraceFile"], Callable[[str, int], None]]]:
     """The files at the paths, and what shows how much of them is read."""
@@ -160,7 +155,7 @@ def _query(paths: list[Path], text: str, json: bool) -> int:
     table = columns(*rows.columns, wide=rows.columns)
     for row in rows.head(MOST_ROWS).iter_rows():
         table.add_row(*(plain("" if cell is None else cell) for cell in row))
-    Console(highlight=False, markup=False, emoji=False).print(Screen(table))
+    stdout_console().print(Screen(table))
     if len(rows) > MOST_ROWS:
         stderr_console().print(plain(f"{len(rows) - MOST_ROWS} more rows; --json prints them all", "dim"))
     return 0

@@ -1,20 +1,19 @@
 """`hotlap tune`."""
 
+import contextlib
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, cast
 
 import msgspec
 import typer
 from rich.console import Console
 
 from hotlap.experiment.side import STEPS
-from hotlap.records.errors import UsageError
 from hotlap.report.console import stderr_console
 from hotlap.report.progress import Progress
 from hotlap.report.tune_screen import tune_screen
 from hotlap.tune import tune as tuning
-from hotlap.tune.objective import SLOWDOWN, Kind
-from hotlap.tune.tune import TuneRequest
+from hotlap.tune.objective import SLOWDOWN, Kind, TuneRequest
 
 from ._common import confirmed, free_name, print_json, seconds
 
@@ -60,7 +59,7 @@ def tune(
       hotlap tune --resume hotlap-runs/1121-103000-tune-train python train.py
     """
     if resume is not None:
-        folder, request = resume, _resumed(resume, command or [], budget, yes)
+        request = _resumed(resume, command or [], budget, yes)
     else:
         request = TuneRequest(
             command=tuple(command or ()),
@@ -70,15 +69,18 @@ def tune(
             only=_names(only),
             without=_names(without),
             allow=_names(allow),
-            objective=_kind(objective),
+            objective=cast(Kind, objective),  # `check` says where it is none
             price=price,
             slowdown=slowdown,
             fresh=fresh,
         )
-        folder = _begun(out, request)
+    tuning.check(request)
+    folder = resume or out or free_name(list(request.command), "tune")
+    if resume is None:
+        tuning.begin(folder, request)
     import scipy.stats  # noqa: F401 - a tune needs it after minutes; where it is missing, that is said now
 
-    with Progress(stderr_console(), request.budget_s) as progress:
+    with contextlib.closing(Progress(stderr_console(), request.budget_s)) as progress:
         progress.start(f"tune  {folder}")
         result = tuning.tune(folder, request, progress, resume=resume is not None)
     Console().print(tune_screen(result, folder)) if not json else print_json(result)
@@ -91,23 +93,7 @@ def _resumed(folder: Path, command: list[str], budget: str | None, yes: bool) ->
     confirmed(command, request.command, folder, request.cwd, yes)
     if budget is not None:
         request = msgspec.structs.replace(request, budget_s=seconds(budget))
-    tuning.check(request)
     return request
-
-
-def _begun(out: Path | None, request: TuneRequest) -> Path:
-    """The folder of a new tune, with its request in it. Raises UsageError, RecordError."""
-    tuning.check(request)
-    folder = out or free_name(list(request.command), "tune")
-    tuning.begin(folder, request)
-    return folder
-
-
-def _kind(text: str) -> Kind:
-    for kind in get_args(Kind):
-        if text == kind:
-            return kind  # type: ignore[no-any-return]
-    raise UsageError(f"--objective takes {', '.join(get_args(Kind))}, not {text!r}")
 
 
 def _names(text: str) -> tuple[str, ...]:

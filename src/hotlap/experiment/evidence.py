@@ -37,7 +37,8 @@ def read_evidence(folder: Path) -> Evidence:
         return Evidence(())
     _, steps = of_mode(list(ranks[0].steps))
     losses = tuple(
-        (math.nan,) if step.nonfinite else tuple(_number(x) for x in step.losses or (step.loss,)) for step in steps
+        (math.nan,) if step.nonfinite else tuple(math.inf if x is None else x for x in step.losses or (step.loss,))
+        for step in steps
     )
     lines = ranks[0].lines(ProbeLine)
     draws = [line.draws for line in lines if line.what == "forward"]
@@ -47,10 +48,6 @@ def read_evidence(folder: Path) -> Evidence:
         tuple(line for line in lines if line.what == "batch"),
         any(draws) if draws else None,
     )
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ NUDGES: Final = {
     "fourth nudged twin": -NUDGE * (1 + 2.0**-20),
 }
 """Each size has signs of its own (`agent.probe.nudge`)."""
+REDRAWS: Final = {"redrawn twin": 4049, "second redrawn twin": 8101}
+"""Added to the seed."""
 SAME_RANDOM: Final = "in a run of its own that draws the same random numbers as without the lever"
 RESIZED: Final = "not compared: a step holds other samples, as was asked for, so losses step by step say nothing"
 Run = Callable[[str, Sequence[records.Lever], Special], Trial]
@@ -52,7 +54,8 @@ class Judge:
         """Whether learning is unchanged in a trial with these levers."""
         if any(self.levers[lever.name].resizes_step for lever in levers if lever not in self.given):
             return Parity(ok=True, level="semantic", why=RESIZED)
-        same = [self._for_parity(lever) for lever in levers]
+        settings = [(lever, self.levers[lever.name].for_parity(lever.settings)) for lever in levers]
+        same = [one if own is None else records.Lever(name=one.name, settings=own) for one, own in settings]
         if not self.base.draws or same == list(levers):
             return self._judged(levers, trial, self._twin_runs(levers))
         # Other random draws are no fault, and twins can't excuse them: one run without them says more than four twins.
@@ -78,20 +81,10 @@ class Judge:
         tolerance = min(MOST_TOLERANCE, sum(lever.tolerance for lever in known))
         return Rule(any(lever.risk != "exact" for lever in known), tolerance, any(lever.redraws for lever in known))
 
-    def _for_parity(self, lever: records.Lever) -> records.Lever:
-        settings = self.levers[lever.name].for_parity(lever.settings)
-        return lever if settings is None else records.Lever(name=lever.name, settings=settings)
-
     def _twin_runs(self, levers: Sequence[records.Lever]) -> Twins:
         seed = self.bench.plan.seed or 0
-        return Twins(
-            nudged=self._nudged(NUDGES),
-            redrawn=[
-                lambda: self._twin("redrawn twin", Special(redraw=seed + 4049)),
-                lambda: self._twin("second redrawn twin", Special(redraw=seed + 8101)),
-            ],
-            pinned=lambda: self._pinned(levers),
-        )
+        redrawn = [functools.partial(self._twin, name, Special(redraw=seed + by)) for name, by in REDRAWS.items()]
+        return Twins(nudged=self._nudged(NUDGES), redrawn=redrawn, pinned=lambda: self._pinned(levers))
 
     def _known_twins(self) -> Twins:
         """Those that were made already. None that draw otherwise, by which a trial is judged only where there is no

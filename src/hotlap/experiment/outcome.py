@@ -68,8 +68,11 @@ def crash(folder: Path, ended: Ended) -> Reading | None:
     if ended.out_of_memory:
         return "memory", "the machine ran out of host memory", {}
     output = RunFolder(folder).output_tail(MOST_LINES)
-    if not (ended.code or ended.signal) and (_stopped(folder) or not any(map(CHILD.match, output))):
-        return None
+    if not (ended.code or ended.signal):
+        # Processes that were in the middle of an exchange may raise once hotlap has ended the command.
+        stopped = any(rank.facts is not None and rank.facts.stopped for rank in RunFolder(folder).ranks)
+        if stopped or not any(map(CHILD.match, output)):
+            return None
     tail = output[-MOST_BELOW:]
     last = error_in(tail)
     if any(lacks_memory(line) for line in tail):
@@ -79,11 +82,6 @@ def crash(folder: Path, ended: Ended) -> Reading | None:
         how = "a process that it started failed"
     where = raised_at(output)
     return "crashed", f"{how}: {last[:300]}" if last else how, {"where": where} if where else {}
-
-
-def _stopped(folder: Path) -> bool:
-    """Whether hotlap ended it, after which processes that were in the middle of an exchange may raise."""
-    return any(rank.facts is not None and rank.facts.stopped for rank in RunFolder(folder).ranks)
 
 
 def error_in(tail: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -96,7 +96,7 @@ def _judged(rule: Rule, base: Evidence, again: Evidence, trial: Evidence, twins:
         return _parity(True, "bitwise", "losses, gradients and updates are equal bit for bit", found, 0.0, seen)
     noise = Limits.times(own, AA_FACTOR)
     if not own.none:
-        noise = noise.widest(Limits(AA_LEAST, AA_LEAST, AA_LEAST, AA_LEAST, AA_LEAST))
+        noise = noise.widest(Limits(*[AA_LEAST] * 5))
     noisy_data = samples(base, again) not in {"same", "none"}
     other_draws = seen in {"labels", "floats"}
     if other_draws and not rule.redraws and not noisy_data:
@@ -129,9 +129,7 @@ def _with_twins(
             return _pinned(rule, base, pair, limits, twins, seen)
         found = gaps(base, trial, later=True)
         # Few twins say little of the spread of single numbers, so these may always differ as numeric levers may.
-        limits = limits.widest(
-            Limits(0.0, PATTERN_TOLERANCE, GRADIENT_TOLERANCE, UPDATE_TOLERANCE, DIRECTION_TOLERANCE)
-        )
+        limits = limits.widest(Limits.stated(0.0))
         wide = _widened(limits, found, base, twins.redrawn, later=True)
         allowed = f"{TWIN_FACTOR:g} times what other random draws do to the bare command"
         level = "redraw"
@@ -205,7 +203,7 @@ def _never(base: Evidence, again: Evidence, trial: Evidence, seen: str) -> str |
     if base.draws and again.draws and trial.draws is False:
         return "the forward no longer draws random numbers (dropout is gone)"
     if seen == "other" and samples(base, again) != "other":
-        return f"{SAMPLES_SAID['other']}"
+        return SAMPLES_SAID["other"]
     return None
 
 
@@ -235,8 +233,7 @@ def _calls(evidence: Evidence) -> float:
     return median(len(row) for row in evidence.losses)
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What each gap may reach."""
 
     loss: float
@@ -264,13 +261,7 @@ class Limits:
 
     def widest(self, other: "Limits") -> "Limits":
         """The wider of each."""
-        return Limits(
-            max(self.loss, other.loss),
-            max(self.pattern, other.pattern),
-            max(self.gradient, other.gradient),
-            max(self.update, other.update),
-            max(self.direction, other.direction),
-        )
+        return Limits(*map(max, self, other))
 
     def _over(self, found: Gaps) -> list[tuple[float, str]]:
         rows = (

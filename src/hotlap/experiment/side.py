@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -33,7 +32,7 @@ from hotlap.records.tune import Trial, Turn
 from hotlap.runs.folder import RunFolder, TuneFolder
 
 from .evidence import Evidence, read_evidence
-from .outcome import crash, names, read_outcome, refusal_in
+from .outcome import Reading, crash, names, read_outcome, refusal_in
 from .watch import SLOW_STEPS, Listener, Refusal, TooSlow, Watch, left_out, spared
 
 STEPS: Final = 2000
@@ -132,9 +131,7 @@ class Bench:
     def __enter__(self) -> "Bench":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for side in [side for side in self.sides if side.alive]:
             self.end(side, patient=False)
         shutil.rmtree(self._sockets, ignore_errors=True)
@@ -208,10 +205,9 @@ class Bench:
             if side.gate.arrived:
                 side.watch.count()
                 self._became(side, read_outcome(side.folder, None, side.timeout_s, side.watch.spare))
-            elif side.run.over():
-                self._failed(side, timed_out=False)
-            elif time.monotonic() - side.begun - side.waited > side.timeout_s:
-                self._failed(side, timed_out=True)
+            elif (over := side.run.over()) or time.monotonic() - side.begun - side.waited > side.timeout_s:
+                ended = self._stop(side, timed_out=not over)
+                self._became(side, read_outcome(side.folder, ended, side.timeout_s, side.watch.spare))
             else:
                 side.watch()
         except Refusal:
@@ -221,17 +217,13 @@ class Bench:
             self._stop(side)
             self._became(side, ("too slow", f"ended after {SLOW_STEPS} slow steps", {"step_ms": slow.step_ms}))
 
-    def _failed(self, side: Side, timed_out: bool) -> None:
-        ended = self._stop(side, timed_out)
-        self._became(side, read_outcome(side.folder, ended, side.timeout_s, side.watch.spare))
-
-    def _became(self, side: Side, reading: tuple[str, str, dict[str, object]]) -> None:
+    def _became(self, side: Side, reading: Reading) -> None:
         """What came of its start is known; it is written down."""
         outcome, why, known = reading
         left = left_out(side.folder, side.watch.spare)
         if outcome != "measured" and side.alive:
             self._stop(side)
-        trial = Trial(
+        side.trial = Trial(
             id=side.number,
             purpose=side.purpose,
             levers=tuple(lever for lever in side.requested if lever.name not in left),
@@ -241,11 +233,11 @@ class Bench:
                 if lever.name in left
             ),
             folder=str(side.folder.relative_to(self.plan.folder)),
-            outcome=outcome,  # type: ignore[arg-type]
+            outcome=outcome,
             why=why,
             wall_s=time.monotonic() - side.begun - side.waited,
+            **known,
         )
-        side.trial = msgspec.structs.replace(trial, **known)
         self.done.append(side.trial)
         self._write(TRIALS, side.trial)
         if outcome == "measured" and side.trial.mean_ms is not None:
@@ -321,9 +313,7 @@ class Bench:
         """A side ended in its turn: by itself as scripts come to their end, by a crash, or since it took too long."""
         ended = self._stop(side, late)
         failed = crash(side.folder, ended)
-        if late:
-            failed = ("timeout", TOO_LONG, {})
-        self.amend(side.measured, ended=failed[1] if failed else BY_ITSELF)
+        self.amend(side.measured, ended=TOO_LONG if late else failed[1] if failed else BY_ITSELF)
 
     def turn_steps(self, side: Side) -> int:
         """Steps of its next turn: see TURN_S."""

@@ -53,21 +53,24 @@ class Ratio:
 
 def center(logs: Sequence[float]) -> float:
     """Hodges-Lehmann estimate: the median of the means of all pairs, each with itself too."""
-    values = np.asarray(logs, dtype=float)
-    rows, columns = np.triu_indices(len(values))
-    return float(np.median((values[rows] + values[columns]) / 2))
+    return float(np.median(_means(logs)))
 
 
 def bounds(logs: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
     """The signed-rank interval of `center`; infinite where there are too few values for the level."""
-    values = np.asarray(logs, dtype=float)
-    count = len(values)
-    rows, columns = np.triu_indices(count)
-    means = np.sort((values[rows] + values[columns]) / 2)
-    out = _rank_quantile(count, (1 - level) / 2)
+    out = _rank_quantile(len(logs), (1 - level) / 2)
     if out < 1:
         return -math.inf, math.inf
+    means = np.sort(_means(logs))
     return float(means[out - 1]), float(means[-out])
+
+
+def _means(logs: Sequence[float]) -> np.ndarray:
+    """Of all pairs, each with itself too."""
+    values = np.asarray(logs, dtype=float)
+    rows, columns = np.triu_indices(len(values))
+    means: np.ndarray = (values[rows] + values[columns]) / 2
+    return means
 
 
 def _rank_quantile(count: int, tail: float) -> int:

@@ -20,7 +20,6 @@ class Target:
     to a path and returns lines that say how to open it. online: may it use the network, where the user asks for it."""
 
     name: str
-    meaning: str
     suffix: str
     write: Callable[[Series, Path], list[str]]
     online: Callable[[Series, Path], list[str]] | None = None

@@ -50,8 +50,11 @@ def in_one_file(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
         return
-    found = [(file.rank if file.rank is not None else number, file) for number, file in enumerate(trace_files(path))]
-    paths = [(rank, _path(path, file.name)) for rank, file in found]
+    paths = []
+    for number, file in enumerate(trace_files(path)):
+        if not (path / file.name).is_file():
+            raise RecordError(f"{path} has {file.name}, which is no file of it; unpack it first")
+        paths.append((number if file.rank is None else file.rank, path / file.name))
     if len(paths) == 1:
         yield paths[0][1]
         return
@@ -59,13 +62,6 @@ def in_one_file(path: Path) -> Iterator[Path]:
         merged = Path(folder) / f"{path.resolve().name}.json.gz"
         merge(paths, merged)
         yield merged
-
-
-def _path(folder: Path, name: str) -> Path:
-    path = folder / name
-    if not path.is_file():
-        raise RecordError(f"{folder} has {name}, which is no file of it; unpack it first")
-    return path
 
 
 class Server(http.server.HTTPServer):

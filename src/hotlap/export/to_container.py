@@ -175,4 +175,4 @@ def _comment(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text.encode("utf-8", "replace").decode()[:300])
 
 
-TARGET = Target("container", "a container recipe that pins the run's environment", "", write)
+TARGET = Target("container", "", write)

@@ -33,4 +33,4 @@ def write(series: Series, path: Path) -> list[str]:
     return [f"{path}: a line a step"]
 
 
-TARGET = Target("csv", "comma-separated values, a line a step", ".csv", write)
+TARGET = Target("csv", ".csv", write)

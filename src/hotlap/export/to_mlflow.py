@@ -53,4 +53,4 @@ def _log_steps(series: Series, client: Any, metric: Any, run_id: str) -> int:
     return last
 
 
-TARGET = Target("mlflow", "a local store of MLflow with one run", ".db", write)
+TARGET = Target("mlflow", ".db", write)

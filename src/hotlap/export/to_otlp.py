@@ -9,10 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from hotlap.records.diagnosis import Clock
 from hotlap.records.errors import unable
 from hotlap.records.files import to_json
-from hotlap.records.run import Step
 
 from ._base import PREFIX, Target
 from .series import Series, labels, scalars, totals
@@ -35,7 +33,8 @@ def _lines(series: Series) -> Iterator[dict[str, Any]]:
         steps = rank.steps
         while batch := list(islice(steps, BATCH)):
             last = max(last, batch[-1].time)
-            yield _line(series, {"rank": str(rank.number)}, _metrics(_points(batch, series.clock)))
+            points = ((k, step.time, value) for step in batch for k, value in scalars(step, series.clock).items())
+            yield _line(series, {"rank": str(rank.number)}, _metrics(points))
     if series.diagnosis is not None:
         points = ((f"run/{name}", last, value) for name, value in totals(series.diagnosis).items())
         yield _line(series, {}, _metrics(points))
@@ -51,10 +50,6 @@ def _line(series: Series, resource: dict[str, str], metrics: Sequence[dict[str, 
 
 Point = tuple[str, float, float]
 """Name, time in seconds since the epoch, value."""
-
-
-def _points(steps: Iterable[Step], clock: Clock) -> Iterator[Point]:
-    return ((name, step.time, value) for step in steps for name, value in scalars(step, clock).items())
 
 
 def _metrics(points: Iterable[Point]) -> list[dict[str, Any]]:
@@ -82,4 +77,4 @@ def _attributes(texts: dict[str, str]) -> list[dict[str, Any]]:
     return [{"key": key, "value": {"stringValue": text}} for key, text in texts.items()]
 
 
-TARGET = Target("otlp", "OpenTelemetry metrics, a line of OTLP JSON a batch", ".jsonl", write)
+TARGET = Target("otlp", ".jsonl", write)

@@ -200,4 +200,4 @@ def _steps(series: Series) -> Iterator[bytes]:
                 yield to_json({"ph": "C", "name": "loss", "args": {"loss": step.loss}, **same})
 
 
-TARGET = Target("perfetto", "the traces of all ranks in one file for ui.perfetto.dev", ".json.gz", write)
+TARGET = Target("perfetto", ".json.gz", write)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.files import write_atomic
 from hotlap.records.phases import PHASES
 
@@ -25,9 +24,7 @@ def write(series: Series, path: Path) -> list[str]:
     """Gauges of the whole run: the format holds no history. Times in seconds, as Prometheus wants them."""
     client = load("prometheus_client.core", "prometheus")
     exposition = load("prometheus_client.exposition", "prometheus")
-    registry = client.CollectorRegistry()
-    registry.register(_Collector(client, series))
-    write_atomic(path, exposition.generate_latest(registry))
+    write_atomic(path, exposition.generate_latest(_Collector(client, series)))
     return [f"{path}: for the folder of --collector.textfile.directory of node_exporter"]
 
 
@@ -48,13 +45,10 @@ class _Collector:
 
 def _gauges(series: Series) -> Iterator[tuple[str, str, list[Point]]]:
     """Name, meaning, labels and value of each."""
-    told = {name: labels(series).get(name, "") for name in INFO}
-    yield "run_info", "What the run was.", [(told, 1.0)]
-    if series.diagnosis is not None:
-        yield from _of_diagnosis(series.diagnosis)
-
-
-def _of_diagnosis(diagnosis: Diagnosis) -> Iterator[tuple[str, str, list[Point]]]:
+    yield "run_info", "What the run was.", [({name: labels(series).get(name, "") for name in INFO}, 1.0)]
+    diagnosis = series.diagnosis
+    if diagnosis is None:
+        return
     found = totals(diagnosis)
     yield "step_seconds", "A step, as diagnosis.json has it.", [({}, found["step_ms"] / 1000)]
     quantiles: list[Point] = [({"quantile": text}, found[name] / 1000) for name, text in QUANTILES.items()]
@@ -78,4 +72,4 @@ def _phases(found: dict[str, float]) -> Iterator[Point]:
                 yield {"phase": phase, "clock": clock}, value / 1000
 
 
-TARGET = Target("prometheus", "gauges in Prometheus's text format", ".prom", write)
+TARGET = Target("prometheus", ".prom", write)

@@ -48,4 +48,4 @@ def _said(series: Series) -> str:
     return "\n".join(f"    {name}: {text!r}" for name, text in labels(series).items())
 
 
-TARGET = Target("tensorboard", "event files of TensorBoard", "", write)
+TARGET = Target("tensorboard", "", write)

@@ -51,4 +51,4 @@ def _named(prefix: str, values: dict[str, float]) -> dict[str, float]:
     return {f"{prefix}{name}": value for name, value in values.items()}
 
 
-TARGET = Target("wandb", "an offline run of Weights & Biases", "", write, online)
+TARGET = Target("wandb", "", write, online)

@@ -10,7 +10,7 @@ from ..records.advice import Advice, Suggestion
 from ..records.diagnosis import bound_text
 from ..records.durations import ms
 from .console import Parts, Screen, beside, labelled, percent, plain, ratio
-from .run_screen import place_text
+from .run_screen import at_place
 
 MOST: Final = 3
 
@@ -38,8 +38,7 @@ def _lines(suggestion: Suggestion, cwd: str) -> Iterator[RenderableType]:
     won = f"at most {ratio(suggestion.at_most)} as fast" if suggestion.at_most is not None else ""
     yield Parts([suggestion.because, won, suggestion.kind])
     if suggestion.evidence:
-        where = f"at {place_text(suggestion.where, cwd)}" if suggestion.where else ""
-        yield Parts([suggestion.evidence, where], "dim")
+        yield Parts([suggestion.evidence, at_place(suggestion.where, cwd)], "dim")
     for text in suggestion.do:
         yield plain(f"- {text}")
     if suggestion.levers:
@@ -50,21 +49,17 @@ def _lines(suggestion: Suggestion, cwd: str) -> Iterator[RenderableType]:
 def _notes(advice: Advice, most: int) -> Iterator[tuple[str, RenderableType]]:
     for later in advice.suggestions[most:]:
         yield "then", plain(f"{later.title} ({percent(later.share) if later.share is not None else 'share unknown'})")
-    for label, names in _origins(advice):
-        yield label, Parts([_measure(name, advice) for name in names])
+    # The measures by where they are from: the run; a person, in place of the run or without one; the run, but within a
+    # measure that a person gave.
+    known = [name for name in advice.measures if name not in advice.given]
+    left_out = [name for name in advice.measured if name not in advice.measures]
+    for label, names in (("known", known), ("given", advice.given), ("left out", left_out)):
+        if names:
+            yield label, Parts([_measure(name, advice) for name in names])
     for text in advice.unknown:
         yield "unknown", plain(text)
     if advice.source:
         yield "from", plain(advice.source)
-
-
-def _origins(advice: Advice) -> Iterator[tuple[str, list[str]]]:
-    """The measures by where they are from: the run; a person, in place of the run or without one; the run, but within
-    a measure that a person gave."""
-    known = [name for name in advice.measures if name not in advice.given]
-    left_out = [name for name in advice.measured if name not in advice.measures]
-    named = (("known", known), ("given", list(advice.given)), ("left out", left_out))
-    return ((label, names) for label, names in named if names)
 
 
 def _measure(name: str, advice: Advice) -> str:

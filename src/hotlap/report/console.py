@@ -23,6 +23,7 @@ LONGEST_TEXT: Final = 1000
 """Characters of one piece of outside text that a screen shows."""
 LEAST_WIDE: Final = 16
 """Columns for a cell that may wrap, below which it is no longer read with ease."""
+WIDEST_BAR: Final = 24
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 ASCII: Final = str.maketrans("█▉▊▋▌▍▎▏×·–—→…µ≤", "#####   x|-->.u<")
 REPLACED: Final = "\ufffd"
@@ -31,6 +32,11 @@ REPLACED: Final = "\ufffd"
 def stderr_console() -> Console:
     """The console for everything hotlap says beside the command's own output."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def stdout_console(soft_wrap: bool = False) -> Console:
+    """The console for what a command prints. soft_wrap: the terminal breaks the lines."""
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=soft_wrap)
 
 
 def clean(text: object) -> str:
@@ -53,12 +59,12 @@ def plain(text: object, style: str = "") -> Text:
     return Text(clean(text), style)
 
 
-def between(low: float, high: float, join: str, before: str = "") -> str:
+def between(low: float, high: float, join: str) -> str:
     """Two times in ms with the unit said once where it is the same: `210 – p90 231 ms`."""
     first, last = ms(low), ms(high)
     if first.split(" ")[-1] == last.split(" ")[-1]:
         first = first.split(" ")[0]
-    return f"{before}{first}{join}{last}"
+    return f"{first}{join}{last}"
 
 
 def percent(share: float | None) -> str:
@@ -99,16 +105,16 @@ def bar(share: float, width: int) -> str:
 
 
 class ShareBar:
-    """A bar that takes the width that is left, up to `widest` characters."""
+    """A bar that takes the width that is left, up to WIDEST_BAR characters."""
 
-    def __init__(self, share: float, widest: int = 24, style: str = "") -> None:
-        self.share, self.widest, self.style = share, widest, style
+    def __init__(self, share: float, style: str) -> None:
+        self.share, self.style = share, style
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, self.widest)
+        return Measurement(1, WIDEST_BAR)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(bar(self.share, min(self.widest, options.max_width)), self.style)
+        yield Text(bar(self.share, min(WIDEST_BAR, options.max_width)), self.style)
 
 
 class Parts:
@@ -193,19 +199,15 @@ def _escaped(char: str) -> str:
 
 def labelled(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """Rows of a short label and what it labels."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, shown in rows:
-        table.add_row(label, shown)
-    return table
+    return _grid(Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0)), rows)
 
 
 def beside(rows: Iterable[tuple[RenderableType, RenderableType]]) -> Table:
     """Rows of a share or a number, and the text that it belongs to."""
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    return _grid(Table.grid(Column(justify="right", no_wrap=True), Column(overflow="fold"), padding=(0, 1, 0, 0)), rows)
+
+
+def _grid(table: Table, rows: Iterable[tuple[RenderableType, RenderableType]]) -> Table:
     for row in rows:
         table.add_row(*row)
     return table

@@ -1,9 +1,7 @@
 """What a patch wrote and what it could not, on one screen."""
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -11,7 +9,7 @@ from rich.text import Text
 from ..records.durations import ms
 from ..records.patch import Line, NotWritten, Patch, Rewrite, Verification, Written
 from .console import CommandLine, Screen, columns, labelled, number, percent, plain, ratio
-from .tune_screen import interval_text
+from .tune_screen import interval_text, settings_text
 
 
 def patch_screen(patch: Patch, diff: Path | None) -> RenderableType:
@@ -48,40 +46,39 @@ def _of_run(patch: Patch, done: str) -> str:
 def _findings(findings: Iterable[Rewrite]) -> Iterator[RenderableType]:
     for item in findings:
         where = f"{item.at.file}:{item.at.line}: {item.at.text}" if item.at is not None else item.finding
-        yield Text("  ").append_text(plain(f"{percent(item.share)}  {where}"))
+        yield _indented(2, f"{percent(item.share)}  {where}")
         if item.written:
             state = "a change to review: " if item.review else ""
-            yield Text("    ").append_text(plain(f"{state}{item.written}", "yellow" if item.review else "green"))
-            yield from (Text("    ").append_text(plain(note, "dim")) for note in item.notes)
+            yield _indented(4, f"{state}{item.written}", "yellow" if item.review else "green")
+            yield from (_indented(4, note, "dim") for note in item.notes)
         else:
-            yield from _left(item.why, item.look_at, item.instead)
+            yield _indented(4, f"not written: {item.why}", "yellow")
+            yield from _by_hand(item.look_at, [item.instead] if item.instead else [])
 
 
-def _left(why: str, look_at: Iterable[Line], by_hand: str) -> Iterator[RenderableType]:
-    yield Text("    ").append_text(plain(f"not written: {why}", "yellow"))
+def _by_hand(look_at: Iterable[Line], source: Sequence[str]) -> Iterator[RenderableType]:
+    """The lines to look at, and what to write there."""
     for line in look_at:
-        yield Text("    ").append_text(plain(f"{line.file}:{line.line}: {line.text}"))
-    if by_hand:
-        yield Text("    ").append_text(plain(f"by hand: {by_hand}", "dim"))
+        yield _indented(4, f"{line.file}:{line.line}: {line.text}")
+    for at, text in enumerate(source):
+        yield _indented(4, ("         " if at else "by hand: ") + text, "dim")
+
+
+def _indented(columns: int, text: str, style: str = "") -> Text:
+    return Text(" " * columns).append_text(plain(text, style))
 
 
 def _written(written: Iterable[Written]) -> Iterator[RenderableType]:
     for item in written:
         state = "already there" if item.already else "in part" if item.partly else "written"
-        text = plain(f"{_lever(item.lever, item.settings)}: {state}{_at(item.where)}")
-        yield Text("  ").append_text(text)
-        for note in (item.partly, *item.notes):
-            if note:
-                yield Text("    ").append_text(plain(note, "dim"))
+        yield _indented(2, f"{item.lever}{settings_text(item.settings)}: {state}{_at(item.where)}")
+        yield from (_indented(4, note, "dim") for note in (item.partly, *item.notes) if note)
 
 
 def _not_written(refused: Iterable[NotWritten]) -> Iterator[RenderableType]:
     for item in refused:
-        yield Text("  ").append_text(plain(f"{_lever(item.lever, item.settings)}: not written: {item.why}", "yellow"))
-        for line in item.look_at:
-            yield Text("    ").append_text(plain(f"{line.file}:{line.line}: {line.text}"))
-        for number_, text in enumerate(item.source.splitlines()):
-            yield Text("    ").append_text(plain(("by hand: " if not number_ else "         ") + text, "dim"))
+        yield _indented(2, f"{item.lever}{settings_text(item.settings)}: not written: {item.why}", "yellow")
+        yield from _by_hand(item.look_at, item.source.splitlines())
 
 
 def _verification(found: Verification | None) -> Iterator[RenderableType]:
@@ -116,11 +113,6 @@ def _end(patch: Patch, diff: Path | None) -> Iterator[RenderableType]:
     if rows:
         yield Text()
         yield labelled(rows)
-
-
-def _lever(name: str, settings: dict[str, Any]) -> str:
-    values = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-    return f"{name} {values}".strip()
 
 
 def _at(lines: Iterable[Line]) -> str:

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from rich.console import Console, RenderableType
@@ -30,14 +29,6 @@ class Progress:
         self._began = clock()
         self._doing = self._steps = self._best = ""
         self._live: Live | None = None
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __rich__(self) -> RenderableType:
         """The status line. What matters most stands first, because a narrow terminal cuts the end."""

@@ -43,16 +43,12 @@ def _peak(found: Utilisation) -> str:
     """`989 TFLOP/s bf16`; of several dtypes each, with its part of the FLOPs."""
     told = [one for one in found.products if one.tflops and one.flops >= 0.01 * found.flops]
     each = f"{found.devices} × " if found.devices > 1 else ""
-    parts = (f"{one.flops / found.flops:.0%} " if len(told) > 1 else "" for one in told)
-    return ", ".join(
-        f"{part}{each}{three(one.tflops or 0.0)} TFLOP/s {_kind(one.dtype, one.tensor_cores)}"
-        for part, one in zip(parts, told, strict=True)
-    )
-
-
-def _kind(dtype: str, tensor_cores: bool) -> str:
-    """As data sheets name the unit."""
-    return "tf32" if dtype == "fp32" and tensor_cores else dtype
+    peaks = []
+    for one in told:
+        part = f"{one.flops / found.flops:.0%} " if len(told) > 1 else ""
+        kind = "tf32" if one.dtype == "fp32" and one.tensor_cores else one.dtype  # as data sheets name the unit
+        peaks.append(f"{part}{each}{three(one.tflops or 0.0)} TFLOP/s {kind}")
+    return ", ".join(peaks)
 
 
 def flops(value: float) -> str:

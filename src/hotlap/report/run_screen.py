@@ -55,13 +55,9 @@ def run_screen(
 ) -> RenderableType:
     """What a run's time is lost to. why_none: why there is no diagnosis, where that is so. price: dollars an hour."""
     judged = diagnosis if diagnosis and diagnosis.mode != "none" else None
-    body = list(verdict(run, judged, price)) if judged else [no_verdict(why_none)]
+    none = plain(f"no verdict: {why_none or 'no training or inference step was seen'}", "bold yellow")
+    body = list(verdict(run, judged, price)) if judged else [none]
     return Screen(*body, labelled(_notes(run, diagnosis, problems, folder)), *_next(run, diagnosis))
-
-
-def no_verdict(why: str) -> RenderableType:
-    """The first line of a run that could not be judged."""
-    return plain(f"no verdict: {why or 'no training or inference step was seen'}", "bold yellow")
 
 
 def verdict(run: Run, diagnosis: Diagnosis, price: float | None = None) -> Iterator[RenderableType]:
@@ -124,13 +120,12 @@ def phase_table(host: Phases, device: Phases | None, unseen_ms: float = 0.0) -> 
     """Host and device time of each phase, mean ms a step, with its share of the step; what is in none of them."""
     heads = ("phase", "host", "share", "")
     table = columns(*heads, *(("device", "share", "") if device else ()), right=("host", "device", "share"), wide=("",))
-    rows, on_device = msgspec.structs.asdict(host), msgspec.structs.asdict(device) if device else {}
+    rows = [msgspec.structs.asdict(one) for one in (host, device) if one]
     for phase in PHASES:
-        if rows[phase] is not None or on_device.get(phase) is not None:
-            cells = _cells(rows[phase], rows, unseen_ms)
-            table.add_row(phase, *cells, *(_cells(on_device[phase], on_device, unseen_ms) if device else ()))
+        if any(row[phase] is not None for row in rows):
+            table.add_row(phase, *(cell for row in rows for cell in _cells(row[phase], row, unseen_ms)))
     if unseen_ms:
-        table.add_row("not looked at", *_cells(unseen_ms, rows, unseen_ms))
+        table.add_row("not looked at", *_cells(unseen_ms, rows[0], unseen_ms))
     return table
 
 
@@ -176,21 +171,33 @@ def finding_lines(finding: Finding, cwd: str, only_where: bool = False) -> Itera
     beside a cause that explains the same time, where that is."""
     yield plain(finding.title or finding.id, "bold")
     if only_where:
-        yield Parts([f"at {place_text(finding.where, cwd)}" if finding.where else "", "the cause above is part of it"])
+        yield Parts([at_place(finding.where, cwd), "the cause above is part of it"])
         return
-    where = f"at {place_text(finding.where, cwd)}" if finding.where else ""
-    yield Parts([finding.evidence, where, f"levers: {', '.join(finding.levers)}" if finding.levers else ""])
+    yield Parts(
+        [
+            finding.evidence,
+            at_place(finding.where, cwd),
+            f"levers: {', '.join(finding.levers)}" if finding.levers else "",
+        ]
+    )
     instead = f"instead: {finding.instead}" if finding.instead else ""
     if finding.why or instead:
         yield Parts([finding.why, instead], "dim")
 
 
-def place_text(place: Place, cwd: str) -> str:
-    """`train.py:41 in main`; relative to the command's folder where it lies in it."""
+def place_text(place: Place | None, cwd: str = "") -> str:
+    """`train.py:41 in main`; relative to the command's folder where it lies in it. "" where there is none."""
+    if place is None:
+        return ""
     path = Path(place.file)
     shown = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else place.file
     line = "" if place.line is None else f":{place.line}"
     return f"{shown}{line}" + (f" in {place.function}" if place.function else "")
+
+
+def at_place(place: Place | None, cwd: str = "", before: str = "") -> str:
+    """`at train.py:41 in main`, after what comes before; "" where there is no place."""
+    return f"{before}at {place_text(place, cwd)}" if place else ""
 
 
 def _notes(

@@ -41,9 +41,7 @@ def trace_screen(report: TraceReport, rows: int = ROWS) -> RenderableType:
         *_head(rank, report),
         *([_ranks(report), Text()] if len(report.ranks) > 1 else ()),
         *_findings(report, rows),
-        *_tables(rank, rows),
-        *_collectives(report.collectives, rows),
-        *_what_if(gains(report.replay or rank.replay)),
+        *_tables(rank, report, rows),
         labelled(_trust(rank, report)),
     )
 
@@ -71,7 +69,7 @@ def _short(name: str) -> str:
 
 
 def _place(where: Place | None) -> str:
-    return place_text(where, str(Path.cwd())) if where else ""
+    return place_text(where, str(Path.cwd()))
 
 
 def _head(rank: RankTrace, report: TraceReport) -> list[RenderableType]:
@@ -84,9 +82,10 @@ def _head(rank: RankTrace, report: TraceReport) -> list[RenderableType]:
     return [head, Parts([rank.source, f"{steps}{by}", f"{count(rank.events)} events"], "dim"), *mfu, Text()]
 
 
-def _tables(rank: RankTrace, rows: int) -> list[RenderableType]:
-    """Device time, idle time, what ran, waits, ops against the peaks."""
+def _tables(rank: RankTrace, report: TraceReport, rows: int) -> list[RenderableType]:
+    """Device time, idle time, what ran, waits, ops against the peaks; collectives, predictions."""
     found = [_device(rank), *(make(rank, rows) for make in (_gaps, _kernels, _host, _syncs, _roofline))]
+    found += [_collectives(report.collectives[:rows]), _what_if(gains(report.replay or rank.replay))]
     return [block for table in found if table.row_count for block in (Tabled(table), Text())]
 
 
@@ -153,13 +152,11 @@ def _roofline(rank: RankTrace, rows: int) -> Table:
     return table
 
 
-def _what_if(predictions: Sequence[WhatIf]) -> list[RenderableType]:
-    if not predictions:
-        return []
+def _what_if(predictions: Sequence[WhatIf]) -> Table:
     table = columns("what if", "a step", "faster", "", right=("a step", "faster"), wide=("",))
     for one in predictions:
         table.add_row(one.change.replace("_", " "), ms(one.ms), ratio(one.gain), plain(one.meaning, "dim"))
-    return [Tabled(table), Text()]
+    return table
 
 
 def _trust(rank: RankTrace, report: TraceReport) -> Iterator[tuple[str, RenderableType]]:
@@ -167,11 +164,8 @@ def _trust(rank: RankTrace, report: TraceReport) -> Iterator[tuple[str, Renderab
         yield "trust", plain(said, "yellow")
     replay = report.replay or rank.replay
     if replay is not None and replay.measured_ms:
-        off = replay.replayed_ms / replay.measured_ms - 1
-        yield (
-            "what if",
-            plain(f"the unchanged step replays in {ms(replay.replayed_ms)}, {off:+.1%} of the measured one"),
-        )
+        off = f"{replay.replayed_ms / replay.measured_ms - 1:+.1%} of the measured one"
+        yield "what if", plain(f"the unchanged step replays in {ms(replay.replayed_ms)}, {off}")
 
 
 def _ranks(report: TraceReport) -> RenderableType:
@@ -188,18 +182,15 @@ def _ranks(report: TraceReport) -> RenderableType:
     return Group(Tabled(table), plain(balance.why or "no rank is waited for", "dim"))
 
 
-def _collectives(rows: Sequence[Collective], most: int) -> list[RenderableType]:
-    if not rows:
-        return []
+def _collectives(rows: Sequence[Collective]) -> Table:
     right = ("MiB", "calls", "transfer", "wait", "skew", "bus GB/s")
     table = columns("collective", *right, right=right)
-    for row in rows[:most]:
+    for row in rows:
         times = [ms(ns / 1e6) if ns is not None else "unknown" for ns in (row.transfer_ns, row.wait_ns, row.skew_ns)]
         bus = count(row.bus_gbs) if row.bus_gbs is not None else "unknown"
-        table.add_row(
-            plain(f"{row.name} {row.dtype} ×{row.ranks}"), count(row.bytes / 2**20), count(row.count), *times, bus
-        )
-    return [Tabled(table), Text()]
+        name = plain(f"{row.name} {row.dtype} ×{row.ranks}")
+        table.add_row(name, count(row.bytes / 2**20), count(row.count), *times, bus)
+    return table
 
 
 def _findings(report: TraceReport, rows: int) -> list[RenderableType]:

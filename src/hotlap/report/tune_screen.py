@@ -15,10 +15,10 @@ from rich.text import Text
 from ..records.diagnosis import ONE_PACE, Diagnosis, bound_text
 from ..records.durations import ms
 from ..records.phases import PHASES
-from ..records.run import Environment, Phases, Versions
+from ..records.run import Environment, Versions
 from ..records.tune import Interval, Kept, Open, Parity, Proof, Reference, Trial, Tune, foretold
 from .console import CommandLine, Parts, Screen, ShareBar, Tabled, columns, labelled, minutes, number, plain, ratio
-from .run_screen import place_text
+from .run_screen import at_place
 
 MOST_DROPPED: Final = 8
 RESIZED: Final = 1.2
@@ -30,9 +30,13 @@ OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper
 
 def tune_screen(tune: Tune, folder: Path) -> RenderableType:
     """What a tune found: the gain with its proof, what was kept and dropped, and how to go on."""
+    after = f"after {bound_text(tune.tuned.bound)}" if tune.tuned else ""
     return Screen(
         plain(tune_headline(tune), "bold green" if _usable(tune) else "bold yellow"),
-        Parts(_bounds(tune), "dim"),
+        Parts(
+            [f"before {bound_text(tune.baseline.bound)}", after, tune.baseline.device_name or tune.baseline.device],
+            "dim",
+        ),
         *_proofs(tune),
         *_warnings(tune),
         Text(),
@@ -131,11 +135,6 @@ def _unproved(tune: Tune, found: Open) -> str:
     return f"{what}{over}{interval} with {' + '.join(new)}"
 
 
-def _not_finished(tune: Tune) -> str:
-    """Why the tune ended early."""
-    return f"not finished, {tune.why_incomplete or 'the reason is unknown'}"
-
-
 def _evidence(tune: Tune) -> str:
     """What the ratio rests on."""
     starts = f"{number(tune.starts, 'fresh start')} of each side, " if tune.starts else ""
@@ -153,13 +152,6 @@ def ratio_text(value: float | None, interval: Interval | None) -> str:
     if value is None:
         return "-"
     return f"{ratio(value)} ({interval.low:.2f}–{interval.high:.2f})" if interval else ratio(value)
-
-
-def _bounds(tune: Tune) -> Iterator[str]:
-    """What limited the step, what limits it now, and on which device."""
-    yield f"before {bound_text(tune.baseline.bound)}"
-    yield f"after {bound_text(tune.tuned.bound)}" if tune.tuned else ""
-    yield tune.baseline.device_name or tune.baseline.device
 
 
 def proved(tune: Tune) -> list[Proof]:
@@ -193,7 +185,7 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
                 f"wrong, with levers and without: {finding.title or finding.id}; {finding.evidence}", "bold red"
             )
     if not tune.complete:
-        yield plain(_not_finished(tune), "yellow")
+        yield plain(f"not finished, {tune.why_incomplete or 'the reason is unknown'}", "yellow")
     if tune.noise is not None and tune.noise > NOISY:
         apart = math.expm1(tune.noise)
         yield plain(f"a noisy machine: two runs of the bare command differ by {apart:.0%} in step time", "yellow")
@@ -209,34 +201,23 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
 def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
     """Mean ms a step in each phase, before and after, bars on one scale; device time where both sides have it."""
     on_device = before.gpu_phases is not None and (after is None or after.gpu_phases is not None)
-    first = _row(before.gpu_phases if on_device else before.phases)
-    second = _row((after.gpu_phases if on_device else after.phases) if after else None)
-    scale = max(_total(first) + before.unseen_ms, _total(second) + (after.unseen_ms if after else 0.0))
-    name = "device" if on_device else "host"
-    heads = ("before", "", *(("after", "") if after else ()))
-    table = columns(f"{name} time", *heads, right=("before", "after"), wide=("",))
-    for phase in PHASES:
-        if first.get(phase) is not None or second.get(phase) is not None:
-            cells = _cells(first.get(phase), scale, "cyan")
-            table.add_row(phase, *cells, *(_cells(second.get(phase), scale, "green") if after else ()))
-    if before.unseen_ms or (after and after.unseen_ms):
-        cells = _cells(before.unseen_ms, scale, "cyan")
-        table.add_row("not looked at", *cells, *(_cells(after.unseen_ms, scale, "green") if after else ()))
+    sides = [side for side in (before, after) if side]
+    rows = []
+    for side in sides:
+        phases = side.gpu_phases if on_device and side.gpu_phases else side.phases
+        rows.append({**msgspec.structs.asdict(phases), "not looked at": side.unseen_ms})
+    scale = max(sum(value or 0.0 for value in row.values()) for row in rows)
+    heads = ("before", "", "after", "")[: 2 * len(rows)]
+    table = columns(f"{'device' if on_device else 'host'} time", *heads, right=("before", "after"), wide=("",))
+    names = [phase for phase in PHASES if any(row[phase] is not None for row in rows)]
+    for name in (*names, "not looked at") if any(side.unseen_ms for side in sides) else names:
+        styled = zip(rows, ("cyan", "green"), strict=False)
+        table.add_row(name, *(cell for row, style in styled for cell in _cells(row[name], scale, style)))
     return table
 
 
-def _row(phases: Phases | None) -> dict[str, float | None]:
-    """Phases by name."""
-    return msgspec.structs.asdict(phases) if phases else {}
-
-
-def _total(row: dict[str, float | None]) -> float:
-    """The whole step, ms: what a bar of full length stands for."""
-    return sum(value or 0.0 for value in row.values())
-
-
 def _cells(value: float | None, scale: float, style: str) -> tuple[RenderableType, RenderableType]:
-    """A time and its bar; a dash where it was not measured."""
+    """A time and its bar, of full length for a whole step; a dash where it was not measured."""
     if value is None:
         return Text("-"), Text()
     return Text(ms(value)), ShareBar(value / scale if scale > 0 else 0.0, style=style)
@@ -339,17 +320,14 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
     for lever in sorted(dropped, key=lambda one: (one.ratio is None, one.lever not in tried))[:MOST_DROPPED]:
         trial = failed.get(lever.trial) if lever.trial is not None else None
         measured = Text(ratio_text(lever.ratio, lever.interval))
-        table.add_row(plain(lever.lever), measured, plain(f"{lever.why}{_seen_at(trial) if trial else ''}"))
+        seen = (
+            f" ({'; '.join(filter(None, (at_place(trial.where), f'see {trial.folder}/output.txt')))})" if trial else ""
+        )
+        table.add_row(plain(lever.lever), measured, plain(f"{lever.why}{seen}"))
     yield Text()
     yield table
     if len(dropped) > MOST_DROPPED:
         yield plain(f"and {len(dropped) - MOST_DROPPED} more in tune.json", "dim")
-
-
-def _seen_at(trial: Trial) -> str:
-    """Where a trial failed, and where it can be read."""
-    where = f"at {place_text(trial.where, '')}; " if trial.where else ""
-    return f" ({where}see {trial.folder}/output.txt)"
 
 
 def _notes(tune: Tune) -> Iterator[tuple[str, RenderableType]]:
@@ -377,8 +355,7 @@ def _cost_parts(tune: Tune) -> Iterator[str]:
 def _limit(tune: Tune) -> str:
     """What holds the step back where no lever helped."""
     first = tune.baseline.findings[0]
-    where = f", at {place_text(first.where, '')}" if first.where else ""
-    return f"{bound_text(tune.baseline.bound)}: {first.title or first.id}{where}"
+    return f"{bound_text(tune.baseline.bound)}: {first.title or first.id}{at_place(first.where, before=', ')}"
 
 
 def size(value: float) -> str:

@@ -44,7 +44,7 @@ LATER_STEPS: Final = ("steps-before.jsonl", "steps-last.jsonl")
 """Of a long run, whose first steps are in `steps.jsonl`: the last ones (`agent.recorder.MOST_BYTES`)."""
 TRACE: Final = "trace.json.gz"
 REQUEST: Final = "request.json"
-"""What a tune was asked for (`tune.tune.TuneRequest`)."""
+"""What a tune was asked for (`tune.objective.TuneRequest`)."""
 TAIL: Final = 1 << 16
 """Bytes at the end of an output that are read."""
 

@@ -1,6 +1,6 @@
 """Which levers could help the best set, and how much by their share of the step."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +9,7 @@ from hotlap.records import run as records
 from hotlap.records.tune import CAP
 
 from .objective import cheapness, saves_memory
+from .recipe import clashing
 from .state import State
 
 LEAST_SHARE: Final = 0.02
@@ -38,46 +39,63 @@ def candidates(state: State, stage: Stage | None = None) -> list[Candidate]:
 
     Those that can't are noted as dropped, with the reason. stage: None for all of them.
     """
-    found = []
     context = state.context()
-    bound = state.best.diagnosis.bound
-    for lever in state.levers.values():
-        known = lever.name in context.active or lever.name in state.refused or (lever.name, bound) in state.tried
-        if known or (stage is not None and lever.stage != stage):
-            continue
-        candidate = candidate_of(state, lever, context)
-        if candidate is not None:
-            found.append(candidate)
-    if state.objective.memory:
+    found = [one for lever in untried(state, stage) if (one := candidate_of(state, lever, context)) is not None]
+    if state.memory:
         return sorted(found, key=lambda one: cheapness(one.lever))
     return sorted(found, key=lambda one: -one.predicted)
 
 
+def untried(state: State, stage: Stage | None = None) -> list[Lever]:
+    """Levers of a stage that are not in, nor refused, nor tried under this bound. stage: None for all of them."""
+    bound, known = state.best.diagnosis.bound, {*state.context().active, *state.refused}
+    return [
+        lever
+        for lever in state.levers.values()
+        if stage in {None, lever.stage} and lever.name not in known and (lever.name, bound) not in state.tried
+    ]
+
+
 def candidate_of(state: State, lever: Lever, context: Context) -> Candidate | None:
     """A lever as a candidate; None where it is none, which is noted."""
-    why = excluded(state, lever, context)
-    variants = lever.variants(context) if why is None else []
-    share = lever.share(context) if why is None else 0.0
-    if why is None and not variants:
-        why = "it has no settings to try here"
-    if why is None and share < LEAST_SHARE and not state.objective.memory:
-        why = f"could win at most {max(0.0, share):.1%} of the step here"
-    if why is not None:
-        state.drop(lever.name, why)
-        return None
+    found = _considered(state, lever, context)
+    if isinstance(found, Candidate):
+        return found
+    state.drop(lever.name, found)
+    return None
+
+
+def _considered(state: State, lever: Lever, context: Context) -> Candidate | str:
+    """A lever as a candidate, or why it is none."""
+    if (why := excluded(state, lever, context)) is not None:
+        return why
+    variants, share = lever.variants(context), lever.share(context)
+    if not variants:
+        return "it has no settings to try here"
+    if share < LEAST_SHARE and not state.memory:
+        return f"could win at most {max(0.0, share):.1%} of the step here"
     return Candidate(lever, variants, 1 / (1 - min(share, MOST_SHARE)))
+
+
+def compatible(state: State, group: Sequence[Candidate], active: Sequence[str] = ()) -> list[Candidate]:
+    """Those of a group that can be in together beside the active ones, in its order."""
+    chosen: list[Candidate] = []
+    for one in group:
+        if not clashing(state.levers, one.lever, [*active, *(other.lever.name for other in chosen)]):
+            chosen.append(one)
+    return chosen
 
 
 def excluded(state: State, lever: Lever, context: Context) -> str | None:
     """Why a lever is not tried beside those in the context; None if it may be."""
-    options = state.options
-    if options.only and lever.name not in options.only:
+    request = state.request
+    if request.only and lever.name not in request.only:
         return "left out by --only"
-    if lever.name in options.without:
+    if lever.name in request.without:
         return "left out by --without"
-    if lever.risk == "semantic" and not options.semantic:
+    if lever.risk == "semantic" and "semantic" not in request.allow:
         return "changes training; only with --allow semantic"
-    if state.objective.memory and not saves_memory(lever):
+    if state.memory and not saves_memory(lever):
         return "saves no memory"
     applies = lever.applies(context)
     clash = clashing(state.levers, lever, context.active)
@@ -86,32 +104,15 @@ def excluded(state: State, lever: Lever, context: Context) -> str | None:
     return None if applies.yes else applies.why
 
 
-def clashing(levers: Mapping[str, Lever], lever: Lever, active: Mapping[str, Settings]) -> list[str]:
-    """Levers in use that exclude this one, or that it excludes."""
-    return [name for name in active if name in lever.excludes or lever.name in levers[name].excludes]
-
-
 def together(state: State, stage: Stage) -> list[Candidate]:
     """Switchable levers of a stage that can be in at once, each chosen as if those before it were: levers are among
     them that apply only beside others."""
-    active, bound = dict(state.context().active), state.best.diagnosis.bound
-    left = [
-        lever
-        for lever in state.levers.values()
-        if lever.switchable and lever.stage == stage and lever.name not in {*active, *state.refused}
-        if (lever.name, bound) not in state.tried
-    ]
+    active, left = dict(state.context().active), [lever for lever in untried(state, stage) if lever.switchable]
     chosen: list[Candidate] = []
     while True:
         context = state.context(active)
-        fit = [
-            Candidate(lever, variants, 1 / (1 - min(max(share, 0.0), MOST_SHARE)))
-            for lever in left
-            if lever.name not in active
-            and excluded(state, lever, context) is None
-            and (variants := lever.variants(context))
-            and (share := lever.share(context)) >= LEAST_SHARE
-        ]
+        considered = [_considered(state, lever, context) for lever in left if lever.name not in active]
+        fit = [one for one in considered if isinstance(one, Candidate)]
         if not fit:
             return chosen
         best = max(fit, key=lambda one: one.predicted)

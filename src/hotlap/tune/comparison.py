@@ -60,9 +60,8 @@ class Comparison:
         self.after: list[Side] = []
         self.turns: list[dict[int, float]] = []
         """Ms a step (over the rows of a step, where sides hold other numbers of rows) by side, in each round."""
-        self.pairs: list[float] = []
-        self.bare_ms: list[float] = []
-        """Of each run of the bare command in these pairs."""
+        self.pairs: list[tuple[float, float]] = []
+        """Ms a step of runs one after another: of the bare command, and with the levers."""
         self.ratio = Ratio(math.nan, None)
         self.failed = ""
         self.short = False
@@ -89,7 +88,7 @@ class Comparison:
         """The look to begin with. Where there is time, with three starts of each: they tell more than two, where they
         come at once, and where turns differ too much for what was measured to be proved by two and many turns."""
         state = self.state
-        if state.sequential or state.objective.memory or state.budget.left < state.budget.proof_s:
+        if state.sequential or state.memory or state.budget.left < state.budget.proof_s:
             return 0
         if 2 * (STARTS + 1) - len(self.before) <= state.budget.at_once:
             return 1
@@ -104,12 +103,6 @@ class Comparison:
         """Seconds that another look takes at least."""
         budget = self.state.budget
         return budget.starts_s(2) + budget.turns_s(len(self.before) + len(self.after) + 2, LEAST_ROUNDS)
-
-    @property
-    def _parity_s(self) -> float:
-        """Seconds that parity is likely to take beyond the runs that are there."""
-        state = self.state
-        return MARGIN * state.judge.runs_left(self.levers) * state.budget.best_start_s
 
     def more_starts(self) -> Proof | None:
         """With more starts of each, while the interval is wide and there is time; None where none was added. What is
@@ -138,7 +131,7 @@ class Comparison:
         found = self.ratio
         if found.interval is None:
             return False
-        if self.state.objective.memory:
+        if self.state.memory:
             return half_width(found.interval) < 0.1
         return found.proved or found.interval.high < LEAST_GAIN
 
@@ -159,25 +152,23 @@ class Comparison:
             self.fresh += begun
             for side in begun:
                 self._arrived(side)
+                if state.sequential:
+                    self._sequential(look)
                 if self.failed or state.sequential:
-                    break
-            if state.sequential:
-                self._sequential(look)
-                return
-            if self.failed:
-                return
+                    return
         self._settle_reference()
         if state.sequential or self.failed:
             return
         sides = [side for two in self._both() for side in two if side.ready and side is not state.side]
         most = ROUNDS[min(look, len(ROUNDS) - 1)]
         seconds = state.budget.turns_s(len(sides), most)
-        if state.budget.left - seconds >= self._look_s:
-            if not self._take(look, sides, most, seconds):
-                self._too_few(look, sides)
-        elif not self._take(look, sides, MOST_ROUNDS, state.budget.left - self._parity_s):
+        last = state.budget.left - seconds < self._look_s
+        if last:  # what parity is likely to take is left for it
+            parity_s = MARGIN * state.judge.runs_left(self.levers) * state.budget.best_start_s
+            most, seconds = MOST_ROUNDS, state.budget.left - parity_s
+        if not self._take(look, sides, most, seconds):
             self._too_few(look, sides)
-        else:
+        elif last:
             self._rest(look + 1, sides)
 
     def _rest(self, look: int, sides: Sequence[Side]) -> None:
@@ -217,14 +208,12 @@ class Comparison:
         ended = [side for side in sides if not side.alive]
         if not ended:  # the budget did
             self.short = True
-            return
-        if ended and not any(side in self.fresh for side in ended):
+        elif not any(side in self.fresh for side in ended):
             self.before, self.after = [[s for s in all_ if s.alive] for all_ in (self.before, self.after)]
             self._turns(look)
-            return
-        why = ended[0].measured.ended
-        self._give_up_turns(f"a side did not last for its turns: {why}")
-        self._sequential(look)
+        else:
+            self._give_up_turns(f"a side did not last for its turns: {ended[0].measured.ended}")
+            self._sequential(look)
 
     def _sure(self, rounds: list[dict[int, float]]) -> bool:
         """Whether enough turns were made, these among them."""
@@ -312,9 +301,8 @@ class Comparison:
                     return
                 (self.after if with_levers else self.before).append(side)
                 made[with_levers] = side.measured.step_ms or math.nan
-            self.pairs.append(math.log(made[False] / made[True]))
-            self.bare_ms.append(made[False])
-            self._judge = partial(of_pairs, list(self.pairs), look)
+            self.pairs.append((made[False], made[True]))
+            self._judge = partial(of_pairs, [math.log(bare / ours) for bare, ours in self.pairs], look)
             self.ratio = self._judge()
 
     # what came of it
@@ -365,14 +353,14 @@ class Comparison:
         """Of a step of the bare command: what its turns took, or its runs."""
         rows = (self.state.reference.measured.rows or 1.0) if self.state.resized(self.levers) else 1.0
         turns = [rows * turn[side.number] for turn in self.turns for side in self.before if side.number in turn]
-        logs = [math.log(one) for one in self.bare_ms or turns]
+        logs = [math.log(one) for one in [bare for bare, _ in self.pairs] or turns]
         return math.exp(center(logs)) if logs else None
 
     def _gain(self) -> tuple[bool, str]:
         state, found = self.state, self.ratio
         if self.failed:
             return False, self.failed
-        if state.objective.memory:
+        if state.memory:
             return self._saves()
         if found.proved:
             works = (other_work(state, side.measured.rows, side.requested) for side in self.after)
@@ -389,14 +377,15 @@ class Comparison:
         most = max(peak_bytes(side.measured) for side in self.after)
         if least < LEAST_GAIN * most:
             return False, "less than 2% of memory saved"
-        if interval is not None and interval.high < 1 / (1 + state.objective.slowdown):
+        if interval is not None and interval.high < 1 / (1 + state.request.slowdown):
             return False, "a step is slower than is allowed"
         return True, ""
 
     def _parity(self) -> Parity:
         """Of all processes with the levers that were not judged yet; the first that fails, else the last."""
         state = self.state
-        state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in self._two())
+        two = (self.before * 2)[:2]  # the same twice where there is but one
+        state.judge.base, state.judge.again = (state.bench.evidence(side.measured) for side in two)
         parity: Parity | None = None
         for side in [side for side in self.after if side.measured.parity is None]:
             parity = state.judge.judge(self.levers, side.measured)
@@ -405,9 +394,6 @@ class Comparison:
                 break
         assert parity is not None
         return parity
-
-    def _two(self) -> tuple[Side, Side]:
-        return self.before[0], self.before[1] if len(self.before) > 1 else self.before[0]
 
     def break_even(self, proof: Proof) -> int | None:
         """Steps after which what a first start compiles has paid for itself; None where nothing is compiled."""

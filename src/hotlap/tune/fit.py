@@ -6,7 +6,7 @@ is measured against the command with them.
 
 from hotlap.experiment.outcome import same_levers
 from hotlap.experiment.side import Side
-from hotlap.levers._base import Context, Lever
+from hotlap.levers._base import Context
 from hotlap.records import run as records
 from hotlap.records.diagnosis import Diagnosis, Spread
 from hotlap.records.durations import ms
@@ -15,7 +15,7 @@ from hotlap.records.files import read_record
 from hotlap.records.run import Facts, Phases
 from hotlap.records.tune import Fitted, Trial
 
-from .candidates import clashing
+from .candidates import excluded
 from .objective import cheapness, saves_memory
 from .reference import NO_TIME, SHARE, SmallerRuns
 from .state import State, use_text
@@ -37,7 +37,7 @@ def fit(state: State, alone: Side) -> Side:
     unproved = ""
     while True:
         try:
-            uses, _ = _fitting(state, failed, context, smaller)
+            uses = _fitting(state, failed, context, smaller)
         except CommandFailed as error:
             raise CommandFailed(f"{error}{unproved}") from error
         if smaller.hold(uses):
@@ -47,13 +47,14 @@ def fit(state: State, alone: Side) -> Side:
         unproved = f". It fits with {', '.join(map(use_text, uses))}{why}"
 
 
-def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns) -> tuple[list[records.Lever], Trial]:
-    """Levers with which it fits, of those that are not refused, and the trial. Raises CommandFailed."""
+def _fitting(state: State, failed: Trial, context: Context, smaller: SmallerRuns) -> list[records.Lever]:
+    """Levers with which it fits, of those that are not refused. Raises CommandFailed."""
     uses: list[records.Lever] = []
-    for lever in _cheapest_first(state):
+    allowed = [one for one in state.levers.values() if saves_memory(one) and one.name not in state.refused]
+    for lever in sorted(allowed, key=cheapness):
         active = {use.name: use.settings for use in uses}
         supposed = Context(UNKNOWN_STEP, context.facts, context.environment, active)
-        if clashing(state.levers, lever, active) or not lever.applies(supposed).yes:
+        if excluded(state, lever, supposed) is not None:
             continue
         if lever.risk == "numeric" and smaller.why:
             state.drop(lever.name, f"its parity can't be proved: {smaller.why}")
@@ -95,21 +96,6 @@ def facts_of(state: State, failed: Trial) -> Facts | None:
     return None
 
 
-def _cheapest_first(state: State) -> list[Lever]:
-    """Levers that save memory and may be used."""
-    options = state.options
-    allowed = [
-        lever
-        for lever in state.levers.values()
-        if saves_memory(lever)
-        and lever.name not in state.refused
-        and lever.name not in options.without
-        and (not options.only or lever.name in options.only)
-        and (lever.risk != "semantic" or options.semantic)
-    ]
-    return sorted(allowed, key=cheapness)
-
-
 def _tried(state: State, uses: list[records.Lever]) -> Trial:
     """A trial of them, made once."""
     known = next((one for one in state.bench.done if one.purpose == "fit" and same_levers(one.levers, uses)), None)
@@ -131,24 +117,22 @@ def _late(state: State) -> bool:
     return state.budget.left < SHARE * state.budget.seconds
 
 
-def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> tuple[list[records.Lever], Trial]:
+def _only_needed(state: State, uses: list[records.Lever], trial: Trial) -> list[records.Lever]:
     """Takes out again what is not needed beside the last one, which made it fit, from the dearest."""
     state.budget.baseline_took(trial.wall_s, trial.warmup_s or 0.0, trial.step_ms or 0.0)
     for use in list(reversed(uses))[1:]:
         if _late(state):
             break
         rest = [other for other in uses if other.name != use.name]
-        without = _tried(state, rest)
-        if without.outcome == "measured":
+        if _tried(state, rest).outcome == "measured":
             state.say(f"fit  {use.name} is not needed")
-            uses, trial = rest, without
-    return uses, trial
+            uses = rest
+    return uses
 
 
 def fitted(state: State) -> list[Fitted]:
     """Those of the levers that made it fit which are still in: all, where no others are kept that do without one."""
-    proved = state.found.proved.levers if state.found.proved else state.given
-    return [_fitted(state, use) for use in state.given if use in proved]
+    return [_fitted(state, use) for use in state.given if use in state.proved]
 
 
 def _fitted(state: State, use: records.Lever) -> Fitted:

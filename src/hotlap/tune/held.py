@@ -8,7 +8,7 @@ from hotlap.diagnose.diagnose import diagnose
 from hotlap.levers import all_levers
 from hotlap.levers._base import Context
 from hotlap.records.errors import NothingMeasured
-from hotlap.records.run import REFUSED, Facts, LeftOut, Lever, Run
+from hotlap.records.run import REFUSED, LeftOut, Lever, Run
 from hotlap.runs.folder import RankFolder, RunFolder
 
 
@@ -36,17 +36,14 @@ def _missing(rank: RankFolder, run: Run) -> dict[str, str]:
     out = {line.lever: line.left_out for line in lines if line.left_out is not None}
     took = {line.lever for line in lines if line.left_out is None and line.nothing is None} - out.keys()
     said = {line.lever: line.nothing for line in lines if line.nothing is not None}
-    facts = rank.facts
-    inert = {name: why for name in took if facts is not None and (why := _inert(name, facts))}
+    inert = {}
+    if (facts := rank.facts) is not None:
+        known = {name: all_levers().get(name) for name in took}
+        inert = {name: why for name, lever in known.items() if lever is not None and (why := lever.inert(facts))}
     took -= inert.keys()
     said |= inert
     said |= {one.lever: one.what.removeprefix(REFUSED) for one in rank.problems if one.lever is not None} | out
     return {lever.name: said.get(lever.name, "") for lever in run.levers if lever.name not in took}
-
-
-def _inert(name: str, facts: Facts) -> str:
-    lever = all_levers().get(name)
-    return lever.inert(facts) if lever is not None else ""
 
 
 def _by_facts(lever: Lever, folder: Path, rank: RankFolder, run: Run) -> str:

@@ -1,10 +1,12 @@
-"""What a tune makes smaller: the time of a step, memory, or what a row costs."""
+"""What a tune was asked for, and what it makes smaller: the time of a step, memory, or what a row costs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import geometric_mean, median
 from typing import Any, Final, Literal
 
+import msgspec
+
+from hotlap.experiment.side import SECONDS, SEED, STEPS
 from hotlap.levers._base import Lever
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.tune import Trial
@@ -15,18 +17,26 @@ SLOWDOWN: Final = 0.1
 UNKNOWN_ORDER: Final = 100
 
 
-@dataclass(frozen=True)
-class Objective:
-    """price: dollars an hour, for the cost. slowdown: of the step (0.1 is 10%), allowed where memory is saved."""
+class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; kept as `request.json`, so that `--resume` needs no command again.
 
-    kind: Kind = "time"
+    fresh: nothing is taken from earlier tunes. price: dollars an hour, for the cost. slowdown: of the step (0.1 is
+    10%), allowed where memory is saved.
+    """
+
+    command: tuple[str, ...]
+    cwd: str
+    budget_s: float = 600.0
+    steps: int = STEPS
+    seconds: float = SECONDS
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    objective: Kind = "time"
     price: float | None = None
     slowdown: float = SLOWDOWN
-
-    @property
-    def memory(self) -> bool:
-        """Whether memory is what counts."""
-        return self.kind == "memory"
+    fresh: bool = False
+    seed: int = SEED
 
 
 def saves_memory(lever: Lever) -> bool:
@@ -53,12 +63,12 @@ def typical_bytes(trials: Sequence[Trial]) -> float | None:
     return float(median(peaks)) if peaks and all(peaks) else None
 
 
-def costs(objective: Objective, before: Sequence[Trial], after: Sequence[Trial], ratio: float) -> dict[str, Any]:
+def costs(price: float | None, before: Sequence[Trial], after: Sequence[Trial], ratio: float) -> dict[str, Any]:
     """Dollars for a million rows before and after (of steps where rows are not known); nothing without a price. ratio:
     the speed-up that they stand beside."""
-    if objective.price is None or not before or not after:
+    if price is None or not before or not after:
         return {}
     known = all(trial.rows for trial in (*before, *after))
     each_ms = geometric_mean((trial.step_ms or 1.0) / ((trial.rows or 1.0) if known else 1.0) for trial in before)
-    dollars = objective.price / 3_600_000 * each_ms * 1e6
+    dollars = price / 3_600_000 * each_ms * 1e6
     return {"cost_before": dollars, "cost_after": dollars / ratio, "cost_unit": "rows" if known else "steps"}

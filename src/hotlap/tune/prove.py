@@ -1,17 +1,19 @@
 """Proof: what a comparison of the best set with the bare command says, with parity, and what is made of it."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
 from hotlap.experiment.outcome import names, same_levers
+from hotlap.experiment.side import Side
 from hotlap.records import run as records
 from hotlap.records.tune import Open, Proof
 
 from .comparison import Comparison
 from .fit import fitted
 from .objective import costs, typical_bytes
-from .state import State, interval_text
+from .state import State, ratio_text
 
 ENOUGH = 0.6
 """Of the time that a proof is planned to take: what is left of it may do."""
@@ -48,47 +50,51 @@ def _prove(state: State) -> tuple[records.Lever, str] | None:
     comparison = Comparison(state)
     comparison.run()
     if comparison.untold:
-        for side in comparison.after:
-            state.bench.end(side)
+        _end(state, comparison.after)
         _no_time(state)
         return None
     proof = comparison.result()
     state.found.proofs.append(proof)
     if not proof.proved:
-        for side in comparison.after:
-            state.bench.end(side)
+        _end(state, comparison.after)
     if comparison.failed or (proof.parity is not None and not proof.parity.ok):
         return _culprit(state, proof, comparison.refused())
     if proof.proved:
         _accept(state, comparison, proof)
         return None
     left = comparison.open()
-    shown = f"{proof.ratio:.2f}×{interval_text(proof.interval)}"
-    state.say(f"{'open' if left else 'drop'}  {names(proof.levers)}  {shown}  {proof.why}")
+    state.say(f"{'open' if left else 'drop'}  {names(proof.levers)}  {ratio_text(proof)}  {proof.why}")
     _back(state, proof, dropped=not left)
-    state.leave_open(
-        Open(levers=proof.levers, ratio=proof.ratio, interval=proof.interval, why=proof.why) if left else None
-    )
+    state.leave_open(_open(proof) if left else None)
     return None
+
+
+def _open(proof: Proof) -> Open:
+    return Open(levers=proof.levers, ratio=proof.ratio, interval=proof.interval, why=proof.why)
+
+
+def _end(state: State, sides: Sequence[Side]) -> None:
+    for side in sides:
+        state.bench.end(side)
 
 
 def narrow_down(state: State, comparison: Comparison) -> None:
     """Add starts to the comparison that proved the best set, where its interval is wide and there is time."""
-    if state.objective.memory or state.unproved:
+    if state.memory or state.unproved:
         return
     again = comparison.more_starts()
     if again is None:
         return
-    found, shown = state.found, f"{again.ratio:.2f}×{interval_text(again.interval)}"
+    found, shown = state.found, f"{ratio_text(again)} with {again.starts} starts"
     if not comparison.failed:
         found.proofs = [again if one is found.proved else one for one in found.proofs]
     if again.proved:
         _stands(state, comparison, again)
-        state.say(f"proved  {names(again.levers)}  {shown} with {again.starts} starts, {_how(again)}")
+        state.say(f"proved  {names(again.levers)}  {shown}, {_how(again)}")
     elif comparison.failed:
         found.not_done.append(f"another start with the levers failed: {again.why}")
     else:
-        state.say(f"open  {names(again.levers)}  {shown} with {again.starts} starts: {again.why}")
+        state.say(f"open  {names(again.levers)}  {shown}: {again.why}")
         _withdraw(state, again)
     state.on_proof()
 
@@ -100,7 +106,7 @@ def _withdraw(state: State, again: Proof) -> None:
     found.proofs = [msgspec.structs.replace(one, proved=False) for one in found.proofs]
     state.best.levers = list(state.given)
     if again.parity is None:
-        state.leave_open(Open(levers=again.levers, ratio=again.ratio, interval=again.interval, why=again.why))
+        state.leave_open(_open(again))
         return
     for use in again.levers:
         if use not in state.given:
@@ -113,13 +119,12 @@ def _accept(state: State, comparison: Comparison, proof: Proof) -> None:
     least = before.ratio * (NEARLY if shorter else 1.0) if before is not None else 0.0
     if before is not None and same_levers(before.levers, proof.levers):  # proved once more: the later figure counts
         least = 0.0
-    if before is not None and proof.ratio < least and not state.objective.memory:
+    if before is not None and proof.ratio < least and not state.memory:
         no_faster = f"{proof.ratio:.2f}× is no faster than the {before.ratio:.2f}× proved before"
         state.say(f"drop  {names(proof.levers)}  {no_faster}")
         state.found.proofs[-1] = msgspec.structs.replace(proof, proved=False, why=no_faster)
         _back(state, proof, dropped=True, why=no_faster)
-        for side in comparison.after:
-            state.bench.end(side)
+        _end(state, comparison.after)
         return
     tuned = state.bench.diagnosis(comparison.after[0].measured)  # before it stands: Ctrl-C may come here
     _stands(state, comparison, proof)
@@ -128,10 +133,9 @@ def _accept(state: State, comparison: Comparison, proof: Proof) -> None:
     state.narrow_down = partial(narrow_down, state, comparison)
     state.keep(proof.levers, comparison.after[0])
     state.side = comparison.after[0] if comparison.after[0].alive else None
-    for side in comparison.after[1:]:
-        state.bench.end(side)
+    _end(state, comparison.after[1:])
     state.say(
-        f"proved  {names(proof.levers)}  {proof.ratio:.2f}×{interval_text(proof.interval)} over the bare command, "
+        f"proved  {names(proof.levers)}  {ratio_text(proof)} over the bare command, "
         f"{proof.starts} starts, {_how(proof)}; parity {proof.parity.level if proof.parity else 'not asked for'}"
     )
     state.found.fitted = fitted(state)
@@ -144,7 +148,7 @@ def _stands(state: State, comparison: Comparison, proof: Proof) -> None:
     found.proved = proof
     one, two = [side.measured for side in comparison.before], [side.measured for side in comparison.after]
     found.memory = typical_bytes(one), typical_bytes(two)
-    found.costs = costs(state.objective, one, two, proof.ratio)
+    found.costs = costs(state.request.price, one, two, proof.ratio)
     found.break_even = comparison.break_even(proof)
 
 
@@ -154,16 +158,12 @@ def _how(proof: Proof) -> str:
 
 def _back(state: State, proof: Proof, dropped: bool, why: str = "") -> None:
     """The best set is what is proved. why: the others are dropped."""
-    kept = list(state.found.proved.levers) if state.found.proved else list(state.given)
-    shown = f"{proof.ratio:.2f}×{interval_text(proof.interval)}"
-    what = proof.why if state.objective.memory else "no gain"
+    kept = list(state.proved)
+    what = proof.why if state.memory else "no gain"
+    why = why or f"{what} in a comparison from fresh starts: {ratio_text(proof)}"
     for use in proof.levers if dropped else ():
         if use not in kept:
-            state.drop(
-                use.name,
-                why or f"{what} in a comparison from fresh starts: {shown}",
-                state.found.worth.get(use.name),
-            )
+            state.drop(use.name, why, state.found.worth.get(use.name))
     for use in kept:
         state.found.dropped.pop(use.name, None)  # it was to go, and the set without it is no better
     state.best.levers = kept
@@ -175,13 +175,11 @@ def _culprit(state: State, proof: Proof, refused: str | None) -> tuple[records.L
     on without. Each that is looked at takes a run: first those that take longest to start or are allowed most. Without
     time for that, the first of them."""
     own = [use for use in proof.levers if use not in state.given]
-    proved = state.found.proved.levers if state.found.proved else ()
-    suspects = [use for use in own if use not in proved] or own
+    suspects = [use for use in own if use not in state.proved] or own
     if not suspects:
         return None
-    known = next((use for use in suspects if use.name == refused), None)
-    if known is not None or len(suspects) == 1:
-        return known or suspects[0], proof.why
+    if refused in {use.name for use in suspects}:
+        suspects = [use for use in suspects if use.name == refused]
 
     def order(use: records.Lever) -> tuple[float, bool, float]:
         lever = state.levers[use.name]

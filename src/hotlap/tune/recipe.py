@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from hotlap import __version__
+from hotlap.levers import _base as base
 from hotlap.levers import all_levers
 from hotlap.records.errors import RecipeError
 from hotlap.records.files import RECIPE_FORMAT, read_recipe
@@ -83,8 +84,7 @@ def levers_of(path: Path, machine: Environment, lenient: bool = False) -> tuple[
             raise RecipeError(f"{path} was {other}. {AGAIN}, or try it as it is: `--lenient`")
         passed.append(f"the recipe was {other}")
     for entry in recipe.lever:
-        wrong = _wrong(entry.name, entry.settings, (lever.name for lever in levers))
-        wrong = wrong or all_levers()[entry.name].fits(machine, entry.settings)
+        wrong = _wrong(entry, levers) or all_levers()[entry.name].fits(machine, entry.settings)
         if wrong is None:
             levers.append(Lever(name=entry.name, settings=entry.settings))
         elif lenient:
@@ -100,8 +100,7 @@ def checked(path: Path, recipe: Recipe) -> tuple[Lever, ...]:
     if other := _other_version(recipe.hotlap):
         raise RecipeError(f"{path} was {other}. {AGAIN}")
     for entry in recipe.lever:
-        wrong = _wrong(entry.name, entry.settings, (lever.name for lever in levers))
-        if wrong is not None:
+        if (wrong := _wrong(entry, levers)) is not None:
             raise RecipeError(f"{path}: {entry.name}: {wrong}")
         levers.append(Lever(name=entry.name, settings=entry.settings))
     return tuple(levers)
@@ -123,14 +122,17 @@ def _series(version: str) -> tuple[int, ...]:
     return tuple(numbers[: zeros + 1])
 
 
-def _wrong(name: str, settings: Mapping[str, object], active: Iterable[str]) -> str | None:
-    lever = all_levers().get(name)
+def clashing(levers: Mapping[str, base.Lever], lever: base.Lever, active: Iterable[str]) -> list[str]:
+    """Levers in use that exclude this one, or that it excludes."""
+    return [name for name in active if name in lever.excludes or lever.name in levers[name].excludes]
+
+
+def _wrong(entry: RecipeLever, before: Iterable[Lever]) -> str | None:
+    lever, present = all_levers().get(entry.name), [one.name for one in before]
     if lever is None:
         return f"this hotlap ({__version__}) has no such lever; it has {', '.join(all_levers())}"
-    present = list(active)
-    if name in present:
+    if entry.name in present:
         return "stands twice"
-    clash = [other for other in present if other in lever.excludes or name in all_levers()[other].excludes]
-    if clash:
+    if clash := clashing(all_levers(), lever, present):
         return f"can't be used with {clash[0]}"
-    return lever.check(settings)
+    return lever.check(entry.settings)

@@ -77,29 +77,24 @@ class SmallerRuns:
             raise NoReference("with these levers a step holds other samples")
         self._find()
         self._afford()
-        state = self.state
-        before, again, after = (state.start("reference", (*self.judge.given, *more)) for more in ((), (), tuple(uses)))
-        sides = [before, again, after]
+        state, given = self.state, self.judge.given
+        sets = (given, given, (*given, *uses))
+        sides = [state.start("reference", levers) for levers in sets]
         state.bench.ready(*sides)
         rounds: list[dict[int, float]] = []
         if all(side.ready for side in sides):
-            rounds = take_turns(state.bench, [before, after], seconds=state.budget.turns_s(2))
-        else:
-            self._one_after_another(sides, uses)
+            rounds = take_turns(state.bench, [sides[0], sides[2]], seconds=state.budget.turns_s(2))
+        else:  # memory does not hold them beside each other
+            state.bench.end_all()
+            for at, levers in enumerate(sets):
+                sides[at] = state.start("reference", levers)
+                state.bench.ready(sides[at])
+                state.bench.end(sides[at])
         for side in sides:
             if side.measured.outcome != "measured":
                 raise NoReference(f"with 1/{self.parts} of the batch a run {_ended(side.measured)}")
             state.bench.end(side)
-        return self._compare(uses, before, again, after, rounds)
-
-    def _one_after_another(self, sides: list[Side], uses: Sequence[records.Lever]) -> None:
-        """Memory does not hold them beside each other."""
-        state = self.state
-        state.bench.end_all()
-        for at, more in enumerate(((), (), tuple(uses))):
-            sides[at] = state.start("reference", (*self.judge.given, *more))
-            state.bench.ready(sides[at])
-            state.bench.end(sides[at])
+        return self._compare(uses, sides, rounds)
 
     def _find(self) -> None:
         """The largest part of the batch that fits. Raises NoReference, BudgetSpent."""
@@ -121,10 +116,10 @@ class SmallerRuns:
         raise NoReference(self.why)
 
     def _compare(
-        self, uses: Sequence[records.Lever], before: Side, again: Side, after: Side, rounds: list[dict[int, float]]
+        self, uses: Sequence[records.Lever], sides: Sequence[Side], rounds: list[dict[int, float]]
     ) -> Reference:
         """What turns, or else single runs, show."""
-        state = self.state
+        state, (before, again, after) = self.state, sides
         if rounds:
             ratio = within_process([math.log(turn[after.number] / turn[before.number]) for turn in rounds])
         else:

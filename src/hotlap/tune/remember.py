@@ -42,11 +42,10 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the cache. when: seconds since the epoch. complete: every lever was tried to its end."""
+    """A file of the cache. when: seconds since the epoch."""
 
     version: int = 1
     when: float = 0.0
-    complete: bool = False
     kept: tuple[records.Lever, ...] = ()
     alone: dict[str, float] = {}
     """What the kept levers are worth beside the others."""
@@ -134,7 +133,6 @@ def learned(
     kept: Sequence[Kept],
     dropped: Iterable[Dropped],
     trials: Sequence[Trial],
-    complete: bool,
     noise: float = 0.0,
 ) -> Remembered:
     """What is worth remembering of a tune. noise: of its baselines, as a logarithm; what it could have made slower is
@@ -145,7 +143,6 @@ def learned(
     older = [one for one in before.failed if one.lever not in names and one.lever not in {x.lever for x in bad}]
     return Remembered(
         when=time.time(),
-        complete=complete,
         kept=tuple(records.Lever(name=one.lever, settings=one.settings) for one in kept),
         alone={one.lever: one.worth.ratio for one in kept if one.worth is not None},
         failed=(*older, *(Failed(lever=one.lever, why=one.why[:MOST_WHY], ratio=one.ratio) for one in bad)),
@@ -155,7 +152,7 @@ def learned(
 def of_earlier(tune: Tune) -> Remembered:
     """What an earlier session of the same tune found: its set comes first, what it measured and could not prove before
     what it proved, and what failed is not tried again."""
-    known = learned(Remembered(), tune.kept, tune.dropped, tune.trials, tune.complete, tune.noise or 0.0)
+    known = learned(Remembered(), tune.kept, tune.dropped, tune.trials, tune.noise or 0.0)
     kept = tune.unproved.levers if tune.unproved is not None else known.kept
     return msgspec.structs.replace(known, kept=tuple(kept))
 

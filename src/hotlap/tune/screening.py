@@ -19,7 +19,7 @@ from hotlap.records.tune import Open, Worth
 from hotlap.runs.folder import RunFolder
 
 from .budget import COMPILE_SHARE, BudgetSpent
-from .candidates import Candidate, clashing
+from .candidates import Candidate, compatible
 from .starts import other_work
 from .state import TOO_SLOW, State, use_text, worth_text
 
@@ -150,10 +150,7 @@ def _put_in(state: State, group: Sequence[Candidate], at_once: bool) -> tuple[Sw
         if switching is None or not switching.side.ready:
             switching = state.switching(uses)
             usual = switching.settle(full, SETTLE_S)
-        added: Variant = ()
-        for one in some:
-            if not clashing(state.levers, one.lever, {name: {} for name in (*full, *added)}):
-                added = (*added, one.lever.name)
+        added = tuple(one.lever.name for one in compatible(state, some, full))
         if added and usual is not None and _switched_on(state, switching, full, added, usual):
             full, usual = (*full, *added), min(usual, switching.side.step_ms)
     if switching is None or full == base:
@@ -185,12 +182,12 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
             state.refuse(use, why)
             return False
     if now is None or now > TOO_SLOW * usual:
+        bad = f"much slower: {now:.3g} ms a step, not {usual:.3g}" if now else "no step could be timed"
+    else:
+        bad = other_work(state, switching.rows, uses, SETTLING) or ""
+    if now is None or bad:
         for use in uses:
-            state.refuse(use, f"much slower: {now:.3g} ms a step, not {usual:.3g}" if now else "no step could be timed")
-        return False
-    if why := other_work(state, switching.rows, uses, SETTLING):
-        for use in uses:
-            state.refuse(use, why)
+            state.refuse(use, bad)
         return False
     if now > SLOWER * usual and not compiles:  # or it is the machine: blocks in turn tell
         ours = (*full, *added)

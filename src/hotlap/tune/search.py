@@ -8,7 +8,7 @@ the others (`worth.py`).
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import pstdev
 from typing import Final
 
@@ -25,21 +25,23 @@ from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.tune import Tune, Worth
 
 from .budget import COMPILE_SHARE, BudgetSpent
-from .candidates import Candidate, candidate_of, candidates, clashing, excluded, together
+from .candidates import Candidate, candidate_of, candidates, compatible, excluded, together, untried
 from .fit import fit, fitted
+from .objective import TuneRequest
 from .prove import prove
+from .recipe import clashing
 from .reference import NO_TIME
 from .remember import Remembered
 from .screening import screen, switch_in_place, switchable
 from .starts import try_start, try_together
-from .state import Best, Found, Options, State, by_text, value_text
+from .state import Best, Found, State, by_text, value_text
 from .worth import each_for_itself
 
 FIRST_S: Final = 2.0
 FIRST_STEPS: Final = 16
 """Steady steps of the bare command's first run, which is diagnosed."""
-MOST: Final = 0.3
-"""Of the step: what an input lever promises so much of hides what all others are worth, and comes before them."""
+MOST: Final = 1 / (1 - 0.3)
+"""What an input lever has to promise, 30% of the step, to hide what all others are worth: it comes before them."""
 LAUNCHES: Final = 0.5
 """Of the step, in which the device waits for the host, from which CUDA graphs come first: to record costs a start, to
 compile up to a third of the budget, and what makes kernels shorter shows only where none waits for its launch."""
@@ -58,14 +60,13 @@ class Search:
     def __init__(
         self,
         bench: Bench,
-        budget_s: float,
-        options: Options | None = None,
+        request: TuneRequest,
         levers: Mapping[str, Lever] | None = None,
         clock: Callable[[], float] = time.monotonic,
         recall: Callable[[records.Facts], Remembered] = lambda facts: Remembered(),
         earlier: Tune | None = None,
     ) -> None:
-        self.state = State(bench, options or Options(), levers or all_levers(), budget_s, clock)
+        self.state = State(bench, request, levers or all_levers(), clock)
         self.recall = recall
         if earlier is not None:
             self._take_over(earlier)
@@ -86,7 +87,7 @@ class Search:
             stages = list(STAGES)
             while stages:
                 if self.waits_for_launches():
-                    self._most("first")
+                    self._one_by_one("first", True, MOST)
                     stages.sort(key=lambda one: one != "graphs")
                 self.stage(stages.pop(0))
                 if state.open_ratio >= WORTH_A_PROOF:
@@ -193,7 +194,7 @@ class Search:
         own = gaps(state.judge.base, state.judge.again)
         how = "taking turns" if not state.sequential else "one after the other"
         state.say(
-            f"baseline  {value_text(state.value(first), state.objective)}  {bound_text(state.best.diagnosis.bound)}; "
+            f"baseline  {value_text(state.value(first), state.memory)}  {bound_text(state.best.diagnosis.bound)}; "
             f"two runs {how} differ {by_text(math.expm1(abs(differ)), 1)} in time, {by_text(own.loss, 2)} in loss"
         )
         if state.sequential:
@@ -259,12 +260,12 @@ class Search:
     def stage(self, stage: Stage) -> None:
         """Try the levers of a stage, again where what was kept has moved the bound."""
         state = self.state
-        if state.objective.memory:
+        if state.memory:
             if stage == STAGES[0]:
                 self._one_by_one(None)
             return
         while True:
-            kept = stage == STAGES[0] and self._most(stage)
+            kept = stage == STAGES[0] and self._one_by_one(stage, True, MOST)
             live = self._can_switch(stage)
             if live:
                 kept = self._screened(stage) or kept
@@ -278,15 +279,6 @@ class Search:
     def _can_switch(self, stage: Stage) -> bool:
         state = self.state
         return not state.sequential and stage in {"first", "compiler"} and switchable(state, state.best.levers)
-
-    def _most(self, stage: Stage) -> bool:
-        """Levers with a start of their own that promise so much that others could not be seen before."""
-        kept = False
-        while True:
-            ordered = [one for one in candidates(self.state, stage) if not one.lever.switchable]
-            if not ordered or ordered[0].predicted < 1 / (1 - MOST):
-                return kept
-            kept = self._tried(ordered[0]) or kept
 
     def _screened(self, stage: Stage) -> bool:
         """Levers that can be switched: all at once those that cost nothing to switch, then those that these kept out;
@@ -312,13 +304,15 @@ class Search:
         state = self.state
         known = {one.lever for one in state.found.dropped.values() if one.remembered}
         chosen: list[Candidate] = []
+        context = state.context()
         for lever in state.levers.values():
             usable = lever.switchable and lever.stage == "first"
-            if not usable or lever.name in {*state.context().active, *state.refused, *known}:
+            if not usable or lever.name in {*context.active, *state.refused, *known}:
                 continue
-            if excluded(state, lever, state.context()) is None and (one := candidate_of(state, lever, state.context())):
+            if excluded(state, lever, context) is None and (one := candidate_of(state, lever, context)):
                 chosen.append(one)
-        group = self._compatible([one for one in chosen if one.predicted >= AGAIN])
+        promising = sorted((one for one in chosen if one.predicted >= AGAIN), key=lambda one: -one.predicted)
+        group = compatible(state, promising)
         if group and state.sequential:
             try_start(state, group[0])
         elif group and switchable(state, state.best.levers):
@@ -326,16 +320,9 @@ class Search:
         elif group:
             try_together(state, group)
 
-    def _compatible(self, group: Sequence[Candidate]) -> list[Candidate]:
-        """Those that can be in together, the most promising first."""
-        chosen: list[Candidate] = []
-        for one in sorted(group, key=lambda one: -one.predicted):
-            if not clashing(self.state.levers, one.lever, {other.lever.name: {} for other in chosen}):
-                chosen.append(one)
-        return chosen
-
     def _one_by_one(self, stage: Stage | None, switched: bool = False, least: float = 1.0) -> bool:
-        """Levers with a start of their own; least: what they have to promise."""
+        """Levers with a start of their own. switched: those that can be switched have none. least: what they have to
+        promise."""
         kept = False
         while True:
             ordered = [one for one in candidates(self.state, stage) if not (switched and one.lever.switchable)]
@@ -361,20 +348,14 @@ class Search:
 
     def _rivals(self, stage: Stage) -> list[Candidate]:
         """Levers of a stage that one in use keeps out."""
-        state = self.state
+        state, own = self.state, self.state.context().active
         found = []
-        for lever in state.levers.values():
-            clash = clashing(state.levers, lever, state.context().active)
-            known = lever.name in state.refused or (lever.name, state.best.diagnosis.bound) in state.tried
-            if lever.stage != stage or not clash or known or lever.name in state.context().active:
+        for lever in untried(state, stage):
+            clash = clashing(state.levers, lever, own)
+            if not clash or {use.name for use in state.given} & {*clash}:
                 continue
-            active = {name: use for name, use in state.context().active.items() if name not in clash}
-            if {use.name for use in state.given} & {*clash} or excluded(
-                state, lever, state.context(active)
-            ) is not None:
-                continue
-            one = candidate_of(state, lever, state.context(active))
-            if one is not None:
+            context = state.context({name: use for name, use in own.items() if name not in clash})
+            if excluded(state, lever, context) is None and (one := candidate_of(state, lever, context)) is not None:
                 found.append(one)
         return found
 
@@ -420,7 +401,7 @@ class Search:
     def let_go(self) -> None:
         """Levers that made the command fit, where others that were kept since save enough memory to do without."""
         state = self.state
-        proved: Sequence[records.Lever] = state.found.proved.levers if state.found.proved else ()
+        proved = state.proved
         for use in [use for use in state.given if use in proved and len(proved) > len(state.given)]:
             rest = [other for other in state.best.levers if other != use]
             state.budget.afford(2 * state.budget.best_start_s)

@@ -41,7 +41,7 @@ def try_start(
     state.tried.add((lever.name, state.best.diagnosis.bound))
     state.found.predicted.setdefault(lever.name, candidate.predicted)
     rest = [use for use in state.best.levers if use.name not in instead_of]
-    search = now is not None or state.objective.memory
+    search = now is not None or state.memory
     measured: dict[int, float] = {}
     if now is not None:
         measured = {at: LEAST_GAIN for at, one in enumerate(candidate.variants) if one == now.settings}
@@ -142,7 +142,7 @@ def _measured(
     others = tuple(one.name for one in levers if one not in uses)
     worth = Worth(ratio=ratio.ratio, interval=ratio.interval, beside=others, by="turns")
     shown = " + ".join(map(use_text, uses))
-    state.say(f"try  {shown}  {value_text(state.value(side), state.objective)}  {worth_text(worth)}")
+    state.say(f"try  {shown}  {value_text(state.value(side), state.memory)}  {worth_text(worth)}")
     return side, worth
 
 
@@ -185,7 +185,7 @@ def beside(state: State, before: Side, after: Side) -> Ratio:
 
 def _won(state: State, side: Side, worth: Worth) -> float:
     """By what factor less time, or memory where that counts, is needed than without it."""
-    if not state.objective.memory:
+    if not state.memory:
         return worth.ratio
     return peak_bytes((state.side or state.reference).measured) / peak_bytes(side.measured)
 
@@ -193,9 +193,9 @@ def _won(state: State, side: Side, worth: Worth) -> float:
 def _gains(state: State, one: tuple[Side, Worth]) -> bool:
     """Whether it is worth a proof."""
     side, worth = one
-    if state.objective.memory:
+    if state.memory:
         whole = worth.ratio * state.open_ratio * (state.found.proved.ratio if state.found.proved else 1.0)
-        return _won(state, side, worth) >= LEAST_GAIN and whole >= 1 / (1 + state.objective.slowdown)
+        return _won(state, side, worth) >= LEAST_GAIN and whole >= 1 / (1 + state.request.slowdown)
     return worth.ratio >= LEAST_GAIN and (worth.interval is None or worth.interval.low > 1)
 
 
@@ -206,7 +206,7 @@ def other_work(
     lever resizes them. In reinforcement learning, say, how long an episode lasts hangs on what the model computes.
     steps: that the number is the mean of; one of them may be the last of its epoch, and short."""
     usual = [bare.measured.rows for bare in state.bare if bare.measured.rows]
-    if not one or not usual or state.objective.memory or state.resized(levers):
+    if not one or not usual or state.memory or state.resized(levers):
         return None
     most = ALIKE * max(usual) / min(usual) / (1 - 1 / steps)
     if min(usual) / most <= one <= max(usual) * most:

@@ -18,7 +18,7 @@ from hotlap.records.run import Facts
 from hotlap.records.tune import Dropped, Fitted, Interval, Kept, Open, Proof, Reference, Trial, Worth
 
 from .budget import Budget
-from .objective import Objective, peak_bytes
+from .objective import TuneRequest, peak_bytes
 
 CACHED: Final = 0.25
 """Of the seconds in which a live process compiled, what a start takes that finds it cached: it is traced again."""
@@ -29,16 +29,6 @@ PROMISING: Final = 1.1
 NOISY: Final = "steps differ too much to tell"
 TOO_SLOW: Final = 3.0
 """Times the bare command's step: a try whose steps take longer is ended after a few."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user wants of the search."""
-
-    only: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    semantic: bool = False
-    objective: Objective = field(default_factory=Objective)
 
 
 @dataclass
@@ -82,12 +72,13 @@ class State:
     """The bare command's first process: all others have turns beside it."""
 
     def __init__(
-        self, bench: Bench, options: Options, levers: Mapping[str, Lever], budget_s: float, clock: Callable[[], float]
+        self, bench: Bench, request: TuneRequest, levers: Mapping[str, Lever], clock: Callable[[], float]
     ) -> None:
-        self.bench, self.options, self.levers = bench, options, levers
-        self.objective = options.objective
+        self.bench, self.request, self.levers = bench, request, levers
+        self.memory = request.objective == "memory"
+        """Whether memory is what counts."""
         cores = bench.plan.environment.usable_cores or bench.plan.environment.cores
-        self.budget = Budget(budget_s, clock, cores)
+        self.budget = Budget(request.budget_s, clock, cores)
         self.found = Found()
         self.judge = Judge(bench, levers, self.run)
         self.bare: list[Side] = []
@@ -155,7 +146,7 @@ class State:
     def trying(self, uses: Sequence[records.Lever], spare: bool = True) -> Special:
         """Of a side that is about these levers. Steps that are much slower than the bare command's end it."""
         usual = self.reference.measured.step_ms
-        slow_ms = None if not usual or self.resized(uses) or self.objective.memory else TOO_SLOW * usual
+        slow_ms = None if not usual or self.resized(uses) or self.memory else TOO_SLOW * usual
         return Special(trying=tuple(use.name for use in uses) if spare else (), slow_ms=slow_ms)
 
     def resized(self, levers: Sequence[records.Lever]) -> bool:
@@ -181,7 +172,7 @@ class State:
 
     def value(self, side: Side) -> float:
         """What the objective makes smaller: ms a step, or bytes."""
-        return float(peak_bytes(side.measured)) if self.objective.memory else side.step_ms
+        return float(peak_bytes(side.measured)) if self.memory else side.step_ms
 
     def end_side(self, side: Side | None) -> None:
         """End one that is not needed any more, unless it is of the bare command."""
@@ -196,10 +187,14 @@ class State:
         return self.judge.given
 
     @property
+    def proved(self) -> tuple[records.Lever, ...]:
+        """The levers of the proof that holds; where there is none, those without which the command does not run."""
+        return self.found.proved.levers if self.found.proved else self.given
+
+    @property
     def unproved(self) -> bool:
         """Whether the best set is another than the one that is proved."""
-        proved = self.found.proved.levers if self.found.proved else self.given
-        return not same_levers(self.best.levers, proved)
+        return not same_levers(self.best.levers, self.proved)
 
     def context(self, active: Mapping[str, Settings] | None = None) -> Context:
         """What levers decide from; active: levers to suppose, by default the best."""
@@ -229,12 +224,12 @@ class State:
     def leave_open(self, found: Open | None) -> None:
         """A gain was measured that is not proved. One that was before, and is in no set any more, is told."""
         before, self.found.unproved = self.found.unproved, found
-        told = [*self.best.levers, *(self.found.proved.levers if self.found.proved else ()), *self.given]
-        told += found.levers if found else ()
-        for use in before.levers if before else ():
+        if before is None:
+            return
+        told = [*self.best.levers, *self.proved, *self.given, *(found.levers if found else ())]
+        for use in before.levers:
             if use not in told and use.name not in self.found.dropped:
-                assert before is not None
-                self.drop(use.name, f"measured, and not proved: {before.ratio:.2f}×{interval_text(before.interval)}")
+                self.drop(use.name, f"measured, and not proved: {ratio_text(before)}")
 
     def one_after_another(self, why: str) -> None:
         """From here on no two sides are alive at once."""
@@ -290,8 +285,7 @@ class State:
 
     def kept(self) -> list[Kept]:
         """The levers that are proved, with what is known of each."""
-        proof, found = self.found.proved, self.found
-        uses = [use for use in proof.levers if use not in self.given] if proof else []
+        found = self.found
         return [
             Kept(
                 lever=use.name,
@@ -302,8 +296,8 @@ class State:
                 worth=found.worth.get(use.name),
                 source=lever.source(use.settings),
             )
-            for use in uses
-            if (lever := self.levers[use.name])
+            for use in self.proved
+            if use not in self.given and (lever := self.levers[use.name])
         ]
 
     def say(self, text: str) -> None:
@@ -311,9 +305,9 @@ class State:
         self.bench.listener.result(text)
 
 
-def value_text(value: float, objective: Objective) -> str:
+def value_text(value: float, memory: bool) -> str:
     """A step time or a peak of memory."""
-    return f"{three(value / 2**20)} MiB" if objective.memory else ms(value)
+    return f"{three(value / 2**20)} MiB" if memory else ms(value)
 
 
 def interval_text(interval: Interval | None) -> str:
@@ -321,9 +315,14 @@ def interval_text(interval: Interval | None) -> str:
     return f" ({interval.low:.2f}–{interval.high:.2f})" if interval else ""
 
 
+def ratio_text(found: Worth | Proof | Open) -> str:
+    """`1.27× (1.21-1.34)`."""
+    return f"{found.ratio:.2f}×{interval_text(found.interval)}"
+
+
 def worth_text(worth: Worth | None) -> str:
     """`1.27× (1.21-1.34)  `, "" where nothing was measured."""
-    return f"{worth.ratio:.2f}×{interval_text(worth.interval)}  " if worth else ""
+    return f"{ratio_text(worth)}  " if worth else ""
 
 
 def by_text(share: float, decimals: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from hotlap.experiment.side import SECONDS, SEED, STEPS, Bench
+from hotlap.experiment.side import Bench
 from hotlap.experiment.watch import Listener
 from hotlap.launch.command import find_program
 from hotlap.launch.environment import environment
@@ -21,34 +21,12 @@ from hotlap.records.run import Facts
 from hotlap.records.tune import Tune
 from hotlap.runs.folder import TuneFolder
 
-from .objective import KINDS, SLOWDOWN, Kind, Objective
+from .objective import KINDS, TuneRequest
 from .recipe import recipe_of
 from .remember import Remembered, key_of, learned, of_earlier, recall, store
 from .search import Search
-from .state import Options
 
 MOST_SLOWDOWN = 10.0
-
-
-class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; kept as `request.json`, so that `--resume` needs no command again.
-
-    fresh: nothing is taken from earlier tunes. price, slowdown: see `objective.Objective`.
-    """
-
-    command: tuple[str, ...]
-    cwd: str
-    budget_s: float = 600.0
-    steps: int = STEPS
-    seconds: float = SECONDS
-    only: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    objective: Kind = "time"
-    price: float | None = None
-    slowdown: float = SLOWDOWN
-    fresh: bool = False
-    seed: int = SEED
 
 
 def check(request: TuneRequest) -> None:
@@ -60,15 +38,6 @@ def check(request: TuneRequest) -> None:
             raise UsageError(f"there is no lever {name!r}; the levers are {', '.join(known)}")
     if set(request.allow) - {"semantic"}:
         raise UsageError(f"--allow takes only 'semantic', not {', '.join(request.allow)}")
-    _check_objective(request)
-    if request.steps < 12:
-        raise UsageError(f"--steps {request.steps} is too few to compare trials by; give at least 12")
-    if any("\ud800" <= char <= "\udfff" for word in (request.cwd, *request.command) for char in word):
-        raise UsageError("the command or its folder has bytes that are no UTF-8; tune keeps both as text for --resume")
-    find_program(request.command, Path(request.cwd))
-
-
-def _check_objective(request: TuneRequest) -> None:
     if request.objective not in KINDS:
         raise UsageError(f"--objective takes {', '.join(KINDS)}, not {request.objective!r}")
     if request.objective == "cost" and request.price is None:
@@ -77,11 +46,15 @@ def _check_objective(request: TuneRequest) -> None:
         raise UsageError(f"--price {request.price} is not a price; give dollars an hour, as 2.49")
     if not 0 <= request.slowdown <= MOST_SLOWDOWN:
         raise UsageError(f"--slowdown {request.slowdown} is not between 0 and {MOST_SLOWDOWN:g}; 0.1 means 10%")
+    if request.steps < 12:
+        raise UsageError(f"--steps {request.steps} is too few to compare trials by; give at least 12")
+    if any("\ud800" <= char <= "\udfff" for word in (request.cwd, *request.command) for char in word):
+        raise UsageError("the command or its folder has bytes that are no UTF-8; tune keeps both as text for --resume")
+    find_program(request.command, Path(request.cwd))
 
 
 def begin(folder: Path, request: TuneRequest) -> None:
     """Make the folder of a new tune. Raises RecordError where it exists or can't be written."""
-    check(request)
     new_folder(folder)
     new_folder(TuneFolder(folder).trials)
     write_record(TuneFolder(folder).request, request)
@@ -113,10 +86,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     earlier = TuneFolder(folder).tune if resume else None
     earlier_s = earlier.wall_s if earlier else 0.0
     with Bench(plan, listener) as bench:
-        search = Search(
-            bench, request.budget_s, _options(request),
-            recall=lambda facts: cache.recall(facts, earlier), earlier=earlier,
-        )  # fmt: skip
+        search = Search(bench, request, recall=lambda facts: cache.recall(facts, earlier), earlier=earlier)
 
         def write(why: str = "not ended yet") -> Tune:
             result = _record(request, bench, search, why, earlier_s + time.monotonic() - begun)
@@ -186,11 +156,6 @@ def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s
     )
 
 
-def _options(request: TuneRequest) -> Options:
-    objective = Objective(request.objective, request.price, request.slowdown)
-    return Options(request.only, request.without, "semantic" in request.allow, objective)
-
-
 class Cache:
     """What earlier tunes of the same command learned, looked up when its code is known, and written at the end."""
 
@@ -216,7 +181,7 @@ class Cache:
         if self.key is None or self.request.only or self.request.without:
             return
         kept = result.kept if result.gain else ()
-        found = learned(self.known, kept, result.dropped, result.trials, result.complete, result.noise or 0.0)
+        found = learned(self.known, kept, result.dropped, result.trials, result.noise or 0.0)
         if not result.gain and not result.complete:  # it says nothing against what an earlier one kept
             found = msgspec.structs.replace(found, kept=self.known.kept, alone=self.known.alone)
         if found.kept or found.failed:

@@ -21,7 +21,7 @@ COMPILE_SETTLE_SHARE: Final = 0.12
 def each_for_itself(state: State) -> bool:
     """Measure what has no figure beside just these others; whether something went out. Raises BudgetSpent."""
     out: list[str] = []
-    if state.objective.memory:  # they are kept for what they save, and cost time
+    if state.memory:  # they are kept for what they save, and cost time
         return False
     proof, own = state.found.proved, [use for use in state.best.levers if use not in state.given]
     if len(own) == 1 and own[0].name not in state.found.worth and proof is not None and not state.unproved:
@@ -97,9 +97,7 @@ def _by_switching(state: State, rest: list[records.Lever]) -> Worth | None:
         state.side = None
         return None
     ratio = switching.ratio(without, full)
-    if ratio is None:
-        return None
-    return Worth(ratio=ratio.ratio, interval=ratio.interval, beside=without, by="switching")
+    return Worth(ratio=ratio.ratio, interval=ratio.interval, beside=without, by="switching") if ratio else None
 
 
 def _by_turns(state: State, use: records.Lever, rest: list[records.Lever]) -> Worth | None:

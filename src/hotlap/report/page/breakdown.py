@@ -1,6 +1,6 @@
 """Where a step's time goes: phases on host and device, device time by kind, idle time by cause, the largest ops."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -9,8 +9,9 @@ from ...records.diagnosis import Diagnosis
 from ...records.page import Page
 from ...records.phases import PHASES
 from ...records.run import Phases
-from ...records.trace import RankTrace
-from .text import base, shown_rank, where
+from ...records.trace import HostTime, KernelTime, RankTrace
+from ..run_screen import place_text
+from .text import base, shown_rank
 
 TITLE: Final = "Where the time goes"
 ROWS: Final = 8
@@ -20,11 +21,11 @@ Part = tuple[str, float, float]
 
 def data(page: Page) -> dict[str, Any] | None:
     """Bars, each with its parts, and tables."""
-    bars = [*_diagnosed(page), *_traced(shown_rank(page))]
+    rank = shown_rank(page)
+    bars = [*_diagnosed(page), *_traced(rank)]
     if not bars:
         return None
-    rank = shown_rank(page)
-    return {"bars": bars, "work": _work(page, rank), "syncs": _syncs(page, rank), "rank": rank}
+    return {"bars": bars, "work": _work(page, rank), "syncs": list(_syncs(page, rank)), "rank": rank}
 
 
 def _diagnosed(page: Page) -> Iterator[tuple[str, str, float, list[Part]]]:
@@ -66,50 +67,35 @@ def _traced(rank: RankTrace | None) -> Iterator[tuple[str, str, float, list[Part
         yield name, "device", one.span_ns / steps, [(part, ns / steps, ns / (one.span_ns or 1)) for part, ns in parts]
     total, span = sum(rank.idle_ns.values()), sum(one.span_ns for one in rank.breakdown)
     if total and span:
-        yield (
-            "idle, by cause",
-            "idle",
-            total / steps,
-            [(why, ns / steps, ns / span) for why, ns in rank.idle_ns.items()],
-        )
+        causes = [(why, ns / steps, ns / span) for why, ns in rank.idle_ns.items()]
+        yield "idle, by cause", "idle", total / steps, causes
 
 
-def _work(page: Page, rank: RankTrace | None) -> list[dict[str, Any]]:
-    """The largest device work by line where lines are known, else by op; on a CPU the model's host time."""
+def _work(page: Page, rank: RankTrace | None) -> list[tuple[str, float, float, int, str]]:
+    """The largest device work by line where lines are known, else by op; on a CPU the model's host time. Rows of name,
+    ms a step, share, calls and place."""
     if rank is None:
         return []
     by = "line" if any(row.by == "line" and row.where for row in rank.kernels) else "op"
     steps = rank.window.count * 1e6
-    rows = [row for row in rank.kernels if row.by == by][:ROWS]
+    kernels, host = [row for row in rank.kernels if row.by == by], rank.model or rank.host
+    rows: list[tuple[str, KernelTime | HostTime, float]] = []
+    rows += [(row.key if by == "op" else "", row, row.share) for row in kernels[:ROWS]]
     if not rows:
-        named = (rank.model or rank.host)[:ROWS]
-        total = sum(row.ns for row in rank.model or rank.host) or 1
-        return [_row(page, row.name, row.where, row.ns / steps, row.ns / total, row.count) for row in named]
-    return [_row(page, row.key if by == "op" else "", row.where, row.ns / steps, row.share, row.count) for row in rows]
+        total = sum(row.ns for row in host) or 1
+        rows = [(row.name, row, row.ns / total) for row in host[:ROWS]]
+    found = []
+    for name, row, share in rows:
+        at = place_text(row.where, base(page))
+        found.append((name or at or "unknown line", row.ns / steps, share, row.count, at if name else ""))
+    return found
 
 
-def _row(page: Page, name: str, place: Any, step_ms: float, share: float, count: int) -> dict[str, Any]:
-    at = where(place, base(page))
-    return {
-        "name": name or at or "unknown line",
-        "at": at if name else "",
-        "ms": step_ms,
-        "share": share,
-        "count": count,
-    }
-
-
-def _syncs(page: Page, rank: RankTrace | None) -> Sequence[dict[str, Any]]:
+def _syncs(page: Page, rank: RankTrace | None) -> Iterator[tuple[str, float, float, int, str]]:
+    """Rows of cause, ms a step that the host waits and that the device idles after, calls and place."""
     if rank is None:
-        return ()
+        return
     steps = rank.window.count * 1e6
-    return [
-        {
-            "cause": sync.cause,
-            "at": where(sync.where, base(page)) or sync.op or sync.call,
-            "host": sync.host_ns / steps,
-            "idle": sync.idle_ns / steps,
-            "count": sync.count,
-        }
-        for sync in rank.syncs[:ROWS]
-    ]
+    for sync in rank.syncs[:ROWS]:
+        at = place_text(sync.where, base(page)) or sync.op or sync.call
+        yield sync.cause, sync.host_ns / steps, sync.idle_ns / steps, sync.count, at

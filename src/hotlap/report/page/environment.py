@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ...records.page import Page
-from ...records.run import Environment, Facts
+from ...records.run import Facts
 from ..console import minutes, quote
 from ..run_screen import ending_text
 from ..tune_screen import environment_parts, settings_text
@@ -15,13 +15,16 @@ Row = tuple[str, str]
 
 def data(page: Page) -> dict[str, Any] | None:
     """Rows of a label and a text."""
-    rows = [*_command(page), *_machine(page), *(_facts(page.facts) if page.facts else ()), *_traced(page)]
+    rows = [*_command(page), *_machine(page), *(_facts(page.facts) if page.facts else ())]
+    rows += [
+        ("trace", f"{rank.source} · {rank.device_name}") for rank in (page.traces.ranks if page.traces else ())[:1]
+    ]
     return {"rows": [(label, text) for label, text in rows if text]}
 
 
 def _command(page: Page) -> Iterator[Row]:
-    command = page.run.command if page.run else page.tune.command if page.tune else ()
-    yield "command", " ".join(quote(word) for word in command)
+    record = page.run or page.tune
+    yield "command", " ".join(quote(word) for word in record.command) if record else ""
     if page.run is not None:
         yield "folder of the command", page.run.cwd
         yield "ended", ending_text(page.run) or f"by itself after {minutes(page.run.wall_s or 0.0)}"
@@ -33,12 +36,10 @@ def _command(page: Page) -> Iterator[Row]:
 
 
 def _machine(page: Page) -> Iterator[Row]:
-    found: Environment | None = page.run.environment if page.run else page.tune.environment if page.tune else None
-    if found is not None:
-        versions = page.run.versions if page.run else page.tune.versions if page.tune else None
-        yield "machine", " · ".join(filter(None, environment_parts(found, versions)))
-        yield "system", found.os
-        yield "variables", " ".join(f"{name}={value}" for name, value in found.variables.items())
+    if record := page.run or page.tune:
+        yield "machine", " · ".join(filter(None, environment_parts(record.environment, record.versions)))
+        yield "system", record.environment.os
+        yield "variables", " ".join(f"{name}={value}" for name, value in record.environment.variables.items())
 
 
 def _facts(facts: Facts) -> Iterator[Row]:
@@ -48,8 +49,3 @@ def _facts(facts: Facts) -> Iterator[Row]:
     yield "models", ", ".join(f"{one.name} ({one.parameters:,} parameters)" for one in facts.roots)
     yield "loaders", ", ".join(f"{one.dataset}: {one.workers} workers, batch {one.batch_size}" for one in facts.loaders)
     yield "optimizers", ", ".join(one.name for one in facts.optimizers)
-
-
-def _traced(page: Page) -> Iterator[Row]:
-    for rank in (page.traces.ranks if page.traces else ())[:1]:
-        yield "trace", f"{rank.source} · {rank.device_name}"

@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from ...records.diagnosis import Finding, Place
 from ...records.page import Page, Snippet
-from ...records.trace import WhatIf
+from ..run_screen import place_text
 from ..trace_screen import gains
-from .text import base, shown_rank, where
+from .text import base, shown_rank
 
 TITLE: Final = "Findings"
 MOST: Final = 12
@@ -22,22 +22,21 @@ def data(page: Page) -> dict[str, Any] | None:
     if page.tune is not None:
         after = page.tune.tuned
         groups = [("before", page.tune.baseline.findings), ("after", after.findings if after else ())]
-    elif page.diagnosis is not None:
-        groups = [("", page.diagnosis.findings)]
-    elif page.traces is not None:
-        groups = [("", page.traces.findings)]
+    elif judged := page.diagnosis or page.traces:
+        groups = [("", judged.findings)]
     else:
         return None
-    lines = {_key(one.where): one for one in page.snippets}
-    shown = [(name, [_shown(one, lines, base(page)) for one in found[:MOST]]) for name, found in groups if found]
-    parts = [(name, *_parted(found)) for name, found in shown]
-    return {"groups": parts, "what_if": _what_if(page), "step_ms": None if page.tune else _step_ms(page)}
-
-
-def _parted(found: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Those that are shown at once, and those that are opened."""
-    at_once = [one for at, one in enumerate(found) if at < OPEN or one["finding"].beneath]
-    return at_once, [one for one in found if one not in at_once]
+    lines, rank = {_key(one.where): one for one in page.snippets}, shown_rank(page)
+    parts = []
+    for name, found in groups:
+        shown = [(at < OPEN or one.beneath, _shown(one, lines, base(page))) for at, one in enumerate(found[:MOST])]
+        if shown:
+            parts.append(
+                (name, [one for at_once, one in shown if at_once], [one for at_once, one in shown if not at_once])
+            )
+    timed = None if page.tune else page.diagnosis or rank
+    what_if = gains((page.traces.replay if page.traces else None) or (rank.replay if rank else None))
+    return {"groups": parts, "what_if": what_if, "step_ms": timed.step_ms if timed else None}
 
 
 def _key(place: Place) -> tuple[object, ...]:
@@ -48,20 +47,8 @@ def _shown(finding: Finding, lines: dict[tuple[object, ...], Snippet], cwd: str)
     snippet = lines.get(_key(finding.where)) if finding.where else None
     return {
         "finding": finding,
-        "where": where(finding.where, cwd),
+        "where": place_text(finding.where, cwd),
         "snippet": snippet,
         "at_most": 1 / (1 - finding.share) if finding.bound in HIDES and 0 < finding.share < 1 else None,
         "lines": list(enumerate(snippet.lines, snippet.first)) if snippet else [],
     }
-
-
-def _step_ms(page: Page) -> float | None:
-    if page.diagnosis is not None:
-        return page.diagnosis.step_ms
-    rank = shown_rank(page)
-    return rank.step_ms if rank else None
-
-
-def _what_if(page: Page) -> list[WhatIf]:
-    rank = shown_rank(page)
-    return gains((page.traces.replay if page.traces else None) or (rank.replay if rank else None))

@@ -8,7 +8,8 @@ import msgspec
 from ...records.page import Page
 from ...records.phases import PHASES
 from ...records.trace import RankLoad
-from .text import base, where
+from ..run_screen import place_text
+from .text import base
 
 TITLE: Final = "Ranks"
 COLUMNS: Final = ("step", "compute", "communication", "idle", "input", "late")
@@ -32,22 +33,20 @@ def heat(rows: list[list[float | None]]) -> list[list[float]]:
 
 
 def _traced(page: Page) -> dict[str, Any] | None:
-    balance = page.traces.balance if page.traces else None
-    on_device = page.traces is not None and any(rank.breakdown for rank in page.traces.ranks)
-    if balance is None or not balance.loads or not on_device:
+    traces = page.traces
+    balance = traces.balance if traces else None
+    if traces is None or balance is None or not balance.loads or not any(rank.breakdown for rank in traces.ranks):
         return None
-    said = balance.why or "no rank is waited for"
-    named = next((one.cost_ms for one in page.traces.findings if one.id == "straggler"), None) if page.traces else None
+    named = next((one.cost_ms for one in traces.findings if one.id == "straggler"), None)
     return {
         "ranks": [load.rank for load in balance.loads],
         "columns": COLUMNS,
         "ms": [_row(load) for load in balance.loads],
         "straggler": balance.straggler,
         "cost_ms": named or (balance.cost_ns / 1e6 if balance.straggler is not None else None),
-        "said": said,
-        "where": where(balance.where, base(page)),
-        "imbalance": balance.imbalance,
-        "collectives": page.traces.collectives[:8] if page.traces else (),
+        "said": balance.why or "no rank is waited for",
+        "where": place_text(balance.where, base(page)),
+        "collectives": traces.collectives[:8],
     }
 
 
@@ -68,7 +67,6 @@ def _ran(page: Page) -> dict[str, Any] | None:
         "straggler": None,
         "cost_ms": late.cost_ms if late else None,
         "said": late.title if late else "no rank is waited for",
-        "where": where(late.where, base(page)) if late else "",
-        "imbalance": None,
+        "where": place_text(late.where, base(page)) if late else "",
         "collectives": (),
     }

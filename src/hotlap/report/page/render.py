@@ -51,7 +51,7 @@ def plotly_source() -> str:
 
 def render(page: Page, shared_script: str | None = None) -> str:
     """The page. shared_script: name of a file beside it that holds plotly.js, None to have it inside."""
-    shown = {name: data for name in PANELS if (data := _data(name, page)) is not None}
+    shown = {name: data for name in PANELS if (data := _module(name).data(page)) is not None}
     charts = {name: data["chart"] for name, data in shown.items() if data.get("chart") is not None}
     plotted = any(name in charts for name in PLOTTED)
     return (
@@ -63,7 +63,7 @@ def render(page: Page, shared_script: str | None = None) -> str:
             titles={name: _module(name).TITLE for name in shown},
             data=embedded(charts),
             nonce=secrets.token_urlsafe(16),
-            style=Markup(_source("page.css") + "".join(_source(f"{name}.css") for name in shown)),
+            style=Markup(_source("page.css")),
             scripts=[script(_source("page.js")), *(script(_source(f"{name}.js")) for name in charts)],
             plotly=script(plotly_source()) if plotted and shared_script is None else None,
             shared_script=shared_script if plotted else None,
@@ -87,18 +87,9 @@ def _cleaned(value: Any) -> Any:
         return console.clean(value)
     if isinstance(value, Mapping):
         return {console.clean(key): _cleaned(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_cleaned(item) for item in value] if not _numbers(value) else value
+    if isinstance(value, (list, tuple)) and not all(isinstance(item, (int, float)) for item in value):
+        return [_cleaned(item) for item in value]
     return value
-
-
-def _numbers(values: list[Any] | tuple[Any, ...]) -> bool:
-    return all(isinstance(value, (int, float)) for value in values)
-
-
-def _data(name: str, page: Page) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = _module(name).data(page)
-    return found
 
 
 def _module(name: str) -> ModuleType:
@@ -106,8 +97,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _source(name: str) -> str:
-    found = files(__package__) / "templates" / name
-    return found.read_text("utf-8") if found.is_file() else ""
+    return (files(__package__) / "templates" / name).read_text("utf-8")
 
 
 @cache

@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from ...records.page import Page
 from ...records.trace import OpRoofline, RankTrace
-from .text import base, shown_rank, where
+from ..run_screen import place_text
+from .text import base, shown_rank
 
 TITLE: Final = "Roofline"
 ROWS: Final = 8
@@ -37,7 +38,7 @@ def _point(page: Page, rank: RankTrace, row: OpRoofline) -> dict[str, Any]:
         "tflops": row.flops / row.ns / 1e3 if row.ns else 0.0,
         "gbs": row.bytes / row.ns if row.ns else 0.0,
         "why": row.why_not or ("tensor cores" if row.tensor_cores else ""),
-        "at": where(row.where, base(page)),
+        "at": place_text(row.where, base(page)),
     }
 
 

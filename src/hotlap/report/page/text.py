@@ -6,12 +6,10 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from ...records import durations
-from ...records.diagnosis import Place
 from ...records.page import Page
 from ...records.trace import RankTrace
 from ...records.tune import Tune
 from .. import console, trace_screen
-from ..run_screen import place_text
 
 TERMS: Final = {
     "step": "one turn of the training loop: one optimizer step with the forwards and backwards before it",
@@ -86,26 +84,15 @@ def size(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
-def number(value: float | None, shown: str) -> Markup:
-    """A number with its exact value beside what is shown."""
-    if value is None:
-        return escape(shown)
-    return Markup('<data value="{}">{}</data>').format(repr(value), shown)
+def exact(shown: Callable[[float], str], unknown: str = "unknown") -> Callable[[float | None], Markup]:
+    """A filter of numbers: as they are shown, with the exact value beside that."""
 
+    def written(value: float | None) -> Markup:
+        if value is None:
+            return escape(unknown)
+        return Markup('<data value="{}">{}</data>').format(repr(value), shown(value))
 
-def ms(value: float | None) -> Markup:
-    """Milliseconds."""
-    return number(value, durations.ms(value))
-
-
-def percent(value: float | None) -> Markup:
-    """A share."""
-    return number(value, console.percent(value))
-
-
-def ratio(value: float | None) -> Markup:
-    """A ratio of step times."""
-    return number(value, console.ratio(value)) if value is not None else Markup("–")
+    return written
 
 
 def objective(tune: Tune) -> tuple[float | None, float | None, Callable[[float], str]]:
@@ -122,11 +109,6 @@ def base(page: Page) -> str:
     return page.run.cwd if page.run else ""
 
 
-def where(place: Place | None, cwd: str = "") -> str:
-    """`train.py:41 in main`."""
-    return place_text(place, cwd) if place else ""
-
-
 def shown_rank(page: Page) -> RankTrace | None:
     """The rank whose trace is shown first."""
     return trace_screen.shown_rank(page.traces) if page.traces else None
@@ -140,13 +122,12 @@ def indented(line: str) -> Markup:
 
 FILTERS: Final = {
     "indented": indented,
-    "ms": ms,
-    "percent": percent,
-    "ratio": ratio,
+    "ms": exact(durations.ms),
+    "percent": exact(console.percent),
+    "ratio": exact(console.ratio, "–"),
     "size": size,
     "count": console.count,
     "whole": "{:,}".format,
-    "where": where,
     "plural": console.number,
     "minutes": console.minutes,
 }

@@ -22,18 +22,17 @@ def data(page: Page) -> dict[str, Any] | None:
     if page.traces is None or first is None:
         return None
     ranks = sorted(page.traces.ranks, key=lambda rank: (rank.rank != first.rank, rank.rank))
-    drawn = [rank for rank in ranks if rank.timeline is not None]
+    drawn = [(rank.rank, rank.timeline) for rank in ranks if rank.timeline is not None]
     if not drawn:
         return None
-    timelines = [rank.timeline for rank in drawn if rank.timeline is not None]
+    timelines = [one for _, one in drawn]
     used = {kind for one in timelines for row in one.rows for kind in row.kind}
     return {
-        "ranks": [rank.rank for rank in drawn],
+        "ranks": [rank for rank, _ in drawn],
         "timeline": timelines[0],
-        "legend": [(name, [(KINDS[k], _meaning(KINDS[k])) for k in sorted(used & kinds)]) for name, kinds in GROUPS],
+        "legend": [
+            (name, [(KINDS[k], TERMS.get(KINDS[k].removeprefix("idle: "), "")) for k in sorted(used & kinds)])
+            for name, kinds in GROUPS
+        ],
         "chart": {"kinds": KINDS, "timelines": timelines},
     }
-
-
-def _meaning(kind: str) -> str:
-    return TERMS.get(kind.removeprefix("idle: "), "")

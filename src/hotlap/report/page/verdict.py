@@ -9,9 +9,9 @@ from ...records.page import Page
 from ...records.trace import RankTrace
 from ...records.tune import Tune
 from .. import console
-from ..run_screen import ending_text
+from ..run_screen import at_place, ending_text
 from ..tune_screen import interval_text, tune_headline
-from .text import base, objective, shown_rank, where
+from .text import base, objective, shown_rank
 
 TITLE: Final = "Verdict"
 Number = tuple[str, str, float | None, str]
@@ -42,9 +42,8 @@ def sentence(step_ms: float, finding: Finding | None, cwd: str) -> str:
     step = durations.ms(step_ms)
     if finding is None:
         return f"A step takes {step}; nothing that hotlap knows of takes a notable share of it."
-    place = f", at {where(finding.where, cwd)}" if finding.where else ""
     share = console.percent(finding.share) if finding.share else "An unknown share"
-    return f"{share} of each {step} step: {finding.title or finding.id}{place}."
+    return f"{share} of each {step} step: {finding.title or finding.id}{at_place(finding.where, cwd, ', ')}."
 
 
 def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:

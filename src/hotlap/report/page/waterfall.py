@@ -1,6 +1,5 @@
 """From the bare command to the recipe, proof by proof; what each lever is worth; what was dropped and why."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import structs
@@ -20,6 +19,7 @@ from ..tune_screen import (
 from .text import objective
 
 TITLE: Final = "From the bare command to the recipe"
+SIGNS: Final = {"whole": "", "less": "−", "more": "+"}
 
 
 def data(page: Page) -> dict[str, Any] | None:
@@ -53,31 +53,26 @@ def _bars(tune: Tune) -> list[dict[str, Any]]:
     before, after, shown = objective(tune)
     if not before or after is None:
         return []
-    bars, now = [_bar("bare command", "whole", 0.0, before)], before
+    bars, now = [("bare command", "whole", 0.0, before)], before
     names = {one.lever for one in tune.fitted}
     for proof in proved(tune) if tune.objective != "memory" else ():
         new, gone = sorted(lever_names(proof) - names), sorted(names - lever_names(proof))
         name = " + ".join(new) + (f" without {', '.join(gone)}" if gone else "")
-        bars.append(_bar(name.strip(), "change", now, before / proof.ratio))
-        now, names = before / proof.ratio, lever_names(proof)
-    bars.append(_bar("recipe", "whole", 0.0, after))
-    widest = max(one["high"] for one in bars)
-    return [_drawn(one, widest, shown) for one in bars]
-
-
-def _bar(name: str, kind: str, begin: float, end: float) -> dict[str, Any]:
-    change = kind if kind == "whole" else "less" if end <= begin else "more"
-    return {"name": name, "change": change, "from": begin, "to": end, "low": min(begin, end), "high": max(begin, end)}
-
-
-def _drawn(one: dict[str, Any], widest: float, shown: Callable[[float], str]) -> dict[str, Any]:
-    """With its place on the rail, and its number."""
-    value = one["high"] - one["low"]
-    sign = {"whole": "", "less": "−", "more": "+"}[one["change"]]
-    return {
-        **one,
-        "left": one["low"] / widest,
-        "width": value / widest,
-        "value": value,
-        "shown": f"{sign}{shown(value)}",
-    }
+        end = before / proof.ratio
+        bars.append((name.strip(), "less" if end <= now else "more", now, end))
+        now, names = end, lever_names(proof)
+    bars.append(("recipe", "whole", 0.0, after))
+    widest = max(max(begin, end) for _, _, begin, end in bars)
+    return [
+        {
+            "name": name,
+            "change": change,
+            "from": begin,
+            "to": end,
+            "left": min(begin, end) / widest,
+            "width": abs(end - begin) / widest,
+            "value": abs(end - begin),
+            "shown": f"{SIGNS[change]}{shown(abs(end - begin))}",
+        }
+        for name, change, begin, end in bars
+    ]
