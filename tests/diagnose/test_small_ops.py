@@ -1,4 +1,4 @@
-"""Small operations in Python loops: told by a line's calls a step, where the loop is one over values and not modules."""
+"""Small operations in Python loops: told by a line's calls a step, where the loop is one over values, not modules."""
 
 from pathlib import Path
 
