@@ -8,11 +8,11 @@ has their changes written in (`patch`): no recipe can hold it.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ._autocast import product_dtype
-from ._base import Lever, Settings, unknown
+from ._base import MARK, Lever, Settings
 from ._internals import internals
 
 if TYPE_CHECKING:
@@ -41,17 +41,14 @@ class SameRandom(Lever):
 class DrawsOtherwise(Lever):
     """A lever with which other random numbers are drawn, but for its setting `same_random`."""
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return wrong(settings) or unknown(settings, (SETTING,))
+    settings = {SETTING: MARK}
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        if settings.get(SETTING):
+            draw_as_without(self.name)
 
     def for_parity(self, settings: Settings) -> Settings | None:
         return {**settings, SETTING: True}
-
-
-def wrong(settings: Mapping[str, Any]) -> str | None:
-    """What is wrong with the setting, if it is there."""
-    value = settings.get(SETTING, True)
-    return None if value is True else f"{SETTING} must be true where it is given, not {value!r}"
 
 
 def draw_as_without(lever: str) -> None:

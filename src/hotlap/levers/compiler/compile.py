@@ -22,12 +22,12 @@ the search with it, before leave-one-out.
 """
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
 from .._autocast import backward_by_dtypes
-from .._base import Applies, Context, Settings, unknown
+from .._base import Applies, Context, Settings, one_of
 from .._held import hold_attribute
 from .._internals import internals
 from . import _compile_cache
@@ -55,6 +55,7 @@ class Compile(_same_random.DrawsOtherwise):
     meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
     causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0}
     risk = "numeric"
+    settings = {"mode": one_of(*MODES), **_same_random.DrawsOtherwise.settings}
     tolerance = 0.005
     stage = "compiler"
     compiles = True
@@ -87,12 +88,6 @@ class Compile(_same_random.DrawsOtherwise):
             return LAUNCH_SHARE * context.share_of("forward", "backward")
         return COMPUTE_SHARE * context.share_of("forward", "backward")
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        wrong = _same_random.wrong(settings) or unknown(settings, ("mode", _same_random.SETTING))
-        if wrong is None and settings.get("mode") not in MODES:
-            return f"mode must be one of {', '.join(MODES)}, not {settings.get('mode')!r}"
-        return wrong
-
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return no_compiler(environment)
 
@@ -104,8 +99,7 @@ class Compile(_same_random.DrawsOtherwise):
         return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get(_same_random.SETTING):
-            _same_random.draw_as_without(self.name)
+        super().install(seams, settings)
         mode = settings["mode"]
         if mode == "dynamic":  # what torch.compile(dynamic=True) does
             hold_attribute(seams, internals().dynamo_config(), "assume_static_by_default", False)

@@ -4,12 +4,12 @@ Which forwards without gradients run compiled, and in which dtypes a backward co
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
 from .._autocast import backward_by_dtypes
-from .._base import Applies, Context, Settings, unknown
+from .._base import Applies, Context, Settings, one_of
 from .._internals import internals
 from . import _compile_cache
 from ._asked_gradients import differentiates_parameters, keep_what_is_saved
@@ -32,6 +32,7 @@ class CompileBlocks(_same_random.DrawsOtherwise):
     name = "compile-blocks"
     meaning = "torch.compile of each repeated block: compiled once for all of them, so it starts sooner than the whole"
     risk = "numeric"
+    settings = {"shapes": one_of(*SHAPES), **_same_random.DrawsOtherwise.settings}
     tolerance = 0.005
     excludes = ("compile", "attention")
     stage = "compiler"
@@ -63,12 +64,6 @@ class CompileBlocks(_same_random.DrawsOtherwise):
     def share(self, context: Context) -> float:
         return OF_WHOLE * WHOLE.share(context)
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        wrong = _same_random.wrong(settings) or unknown(settings, ("shapes", _same_random.SETTING))
-        if wrong is None and settings.get("shapes") not in SHAPES:
-            return f"shapes must be one of {', '.join(SHAPES)}, not {settings.get('shapes')!r}"
-        return wrong
-
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         return WHOLE.fits(environment, settings)
 
@@ -79,8 +74,7 @@ class CompileBlocks(_same_random.DrawsOtherwise):
         return WHOLE.inert(facts)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get(_same_random.SETTING):
-            _same_random.draw_as_without(self.name)
+        super().install(seams, settings)
         dynamic = True if settings["shapes"] == "dynamic" else None
         now = Now()
         with_losses, without_losses = switched_losses()

@@ -5,10 +5,10 @@ out, all wait for it. On 16 cores that another job kept busy too, `torch.stack` 
 threads 1048 ms, a team of 4 0.9 ms (H100 machine, torch 2.11): it copies image by image, and they met 128 times.
 """
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
 
-from .._base import Applies, Context, Lever, Settings, integer, unknown
+from .._base import Applies, Context, Lever, Settings, integer
 from .._held import hold
 from ..input.loader_workers import workers_in_use
 
@@ -32,6 +32,7 @@ class CpuThreads(Lever):
     meaning = "number of threads that share one operation on the CPU"
     causes = {"threads": 0}
     risk = "numeric"
+    settings = {"threads": integer(1, 4096)}
     tolerance = 0.005
     switchable = True
 
@@ -83,9 +84,6 @@ class CpuThreads(Lever):
         wanted = now + workers_in_use(context)
         crowded = max(0.0, 1 - cores / wanted)  # workers and model then wait for a core in turn
         return max(context.model_share * max(idle, 0.15), crowded * (context.model_share + context.share_of("data")))
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("threads",)) or integer(settings, "threads", 1, 4096)
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         if settings["threads"] > environment.usable_cores:

@@ -12,10 +12,10 @@ would not see it (`_dataset_state`). What changes within an epoch they see in th
 
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, inference_only, integer, unknown
+from .._base import FLAG, MARK, Applies, Context, Lever, Settings, integer
 from .._internals import internals
 from ._dataset_state import state_of
 
@@ -54,6 +54,10 @@ class LoaderWorkers(Lever):
     meaning = "batches are made by worker processes while the model computes"
     causes = {"input": 0, "h2d": 0}
     risk = "exact"
+    settings = {
+        "workers": integer(1, 1024), "prefetch": integer(1, MOST_PREFETCH), "pin_memory": FLAG, "persistent": FLAG,
+        "inference": MARK,
+    }  # fmt: skip
     redraws = True
 
     def applies(self, context: Context) -> Applies:
@@ -113,16 +117,6 @@ class LoaderWorkers(Lever):
 
     def share(self, context: Context) -> float:
         return context.share_of("data") + 0.5 * context.share_of("h2d")
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        flags = [name for name in ("pin_memory", "persistent") if not isinstance(settings.get(name), bool)]
-        return (
-            unknown(settings, ("workers", "prefetch", "pin_memory", "persistent", "inference"))
-            or inference_only(settings)
-            or integer(settings, "workers", 1, 1024)
-            or integer(settings, "prefetch", 1, MOST_PREFETCH)
-            or (f"{flags[0]} must be true or false" if flags else None)
-        )
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         if settings["workers"] > WAITING_WORKERS * environment.usable_cores:

@@ -1,10 +1,9 @@
 """Activations wait for the backward in host memory: what autograd saves in the outermost forward is copied out."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _transforms
-from .._base import Applies, Context, Lever, Settings, integer, unknown
+from .._base import Applies, Context, Lever, Settings, integer
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -20,6 +19,7 @@ class ActivationOffload(Lever):
     meaning = "activations are copied to pinned host memory in the forward and back in the backward"
     causes = {"memory": 4}
     risk = "exact"
+    settings = {"least_mib": integer(0, 1 << 20)}
     needs_gpu = True
     saves_memory = True
     excludes = ("compile", "compile-blocks", "activation-budget")
@@ -37,9 +37,6 @@ class ActivationOffload(Lever):
 
     def variants(self, context: Context) -> list[Settings]:
         return [{"least_mib": least} for least in LEAST_MIB]
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("least_mib",)) or integer(settings, "least_mib", 0, 1 << 20)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         least = settings["least_mib"] << 20

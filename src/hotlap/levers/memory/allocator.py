@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from .._base import Applies, Context, Lever, Settings, unknown
+from .._base import Applies, Context, Lever, Setting, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -30,6 +30,7 @@ class Allocator(Lever):
     meaning = "torch's allocator of device memory is set so that it fragments less and asks the driver less often"
     causes = {"allocator": 0, "memory": 1}
     risk = "exact"
+    settings = {"conf": Setting(f"one of {' | '.join(CONFS)}", CONFS.__contains__)}
     needs_gpu = True
     saves_memory = True
     memory_order = 0
@@ -66,11 +67,6 @@ class Allocator(Lever):
         steps = memory.step - memory.since
         lost_ms = (memory.late_mallocs * MALLOC_MS + memory.retries * RETRY_MS) / steps
         return min(0.9, lost_ms / max(lost_ms, context.diagnosis.step_ms, 1e-9))
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        if settings.get("conf") not in CONFS:
-            return f"conf must be one of {' | '.join(CONFS)}, not {settings.get('conf')!r}"
-        return unknown(settings, ("conf",))
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         own = own_setting(environment)

@@ -1,9 +1,8 @@
 """Larger batches from the training DataLoader: fewer, larger steps. It changes training; throughput is what counts."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, integer, unknown
+from .._base import Applies, Context, Lever, Settings, integer
 from .._batches import resize, standard
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ class BatchSize(Lever):
     name = "batch-size"
     meaning = "batches of several times as many samples: fewer updates an epoch, with the script's own learning rate"
     risk = "semantic"
+    settings = {"times": integer(2, 1024)}
     resizes_step = True
     excludes = ("accumulate",)
 
@@ -45,9 +45,6 @@ class BatchSize(Lever):
     def share(self, context: Context) -> float:
         """Of the time a sample takes: what each step costs however large it is, which is most where launches bind."""
         return (0.8 if context.diagnosis.bound == "launch" else 0.3) * context.model_share
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("times",)) or integer(settings, "times", 2, 1024)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         def change(loader: Any) -> None:

@@ -45,8 +45,7 @@ class ChannelsLast(_same_random.DrawsOtherwise):
         return 0.3 * context.share_of("forward", "backward")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get(_same_random.SETTING):
-            _same_random.draw_as_without(self.name)
+        super().install(seams, settings)
         laid = Laid(seams.optimizers)
         seams.on_root(laid.change, laid.undo)
         seams.wrap_forward(_inputs, ORDER)

@@ -53,8 +53,7 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
         return (0.35 if tf32 else 0.75) * context.share_of("forward", "backward")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get(_same_random.SETTING):
-            _same_random.draw_as_without(self.name)
+        super().install(seams, settings)
         seams.wrap_forward(autocasting, ORDER)
 
     def source(self, settings: Settings) -> str:
