@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from .._internals import internals
+from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 
 Pass = Callable[[Any, list[Any]], None]
 PASSES: Final[list[Pass]] = []
@@ -50,6 +51,18 @@ class Compiled:
         # What torch.compile makes of the mode itself.
         compiler = None if self._mode is None else internals().inductor_for(mode, dynamic)
         return torch.compile(self._original, backend=Backend(compiler), dynamic=dynamic)  # type: ignore[no-any-return]
+
+
+def prepare(module: Any) -> None:
+    """Before anything of a model is compiled. Raises Refused where that can not be."""
+    from hotlap.agent.seams import Refused
+
+    if why := differentiates_parameters():
+        raise Refused(why)
+    scalars_on_host(module)
+    heed_hooks()
+    one_order_of_sums()
+    keep_what_is_saved()
 
 
 def go_on_without() -> None:

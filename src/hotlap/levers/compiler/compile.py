@@ -31,7 +31,6 @@ from .._base import Applies, Context, Settings, one_of
 from .._held import hold_attribute
 from .._internals import internals
 from . import _compile_cache
-from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._losses import switched_losses
 
 if TYPE_CHECKING:
@@ -50,17 +49,32 @@ TRAINS: Final = "backward"
 """What a forward calls that holds a training loop, whose steps the compiler would trace into."""
 
 
-class Compile(_same_random.DrawsOtherwise):
-    name = "compile"
-    meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
-    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0}
+class Compiling(_same_random.DrawsOtherwise):
+    """A lever that has torch.compile compile the model, or parts of it."""
+
     risk = "numeric"
-    settings = {"mode": one_of(*MODES), **_same_random.DrawsOtherwise.settings}
     tolerance = 0.005
     stage = "compiler"
     compiles = True
-    costs_s = 60.0
     switchable = True
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return None if environment.gpus or compiler_there() else NO_COMPILER
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        return _compile_cache.variables()
+
+    def inert(self, facts: "Facts") -> str:
+        """As where each forward is of an input whose gradient the script differentiates again."""
+        return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
+
+
+class Compile(Compiling):
+    name = "compile"
+    meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
+    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0}
+    settings = {"mode": one_of(*MODES), **Compiling.settings}
+    costs_s = 60.0
     memory_order = 30
 
     def applies(self, context: Context) -> Applies:
@@ -88,16 +102,6 @@ class Compile(_same_random.DrawsOtherwise):
             return LAUNCH_SHARE * context.share_of("forward", "backward")
         return COMPUTE_SHARE * context.share_of("forward", "backward")
 
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_compiler(environment)
-
-    def environment(self, settings: Settings) -> dict[str, str]:
-        return _compile_cache.variables()
-
-    def inert(self, facts: "Facts") -> str:
-        """As where each forward is of an input whose gradient the script differentiates again."""
-        return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
-
     def install(self, seams: "Seams", settings: Settings) -> None:
         super().install(seams, settings)
         mode = settings["mode"]
@@ -120,29 +124,20 @@ def compiler_there() -> bool:
     return any(shutil.which(name) for name in COMPILERS)
 
 
-def no_compiler(environment: "Environment") -> str | None:
-    """Why nothing can be compiled on a machine, as far as the machine alone tells; None if it can."""
-    return None if environment.gpus or compiler_there() else NO_COMPILER
-
-
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     import torch
 
     from hotlap.agent.seams import Refused
 
-    from ._graph import Compiled, one_order_of_sums, scalars_on_host
+    from ._graph import Compiled, prepare
     from ._traceable import traceable
     from ._worth_compiling import Worth
 
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused("torch.compile leaves modules of TorchScript as they are")
-    if why := differentiates_parameters():
-        raise Refused(why)
     if TRAINS in getattr(getattr(type(module).forward, "__code__", None), "co_names", ()):
         raise Refused(f"the forward of {type(module).__name__} makes backwards itself")
-    scalars_on_host(module)
-    one_order_of_sums()
-    keep_what_is_saved()
+    prepare(module)
     compiled = Compiled(traceable(module, forward), mode)
     worth = Worth()
 
