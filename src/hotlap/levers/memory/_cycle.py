@@ -76,11 +76,15 @@ class Cycle:
 
     def install(self) -> None:
         """Patch torch; before the agent's own hooks, so that these see what really happens."""
+        import torch
+
         self._patch_backward()
         self._patch_optimizers()
-        self._patch_clearing()
+        torch.nn.Module.zero_grad = self._clearing(torch.nn.Module.zero_grad)
         self._patch_clipping()
-        self._patch_schedulers()
+        for kind in vars(torch.optim.lr_scheduler).values():
+            if isinstance(kind, type) and "step" in vars(kind):
+                kind.step = self._paced(vars(kind)["step"])  # type: ignore[attr-defined]
         self._patch_scaler()
 
     def _patch_backward(self) -> None:
@@ -143,11 +147,6 @@ class Cycle:
 
         return zero_grad
 
-    def _patch_clearing(self) -> None:
-        import torch
-
-        torch.nn.Module.zero_grad = self._clearing(torch.nn.Module.zero_grad)
-
     def _patch_clipping(self) -> None:
         import torch
 
@@ -165,13 +164,6 @@ class Cycle:
 
         for owner in (module, torch.nn.utils):
             owner.clip_grad_norm_, owner.clip_grad_value_ = clip_grad_norm_, clip_grad_value_
-
-    def _patch_schedulers(self) -> None:
-        import torch
-
-        for kind in vars(torch.optim.lr_scheduler).values():
-            if isinstance(kind, type) and "step" in vars(kind):
-                kind.step = self._paced(vars(kind)["step"])  # type: ignore[attr-defined]
 
     def _paced(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A scheduler's step, at most once for each update, whether it steps with every batch or every epoch."""
