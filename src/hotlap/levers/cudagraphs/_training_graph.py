@@ -33,6 +33,7 @@ from .._internals import internals
 from .._nested import each_tensor, tensors
 from ._call_inputs import ODD, Inputs, Key, Unfit, read
 from ._compared import apart, restore_all, tried, without_cached_casts
+from ._device import Device
 from ._effects import PLAIN, Effects, storage, strange, watched
 from ._lent import Lent
 from ._model_state import Model
@@ -55,10 +56,6 @@ FREED: Final = (
 TWICE: Final = "the script differentiates its gradients again"
 EXCHANGING: Final = ("torch.distributed.", "torch.nn.parallel.", "deepspeed.")
 """Packages of modules that keep account of each forward and backward outside of Python."""
-
-
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Records what a function issues, without doing it; what it returns does it."""
 
 
 class Awaited:
@@ -160,24 +157,16 @@ class Bucket:
 
 
 class GraphedTraining:
-    """In place of a forward of `module` that is called with gradients.
-
-    capture: see there; rehearse: does what a function issues, where it will be recorded. where: what else a record
-    depends on, such as the current stream; None where nothing can be recorded now. unsteady: called in calls that take
-    longer for it; gave_up: called with the reason, once; room: whether what a forward keeps fits twice.
-    """
+    """In place of a forward of `module` that is called with gradients. unsteady: called in calls that take longer for
+    it; gave_up: called with the reason, once."""
 
     def __init__(
         self,
         module: Any,
         forward: Callable[..., Any],
-        capture: Capture,
-        *,
-        rehearse: Callable[[Callable[[], None]], None],
-        where: Callable[[], Any],
+        device: Device,
         unsteady: Callable[[], None],
         gave_up: Callable[[str], None],
-        room: Callable[[], bool] = lambda: True,
     ) -> None:
         self.calls = self.replays = self.changes = 0
         self.serial = 0
@@ -186,8 +175,7 @@ class GraphedTraining:
         self.given_up = False
         self._looks = 0
         self._module, self._forward = weakref.ref(module), forward
-        self._capture, self._rehearse, self._where = capture, rehearse, where
-        self._unsteady, self._gave_up, self._room = unsteady, gave_up, room
+        self._device, self._unsteady, self._gave_up = device, unsteady, gave_up
         self._model: Model | None = None
         self._awaited: Callable[[], Awaited | None] = lambda: None
         self._places: tuple[Any, ...] = ()
@@ -195,7 +183,7 @@ class GraphedTraining:
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        where = None if self.given_up or not self._concerned() else self._where()
+        where = None if self.given_up or not self._concerned() else self._device.where()
         if where is None:
             return self._forward(*args, **kwargs)
         with self._lock:
@@ -400,7 +388,7 @@ class GraphedTraining:
 
     def _recorded_both(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any, again: Callable[[], bool]) -> str:
         """Record forward and backward; why replays of them are not used, "" if they are."""
-        if not self._room():
+        if not self._device.has_room():
             return "device memory has no room for what it keeps for the backward"
         if any(map(internals().tensor_hooks, self._parameters())):
             return "its parameters have hooks, which recording would call"
@@ -422,8 +410,8 @@ class GraphedTraining:
             ]
             again()
             call = call_with(bucket.inputs)
-            bucket.forward = self._capture(call.make)
-            bucket.backward = self._capture(lambda: call.differentiate_into(bucket.gradients))
+            bucket.forward = self._device.capture(call.make)
+            bucket.backward = self._device.capture(lambda: call.differentiate_into(bucket.gradients))
         if not ordinary.used == rehearsed.used == call.used():
             return "its gradients are made differently each time"
         if ordinary.plain != call.plain():
@@ -460,8 +448,8 @@ class GraphedTraining:
 
     def _rehearsed(self, call: Call) -> Results:
         """The same where it will be recorded; what a recording may not do, such as compiling, is done now."""
-        self._rehearse(call.make)
-        self._rehearse(call.differentiate)
+        self._device.rehearse(call.make)
+        self._device.rehearse(call.differentiate)
         return call.results()
 
 

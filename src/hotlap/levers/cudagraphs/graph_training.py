@@ -25,6 +25,7 @@ from .._base import Applies, Context, Lever, Settings
 from .._internals import internals
 from ..memory.allocator import EXPANDABLE
 from ._compared import TOLERANCE
+from ._device import Device
 from ._training_graph import MOST_SHAPES, GraphedTraining
 
 if TYPE_CHECKING:
@@ -130,53 +131,10 @@ def graphed(
     """A forward of a module on a CUDA device that is replayed from some calls on. Raises Refused where it can't be."""
     from hotlap.agent.seams import Refused
 
-    from .graph_optimizer import capture, pools
-
     devices = {p.device for p in module.parameters()}
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         raise Refused("the model is not on one CUDA device")
-    device = devices.pop()
-    pool = pools(device)  # a backward is recorded on the stream of its forward
-
-    def rehearse(work: Callable[[], None]) -> None:
-        import torch
-
-        current, aside = torch.cuda.current_stream(device), pool()[1]
-        aside.wait_stream(current)
-        with torch.cuda.stream(aside):
-            work()
-        current.wait_stream(aside)
-
-    return GraphedTraining(
-        module,
-        forward,
-        lambda work: capture(work, device, *pool()),
-        rehearse=rehearse,
-        where=lambda: where(device),
-        unsteady=unsteady,
-        gave_up=gave_up,
-        room=lambda: room(device),
-    )
-
-
-def room(device: Any) -> bool:
-    """Whether as much as a step takes beside what is there now would fit beside the most that was allocated so far."""
-    import torch
-
-    from .graph_optimizer import room as fits
-
-    return fits(torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device), device)
-
-
-def where(device: Any) -> tuple[Any, ...] | None:
-    """What a record depends on beside the model and its inputs; None while the script captures a graph itself."""
-    import torch
-
-    if torch.cuda.is_current_stream_capturing():
-        return None
-    stream = internals().raw_stream(device.index)  # as compiled code asks for it, in each call
-    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    return stream, autocast
+    return GraphedTraining(module, forward, Device(devices.pop()), unsteady, gave_up)
 
 
 LEVER = GraphTraining()
