@@ -1,7 +1,5 @@
 """Not a lever: autocast to a half precision around the outermost forward, and what levers ask of it."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from . import _transforms
@@ -29,15 +27,6 @@ def product_dtype(tensor: Any) -> Any:
 
     device = tensor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
-
-
-@contextlib.contextmanager
-def without_autocast(device: Any) -> Iterator[None]:
-    """Ops in the dtypes of their tensors, as in a backward that the script calls outside of its autocast."""
-    import torch
-
-    with torch.autocast(device.type, enabled=False):
-        yield
 
 
 def backward_by_dtypes() -> None:

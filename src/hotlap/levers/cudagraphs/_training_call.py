@@ -5,10 +5,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .._autocast import without_autocast
 from .._internals import internals
 from .._nested import tensors
-from ._compared import restore_all
 
 
 class Results(NamedTuple):
@@ -50,7 +48,8 @@ class Call:
         every = enumerate(zip(self.leaves(), self.cotangents, strict=True))
         pairs = [(leaf, of) for at, (leaf, of) in every if of is not None and only in (None, at)]
         leaves, given = [leaf for leaf, _ in pairs], [of for _, of in pairs]
-        with without_autocast(self.wanted[0].device):  # the script's own, around the forward, is not around backwards
+        # In the dtypes of its tensors: the script's autocast, around the forward, is not around backwards.
+        with torch.autocast(self.wanted[0].device.type, enabled=False):
             self.gradients = torch.autograd.grad(leaves, self.wanted, given, allow_unused=True)
 
     def differentiate_into(self, places: Sequence[Any]) -> None:
@@ -148,7 +147,8 @@ def as_if_once(state: Sequence[Any]) -> Iterator[Callable[[], bool]]:
     def again() -> bool:
         changed = [(t, was) for t, was in zip(state, saved, strict=True) if not torch.equal(t, was)]
         with torch.no_grad():
-            restore_all([t for t, _ in changed], [was for _, was in changed])
+            for tensor, was in changed:
+                tensor.copy_(was)
         if drawn is not None:
             torch.cuda.set_rng_state(drawn)
         return bool(changed)

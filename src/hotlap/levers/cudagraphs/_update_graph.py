@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 
 from .._fused import collect
 from .._internals import internals
-from ._model_state import guard_of
 
 STEADY: Final = 3
 """Steps on end in which nothing changed, before one is recorded."""
@@ -74,7 +73,8 @@ def look(optimizer: Any, names: tuple[str, ...], last: Seen | None = None) -> Se
         last.form[-1] if last is not None and known else list(map(torch.Tensor.stride, gradients)),
     )
     owners = parameters if all_there else [p for p, g in zip(parameters, slots, strict=True) if g is not None]
-    return Seen(form, owners, gradients, list(map(address, gradients)), guard if known else guard_of(gradients))
+    guard = guard if known else internals().tensor_guard(gradients)
+    return Seen(form, owners, gradients, list(map(address, gradients)), guard)
 
 
 def _why_not(optimizer: Any, gradients: list[Any], known: bool) -> str | None:
