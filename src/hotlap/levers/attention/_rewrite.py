@@ -113,7 +113,13 @@ class Rewrite:
     def _replace(self, site: Site) -> None:
         dtype = site.final.meta["example_value"].dtype
         q, k, v = (self._lower(operand, dtype) for operand in (site.q, site.k, site.v))
-        _same_types(site, (q, k, v), dtype)
+        types = {operand.node.meta["example_value"].dtype for operand in (q, k, v)}
+        product = site.product.meta["example_value"].dtype
+        autocast = dtype in HALF and product == dtype and types <= {torch.float32, dtype}
+        if types != {dtype} and not autocast:
+            raise Unfit("q, k and v are of different types")
+        if not dtype.is_floating_point:
+            raise Unfit(f"q, k and v are {dtype}")
         made, fits = Build(self.graph, site, dtype, self.same_random), False
         try:
             with self.graph.inserting_before(site.final):
@@ -208,16 +214,6 @@ class Rewrite:
         if keep.dtype == torch.bool or not bool(((low == 0) | (low.double() * scale <= SURELY_NEVER)).all()):
             raise Varies("a bias")
         return low == 0, held
-
-
-def _same_types(site: Site, operands: tuple[Operand, ...], dtype: Any) -> None:
-    types = {operand.node.meta["example_value"].dtype for operand in operands}
-    product = site.product.meta["example_value"].dtype
-    autocast = dtype in HALF and product == dtype and types <= {torch.float32, dtype}
-    if types != {dtype} and not autocast:
-        raise Unfit("q, k and v are of different types")
-    if not dtype.is_floating_point:
-        raise Unfit(f"q, k and v are {dtype}")
 
 
 def rewrite(graph_module: Any, inputs: list[Any], roots: list[Any], held: Relied, same_random: bool) -> Report:

@@ -125,7 +125,10 @@ class Fused:
             output = forward(*args, **kwargs)
             self.forwards += 1
             if self.forwards == PATIENCE and not self.found:
-                self.give_up()
+                # From here on no graphs are captured for nothing; those captured so far are as they were.
+                self.off = True
+                why = f" ({'; '.join(sorted(set(self.left))[:3])})" if self.left else ""
+                self.seams.leave_out(LEVER.name, f"no hand-written attention was found{why}")
             return output
 
         return watched
@@ -145,12 +148,6 @@ class Fused:
                 self.seams.agent.append("attention.jsonl", json.dumps(asdict(report)) + "\n")
         except ERRORS as error:
             self.seams.refuse(LEVER.name, f"{type(error).__name__}: {error}")
-
-    def give_up(self) -> None:
-        """Nothing to do here: say so, and capture no graphs for nothing. Those captured so far are as they were."""
-        self.off = True
-        why = f" ({'; '.join(sorted(set(self.left))[:3])})" if self.left else ""
-        self.seams.leave_out(LEVER.name, f"no hand-written attention was found{why}")
 
 
 LEVER = Attention()

@@ -128,7 +128,9 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     if not blocks:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")
     prepare(root)
-    _allow_recompiles(len({form_of(block) for block in blocks}))
+    # All blocks share the limit of one code object, after which torch.compile runs eagerly without a word.
+    config, kinds = inner.dynamo_config(), len({form_of(block) for block in blocks})
+    config.recompile_limit = max(config.recompile_limit, kinds + SPARE_RECOMPILES)
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
         call = getattr(block, inner.CALL)
         compiled = torch.compile(traceable(block, call, shared=True), dynamic=dynamic)
@@ -152,12 +154,6 @@ def _where_worth(now: Now, compiled: Callable[..., Any], plain: Callable[..., An
         return output
 
     return call
-
-
-def _allow_recompiles(kinds: int) -> None:
-    """All blocks share the limit of one code object, after which torch.compile runs eagerly without a word."""
-    config = internals().dynamo_config()
-    config.recompile_limit = max(config.recompile_limit, kinds + SPARE_RECOMPILES)
 
 
 LEVER = CompileBlocks()
