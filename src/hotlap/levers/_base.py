@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
     from hotlap.records.diagnosis import Diagnosis
-    from hotlap.records.run import Environment, Facts, LoaderFacts
+    from hotlap.records.run import Environment, Facts
 
 Settings = dict[str, Any]
 Cause = Literal[
@@ -69,11 +69,6 @@ class Context:
     def cuda(self) -> bool:
         """Whether the model is on a CUDA device."""
         return self.facts.device == "cuda"
-
-    @property
-    def training_loader(self) -> "LoaderFacts | None":
-        """The loader that feeds the loop, also where that only infers: the one that delivered the most batches."""
-        return self.facts.feeding
 
     @property
     def for_inference(self) -> Settings:

@@ -70,19 +70,16 @@ class GraphTraining(Lever):
             return Applies(False, f"its code names {by}, after which shapes follow from values")
         if any(root.shapes > MOST_SHAPES for root in trained):
             return Applies(False, f"its inputs come in more than {MOST_SHAPES} shapes")
-        return self._beside(context)
-
-    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
-        trained = [root for root in facts.roots if root.training and not root.compiled]
-        records = facts.world == 1 and any(root.shapes <= MOST_SHAPES and not root.shapes_by for root in trained)
-        return super().settled(facts, active) or not records
-
-    def _beside(self, context: Context) -> Applies:
         if EXPANDABLE in context.active.get("allocator", {}).values():
             return Applies(False, "with expandable segments CUDA graphs have hung")
         if context.diagnosis.clock == "device":
             return Applies(False, "the host runs ahead of the device, which does not wait for launches")
         return Applies(True, "each step launches the kernels of forward and backward anew")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        trained = [root for root in facts.roots if root.training and not root.compiled]
+        records = facts.world == 1 and any(root.shapes <= MOST_SHAPES and not root.shapes_by for root in trained)
+        return super().settled(facts, active) or not records
 
     def share(self, context: Context) -> float:
         if context.diagnosis.clock == "device":

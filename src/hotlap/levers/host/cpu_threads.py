@@ -39,21 +39,20 @@ class CpuThreads(Lever):
     def applies(self, context: Context) -> Applies:
         if context.facts.world > 1:
             return Applies(False, "the launcher of a distributed run sets the threads of each rank")
-        return self._for_batches(context) if context.cuda else self._for_model(context)
+        if context.cuda:
+            return self._for_batches(context)
+        if not self.variants(context):
+            return Applies(False, "there is only one core, which is in use")
+        return Applies(True, f"{context.facts.threads} threads on {context.environment.usable_cores} cores by default")
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:
         feeding = facts.feeding
         makes_batches = feeding is not None and not feeding.workers and facts.threads > 1
         return facts.world > 1 or (facts.device == "cuda" and not makes_batches)
 
-    def _for_model(self, context: Context) -> Applies:
-        if not self.variants(context):
-            return Applies(False, "there is only one core, which is in use")
-        return Applies(True, f"{context.facts.threads} threads on {context.environment.usable_cores} cores by default")
-
     def _for_batches(self, context: Context) -> Applies:
         """On a device threads matter where the process that trains makes its batches, or copies them, itself."""
-        loader, share = context.training_loader, context.share_of("data")
+        loader, share = context.facts.feeding, context.share_of("data")
         if loader is None or loader.on_device:
             return Applies(False, "the model runs on the device, and so do its batches" if loader else NO_LOADER)
         if workers := workers_in_use(context):

@@ -107,10 +107,9 @@ class _Reader(pickle.Pickler):
             return _is, (f"{id(thing)}",), None, _held_by(thing)
         if isinstance(thing, type):
             return _is, (f"{id(thing)}",), None, _attributes_of(thing)
-        if isinstance(thing, (types.ModuleType, types.BuiltinFunctionType)):
-            return _is, (f"{id(thing)}",)
         kinds = {kind.__name__ for kind in type(thing).__mro__}
-        if "memmap" in kinds:  # of a file, which workers see as well
+        # Workers see the file of a memmap as well.
+        if isinstance(thing, (types.ModuleType, types.BuiltinFunctionType)) or "memmap" in kinds:
             return _is, (f"{id(thing)}",)
         if "ndarray" in kinds and thing.nbytes >= LARGE and not thing.flags.forc:
             raise _TooMuch  # it would be copied

@@ -61,7 +61,7 @@ class LoaderWorkers(Lever):
     redraws = True
 
     def applies(self, context: Context) -> Applies:
-        loader = context.training_loader
+        loader = context.facts.feeding
         if loader is None:
             return Applies(False, "no DataLoader feeds the loop")
         if loader.on_device:
@@ -82,7 +82,7 @@ class LoaderWorkers(Lever):
     def variants(self, context: Context) -> list[Settings]:
         """Where this lever is in, and the number of workers was surely searched, its other settings come first; more
         workers have more batches ahead as well."""
-        loader = context.training_loader
+        loader = context.facts.feeding
         if loader is None:
             return []
         settled = self.name in context.active and _scarce(context, loader)
@@ -110,7 +110,7 @@ class LoaderWorkers(Lever):
         ]  # where to begin is an estimate; the tuner measures its neighbours as long as they win
 
     def searched(self, context: Context) -> bool:
-        loader = context.training_loader
+        loader = context.facts.feeding
         if loader is None or _scarce(context, loader):
             return True
         return 4 * _needed(context) > _cores(context)
@@ -255,7 +255,7 @@ def workers_in_use(context: Context) -> int:
     """Loader workers beside the model: as this lever sets them, or as the script does."""
     if LEVER.name in context.active:
         return int(context.active[LEVER.name].get("workers", 0))
-    loader = context.training_loader
+    loader = context.facts.feeding
     return loader.workers if loader is not None else 0
 
 

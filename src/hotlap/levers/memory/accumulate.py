@@ -22,7 +22,7 @@ class Accumulate(Lever):
     excludes = ("batch-size",)
 
     def applies(self, context: Context) -> Applies:
-        facts, loader = context.facts, context.training_loader
+        facts, loader = context.facts, context.facts.feeding
         why = standard(loader)
         if why is not None:
             return Applies(False, why)
@@ -37,7 +37,7 @@ class Accumulate(Lever):
         return Applies(True, f"a batch of {getattr(loader, 'batch_size', 0)} samples goes through the model at once")
 
     def variants(self, context: Context) -> list[Settings]:
-        size = getattr(context.training_loader, "batch_size", None) or 0
+        size = getattr(context.facts.feeding, "batch_size", None) or 0
         return [{"parts": parts} for parts in PARTS if size >= parts and size % parts == 0]
 
     def install(self, seams: "Seams", settings: Settings) -> None:

@@ -1,7 +1,6 @@
 """Settings of torch's caching allocator of device memory, put in the environment before the command starts."""
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from .._base import Applies, Context, Lever, Setting, Settings
@@ -54,7 +53,8 @@ class Allocator(Lever):
         confs = [COLLECTED, f"{COLLECTED},{SPLIT}"]
         if memory is not None and memory.late_mallocs and not memory.retries:
             confs = [ROUNDED, ASYNC]
-        if _graphs(context.active):
+        if any("graph" in name for name in context.active):
+            # A lever captures CUDA graphs: they need addresses that stay, and have hung with expandable segments.
             confs = [conf for conf in confs if conf != ASYNC]
         elif context.facts.world == 1:
             confs = [EXPANDABLE, *confs]
@@ -90,12 +90,6 @@ class Allocator(Lever):
 def own_setting(environment: "Environment") -> str | None:
     """The user's own variable, if one is set."""
     return next((name for name in VARIABLES if environment.variables.get(name)), None)
-
-
-def _graphs(active: Mapping[str, Settings]) -> bool:
-    """Whether a lever captures CUDA graphs: they need addresses that stay, and have hung with
-    expandable segments."""
-    return any("graph" in name for name in active)
 
 
 def _evidence(memory: "MemoryFacts") -> str:

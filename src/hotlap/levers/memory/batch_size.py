@@ -1,5 +1,6 @@
 """Larger batches from the training DataLoader: fewer, larger steps. It changes training; throughput is what counts."""
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings, integer
@@ -21,23 +22,20 @@ class BatchSize(Lever):
     excludes = ("accumulate",)
 
     def applies(self, context: Context) -> Applies:
-        why = standard(context.training_loader)
+        why = standard(context.facts.feeding)
         if why is not None:
             return Applies(False, why)
-        if not self._fitting(context):
+        if not self.variants(context):
             return Applies(False, "device memory has no room for twice the batch")
-        return Applies(True, f"batches hold {getattr(context.training_loader, 'batch_size', 0)} samples")
+        return Applies(True, f"batches hold {getattr(context.facts.feeding, 'batch_size', 0)} samples")
 
     def variants(self, context: Context) -> list[Settings]:
-        return [{"times": times} for times in self._fitting(context)]
-
-    def _fitting(self, context: Context) -> list[int]:
-        """Multiples that fit if all memory in use grew with the batch; more do where most of it is weights."""
+        """Those that fit if all memory in use grew with the batch; more do where most of it is weights."""
         memory = context.facts.memory
-        if memory is None or not memory.total_bytes:
-            return list(TIMES)
-        room = ROOM * memory.total_bytes / max(1, memory.peak_bytes)
-        return [times for times in TIMES if times <= room]
+        room = math.inf
+        if memory is not None and memory.total_bytes:
+            room = ROOM * memory.total_bytes / max(1, memory.peak_bytes)
+        return [{"times": times} for times in TIMES if times <= room]
 
     def searched(self, context: Context) -> bool:
         return True
