@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ._autocast import product_dtype
 from ._base import MARK, Lever, Settings
 from ._internals import internals
 
@@ -120,12 +119,13 @@ def _replace_attention() -> None:
     def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
     ) -> Any:
-        half = product_dtype(query)
+        device = query.device.type
+        half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
         if not dropout_p or half not in (torch.bfloat16, torch.float16):
             return function(query, key, value, attn_mask, dropout_p, *args, **kwargs)
         mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
         single = (query.float(), key.float(), value.float(), mask)
-        with torch.autocast(query.device.type, enabled=False):
+        with torch.autocast(device, enabled=False):
             return function(*single, dropout_p, *args, **kwargs).to(half)
 
     torch.nn.functional.scaled_dot_product_attention = attention

@@ -59,6 +59,7 @@ def prepare(module: Any) -> None:
 
     if why := differentiates_parameters():
         raise Refused(why)
+    backward_by_dtypes()
     scalars_on_host(module)
     heed_hooks()
     one_order_of_sums()
@@ -75,6 +76,19 @@ def heed_hooks() -> None:
     """From now on, compiled code looks whether its modules have the hooks with which it was compiled. By torch's own
     default hooks that a script adds or removes later are passed over; to look takes 20 us of 355 (168 modules, CPU)."""
     internals().dynamo_config().skip_nnmodule_hook_guards = False
+
+
+def backward_by_dtypes() -> None:
+    """Let compiled backwards compute in the dtypes that their forwards computed in, as eager ones do that are called
+    outside of autocast.
+
+    The compiler would make them under the autocast that is on around the compiled code. With a lever's autocast inside
+    of that, it is the script's, which on CUDA may be one to float32 that is enabled: all products of the backward were
+    in float32. With one to a half precision, products that a model keeps in float32 had a backward in that.
+    """
+    config = internals().functorch_config()
+    if getattr(config, "backward_pass_autocast", None) == "same_as_forward":  # older torch has no choice
+        config.backward_pass_autocast = "off"
 
 
 def scalars_on_host(module: Any) -> None:

@@ -26,7 +26,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
-from .._autocast import backward_by_dtypes
 from .._base import Applies, Context, Settings, one_of
 from .._held import hold_attribute
 from .._internals import internals
@@ -108,7 +107,6 @@ class Compile(Compiling):
         if mode == "dynamic":  # what torch.compile(dynamic=True) does
             hold_attribute(seams, internals().dynamo_config(), "assume_static_by_default", False)
             mode = "default"
-        backward_by_dtypes()
         seams.switch(*switched_losses())
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
 

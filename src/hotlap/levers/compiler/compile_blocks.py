@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .._autocast import backward_by_dtypes
 from .._base import Applies, Context, Settings, one_of
 from .._internals import internals
 from ._losses import switched_losses
@@ -63,7 +62,6 @@ class CompileBlocks(Compiling):
 
         def change(root: Any) -> None:
             compile_blocks(root, dynamic, now)
-            backward_by_dtypes()
             with_losses()  # not where the lever refuses
 
         def undo(root: Any) -> None:
