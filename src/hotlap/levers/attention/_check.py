@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from ._find import Site, op, shape_of
+from ._find import Site, computed, op, shape_of
 
 MOST_SCORES: Final = 1 << 27
 """Larger attention is not checked: the scores of the original would take gigabytes."""
@@ -96,8 +96,7 @@ def _run(nodes: list[Any], known: dict[Any, Any]) -> dict[Any, Any]:
             continue
         if "dropout_p" in kwargs:
             kwargs = {**kwargs, "dropout_p": 0.0}
-        function = getattr(args[0], node.target) if node.op == "call_method" else node.target
-        values[node] = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
+        values[node] = computed(node, args, kwargs)
     return values
 
 

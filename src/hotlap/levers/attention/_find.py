@@ -130,6 +130,13 @@ def argument(node: Any, index: int, name: str, default: Any = None) -> Any:
     return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
 
 
+def computed(node: Any, args: Any, kwargs: Any) -> Any:
+    """What a call of a function or a method makes of values."""
+    if node.op == "call_method":
+        return getattr(args[0], node.target)(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)
+
+
 def transposed(node: Any) -> Any:
     """The node whose last two dimensions a node swaps; None where it does something else."""
     dims = len(shape_of(node))

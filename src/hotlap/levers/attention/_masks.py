@@ -17,7 +17,7 @@ import torch
 
 from hotlap.agent.torch_internals import own_buffers, version_of
 
-from ._find import op, writes
+from ._find import computed, op, writes
 
 NEVER: Final = -1e4
 """A score at or below this has a weight of exactly 0 in float32 beside any score above NEVER + 104."""
@@ -55,21 +55,15 @@ class Held:
     address: int
     digest: bytes
 
-    def now(self) -> Any:
-        """What the module holds there now."""
-        owner = self.owner()
-        if owner is None:
-            return None
-        return own_buffers(owner).get(self.name) if self.name in own_buffers(owner) else owner.__dict__.get(self.name)
-
     def same(self) -> bool:
         """Whether it has the same values; about a microsecond where nothing was written and nothing replaced."""
-        tensor = self.now()
-        if tensor is self.tensor() and tensor is not None:
-            if version_of(tensor) == self.version and tensor.data_ptr() == self.address:
-                return True
-        elif self.owner() is None:
+        owner = self.owner()
+        if owner is None:
             return True  # the module is gone, and with it the code
+        tensor = own_buffers(owner).get(self.name) if self.name in own_buffers(owner) else vars(owner).get(self.name)
+        known = tensor is not None and tensor is self.tensor()
+        if known and version_of(tensor) == self.version and tensor.data_ptr() == self.address:
+            return True
         if type(tensor) is not torch.Tensor or tensor.is_inference() or digest(tensor) != self.digest:
             return False
         self.tensor, self.version, self.address = weakref.ref(tensor), version_of(tensor), tensor.data_ptr()
@@ -127,19 +121,13 @@ class Constants:
         known = {one: self.value(one) for one in node.all_input_nodes}
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda one: known[one][0])
         held = {place: one for _, relied in known.values() for place, one in relied.items()}
-        return self._run(node, args, kwargs), held
-
-    @staticmethod
-    def _run(node: Any, args: Any, kwargs: Any) -> Any:
-        function = getattr(args[0], node.target) if node.op == "call_method" else node.target
-        args = args[1:] if node.op == "call_method" else args
         try:
-            value = function(*args, **kwargs)
+            value = computed(node, args, kwargs)
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise Varies(str(error)) from error
         if isinstance(value, torch.Tensor) and value.numel() > MOST_ELEMENTS:
             raise Varies("too large to look at")
-        return value
+        return value, held
 
     def _placeholder(self, node: Any) -> tuple[Any, Relied]:
         """A buffer or an attribute of a module, by identity and by where Dynamo found it."""

@@ -56,16 +56,12 @@ class Worth:
         kinds, sizes = read(args, kwargs)
         known = self._trained.get(kinds)
         if training:
-            self._train(kinds, sizes, known)
+            if known is not None and not _between(sizes, *known):
+                self._trained[kinds] = tuple(map(min, known[0], sizes)), tuple(map(max, known[1], sizes))
+            elif known is None and len(self._trained) < MOST:
+                self._trained[kinds] = sizes, sizes
             return True
         return (known is not None and _between(sizes, *known)) or self._comes_often(kinds, sizes)
-
-    def _train(self, kinds: Kinds, sizes: Sizes, known: tuple[Sizes, Sizes] | None) -> None:
-        if known is None:
-            if len(self._trained) < MOST:
-                self._trained[kinds] = sizes, sizes
-        elif not _between(sizes, *known):
-            self._trained[kinds] = tuple(map(min, known[0], sizes)), tuple(map(max, known[1], sizes))
 
     def _comes_often(self, kinds: Kinds, sizes: Sizes) -> bool:
         call = kinds, sizes

@@ -39,7 +39,8 @@ class Model:
         import torch
 
         parts, inner = list(module.modules()), internals()
-        items = _items(parts)
+        usual = _usual()
+        items = [item for part in parts for name, item in vars(part).items() if name not in usual]
         own = [of for part in parts for of in (inner.own_parameters(part), inner.own_buffers(part), vars(part))]
         beside = _dicts(items)
         dicts = [*own, *beside]
@@ -236,12 +237,6 @@ def _usual() -> frozenset[str]:
     import torch
 
     return frozenset(vars(torch.nn.Module()))
-
-
-def _items(parts: list[Any]) -> list[Any]:
-    """What parts hold beside what every module has."""
-    usual = _usual()
-    return [item for part in parts for name, item in vars(part).items() if name not in usual]
 
 
 def _dicts(items: list[Any]) -> list[dict[str, Any]]:

@@ -41,7 +41,9 @@ class GraphOptimizer(Lever):
             return Applies(False, whys[0] or "")
         if context.diagnosis.clock == "device":
             return Applies(False, "the host runs ahead of the device, which does not wait for the optimizer's Python")
-        if _full(context):
+        memory = context.facts.memory
+        copies = 4 * sum(root.parameters for root in context.facts.roots if root.training)  # in float32, at the peak
+        if memory is not None and memory.peak_bytes + copies > FULL * memory.total_bytes:
             return Applies(False, "device memory has no room for a copy of the gradients")
         names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why)
         return Applies(True, f"each step of {names} collects its parameters in Python and launches its kernels anew")
@@ -81,13 +83,6 @@ def _why_not(optimizer: "OptimizerFacts") -> str | None:
     if optimizer.capturable:
         return f"{optimizer.name} is capturable: the script may capture it itself"
     return unfit(optimizer)
-
-
-def _full(context: Context) -> bool:
-    """Whether float32 gradients would not fit a second time, at the peak."""
-    memory = context.facts.memory
-    need = 4 * sum(root.parameters for root in context.facts.roots if root.training)
-    return memory is not None and memory.peak_bytes + need > FULL * memory.total_bytes
 
 
 def graph(optimizer: Any, recording: Callable[[], None], gave_up: Callable[[str], None]) -> GraphedUpdate:

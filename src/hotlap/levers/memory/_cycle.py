@@ -47,16 +47,6 @@ class Cycle:
     def _may_clip(self) -> bool:
         return not (self.on and self.split_any) or self.done == self.parts - 1
 
-    def _may_step(self, optimizer: Any) -> bool:
-        """Whether `optimizer.step()` is an update; asked at each, with the gradients in place."""
-        if not self.split_any:  # batches that were not split are updated with as they come
-            return True
-        self._look_at_gradients(optimizer)
-        if not self.on:
-            return self._restored(optimizer)
-        self.done = (self.done + 1) % self.parts
-        return self.done == 0
-
     def _restored(self, optimizer: Any) -> bool:
         """Make gradients what they would be without the lever, for the step that is about to be made."""
         for parameter in _parameters_of(optimizer) if self.split_any else ():
@@ -132,9 +122,16 @@ class Cycle:
         return step
 
     def _steps(self, optimizer: Any, closure: Any) -> bool:
+        """Whether `optimizer.step()` is an update; asked at each, with the gradients in place."""
         first, self._optimizer = self._optimizer in {None, id(optimizer)}, id(optimizer)
         if closure is None and first:
-            return self._may_step(optimizer)
+            if not self.split_any:  # batches that were not split are updated with as they come
+                return True
+            self._look_at_gradients(optimizer)
+            if not self.on:
+                return self._restored(optimizer)
+            self.done = (self.done + 1) % self.parts
+            return self.done == 0
         why = "several optimizers take turns" if closure is None else "an optimizer is stepped with a closure"
         self._stand_aside(why)
         return self._restored(optimizer)
