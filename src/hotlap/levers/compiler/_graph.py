@@ -44,13 +44,12 @@ class Compiled:
         import torch
 
         heed_hooks()
-        mode = None if self._mode in {"default", "dynamic"} else self._mode
-        dynamic = True if self._mode == "dynamic" else None
+        mode = None if self._mode == "default" else self._mode
         if self._mode is not None and not PASSES:
-            return torch.compile(self._original, mode=mode, dynamic=dynamic)  # type: ignore[no-any-return]
+            return torch.compile(self._original, mode=mode)  # type: ignore[no-any-return]
         # What torch.compile makes of the mode itself.
-        compiler = None if self._mode is None else internals().inductor_for(mode, dynamic)
-        return torch.compile(self._original, backend=Backend(compiler), dynamic=dynamic)  # type: ignore[no-any-return]
+        compiler = None if self._mode is None else internals().inductor_for(mode, None)
+        return torch.compile(self._original, backend=Backend(compiler))  # type: ignore[no-any-return]
 
 
 def prepare(module: Any) -> None:

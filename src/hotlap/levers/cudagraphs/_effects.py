@@ -53,7 +53,10 @@ def watched(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) ->
     hooks = [*internals().hooks_of_all(), *(one for part in module.modules() for one in internals().hooks_of(part))]
     effects.hooked = any(hooks)
     before, words, drawn = tensors((module, args, kwargs)), _plain_values(module), random_state()
-    with eagerly(), _hooks(effects), _watch(effects):
+    # What is compiled runs as it was written. Where nothing is, the compiler is not even imported.
+    compiled = internals().compiler_loaded()
+    eagerly = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+    with eagerly, _hooks(effects), _watch(effects):
         output = forward(*args, **kwargs)
     host, device = (a is not None and not torch.equal(a, b) for a, b in zip(drawn, random_state(), strict=True))
     effects.draws_on_host = host or _other_random_states(numpy) != others
@@ -67,15 +70,6 @@ def _other_random_states(numpy: Any) -> tuple[Any, ...]:
     """Of Python's own generator, and NumPy's where the script uses that."""
     name, keys, *more = numpy.get_state() if numpy is not None else ("", b"")
     return random.getstate(), name, bytes(keys), more
-
-
-def eagerly() -> contextlib.AbstractContextManager[None]:
-    """What is compiled runs as it was written. Where nothing is, the compiler is not even imported."""
-    import torch
-
-    if not internals().compiler_loaded():
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 def _watch(effects: Effects) -> Any:

@@ -1,12 +1,14 @@
 """Not a lever: one forward and backward of a model, as a recording of both makes them (`_training_graph`)."""
 
 import contextlib
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .._internals import internals
 from .._nested import tensors
+from ._effects import storage
 
 
 class Results(NamedTuple):
@@ -66,6 +68,31 @@ class Call:
     def used(self) -> list[bool]:
         """What gradients were made of."""
         return [gradient is not None for gradient in self.gradients]
+
+
+class Lent:
+    """Gradients that a recording leaves at the same places each time, of which the script gets aliases. These are its
+    own to keep: what it still has of them when the next backward comes is told by how many refer to their memory, and
+    must not be written to. own: those places; nobody else may have them by now."""
+
+    def __init__(self, own: Sequence[Any]) -> None:
+        self.own = own
+        self._storages = list(map(storage, own))
+        self._unheld = self._users()
+
+    def held(self) -> list[Any]:
+        """Those of `own` of which the script still has an alias."""
+        now = self._users()
+        if now == self._unheld:
+            return []
+        return [g for g, users, alone in zip(self.own, now, self._unheld, strict=True) if users > alone]
+
+    def aliases(self) -> list[Any]:
+        """For the script."""
+        return list(map(operator.attrgetter("data"), self.own))
+
+    def _users(self) -> list[int]:
+        return list(map(internals().storage_uses, self._storages))
 
 
 def reach_of(call: Call, used: list[bool], again: Callable[[], bool]) -> list[list[bool]]:

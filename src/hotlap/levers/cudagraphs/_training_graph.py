@@ -35,9 +35,8 @@ from ._call_inputs import ODD, Inputs, Key, Unfit, read
 from ._compared import apart, tried, without_cached_casts
 from ._device import Device
 from ._effects import PLAIN, Effects, storage, strange, watched
-from ._lent import Lent
 from ._model_state import Model
-from ._training_call import Call, Results, aliased, as_if_once, reach_of, waves
+from ._training_call import Call, Lent, Results, aliased, as_if_once, reach_of, waves
 
 MOST_SHAPES: Final = 8
 MOST_CHANGES: Final = 4

@@ -30,9 +30,6 @@ MOST_RECORDINGS: Final = 8
 PATIENCE: Final = 200
 """Ordinary steps on end, after which nothing is expected any more."""
 
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Records what a function issues, without doing it; what it returns does it."""
-
 
 class Seen(NamedTuple):
     """What an update depends on. form: all but the learning rates and the addresses of the gradients; owners: the
@@ -146,14 +143,15 @@ class Place:
 class GraphedUpdate:
     """In place of an optimizer's `_init_group`.
 
-    prepare: makes an optimizer ready to be recorded; why it can't be, if so. room: whether bytes for buffers are there.
-    recording: called in the two steps that recording takes. gave_up: called with the optimizer and the reason, once.
+    capture: records what a function issues, without doing it; what it returns does it. prepare: makes an optimizer
+    ready to be recorded; why it can't be, if so. room: whether bytes for buffers are there. recording: called in the
+    two steps that recording takes. gave_up: called with the optimizer and the reason, once.
     """
 
     def __init__(
         self,
         optimizer: Any,
-        capture: Capture,
+        capture: Callable[[Callable[[], None]], Callable[[], None]],
         *,
         prepare: Callable[[Any], str | None],
         room: Callable[[int], bool],

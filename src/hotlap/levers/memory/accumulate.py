@@ -23,8 +23,7 @@ class Accumulate(Lever):
 
     def applies(self, context: Context) -> Applies:
         facts, loader = context.facts, context.facts.feeding
-        why = standard(loader)
-        if why is not None:
+        if why := standard(loader):
             return Applies(False, why)
         if not any(root.training for root in facts.roots):
             return Applies(False, "no module's forward was seen in training")

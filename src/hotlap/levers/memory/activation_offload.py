@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import _transforms
 from .._base import Applies, Context, Lever, Settings, integer
 from .._internals import internals
 from .optimizer_offload import on_host
@@ -67,7 +66,7 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
     own, storage = set[int](), internals().storage
 
     def offloaded(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or _transforms.inside():  # these take no such hooks
+        if not torch.is_grad_enabled() or internals().interpreter() is not None:  # transforms take no such hooks
             return forward(*args, **kwargs)
         own.clear()
         own.update(storage(parameter) for parameter in module.parameters() if _plain(parameter))

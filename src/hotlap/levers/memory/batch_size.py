@@ -22,8 +22,7 @@ class BatchSize(Lever):
     excludes = ("accumulate",)
 
     def applies(self, context: Context) -> Applies:
-        why = standard(context.facts.feeding)
-        if why is not None:
+        if why := standard(context.facts.feeding):
             return Applies(False, why)
         if not self.variants(context):
             return Applies(False, "device memory has no room for twice the batch")

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import _transforms
 from .._base import Applies, Context, Lever, Settings, integer
 from .._internals import internals
 
@@ -76,9 +75,9 @@ def checkpoint_blocks(root: Any, every: int, refuse: Callable[[str], None]) -> N
     blocks = repeated(root)[::every]
     if not blocks:
         raise Refused("the model has no repeated blocks")
-    whys = [why for block in blocks if (why := _unsound(block))]
-    if whys:
-        raise Refused(whys[0])
+    for block in blocks:
+        if why := _unsound(block):
+            raise Refused(why)
     for block in blocks:
         _wrap(type(block))
         parts = [part for part in block.modules() if part is not block]
@@ -119,7 +118,7 @@ def _wrap(kind: Any) -> None:
 
         if torch.compiler.is_compiling():
             return checkpoint(block, *args, use_reentrant=False, **kwargs)
-        if _transforms.inside():  # these take none of the hooks that it is made of
+        if internals().interpreter() is not None:  # transforms take none of the hooks that it is made of
             return original(self, *args, **kwargs)
         return _checkpointed(self, mark, block, args, kwargs)
 
