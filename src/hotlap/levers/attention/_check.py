@@ -50,9 +50,13 @@ def differs(graph: Any, site: Site, result: Any, constant: Callable[[Any], Any])
         example.device.type, dtype=example.dtype, enabled=example.dtype in {torch.bfloat16, torch.float16}
     )
     with torch.no_grad(), autocast:
-        theirs = _run(sorted(own, key=order.__getitem__), values)[site.final]
-        ours = _run(sorted(made, key=order.__getitem__), values)[result]
-    return _apart(theirs.double(), ours.double())
+        theirs = _run(sorted(own, key=order.__getitem__), values)[site.final].double()
+        ours = _run(sorted(made, key=order.__getitem__), values)[result].double()
+    if theirs.shape != ours.shape:
+        return math.inf
+    known = theirs.isfinite()  # rows in which everything is masked by minus infinity are NaN in the original
+    difference = (ours - theirs).masked_select(known).norm() / theirs.masked_select(known).norm()
+    return float(difference) if bool(known.any()) else 0.0
 
 
 def _behind(node: Any, stop: Iterable[Any], belongs: Callable[[Any], bool]) -> set[Any]:
@@ -98,11 +102,3 @@ def _run(nodes: list[Any], known: dict[Any, Any]) -> dict[Any, Any]:
             kwargs = {**kwargs, "dropout_p": 0.0}
         values[node] = computed(node, args, kwargs)
     return values
-
-
-def _apart(theirs: Any, ours: Any) -> float:
-    if theirs.shape != ours.shape:
-        return math.inf
-    known = theirs.isfinite()  # rows in which everything is masked by minus infinity are NaN in the original
-    difference = (ours - theirs).masked_select(known).norm() / theirs.masked_select(known).norm()
-    return float(difference) if bool(known.any()) else 0.0

@@ -6,7 +6,6 @@ versions and addresses before each outermost forward, and at the bytes where the
 """
 
 import hashlib
-import math
 import re
 import weakref
 from collections.abc import Callable
@@ -146,14 +145,6 @@ class Constants:
         return tensor, {
             (id(owner), name): Held(weakref.ref(owner), name, weakref.ref(tensor), *now) for owner, name in places
         }
-
-
-def flat(mask: Any, rows: int, columns: int) -> Any:
-    """A constant mask as (rows, columns), where it is the same for every batch and head. Raises Varies."""
-    leading = math.prod(mask.shape[:-2])
-    if mask.dim() < 2 or leading != 1:
-        raise Varies("the mask differs between batches or heads")
-    return mask.reshape(mask.shape[-2:]).expand(rows, columns)
 
 
 def is_causal(keep: Any) -> bool:

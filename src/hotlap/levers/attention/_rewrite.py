@@ -33,7 +33,7 @@ from ._find import (
     shape_of,
     transposed,
 )
-from ._masks import NEVER, Constants, Relied, Varies, flat, holders, is_causal
+from ._masks import NEVER, Constants, Relied, Varies, holders, is_causal
 
 TORCHS_OWN: Final = "multi_head_attention_forward"
 CASTED: Final = {"to", "float", "double", "type"}
@@ -207,7 +207,9 @@ class Rewrite:
             raise Varies("no tensor")
         if not all(type(size) is int for size in (rows, columns)):
             raise Varies("a size that is not known")
-        keep = flat(value, rows, columns)
+        if value.dim() < 2 or math.prod(value.shape[:-2]) != 1:
+            raise Varies("the mask differs between batches or heads")
+        keep = value.reshape(value.shape[-2:]).expand(rows, columns)
         if step.kind == "fill":
             return (keep if step.unless else ~keep), held
         low = keep if step.value > 0 else -keep

@@ -92,14 +92,6 @@ class Bucket:
     _by_use: dict[tuple[bool, ...], list[int | None]] = field(default_factory=dict)
     _all: list[int] = field(default_factory=list)
 
-    def together(self, made: Sequence[Any]) -> Any:
-        """The output of a forward. made: its tensors."""
-        import torch
-
-        rest = iter(made)
-        leaves = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
-        return internals().tree_unflatten(leaves, self.spec)
-
     def recorded(self, output: Any) -> None:
         """What the recording of the forward returned."""
         import torch
@@ -334,7 +326,9 @@ class GraphedTraining:
         call = Awaited(parameters, partial(self._forward, *args, **kwargs))
         self._awaited = weakref.ref(call)
         leaves = [t for t in inputs.tensors if t.requires_grad]
-        return bucket.together(_function().apply(self, bucket, inputs, call, *leaves, *parameters))
+        made = iter(_function().apply(self, bucket, inputs, call, *leaves, *parameters))
+        output = [next(made) if isinstance(leaf, torch.Tensor) else leaf for leaf in bucket.leaves]
+        return internals().tree_unflatten(output, bucket.spec)
 
     def differentiate(self, bucket: Bucket, serial: int, gradients: Sequence[Any]) -> list[Any]:
         """The backward of a forward that was replayed as the `serial`-th. Raises RuntimeError where what it saved is

@@ -95,8 +95,7 @@ def graph(optimizer: Any, recording: Callable[[], None], gave_up: Callable[[str]
     devices = {p.device for group in optimizer.param_groups for p in group["params"]}
     if any(device.type != "cuda" for device in devices):
         raise Refused("its parameters are not on a CUDA device")
-    why = prepare(optimizer)
-    if why:
+    if why := prepare(optimizer):
         raise Refused(why)
     device = devices.pop()
 

@@ -78,7 +78,9 @@ class CpuThreads(Lever):
     def share(self, context: Context) -> float:
         cores, now = context.environment.usable_cores, max(1, context.facts.threads)
         if context.cuda:
-            return context.share_of("data") * (1.0 if now > cores or _waits(context) else USUAL)
+            host = context.facts.host
+            waits = host is not None and (host.threads_waited_ms or 0.0) >= CROWDED * context.diagnosis.step_ms
+            return context.share_of("data") * (1.0 if now > cores or waits else USUAL)
         idle = max(0.0, 1 - now / cores)
         wanted = now + workers_in_use(context)
         crowded = max(0.0, 1 - cores / wanted)  # workers and model then wait for a core in turn
@@ -99,12 +101,6 @@ class CpuThreads(Lever):
 
     def source(self, settings: Settings) -> str:
         return f"torch.set_num_threads({settings['threads']})  # and OMP_NUM_THREADS={settings['threads']}"
-
-
-def _waits(context: Context) -> bool:
-    """Whether threads of the process were seen to wait for a core."""
-    host = context.facts.host
-    return host is not None and (host.threads_waited_ms or 0.0) >= CROWDED * context.diagnosis.step_ms
 
 
 LEVER = CpuThreads()
