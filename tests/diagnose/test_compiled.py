@@ -99,7 +99,7 @@ AUTOCAST = """
 import json, torch
 from torch import nn
 from hotlap.agent.compiled import compiled_functions
-from hotlap.levers._autocast import autocasting
+from hotlap.levers.precision.bf16_autocast import autocasting
 
 model = nn.Linear(2, 2)
 forward = torch.compile(autocasting(model, lambda x: model(x)), backend="eager", dynamic=False)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from hotlap.levers.cudagraphs._device import Device
 from hotlap.levers.cudagraphs._training_graph import GraphedTraining
 
 BEFORE = 3
@@ -61,9 +62,22 @@ def capture(work: Callable[[], None]) -> Callable[[], None]:
     return recorder.replay
 
 
+class FakeDevice(Device):
+    """Where that is recorded. capture: in place of the usual one."""
+
+    def __init__(self, capture: Callable[[Callable[[], None]], Callable[[], None]] = capture) -> None:
+        self.capture = capture  # type: ignore[method-assign]
+
+    def rehearse(self, work: Callable[[], None]) -> None:
+        work()
+
+    def where(self) -> tuple[Any, ...]:
+        return ("a stream",)
+
+    def has_room(self) -> bool:
+        return True
+
+
 def recorded(model: nn.Module, forward: Any, whys: list[str]) -> GraphedTraining:
     """In place of a forward. whys: gets the reason where it gives up."""
-    return GraphedTraining(
-        model, forward, capture, rehearse=lambda work: work(), where=lambda: "a stream",
-        unsteady=lambda: None, gave_up=whys.append,
-    )  # fmt: skip
+    return GraphedTraining(model, forward, FakeDevice(), lambda: None, whys.append)

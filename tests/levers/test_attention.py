@@ -36,7 +36,6 @@ from hotlap.agent.ran import softmax_ran
 from hotlap.levers import settled
 from hotlap.levers.attention import _build
 from hotlap.levers.attention._find import op
-from hotlap.levers.attention._masks import Guard
 from hotlap.levers.attention._rewrite import Report, rewrite
 from hotlap.levers.attention.attention import LEVER, PATIENCE
 from hotlap.levers.compiler import _graph
@@ -57,7 +56,7 @@ class Rewritten:
     """A module whose captured graphs are rewritten and run."""
 
     def __init__(self, module: Any, same_random: bool = False) -> None:
-        self.module, self.guard, self.reports = module, Guard(), []
+        self.module, self.held, self.reports = module, dict[Any, Any](), []
         self.same_random = same_random
         self.graphs: list[Any] = []
         reference: Any = weakref.ref(module)
@@ -68,7 +67,7 @@ class Rewritten:
         self.call = torch.compile(outermost, backend=self.backend)
 
     def backend(self, graph_module: Any, inputs: list[Any]) -> Any:
-        self.reports.append(rewrite(graph_module, inputs, [self.module], self.guard, True, self.same_random))
+        self.reports.append(rewrite(graph_module, inputs, [self.module], self.held, self.same_random))
         self.graphs.append(graph_module)
         return graph_module.forward
 
@@ -277,7 +276,7 @@ def test_code_that_serves_several_modules_is_passed_the_mask_of_each() -> None:
     x = torch.randn(B, T, C).double()
     torch.testing.assert_close(rewritten.call(x, None), module(x, None))
     causal, masked = (sum(getattr(report, what) for report in rewritten.reports) for what in ("causal", "masked"))
-    assert (causal, masked, rewritten.guard.held) == (0, 1, {})
+    assert (causal, masked, rewritten.held) == (0, 1, {})
 
 
 class Seams:
@@ -389,11 +388,11 @@ def test_what_was_rewritten_before_an_error_is_guarded_and_what_was_begun_is_tak
         return result if len(sites) == 1 else {}["none"]
 
     monkeypatch.setattr(_build.Build, "attention", attention)
-    module, guard, graphs = nn.ModuleList([NanoGPT().double(), NanoGPT().double()]), Guard(), []
+    module, held, graphs = nn.ModuleList([NanoGPT().double(), NanoGPT().double()]), dict[Any, Any](), []
 
     def backend(graph_module: Any, inputs: list[Any]) -> Any:
         with pytest.raises(KeyError):
-            rewrite(graph_module, inputs, [module], guard, True, False)
+            rewrite(graph_module, inputs, [module], held, False)
         graphs.append(graph_module)
         return torch.fx.GraphModule(graph_module, graph_module.graph).forward
 
@@ -401,7 +400,7 @@ def test_what_was_rewritten_before_an_error_is_guarded_and_what_was_begun_is_tak
     call = torch.compile(lambda x: reference()[0].attend(x, None) + reference()[1].attend(x, None), backend=backend)
     x = torch.randn(B, T, C).double()
     torch.testing.assert_close(call(x), module[0].attend(x, None) + module[1].attend(x, None))
-    assert len(sites) == 2 and guard.held and guard.holds()
+    assert len(sites) == 2 and held and all(one.same() for one in held.values())
     assert sum("scaled_dot" in node.name for node in graphs[0].graph.nodes) == 1
 
 
@@ -450,12 +449,7 @@ def test_without_passes_compile_is_what_it_was(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch, "compile", lambda forward, **kwargs: seen.append(kwargs) or forward)
     _graph.Compiled(lambda: None, "default")
     _graph.Compiled(lambda: None, "max-autotune-no-cudagraphs")
-    _graph.Compiled(lambda: None, "dynamic")
-    assert [(given["mode"], given["dynamic"]) for given in seen] == [
-        (None, None),
-        ("max-autotune-no-cudagraphs", None),
-        (None, True),
-    ]
+    assert seen == [{"mode": None}, {"mode": "max-autotune-no-cudagraphs"}]
 
 
 def attention(q: Any, k: Any) -> Any:

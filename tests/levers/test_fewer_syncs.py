@@ -98,7 +98,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     for function in (patch, EarlyReads.covers):
         hide_from_compiler(function.__module__)
     one = Loop()
-    patch(one.reads, one.device)
+    patch(one.reads)
     yield one
 
 
@@ -303,7 +303,7 @@ def test_what_is_sent_is_a_copy_of_its_own(loop: Loop) -> None:
 
 def cuda_device(begun: bool = True) -> Device:
     device = Device()
-    device._events.update({0: object()} if begun else {})
+    device._known.update({0: object()} if begun else {})
     return device
 
 

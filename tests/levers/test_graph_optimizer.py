@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 from hotlap.agent.seams import Refused
 from hotlap.levers import all_levers
 from hotlap.levers._fused import fuse
-from hotlap.levers.cudagraphs import _update_graph, graph_optimizer
+from hotlap.levers.cudagraphs import _device, _update_graph
 from hotlap.levers.cudagraphs._update_graph import MOST_RECORDINGS, MOST_SETTLING, STEADY, GraphedUpdate
 from hotlap.levers.cudagraphs.graph_optimizer import graph, prepare
 from hotlap.records.run import MemoryFacts
@@ -547,18 +547,18 @@ def test_a_pool_outlives_its_recordings_and_is_of_one_stream(monkeypatch: pytest
 
     current = SimpleNamespace(cuda_stream=7)
     handles = iter(range(9))
-    monkeypatch.setattr(graph_optimizer, "capture", capture)
+    monkeypatch.setattr(_device, "capture", capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
-    pool = graph_optimizer.pools(torch.device("cpu"))
-    first = pool()
-    assert pool() == first
+    device = _device.Device(torch.device("cpu"))
+    first = device.pool()
+    assert device.pool() == first
     current.cuda_stream = 8
-    assert pool() != first
-    assert [(handle, aside) for _, handle, aside in recorded] == [first, pool()]
+    assert device.pool() != first
+    assert [(handle, aside) for _, handle, aside in recorded] == [first, device.pool()]
     gc.collect()
     assert all(graph() is not None for graph, _, _ in recorded)
-    del pool
+    del device
     gc.collect()
     assert not any(graph() for graph, _, _ in recorded)

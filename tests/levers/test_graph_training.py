@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 from contexts import context
-from fake_graphs import BEFORE, Recorder, recorded
+from fake_graphs import BEFORE, FakeDevice, Recorder, recorded
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hotlap.levers import all_levers
-from hotlap.levers.cudagraphs import _compared, graph_optimizer, graph_training
+from hotlap.levers.cudagraphs import _compared, _device, graph_training
 from hotlap.levers.cudagraphs._compared import apart, relative_error
 from hotlap.levers.cudagraphs._effects import watched
 from hotlap.levers.cudagraphs._training_call import waves
@@ -35,10 +35,8 @@ class Pair:
         self.model, self.twin = model, copy.deepcopy(model)
         self.whys: list[str] = []
         self.recorders: list[Recorder] = []
-        self.graphed = GraphedTraining(
-            model, model._call_impl, self._capture, rehearse=lambda work: work(), where=lambda: "a stream",
-            unsteady=lambda: None, gave_up=self.whys.append,
-        )  # fmt: skip
+        self.device = FakeDevice(self._capture)
+        self.graphed = GraphedTraining(model, model._call_impl, self.device, lambda: None, self.whys.append)
         self.optimizers = [torch.optim.SGD(one.parameters(), 0.01, momentum=0.9) for one in (model, self.twin)]
 
     def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -1066,7 +1064,7 @@ def test_a_recording_that_fails_half_way_leaves_no_trace(error: type[Exception],
     pair = Pair(Recurrent())
     lstm = pair.model.lstm
     held = [[*pair.model.parameters()], [*lstm._flat_weights]]
-    own = pair.graphed._capture
+    own = pair.device.capture
 
     def fail(work: Callable[[], None]) -> Callable[[], None]:
         replay = own(work)
@@ -1074,7 +1072,7 @@ def test_a_recording_that_fails_half_way_leaves_no_trace(error: type[Exception],
             raise error("half way")
         return replay
 
-    pair.graphed._capture = fail
+    pair.device.capture = fail
     pair.trained(4, steps=5)
     for was, now in zip(held, [pair.model.parameters(), lstm._flat_weights], strict=True):
         assert all(one is other for one, other in zip(was, now, strict=True))
@@ -1091,7 +1089,7 @@ def test_memory_is_given_back_and_enough_is_there_before() -> None:
     gc.collect()
     assert [one() for one in kept] == [None]
     pair = Pair(mlp())
-    pair.graphed._room = lambda: False
+    pair.device.has_room = lambda: False
     pair.trained(4, steps=5)
     assert pair.captures == 0 and "no room" in pair.whys[0]
 
@@ -1102,7 +1100,7 @@ def test_what_can_not_be_captured_is_left_alone(monkeypatch: pytest.MonkeyPatch)
     def fail(work: Callable[[], None]) -> Callable[[], None]:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    pair.graphed._capture = fail
+    pair.device.capture = fail
     pair.trained(4, steps=5)
     assert pair.whys == ["it could not be captured: operation not permitted when stream is capturing"]
 
@@ -1247,8 +1245,8 @@ def test_streams_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=next(streams)))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(graph_optimizer, "capture", lambda work, device, pool, aside: pools.append(pool))
+    monkeypatch.setattr(_device, "capture", lambda work, device, pool, aside: pools.append(pool))
     graphed = graph_training.graphed(model, model, lambda: None, lambda why: None)
     for _ in range(4):
-        graphed._capture(lambda: None)
+        graphed._device.capture(lambda: None)
     assert pools == [0, 0, 0, 1, 1, 0]  # the first of each keeps the pool

@@ -232,7 +232,7 @@ def test_optimizer_state_is_away_between_steps(kind: Any, monkeypatch: pytest.Mo
         copied.away = True
         return copied
 
-    monkeypatch.setattr(optimizer_offload, "_on_host", away)
+    monkeypatch.setattr(optimizer_offload, "on_host", away)
     arguments = {"momentum": 0.9} if kind is torch.optim.SGD else {}
 
     def train(offload: bool) -> list[Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
+from hotlap.agent import torch_internals
 from hotlap.levers.cudagraphs import _model_state
 from hotlap.levers.cudagraphs._model_state import Model
 
@@ -122,7 +123,7 @@ HANDLES: list[Any] = []
 @pytest.fixture(params=["guarded", "without a guard"])
 def guarded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if request.param != "guarded":
-        monkeypatch.setattr(_model_state, "guard_of", lambda tensors: None)
+        monkeypatch.setattr(torch_internals, "tensor_guard", lambda tensors: None)
     return bool(request.param == "guarded")
 
 

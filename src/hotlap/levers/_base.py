@@ -1,13 +1,13 @@
 """What a lever is. Standard library only at run time: this is imported in the user's process."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
     from hotlap.records.diagnosis import Diagnosis
-    from hotlap.records.run import Environment, Facts, LoaderFacts
+    from hotlap.records.run import Environment, Facts
 
 Settings = dict[str, Any]
 Cause = Literal[
@@ -33,6 +33,28 @@ class Applies(NamedTuple):
     why: str
 
 
+class Setting(NamedTuple):
+    """A setting that a lever takes. what: the values that it may have, in words; optional: it may be left out."""
+
+    what: str
+    accepts: Callable[[Any], bool]
+    optional: bool = False
+
+
+def integer(low: int, high: int) -> Setting:
+    """A setting that is a whole number."""
+    return Setting(f"an integer from {low} to {high}", lambda value: type(value) is int and low <= value <= high)
+
+
+def one_of(*words: str) -> Setting:
+    """A setting that is one of some words."""
+    return Setting(f"one of {', '.join(words)}", words.__contains__)
+
+
+FLAG: Final = Setting("true or false", lambda value: isinstance(value, bool))
+MARK: Final = Setting("true where it is given", lambda value: value is True, optional=True)
+
+
 @dataclass(frozen=True)
 class Context:
     """What a lever decides from: the diagnosis of the incumbent, what the agent saw of the script, the machine, and
@@ -47,11 +69,6 @@ class Context:
     def cuda(self) -> bool:
         """Whether the model is on a CUDA device."""
         return self.facts.device == "cuda"
-
-    @property
-    def training_loader(self) -> "LoaderFacts | None":
-        """The loader that feeds the loop, also where that only infers: the one that delivered the most batches."""
-        return self.facts.feeding
 
     @property
     def for_inference(self) -> Settings:
@@ -81,6 +98,7 @@ class Lever:
     name: as users type it; its module has the same name with underscores. meaning: one line. causes: what it answers,
     and its place among the levers that answer the same, the most promising at 0. risk: `exact` (bitwise, or
     within the command's own run-to-run noise), `numeric` (rounding changes), `semantic` (changes training).
+    settings: those that it takes, by name.
     needs_gpu: it is for CUDA devices alone. redraws: random transforms of the data may draw other numbers, though the
     samples stay the same. tolerance: for `numeric`, how far (relative) losses and first gradients may lie from the
     baseline's. saves_memory: it lowers the peak of device memory, mostly at the cost of time, so it is for `--objective
@@ -99,6 +117,7 @@ class Lever:
     meaning: ClassVar[str]
     causes: ClassVar[Mapping[Cause, int]] = {}
     risk: ClassVar[Risk] = "exact"
+    settings: ClassVar[Mapping[str, Setting]] = {}
     needs_gpu: ClassVar[bool] = False
     redraws: ClassVar[bool] = False
     tolerance: ClassVar[float] = 0.0
@@ -135,7 +154,14 @@ class Lever:
 
     def check(self, settings: Mapping[str, Any]) -> str | None:
         """What is wrong with settings that come from a recipe; None if nothing is."""
-        return None if not settings else f"{self.name} has no settings"
+        if not self.settings:
+            return f"{self.name} has no settings" if settings else None
+        if unknown := [name for name in settings if name not in self.settings]:
+            return f"unknown setting {unknown[0]!r}"
+        for name, known in self.settings.items():
+            if not (known.accepts(settings.get(name)) or (known.optional and name not in settings)):
+                return f"{name} must be {known.what}, not {settings.get(name)!r}"
+        return None
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         """Why it can't be used on this machine, as far as the machine alone tells; None if it can. For recipes."""
@@ -166,23 +192,3 @@ class Lever:
 def single_precision(facts: "Facts") -> bool:
     """Whether a model has float32 weights, or weights of types that are not known."""
     return any("float32" in root.dtypes or not root.dtypes for root in facts.roots)
-
-
-def integer(settings: Mapping[str, Any], name: str, low: int, high: int) -> str | None:
-    """What is wrong with an integer setting, if anything."""
-    value = settings.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        return f"{name} must be an integer from {low} to {high}, not {value!r}"
-    return None
-
-
-def inference_only(settings: Mapping[str, Any]) -> str | None:
-    """What is wrong with the setting that `Context.for_inference` makes, if anything."""
-    value = settings.get("inference", True)
-    return None if value is True else f"inference must be true where it is given, not {value!r}"
-
-
-def unknown(settings: Mapping[str, Any], known: tuple[str, ...]) -> str | None:
-    """The first setting that is not known, if any."""
-    strange = [name for name in settings if name not in known]
-    return f"unknown setting {strange[0]!r}" if strange else None

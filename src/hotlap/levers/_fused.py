@@ -40,7 +40,8 @@ def fuse(optimizer: Any) -> str | None:
         return f"the parameters of {kind.__name__} lie on several devices, or are none of floating point"
     if any(p.grad is not None and p.grad.layout != torch.strided for p in parameters):
         return f"{kind.__name__} gets sparse gradients, which the fused kernel does not take"
-    _keep_flags(optimizer)
+    if not hasattr(optimizer, FLAGS):
+        setattr(optimizer, FLAGS, _Flags(optimizer))
     for group in (*optimizer.param_groups, optimizer.defaults):  # groups that are added later take the defaults
         group["fused"], group["foreach"] = True, False
     for parameter, state in optimizer.state.items():  # a resumed run has its step counts already
@@ -60,7 +61,8 @@ def unfuse(optimizer: Any) -> None:
     flags: _Flags | None = vars(optimizer).pop(FLAGS, None)
     if flags is None:
         return
-    flags.leave()
+    for hook in flags.hooks:  # it saves and loads what it is
+        hook.remove()
     later = len(optimizer.param_groups) - len(flags.groups)  # groups that were added meanwhile
     asked = (*flags.groups, *[flags.defaults] * later, flags.defaults)
     for group, own in zip((*optimizer.param_groups, optimizer.defaults), asked, strict=True):
@@ -89,15 +91,10 @@ class _Flags:
         self.read(optimizer)
         self.defaults = _kernel(optimizer.defaults)
         self.attributes = {name: vars(optimizer)[name] for name in internals().FUSED_FLAGS if name in vars(optimizer)}
-        self._hooks = (
+        self.hooks = (
             optimizer.register_state_dict_post_hook(self.saved),
             optimizer.register_load_state_dict_post_hook(self.loaded),
         )
-
-    def leave(self) -> None:
-        """The optimizer saves and loads what it is."""
-        for hook in self._hooks:
-            hook.remove()
 
     def read(self, optimizer: Any) -> None:
         self.groups = [_kernel(group) for group in optimizer.param_groups]
@@ -122,12 +119,6 @@ class _Flags:
 
 def _kernel(group: dict[str, Any]) -> dict[str, Any]:
     return {name: group[name] for name in KERNEL if name in group}
-
-
-def _keep_flags(optimizer: Any) -> None:
-    """Once for each optimizer, before it is fused."""
-    if not hasattr(optimizer, FLAGS):
-        setattr(optimizer, FLAGS, _Flags(optimizer))
 
 
 def _dampens(group: dict[str, Any]) -> bool:

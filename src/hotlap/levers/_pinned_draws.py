@@ -5,6 +5,7 @@ generators are put back afterwards. So the bare command and one whose samples ar
 processes draw the same numbers, and must learn the same. Used by its module's name: no recipe can hold it.
 """
 
+import copy
 import random
 import sys
 import zlib
@@ -31,22 +32,17 @@ class PinnedDraws(Lever):
         original = kind.fetch
 
         def pinned(self: Any, index: Any) -> Any:
+            pinning = copy.copy(self)
+            pinning.dataset = _Dataset(self.dataset)
             with _generators_kept():
-                return original(_Pinned(self), index)
+                return original(pinning, index)
 
         kind.fetch = pinned
 
 
-class _Pinned:
-    """A fetcher whose dataset seeds before each item."""
-
-    def __init__(self, fetcher: Any) -> None:
-        self.dataset = _Dataset(fetcher.dataset)
-        self.auto_collation = fetcher.auto_collation
-        self.collate_fn = fetcher.collate_fn
-
-
 class _Dataset:
+    """Seeds before each item."""
+
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         items = getattr(dataset, "__getitems__", None)

@@ -8,11 +8,10 @@ has their changes written in (`patch`): no recipe can hold it.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ._autocast import product_dtype
-from ._base import Lever, Settings, unknown
+from ._base import MARK, Lever, Settings
 from ._internals import internals
 
 if TYPE_CHECKING:
@@ -41,17 +40,14 @@ class SameRandom(Lever):
 class DrawsOtherwise(Lever):
     """A lever with which other random numbers are drawn, but for its setting `same_random`."""
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return wrong(settings) or unknown(settings, (SETTING,))
+    settings = {SETTING: MARK}
+
+    def install(self, seams: "Seams", settings: Settings) -> None:
+        if settings.get(SETTING):
+            draw_as_without(self.name)
 
     def for_parity(self, settings: Settings) -> Settings | None:
         return {**settings, SETTING: True}
-
-
-def wrong(settings: Mapping[str, Any]) -> str | None:
-    """What is wrong with the setting, if it is there."""
-    value = settings.get(SETTING, True)
-    return None if value is True else f"{SETTING} must be true where it is given, not {value!r}"
 
 
 def draw_as_without(lever: str) -> None:
@@ -123,12 +119,13 @@ def _replace_attention() -> None:
     def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
     ) -> Any:
-        half = product_dtype(query)
+        device = query.device.type
+        half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
         if not dropout_p or half not in (torch.bfloat16, torch.float16):
             return function(query, key, value, attn_mask, dropout_p, *args, **kwargs)
         mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
         single = (query.float(), key.float(), value.float(), mask)
-        with torch.autocast(query.device.type, enabled=False):
+        with torch.autocast(device, enabled=False):
             return function(*single, dropout_p, *args, **kwargs).to(half)
 
     torch.nn.functional.scaled_dot_product_attention = attention

@@ -3,11 +3,6 @@
 from ._internals import internals
 
 
-def inside() -> bool:
-    """Whether one of them looks on."""
-    return internals().interpreter() is not None
-
-
 def vmapped() -> bool:
     """Whether one of those that look on is vmap. Not while a compiler captures a graph, which has one of its own."""
     import torch

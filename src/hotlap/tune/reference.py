@@ -41,7 +41,7 @@ class SmallerRuns:
 
     def __init__(self, state: State, context: Context) -> None:
         self.state, self.settings = state, context.for_inference
-        self.why = standard(context.training_loader) or ""
+        self.why = standard(context.facts.feeding) or ""
         """Why there are none; empty where there are, or may be."""
         self.parts = 0
         self.judge = Judge(state.bench, {**state.levers, NAME: LEVER}, self._run)

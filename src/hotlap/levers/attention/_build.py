@@ -120,12 +120,12 @@ class Build:
 
     def mask(self) -> Any:
         """The mask to pass."""
-        steps = [step for step in self.site.steps if step.kind != "scale" or _after_bias(self.site, step)]
+        every = self.site.steps
+        biased = [any(before.kind == "add" for before in every[:at]) for at in range(len(every))]
+        steps = [step for step, scaled in zip(every, biased, strict=True) if step.kind != "scale" or scaled]
         fills = [step for step in steps if step.kind == "fill"]
-        if all(step.kind == "fill" for step in steps):
-            values = {step.value for step in fills}
-            if len(values) == 1:
-                return self._boolean(fills)
+        if len(fills) == len(steps) and len({step.value for step in fills}) == 1:
+            return self._boolean(fills)
         return self._sum(steps, fills)
 
     def _boolean(self, fills: list[Step]) -> Any:
@@ -177,12 +177,6 @@ class Build:
             mask = self.method("expand", mask, *_static(self.site.shape))
             return self.method("reshape", mask, *_static((*self._four(self.batch), *self.site.shape[-2:])))
         return mask
-
-
-def _after_bias(site: Site, step: Step) -> bool:
-    """Whether something was added to the scores, or filled in, before they are scaled."""
-    at = next(i for i, other in enumerate(site.steps) if other is step)
-    return any(other.kind == "add" for other in site.steps[:at])
 
 
 def _static(shape: tuple[Any, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from ._find import Site, op, shape_of
+from ._find import Site, computed, op, shape_of
 
 MOST_SCORES: Final = 1 << 27
 """Larger attention is not checked: the scores of the original would take gigabytes."""
@@ -50,9 +50,13 @@ def differs(graph: Any, site: Site, result: Any, constant: Callable[[Any], Any])
         example.device.type, dtype=example.dtype, enabled=example.dtype in {torch.bfloat16, torch.float16}
     )
     with torch.no_grad(), autocast:
-        theirs = _run(sorted(own, key=order.__getitem__), values)[site.final]
-        ours = _run(sorted(made, key=order.__getitem__), values)[result]
-    return _apart(theirs.double(), ours.double())
+        theirs = _run(sorted(own, key=order.__getitem__), values)[site.final].double()
+        ours = _run(sorted(made, key=order.__getitem__), values)[result].double()
+    if theirs.shape != ours.shape:
+        return math.inf
+    known = theirs.isfinite()  # rows in which everything is masked by minus infinity are NaN in the original
+    difference = (ours - theirs).masked_select(known).norm() / theirs.masked_select(known).norm()
+    return float(difference) if bool(known.any()) else 0.0
 
 
 def _behind(node: Any, stop: Iterable[Any], belongs: Callable[[Any], bool]) -> set[Any]:
@@ -96,14 +100,5 @@ def _run(nodes: list[Any], known: dict[Any, Any]) -> dict[Any, Any]:
             continue
         if "dropout_p" in kwargs:
             kwargs = {**kwargs, "dropout_p": 0.0}
-        function = getattr(args[0], node.target) if node.op == "call_method" else node.target
-        values[node] = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
+        values[node] = computed(node, args, kwargs)
     return values
-
-
-def _apart(theirs: Any, ours: Any) -> float:
-    if theirs.shape != ours.shape:
-        return math.inf
-    known = theirs.isfinite()  # rows in which everything is masked by minus infinity are NaN in the original
-    difference = (ours - theirs).masked_select(known).norm() / theirs.masked_select(known).norm()
-    return float(difference) if bool(known.any()) else 0.0

@@ -130,6 +130,13 @@ def argument(node: Any, index: int, name: str, default: Any = None) -> Any:
     return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
 
 
+def computed(node: Any, args: Any, kwargs: Any) -> Any:
+    """What a call of a function or a method makes of values."""
+    if node.op == "call_method":
+        return getattr(args[0], node.target)(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)
+
+
 def transposed(node: Any) -> Any:
     """The node whose last two dimensions a node swaps; None where it does something else."""
     dims = len(shape_of(node))
@@ -159,7 +166,8 @@ class Finder:
             raise Unfit("softmax is not over the last dimension")
         weights, final, dropout, inside = self._forward(softmax)
         self.weights = set(inside)
-        product, steps = self._scores(softmax.args[0] if softmax.args else softmax.kwargs["input"], softmax, inside)
+        product, steps, before = self._scores(argument(softmax, 0, "input"), softmax)
+        inside += before
         q, k, first = _factors(product)
         v, out_order = _values(final, weights)
         site = Site(softmax, product, final, q, k, v, first + steps, dropout, out_order, shape_of(weights), inside)
@@ -198,35 +206,30 @@ class Finder:
 
     # from softmax back to the product of q and k
 
-    def _scores(self, node: Any, user: Any, inside: list[Any]) -> tuple[Any, list[Step]]:
-        """The product behind a node, and the steps from there to it."""
+    def _scores(self, node: Any, user: Any) -> tuple[Any, list[Step], list[Any]]:
+        """The product behind a node, the steps from there to it, and all nodes of these."""
         if not isinstance(node, torch.fx.Node):
             raise Unfit("no product of two tensors leads to the softmax")
         late = self._in_place(node, user)
-        name = op(node)
-        if name in PRODUCTS:
-            inside += [node, *late]
-            return node, [step for writer in late for step in self._step(writer)[1]]
-        if node.op == "placeholder" or not name:
+        if op(node) in PRODUCTS:
+            product, steps, inside = node, list[Step](), list[Any]()
+        elif node.op == "placeholder" or not op(node):
             raise Unfit("no product of two tensors leads to the softmax")
-        mine: list[Any] = []
-        product, steps = self._through(node, mine)
-        inside += [node, *late, *mine]
-        return product, steps + [step for writer in late for step in self._step(writer)[1]]
+        else:
+            product, steps, inside = self._through(node)
+        return product, steps + [step for writer in late for step in self._step(writer)[1]], [node, *late, *inside]
 
-    def _through(self, node: Any, inside: list[Any]) -> tuple[Any, list[Step]]:
+    def _through(self, node: Any) -> tuple[Any, list[Step], list[Any]]:
         """Past one step; of two tensors that are added either may be the scores."""
-        why = Unfit("no product of two tensors leads to the softmax")
+        whys = []
         for turned in (False, True):
             try:
                 scores, steps = self._step(node, turned)
-                found: list[Any] = []
-                product, before = self._scores(scores, node, found)
-                inside += found
-                return product, before + steps
+                product, before, inside = self._scores(scores, node)
+                return product, before + steps, inside
             except Unfit as error:
-                why = why if turned else error
-        raise why
+                whys.append(error)
+        raise whys[0]
 
     def _in_place(self, node: Any, user: Any) -> list[Any]:
         """In-place steps on a value before `user` takes it. Raises Unfit where it has other users."""

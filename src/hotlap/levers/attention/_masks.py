@@ -6,10 +6,9 @@ versions and addresses before each outermost forward, and at the bytes where the
 """
 
 import hashlib
-import math
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ import torch
 
 from hotlap.agent.torch_internals import own_buffers, version_of
 
-from ._find import op, writes
+from ._find import computed, op, writes
 
 NEVER: Final = -1e4
 """A score at or below this has a weight of exactly 0 in float32 beside any score above NEVER + 104."""
@@ -30,11 +29,6 @@ runs for every module of the class: masks are passed as they are there."""
 
 class Varies(Exception):
     """The value is not known when the graph is compiled."""
-
-
-def never(value: float) -> bool:
-    """Whether a score of this value is as good as minus infinity."""
-    return value <= NEVER
 
 
 KNOWN: Final = {
@@ -60,21 +54,15 @@ class Held:
     address: int
     digest: bytes
 
-    def now(self) -> Any:
-        """What the module holds there now."""
+    def same(self) -> bool:
+        """Whether it has the same values; about a microsecond where nothing was written and nothing replaced."""
         owner = self.owner()
         if owner is None:
-            return None
-        return own_buffers(owner).get(self.name) if self.name in own_buffers(owner) else owner.__dict__.get(self.name)
-
-    def same(self) -> bool:
-        """Whether it has the same values; cheap where nothing was written and nothing replaced."""
-        tensor = self.now()
-        if tensor is self.tensor() and tensor is not None:
-            if version_of(tensor) == self.version and tensor.data_ptr() == self.address:
-                return True
-        elif self.owner() is None:
             return True  # the module is gone, and with it the code
+        tensor = own_buffers(owner).get(self.name) if self.name in own_buffers(owner) else vars(owner).get(self.name)
+        known = tensor is not None and tensor is self.tensor()
+        if known and version_of(tensor) == self.version and tensor.data_ptr() == self.address:
+            return True
         if type(tensor) is not torch.Tensor or tensor.is_inference() or digest(tensor) != self.digest:
             return False
         self.tensor, self.version, self.address = weakref.ref(tensor), version_of(tensor), tensor.data_ptr()
@@ -92,26 +80,11 @@ Relied = dict[tuple[int, str], Held]
 """By the module's identity and the name."""
 
 
-class Guard:
-    """What the compiled code relies on."""
-
-    def __init__(self) -> None:
-        self.held: Relied = {}
-
-    def add(self, found: Relied) -> None:
-        """Rely on these from now on."""
-        self.held.update(found)
-
-    def holds(self) -> bool:
-        """Whether everything is as it was. Host work of about a microsecond a tensor."""
-        return all(held.same() for held in self.held.values())
-
-
 Place = tuple[Any, str]
 """A module and the name under which it holds a tensor."""
 
 
-def holders(roots: Iterator[Any]) -> dict[int, list[Place]]:
+def holders(roots: list[Any]) -> dict[int, list[Place]]:
     """Tensors that modules hold and that are not trained: by identity, where."""
     found: dict[int, list[Place]] = {}
     for root in roots:
@@ -147,19 +120,13 @@ class Constants:
         known = {one: self.value(one) for one in node.all_input_nodes}
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda one: known[one][0])
         held = {place: one for _, relied in known.values() for place, one in relied.items()}
-        return self._run(node, args, kwargs), held
-
-    @staticmethod
-    def _run(node: Any, args: Any, kwargs: Any) -> Any:
-        function = getattr(args[0], node.target) if node.op == "call_method" else node.target
-        args = args[1:] if node.op == "call_method" else args
         try:
-            value = function(*args, **kwargs)
+            value = computed(node, args, kwargs)
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise Varies(str(error)) from error
         if isinstance(value, torch.Tensor) and value.numel() > MOST_ELEMENTS:
             raise Varies("too large to look at")
-        return value
+        return value, held
 
     def _placeholder(self, node: Any) -> tuple[Any, Relied]:
         """A buffer or an attribute of a module, by identity and by where Dynamo found it."""
@@ -178,14 +145,6 @@ class Constants:
         return tensor, {
             (id(owner), name): Held(weakref.ref(owner), name, weakref.ref(tensor), *now) for owner, name in places
         }
-
-
-def flat(mask: Any, rows: int, columns: int) -> Any:
-    """A constant mask as (rows, columns), where it is the same for every batch and head. Raises Varies."""
-    leading = math.prod(mask.shape[:-2])
-    if mask.dim() < 2 or leading != 1:
-        raise Varies("the mask differs between batches or heads")
-    return mask.reshape(mask.shape[-2:]).expand(rows, columns)
 
 
 def is_causal(keep: Any) -> bool:

@@ -33,7 +33,7 @@ from ._find import (
     shape_of,
     transposed,
 )
-from ._masks import Constants, Guard, Relied, Varies, flat, holders, is_causal, never
+from ._masks import NEVER, Constants, Relied, Varies, holders, is_causal
 
 TORCHS_OWN: Final = "multi_head_attention_forward"
 CASTED: Final = {"to", "float", "double", "type"}
@@ -52,18 +52,16 @@ class Report:
 
 
 class Rewrite:
-    """One graph. constant_masks: whether masks may be looked at. same_random: draw as dropout by hand."""
+    """One graph. inputs: none of a graph inside another; roots, held, same_random: see `rewrite`."""
 
     def __init__(
-        self, graph_module: Any, inputs: list[Any], roots: list[Any], constant_masks: bool, same_random: bool
+        self, graph_module: Any, inputs: list[Any], roots: list[Any], held: Relied, same_random: bool, report: Report
     ) -> None:
         self.graph_module, self.graph = graph_module, graph_module.graph
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
-        known = dict(zip(placeholders, inputs, strict=True)) if inputs and constant_masks else {}
-        self.constants = Constants(known, holders(iter(roots)) if known else {})
-        self.same_random = same_random
-        self.held: Relied = {}
-        self.report = Report()
+        known = dict(zip(placeholders, inputs, strict=True)) if inputs else {}
+        self.constants = Constants(known, holders(roots))
+        self.held, self.same_random, self.report = held, same_random, report
         self.checked: set[str] = set()
 
     def run(self) -> None:
@@ -115,7 +113,13 @@ class Rewrite:
     def _replace(self, site: Site) -> None:
         dtype = site.final.meta["example_value"].dtype
         q, k, v = (self._lower(operand, dtype) for operand in (site.q, site.k, site.v))
-        _same_types(site, (q, k, v), dtype)
+        types = {operand.node.meta["example_value"].dtype for operand in (q, k, v)}
+        product = site.product.meta["example_value"].dtype
+        autocast = dtype in HALF and product == dtype and types <= {torch.float32, dtype}
+        if types != {dtype} and not autocast:
+            raise Unfit("q, k and v are of different types")
+        if not dtype.is_floating_point:
+            raise Unfit(f"q, k and v are {dtype}")
         made, fits = Build(self.graph, site, dtype, self.same_random), False
         try:
             with self.graph.inserting_before(site.final):
@@ -165,8 +169,9 @@ class Rewrite:
             node, operand = before, operand._replace(swap=False)
         while op(node) in CASTED and node.args and isinstance(node.args[0], torch.fx.Node):
             source = node.args[0]
-            example = source.meta.get("example_value")
-            if not isinstance(example, torch.Tensor) or example.dtype != dtype or example.device != _device(node):
+            before = source.meta.get("example_value")
+            after = node.meta["example_value"]
+            if not isinstance(before, torch.Tensor) or before.dtype != dtype or before.device != after.device:
                 break
             node = source
         return operand._replace(node=node)
@@ -175,13 +180,14 @@ class Rewrite:
         """Whether it is causal, and else the mask to pass, as `Build` writes it (None: none)."""
         fixed, dynamic = None, False
         held: Relied = {}
-        for step in site.steps:
-            if step.kind == "fill" and not never(step.value * _later_scale(site, step)):
+        for at, step in enumerate(site.steps):
+            scale = math.prod(later.value for later in site.steps[at + 1 :] if later.kind == "scale")
+            if step.kind == "fill" and not step.value * scale <= NEVER:
                 raise Unfit(f"masked with {step.value:g}, which weighs something")
             if step.kind not in {"fill", "add"}:
                 continue
             try:
-                keep, found = self._kept(site, step)
+                keep, found = self._kept(site, step, scale)
             except Varies:
                 dynamic = True
                 continue
@@ -192,56 +198,32 @@ class Rewrite:
             return fixed is not None and not bool(fixed.all()), None
         return False, made.mask()
 
-    def _kept(self, site: Site, step: Step) -> tuple[Any, Relied]:
-        """Where a constant mask lets attend, (L, S). Raises Varies, also where these sizes are not known."""
+    def _kept(self, site: Site, step: Step, scale: float) -> tuple[Any, Relied]:
+        """Where a constant mask lets attend, (L, S). Raises Varies, also where these sizes are not known. scale: what
+        the scores are multiplied by after the step."""
         value, held = self._constant(step.node)
         rows, columns = site.shape[-2:]
         if not isinstance(value, torch.Tensor):
             raise Varies("no tensor")
         if not all(type(size) is int for size in (rows, columns)):
             raise Varies("a size that is not known")
-        keep = flat(value, rows, columns)
+        if value.dim() < 2 or math.prod(value.shape[:-2]) != 1:
+            raise Varies("the mask differs between batches or heads")
+        keep = value.reshape(value.shape[-2:]).expand(rows, columns)
         if step.kind == "fill":
             return (keep if step.unless else ~keep), held
         low = keep if step.value > 0 else -keep
-        scale = _later_scale(site, step)
         if keep.dtype == torch.bool or not bool(((low == 0) | (low.double() * scale <= SURELY_NEVER)).all()):
             raise Varies("a bias")
         return low == 0, held
 
 
-def _device(node: Any) -> Any:
-    return node.meta["example_value"].device
-
-
-def _later_scale(site: Site, step: Step) -> float:
-    """What the scores are multiplied by after a step."""
-    later = site.steps[next(i for i, other in enumerate(site.steps) if other is step) + 1 :]
-    return math.prod(other.value for other in later if other.kind == "scale")
-
-
-def _same_types(site: Site, operands: tuple[Operand, ...], dtype: Any) -> None:
-    types = {operand.node.meta["example_value"].dtype for operand in operands}
-    product = site.product.meta["example_value"].dtype
-    autocast = dtype in HALF and product == dtype and types <= {torch.float32, dtype}
-    if types != {dtype} and not autocast:
-        raise Unfit("q, k and v are of different types")
-    if not dtype.is_floating_point:
-        raise Unfit(f"q, k and v are {dtype}")
-
-
-def rewrite(
-    graph_module: Any, inputs: list[Any], roots: list[Any], guard: Guard, constant_masks: bool, same_random: bool
-) -> Report:
-    """Rewrite a graph and those inside it; what masks rely on is added to the guard."""
-    one = Rewrite(graph_module, inputs, roots, constant_masks, same_random)
-    try:
-        one.run()
-    finally:
-        guard.add(one.held)  # of what was rewritten before an error, too
+def rewrite(graph_module: Any, inputs: list[Any], roots: list[Any], held: Relied, same_random: bool) -> Report:
+    """Rewrite a graph and those inside it. roots: modules whose masks may be looked at; held: gets what the rewritten
+    code relies on, also where an error comes later; same_random: draw as dropout by hand."""
+    report = Report()
+    Rewrite(graph_module, inputs, roots, held, same_random, report).run()
     for name, inner in graph_module.named_modules():
         if name and isinstance(inner, torch.fx.GraphModule):
-            more = Rewrite(inner, [], [], constant_masks, same_random)
-            more.report = one.report
-            more.run()
-    return one.report
+            Rewrite(inner, [], [], held, same_random, report).run()
+    return report

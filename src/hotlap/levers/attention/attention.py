@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hotlap.records.run import Facts
 
     from ..compiler._graph import Compiled
-    from ._rewrite import Report
+    from ._masks import Relied
 
 ORDER: Final = 21
 """Around what `compile` makes (20), so that the masks are looked at before each call of it."""
@@ -84,10 +84,9 @@ class Fused:
     """The rewriting in one process."""
 
     def __init__(self, seams: "Seams", same_random: bool) -> None:
-        from ._masks import Guard
-
         self.seams, self.same_random = seams, same_random
-        self.guard = Guard()
+        self.held: Relied = {}
+        """What the compiled code relies on."""
         self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled: list[Compiled] = []
         self.constant_masks = True
@@ -109,8 +108,12 @@ class Fused:
         def with_fused_attention(*args: Any, **kwargs: Any) -> Any:
             if self.off:
                 return plain(*args, **kwargs)
-            if not self.guard.holds():
-                self.capture_anew()
+            if not all(held.same() for held in self.held.values()):
+                # A mask that was taken for constant has changed: from here on masks are passed as they are.
+                self.constant_masks = False
+                self.held.clear()
+                for one in self.compiled:
+                    one.again()
             return forward(*args, **kwargs)
 
         return with_fused_attention
@@ -122,17 +125,13 @@ class Fused:
             output = forward(*args, **kwargs)
             self.forwards += 1
             if self.forwards == PATIENCE and not self.found:
-                self.give_up()
+                # From here on no graphs are captured for nothing; those captured so far are as they were.
+                self.off = True
+                why = f" ({'; '.join(sorted(set(self.left))[:3])})" if self.left else ""
+                self.seams.leave_out(LEVER.name, f"no hand-written attention was found{why}")
             return output
 
         return watched
-
-    def capture_anew(self) -> None:
-        """A mask that was taken for constant has changed: from here on masks are passed as they are."""
-        self.constant_masks = False
-        self.guard.held.clear()
-        for compiled in self.compiled:
-            compiled.again()
 
     def rewrite(self, graph_module: Any, inputs: list[Any]) -> None:
         """The pass over each captured graph. An error of its own leaves the graph valid, and is recorded."""
@@ -140,25 +139,15 @@ class Fused:
 
         if self.off:
             return
+        roots = list(self.roots) if self.constant_masks else []
         try:
-            self.note(
-                rewrite(graph_module, inputs, list(self.roots), self.guard, self.constant_masks, self.same_random)
-            )
+            report = rewrite(graph_module, inputs, roots, self.held, self.same_random)
+            if report.rewritten or report.left:  # it has a softmax
+                self.found += report.rewritten
+                self.left += report.left
+                self.seams.agent.append("attention.jsonl", json.dumps(asdict(report)) + "\n")
         except ERRORS as error:
             self.seams.refuse(LEVER.name, f"{type(error).__name__}: {error}")
-
-    def note(self, report: "Report") -> None:
-        """Write down what became of a graph that has a softmax."""
-        if report.rewritten or report.left:
-            self.found += report.rewritten
-            self.left += report.left
-            self.seams.agent.append("attention.jsonl", json.dumps(asdict(report)) + "\n")
-
-    def give_up(self) -> None:
-        """Nothing to do here: say so, and capture no graphs for nothing. Those captured so far are as they were."""
-        self.off = True
-        why = f" ({'; '.join(sorted(set(self.left))[:3])})" if self.left else ""
-        self.seams.leave_out(LEVER.name, f"no hand-written attention was found{why}")
 
 
 LEVER = Attention()

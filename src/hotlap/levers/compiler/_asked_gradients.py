@@ -36,13 +36,13 @@ LARGEST: Final = 1 << 20
 def keep_what_is_saved() -> None:
     """From now on, in what is compiled in this process, where the script asks for it."""
     config = internals().functorch_config()
-    if getattr(config, "donated_buffer", False) and _asks(KEPT):
+    if getattr(config, "donated_buffer", False) and any(_holds(file, KEPT) for file in _files()):
         config.donated_buffer = False
 
 
 def differentiates_again() -> bool:
     """Whether the script asks for gradients that it can differentiate again."""
-    return _asks_by(AGAIN, len(sys.modules))
+    return _differentiates_again(len(sys.modules))
 
 
 def differentiates_parameters() -> str:
@@ -76,13 +76,9 @@ def _again_of_parameters(call: ast.Call) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _asks_by(what: re.Pattern[bytes], modules: int) -> bool:
+def _differentiates_again(modules: int) -> bool:
     """As long as no module is imported, the answer is the same."""
-    return _asks(what)
-
-
-def _asks(what: re.Pattern[bytes]) -> bool:
-    return any(_holds(file, what) for file in _files())
+    return any(_holds(file, AGAIN) for file in _files())
 
 
 def _files() -> list[str]:

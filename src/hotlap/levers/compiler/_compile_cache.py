@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
@@ -26,57 +26,38 @@ def folder() -> str:
     return os.environ.get(VARIABLE) or str(cache_folder("inductor"))
 
 
-def nearest(wanted: str) -> str | None:
-    """The folder, or the one in which it and those above it would be made; None where hotlap may not write there."""
-    there = wanted
-    while not os.path.lexists(there) and os.path.dirname(there) != there:  # noqa: PTH120
-        there = os.path.dirname(there)  # noqa: PTH120
-    return there if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK) else None  # noqa: PTH112
-
-
 def variables() -> dict[str, str]:
     """Environment of a command that compiles: compiled code is found where an earlier one left it. Nothing where hotlap
     may not write there; torch's default is then in force."""
     wanted = folder()
-    return {} if nearest(wanted) is None else {VARIABLE: wanted}
+    there = next(one for one in (Path(wanted), *Path(wanted).parents) if os.path.lexists(one))
+    return {VARIABLE: wanted} if there.is_dir() and os.access(there, os.W_OK | os.X_OK) else {}
 
 
-def mend() -> list[str]:
-    """Take out what a C++ compiler had half written when it was killed; returns the files.
+def mend() -> None:
+    """Take out what a C++ compiler had half written when it was killed.
 
     Inductor lets g++ write into the cache itself and takes a file that is there for whole, so that every later process
     that needs it dies of an "invalid ELF header" (torch 2.13, `_worker_compile_cpp`). It builds under a lock, in a
     folder of its own beside the file, which is gone when the file is whole.
     """
-    return [file for cache in {Path(folder()), _of_torch()} for file in _mended(cache)]
+    for cache in {Path(folder()), _of_torch()}:
+        locks = cache / "locks"
+        for place in cache.glob(f"*/*{BUILDS}"):
+            name = place.name.removesuffix(BUILDS)
+            own = locks / f"{name.split('.')[0]}.lock"
+            with _free(own) if own.exists() else nullcontext(_all_free(locks)) as free:
+                if free:
+                    for file in place.parent.glob(f"{name}.*"):
+                        if file.suffix in BUILT:
+                            with suppress(OSError):
+                                file.unlink()
+                    shutil.rmtree(place, ignore_errors=True)
 
 
 def _of_torch() -> Path:
     """Inductor's own default, where a script that compiles by itself keeps it."""
     return Path(tempfile.gettempdir()) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser()))
-
-
-def _mended(cache: Path) -> list[str]:
-    mended: list[str] = []
-    locks = cache / "locks"
-    for place in cache.glob(f"*/*{BUILDS}"):
-        name = place.name.removesuffix(BUILDS)
-        own = locks / f"{name.split('.')[0]}.lock"
-        with _free(own) if own.exists() else nullcontext(_all_free(locks)) as free:
-            if free:
-                mended += _unlinked(place.parent.glob(f"{name}.*"))
-                shutil.rmtree(place, ignore_errors=True)
-    return mended
-
-
-def _unlinked(files: Iterable[Path]) -> list[str]:
-    gone = []
-    for file in files:
-        if file.suffix in BUILT:
-            with suppress(OSError):
-                file.unlink()
-                gone.append(str(file))
-    return gone
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from .._internals import internals
+from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 
 Pass = Callable[[Any, list[Any]], None]
 PASSES: Final[list[Pass]] = []
@@ -43,13 +44,25 @@ class Compiled:
         import torch
 
         heed_hooks()
-        mode = None if self._mode in {"default", "dynamic"} else self._mode
-        dynamic = True if self._mode == "dynamic" else None
+        mode = None if self._mode == "default" else self._mode
         if self._mode is not None and not PASSES:
-            return torch.compile(self._original, mode=mode, dynamic=dynamic)  # type: ignore[no-any-return]
+            return torch.compile(self._original, mode=mode)  # type: ignore[no-any-return]
         # What torch.compile makes of the mode itself.
-        compiler = None if self._mode is None else internals().inductor_for(mode, dynamic)
-        return torch.compile(self._original, backend=Backend(compiler), dynamic=dynamic)  # type: ignore[no-any-return]
+        compiler = None if self._mode is None else internals().inductor_for(mode, None)
+        return torch.compile(self._original, backend=Backend(compiler))  # type: ignore[no-any-return]
+
+
+def prepare(module: Any) -> None:
+    """Before anything of a model is compiled. Raises Refused where that can not be."""
+    from hotlap.agent.seams import Refused
+
+    if why := differentiates_parameters():
+        raise Refused(why)
+    backward_by_dtypes()
+    scalars_on_host(module)
+    heed_hooks()
+    one_order_of_sums()
+    keep_what_is_saved()
 
 
 def go_on_without() -> None:
@@ -62,6 +75,19 @@ def heed_hooks() -> None:
     """From now on, compiled code looks whether its modules have the hooks with which it was compiled. By torch's own
     default hooks that a script adds or removes later are passed over; to look takes 20 us of 355 (168 modules, CPU)."""
     internals().dynamo_config().skip_nnmodule_hook_guards = False
+
+
+def backward_by_dtypes() -> None:
+    """Let compiled backwards compute in the dtypes that their forwards computed in, as eager ones do that are called
+    outside of autocast.
+
+    The compiler would make them under the autocast that is on around the compiled code. With a lever's autocast inside
+    of that, it is the script's, which on CUDA may be one to float32 that is enabled: all products of the backward were
+    in float32. With one to a half precision, products that a model keeps in float32 had a backward in that.
+    """
+    config = internals().functorch_config()
+    if getattr(config, "backward_pass_autocast", None) == "same_as_forward":  # older torch has no choice
+        config.backward_pass_autocast = "off"
 
 
 def scalars_on_host(module: Any) -> None:

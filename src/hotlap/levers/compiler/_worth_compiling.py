@@ -18,6 +18,7 @@ since a penalty may come once in hundreds of steps. Gradients of parameters: see
 
 import sys
 from collections.abc import Mapping
+from functools import cache
 from operator import le
 from types import CodeType
 from typing import Any, Final, NamedTuple
@@ -55,16 +56,12 @@ class Worth:
         kinds, sizes = read(args, kwargs)
         known = self._trained.get(kinds)
         if training:
-            self._train(kinds, sizes, known)
+            if known is not None and not _between(sizes, *known):
+                self._trained[kinds] = tuple(map(min, known[0], sizes)), tuple(map(max, known[1], sizes))
+            elif known is None and len(self._trained) < MOST:
+                self._trained[kinds] = sizes, sizes
             return True
         return (known is not None and _between(sizes, *known)) or self._comes_often(kinds, sizes)
-
-    def _train(self, kinds: Kinds, sizes: Sizes, known: tuple[Sizes, Sizes] | None) -> None:
-        if known is None:
-            if len(self._trained) < MOST:
-                self._trained[kinds] = sizes, sizes
-        elif not _between(sizes, *known):
-            self._trained[kinds] = tuple(map(min, known[0], sizes)), tuple(map(max, known[1], sizes))
 
     def _comes_often(self, kinds: Kinds, sizes: Sizes) -> bool:
         call = kinds, sizes
@@ -95,17 +92,16 @@ def _asked_by_a_caller() -> bool:
     """Whether a function that is running asks, whose file is not the script's, or is none."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        if code not in _ASKS:
-            _ASKS[code] = any(type(one) is tuple and AGAIN in one for one in code.co_consts)
-        if _ASKS[code]:
+        if _asks(frame.f_code):
             return True
         frame = frame.f_back
     return False
 
 
-_ASKS: Final[dict[CodeType, bool]] = {}
-"""By code that called a forward, whether it names `create_graph` in a call."""
+@cache
+def _asks(code: CodeType) -> bool:
+    """Whether code names `create_graph` in a call."""
+    return any(type(one) is tuple and AGAIN in one for one in code.co_consts)
 
 
 class Unseen(NamedTuple):

@@ -22,16 +22,14 @@ the search with it, before leave-one-out.
 """
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _same_random
-from .._autocast import backward_by_dtypes
-from .._base import Applies, Context, Settings, unknown
+from .._base import Applies, Context, Settings, one_of
 from .._held import hold_attribute
 from .._internals import internals
 from . import _compile_cache
-from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._losses import switched_losses
 
 if TYPE_CHECKING:
@@ -50,16 +48,32 @@ TRAINS: Final = "backward"
 """What a forward calls that holds a training loop, whose steps the compiler would trace into."""
 
 
-class Compile(_same_random.DrawsOtherwise):
-    name = "compile"
-    meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
-    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0}
+class Compiling(_same_random.DrawsOtherwise):
+    """A lever that has torch.compile compile the model, or parts of it."""
+
     risk = "numeric"
     tolerance = 0.005
     stage = "compiler"
     compiles = True
-    costs_s = 60.0
     switchable = True
+
+    def fits(self, environment: "Environment", settings: Settings) -> str | None:
+        return None if environment.gpus or compiler_there() else NO_COMPILER
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        return _compile_cache.variables()
+
+    def inert(self, facts: "Facts") -> str:
+        """As where each forward is of an input whose gradient the script differentiates again."""
+        return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
+
+
+class Compile(Compiling):
+    name = "compile"
+    meaning = "torch.compile of the outermost forward and of a large cross-entropy, and so of their backward"
+    causes = {"launches": 0, "arithmetic": 2, "kernels": 0, "bytes": 0}
+    settings = {"mode": one_of(*MODES), **Compiling.settings}
+    costs_s = 60.0
     memory_order = 30
 
     def applies(self, context: Context) -> Applies:
@@ -87,30 +101,12 @@ class Compile(_same_random.DrawsOtherwise):
             return LAUNCH_SHARE * context.share_of("forward", "backward")
         return COMPUTE_SHARE * context.share_of("forward", "backward")
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        wrong = _same_random.wrong(settings) or unknown(settings, ("mode", _same_random.SETTING))
-        if wrong is None and settings.get("mode") not in MODES:
-            return f"mode must be one of {', '.join(MODES)}, not {settings.get('mode')!r}"
-        return wrong
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return no_compiler(environment)
-
-    def environment(self, settings: Settings) -> dict[str, str]:
-        return _compile_cache.variables()
-
-    def inert(self, facts: "Facts") -> str:
-        """As where each forward is of an input whose gradient the script differentiates again."""
-        return "" if any(one.graphs for one in facts.compiled) else "no forward was one to compile"
-
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get(_same_random.SETTING):
-            _same_random.draw_as_without(self.name)
+        super().install(seams, settings)
         mode = settings["mode"]
         if mode == "dynamic":  # what torch.compile(dynamic=True) does
             hold_attribute(seams, internals().dynamo_config(), "assume_static_by_default", False)
             mode = "default"
-        backward_by_dtypes()
         seams.switch(*switched_losses())
         seams.wrap_forward(lambda module, forward: _compiled(module, forward, mode), ORDER)
 
@@ -126,29 +122,20 @@ def compiler_there() -> bool:
     return any(shutil.which(name) for name in COMPILERS)
 
 
-def no_compiler(environment: "Environment") -> str | None:
-    """Why nothing can be compiled on a machine, as far as the machine alone tells; None if it can."""
-    return None if environment.gpus or compiler_there() else NO_COMPILER
-
-
 def _compiled(module: Any, forward: "Forward", mode: str) -> "Forward":
     import torch
 
     from hotlap.agent.seams import Refused
 
-    from ._graph import Compiled, one_order_of_sums, scalars_on_host
+    from ._graph import Compiled, prepare
     from ._traceable import traceable
     from ._worth_compiling import Worth
 
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused("torch.compile leaves modules of TorchScript as they are")
-    if why := differentiates_parameters():
-        raise Refused(why)
     if TRAINS in getattr(getattr(type(module).forward, "__code__", None), "co_names", ()):
         raise Refused(f"the forward of {type(module).__name__} makes backwards itself")
-    scalars_on_host(module)
-    one_order_of_sums()
-    keep_what_is_saved()
+    prepare(module)
     compiled = Compiled(traceable(module, forward), mode)
     worth = Worth()
 

@@ -4,22 +4,17 @@ Which forwards without gradients run compiled, and in which dtypes a backward co
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import _same_random
-from .._autocast import backward_by_dtypes
-from .._base import Applies, Context, Settings, unknown
+from .._base import Applies, Context, Settings, one_of
 from .._internals import internals
-from . import _compile_cache
-from ._asked_gradients import differentiates_parameters, keep_what_is_saved
 from ._losses import switched_losses
 from .compile import LEVER as WHOLE
-from .compile import ORDER
+from .compile import ORDER, Compiling
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
-    from hotlap.records.run import Environment, Facts
 
 SHAPES: Final = ("automatic", "dynamic")
 OF_WHOLE: Final = 0.9
@@ -28,16 +23,12 @@ MOST_KINDS: Final = 8
 """Each takes some seconds, one after another: a diffusion U-Net's blocks took 100 s, the whole 84 (H200, 16 cores)."""
 
 
-class CompileBlocks(_same_random.DrawsOtherwise):
+class CompileBlocks(Compiling):
     name = "compile-blocks"
     meaning = "torch.compile of each repeated block: compiled once for all of them, so it starts sooner than the whole"
-    risk = "numeric"
-    tolerance = 0.005
+    settings = {"shapes": one_of(*SHAPES), **Compiling.settings}
     excludes = ("compile", "attention")
-    stage = "compiler"
-    compiles = True
     costs_s = 30.0
-    switchable = True
     memory_order = 40
 
     def applies(self, context: Context) -> Applies:
@@ -63,31 +54,14 @@ class CompileBlocks(_same_random.DrawsOtherwise):
     def share(self, context: Context) -> float:
         return OF_WHOLE * WHOLE.share(context)
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        wrong = _same_random.wrong(settings) or unknown(settings, ("shapes", _same_random.SETTING))
-        if wrong is None and settings.get("shapes") not in SHAPES:
-            return f"shapes must be one of {', '.join(SHAPES)}, not {settings.get('shapes')!r}"
-        return wrong
-
-    def fits(self, environment: "Environment", settings: Settings) -> str | None:
-        return WHOLE.fits(environment, settings)
-
-    def environment(self, settings: Settings) -> dict[str, str]:
-        return _compile_cache.variables()
-
-    def inert(self, facts: "Facts") -> str:
-        return WHOLE.inert(facts)
-
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get(_same_random.SETTING):
-            _same_random.draw_as_without(self.name)
+        super().install(seams, settings)
         dynamic = True if settings["shapes"] == "dynamic" else None
         now = Now()
         with_losses, without_losses = switched_losses()
 
         def change(root: Any) -> None:
             compile_blocks(root, dynamic, now)
-            backward_by_dtypes()
             with_losses()  # not where the lever refuses
 
         def undo(root: Any) -> None:
@@ -142,22 +116,19 @@ def compile_blocks(root: Any, dynamic: bool | None, now: Now) -> None:
     from hotlap.agent.blocks import form_of, repeated
     from hotlap.agent.seams import Refused
 
-    from ._graph import heed_hooks, one_order_of_sums, scalars_on_host
+    from ._graph import prepare
     from ._traceable import traceable
 
     if any(isinstance(module, torch.nn.DataParallel) for module in root.modules()):
         raise Refused("DataParallel copies the modules, and copies would run the compiled originals")
-    if why := differentiates_parameters():
-        raise Refused(why)
     inner = internals()
     blocks = [block for block in repeated(root) if getattr(block, inner.IMPL) is None]
     if not blocks:
         raise Refused("the model has no repeated blocks, or the script compiles them itself")
-    scalars_on_host(root)
-    heed_hooks()
-    one_order_of_sums()
-    keep_what_is_saved()
-    _allow_recompiles(len({form_of(block) for block in blocks}))
+    prepare(root)
+    # All blocks share the limit of one code object, after which torch.compile runs eagerly without a word.
+    config, kinds = inner.dynamo_config(), len({form_of(block) for block in blocks})
+    config.recompile_limit = max(config.recompile_limit, kinds + SPARE_RECOMPILES)
     for block in blocks:  # as `block.compile()` does, which passes over layers of torch's own
         call = getattr(block, inner.CALL)
         compiled = torch.compile(traceable(block, call, shared=True), dynamic=dynamic)
@@ -181,12 +152,6 @@ def _where_worth(now: Now, compiled: Callable[..., Any], plain: Callable[..., An
         return output
 
     return call
-
-
-def _allow_recompiles(kinds: int) -> None:
-    """All blocks share the limit of one code object, after which torch.compile runs eagerly without a word."""
-    config = internals().dynamo_config()
-    config.recompile_limit = max(config.recompile_limit, kinds + SPARE_RECOMPILES)
 
 
 LEVER = CompileBlocks()

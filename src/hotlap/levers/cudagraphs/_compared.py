@@ -79,12 +79,6 @@ def relative_error(value: Any, exact: Any) -> float:
     return float(gap / scale) if float(scale) else float(gap)
 
 
-def restore_all(tensors: Sequence[Any], saved: Sequence[Any]) -> None:
-    """Give tensors the values that they had."""
-    for tensor, was in zip(tensors, saved, strict=True):
-        tensor.copy_(was)
-
-
 def tried(work: Callable[[], Any]) -> tuple[Any, str]:
     """What it returns, and ""; or None, and why the script's own code failed, as an ordinary call may not."""
     try:

@@ -8,7 +8,7 @@ the model) is not seen.
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -49,15 +49,20 @@ def watched(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) ->
     from hotlap.agent.probe import random_state
 
     numpy = sys.modules.get("numpy.random")  # where it is loaded only now, nobody can have drawn from it before
-    effects, others = Effects(hooked=has_hooks(module)), _other_random_states(numpy)
-    before, words, drawn = tensors((module, args, kwargs)), values(plain_values(module)), random_state()
-    with eagerly(), _hooks(effects), _watch(effects):
+    effects, others = Effects(), _other_random_states(numpy)
+    hooks = [*internals().hooks_of_all(), *(one for part in module.modules() for one in internals().hooks_of(part))]
+    effects.hooked = any(hooks)
+    before, words, drawn = tensors((module, args, kwargs)), _plain_values(module), random_state()
+    # What is compiled runs as it was written. Where nothing is, the compiler is not even imported.
+    compiled = internals().compiler_loaded()
+    eagerly = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+    with eagerly, _hooks(effects), _watch(effects):
         output = forward(*args, **kwargs)
     host, device = (a is not None and not torch.equal(a, b) for a, b in zip(drawn, random_state(), strict=True))
     effects.draws_on_host = host or _other_random_states(numpy) != others
     effects.draws = device or effects.draws_on_host
     after = tensors((module, args, kwargs))
-    effects.leaves = bool(after.keys() - before.keys()) or words != values(plain_values(module))
+    effects.leaves = bool(after.keys() - before.keys()) or words != _plain_values(module)
     return output, effects
 
 
@@ -65,15 +70,6 @@ def _other_random_states(numpy: Any) -> tuple[Any, ...]:
     """Of Python's own generator, and NumPy's where the script uses that."""
     name, keys, *more = numpy.get_state() if numpy is not None else ("", b"")
     return random.getstate(), name, bytes(keys), more
-
-
-def eagerly() -> contextlib.AbstractContextManager[None]:
-    """What is compiled runs as it was written. Where nothing is, the compiler is not even imported."""
-    import torch
-
-    if not internals().compiler_loaded():
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 def _watch(effects: Effects) -> Any:
@@ -106,8 +102,10 @@ def _watch(effects: Effects) -> Any:
             by_value = values_of & set(func.tags) and not _by_integers(func, args)
             if by_value or name.removeprefix("aten::") in WAITS:
                 effects.waits = effects.waits or name
-            written = set(map(storage, written_by(func, args, kwargs)))
-            effects.written |= written - self.made
+            for at, argument in enumerate(schema_of(func).arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    written = leaves(args[at] if at < len(args) else kwargs.get(argument.name))
+                    effects.written |= set(map(storage, written)) - self.made
             output = func(*args, **kwargs)
             known = {key for key, _ in given}
             seeds = name.startswith("aten::_scaled_dot_product")  # on the host, and of the host
@@ -144,35 +142,14 @@ def _hooks(effects: Effects) -> Any:
     return Hooks()
 
 
-def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
-    """The arguments of an op that it writes to."""
-    for at, argument in enumerate(internals().schema_of(func).arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from leaves(args[at] if at < len(args) else kwargs.get(argument.name))
-
-
 def storage(tensor: Any) -> int:
     """Tells storages apart, while they live; a tensor that has none (sparse) from all others."""
     return int(internals().storage(tensor))
 
 
-def has_hooks(module: Any) -> bool:
-    """Whether a forward of the module, or its backward, calls hooks."""
-    inner = internals()
-    return any(hooks for part in module.modules() for hooks in inner.hooks_of(part)) or any(inner.hooks_of_all())
-
-
-Places = list[tuple[dict[str, Any], str]]
-
-
-def plain_values(module: Any) -> Places:
-    """Where the numbers, words and flags are that a model and its parts hold."""
-    return [(vars(part), name) for part in module.modules() for name, item in vars(part).items() if type(item) in PLAIN]
-
-
-def values(places: Places) -> list[Any]:
-    """What stands there now."""
-    return [of.get(name) for of, name in places]
+def _plain_values(module: Any) -> list[Any]:
+    """The numbers, words and flags that a model and its parts hold."""
+    return [item for part in module.modules() for item in vars(part).values() if type(item) in PLAIN]
 
 
 def tensors(value: Any) -> dict[int, Any]:

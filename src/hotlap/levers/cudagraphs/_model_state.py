@@ -6,7 +6,7 @@ import operator
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
 
@@ -39,7 +39,8 @@ class Model:
         import torch
 
         parts, inner = list(module.modules()), internals()
-        items = _items(parts)
+        usual = _usual()
+        items = [item for part in parts for name, item in vars(part).items() if name not in usual]
         own = [of for part in parts for of in (inner.own_parameters(part), inner.own_buffers(part), vars(part))]
         beside = _dicts(items)
         dicts = [*own, *beside]
@@ -57,9 +58,9 @@ class Model:
         outside = [(of, [n for n in names if n in of and type(of[n]) in PLAIN]) for of, names in outer]
         outside += [(of, _plain(of)) for of in _dicts(found)]
         inside = list(filter(None, map(inner.own_modules, parts)))
-        self._held = _Places((of, [name for name, item in of.items() if _is_tensor(item)]) for of in own)
-        self._values = _Values(_Places(known).values)
-        self._outside = _Values(_Places(outside).values)  # a script may write to its globals in each step
+        self._held = _reader((of, [name for name, item in of.items() if _is_tensor(item)]) for of in own)
+        self._values = _Values(_reader(known))
+        self._outside = _Values(_reader(outside))  # a script may write to its globals in each step
         absent = [(of.__contains__, name) for of, names in outer for name in names if name not in of]
         self._absent = [has for has, _ in absent], [name for _, name in absent]  # such as Python's own functions
         self._parts = _Values(lambda: list(_flat(map(dict.values, inside))))
@@ -71,7 +72,7 @@ class Model:
         self._empty = [*hooks, *(of for of in sized if not of)]
         self.draws = any(map(_generator, [*found, *(item for of in dicts for item in of.values())]))
         """Whether there is a generator of random numbers of its own, or an iterator: where it stands can't be seen."""
-        now = self._held.values()
+        now = self._held()
         for tensor in now:
             if type(tensor).__name__ not in {"Tensor", "Parameter"}:
                 raise TypeError(f"it holds a tensor of class {type(tensor).__name__}")
@@ -85,12 +86,12 @@ class Model:
     @property
     def tensors(self) -> list[Any]:
         """Its parameters, buffers and other attributes."""
-        return _each_once(self._held.values())
+        return _each_once(self._held())
 
     def same(self) -> bool:
         """Whether all is as it was."""
         try:
-            now = self._held.values()
+            now = self._held()
             return (
                 self._addresses == list(map(self._address, now))
                 and self._parts.same()
@@ -122,23 +123,18 @@ class Model:
         if not any(guard.check(*self._once) for guard in self._guards):
             if self._kinds != self._kinds_in(now):
                 return False
-            found = guard_of(self._once)
+            found = internals().tensor_guard(self._once)
             self._guards = [guard for guard in (found, *self._guards[: MOST_GUARDS - 1]) if guard is not None]
         return True
 
 
-class _Places:
-    """Names in dictionaries."""
-
-    def __init__(self, pairs: Iterable[tuple[Any, list[str]]]) -> None:
-        found = [(of, names) for of, names in pairs if names]
-        self._of = [of for of, _ in found]
-        # Of one name alone, `itemgetter` would not make a tuple.
-        self._get = [operator.itemgetter(*names, *names[: len(names) == 1]) for _, names in found]
-
-    def values(self) -> list[Any]:
-        """What is there now, some of it twice. Raises KeyError where nothing is."""
-        return list(_flat(map(operator.call, self._get, self._of)))
+def _reader(pairs: Iterable[tuple[Any, list[str]]]) -> Callable[[], list[Any]]:
+    """Gives what is now under names in dictionaries, some of it twice. Raises KeyError where nothing is."""
+    found = [(of, names) for of, names in pairs if names]
+    dicts = [of for of, _ in found]
+    # Of one name alone, `itemgetter` would not make a tuple.
+    getters = [operator.itemgetter(*names, *names[: len(names) == 1]) for _, names in found]
+    return lambda: list(_flat(map(operator.call, getters, dicts)))
 
 
 class _Values:
@@ -172,11 +168,6 @@ def _alike(one: Any, other: Any) -> bool:
 def _each_once(tensors: list[Any]) -> list[Any]:
     """A guard takes no tensor twice, as tied weights are."""
     return list({id(tensor): tensor for tensor in tensors}.values())
-
-
-def guard_of(tensors: Sequence[Any]) -> Any:
-    """What compilers look at tensors with."""
-    return internals().tensor_guard(tensors)
 
 
 def _generator(item: Any) -> bool:
@@ -246,12 +237,6 @@ def _usual() -> frozenset[str]:
     import torch
 
     return frozenset(vars(torch.nn.Module()))
-
-
-def _items(parts: list[Any]) -> list[Any]:
-    """What parts hold beside what every module has."""
-    usual = _usual()
-    return [item for part in parts for name, item in vars(part).items() if name not in usual]
 
 
 def _dicts(items: list[Any]) -> list[dict[str, Any]]:

@@ -1,14 +1,14 @@
 """Not a lever: one forward and backward of a model, as a recording of both makes them (`_training_graph`)."""
 
 import contextlib
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .._autocast import without_autocast
 from .._internals import internals
 from .._nested import tensors
-from ._compared import restore_all
+from ._effects import storage
 
 
 class Results(NamedTuple):
@@ -50,7 +50,8 @@ class Call:
         every = enumerate(zip(self.leaves(), self.cotangents, strict=True))
         pairs = [(leaf, of) for at, (leaf, of) in every if of is not None and only in (None, at)]
         leaves, given = [leaf for leaf, _ in pairs], [of for _, of in pairs]
-        with without_autocast(self.wanted[0].device):  # the script's own, around the forward, is not around backwards
+        # In the dtypes of its tensors: the script's autocast, around the forward, is not around backwards.
+        with torch.autocast(self.wanted[0].device.type, enabled=False):
             self.gradients = torch.autograd.grad(leaves, self.wanted, given, allow_unused=True)
 
     def differentiate_into(self, places: Sequence[Any]) -> None:
@@ -67,6 +68,31 @@ class Call:
     def used(self) -> list[bool]:
         """What gradients were made of."""
         return [gradient is not None for gradient in self.gradients]
+
+
+class Lent:
+    """Gradients that a recording leaves at the same places each time, of which the script gets aliases. These are its
+    own to keep: what it still has of them when the next backward comes is told by how many refer to their memory, and
+    must not be written to. own: those places; nobody else may have them by now."""
+
+    def __init__(self, own: Sequence[Any]) -> None:
+        self.own = own
+        self._storages = list(map(storage, own))
+        self._unheld = self._users()
+
+    def held(self) -> list[Any]:
+        """Those of `own` of which the script still has an alias."""
+        now = self._users()
+        if now == self._unheld:
+            return []
+        return [g for g, users, alone in zip(self.own, now, self._unheld, strict=True) if users > alone]
+
+    def aliases(self) -> list[Any]:
+        """For the script."""
+        return list(map(operator.attrgetter("data"), self.own))
+
+    def _users(self) -> list[int]:
+        return list(map(internals().storage_uses, self._storages))
 
 
 def reach_of(call: Call, used: list[bool], again: Callable[[], bool]) -> list[list[bool]]:
@@ -148,7 +174,8 @@ def as_if_once(state: Sequence[Any]) -> Iterator[Callable[[], bool]]:
     def again() -> bool:
         changed = [(t, was) for t, was in zip(state, saved, strict=True) if not torch.equal(t, was)]
         with torch.no_grad():
-            restore_all([t for t, _ in changed], [was for _, was in changed])
+            for tensor, was in changed:
+                tensor.copy_(was)
         if drawn is not None:
             torch.cuda.set_rng_state(drawn)
         return bool(changed)

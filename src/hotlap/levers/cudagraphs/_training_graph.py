@@ -32,11 +32,11 @@ from typing import Any, Final
 from .._internals import internals
 from .._nested import each_tensor, tensors
 from ._call_inputs import ODD, Inputs, Key, Unfit, read
-from ._compared import apart, restore_all, tried, without_cached_casts
+from ._compared import apart, tried, without_cached_casts
+from ._device import Device
 from ._effects import PLAIN, Effects, storage, strange, watched
-from ._lent import Lent
 from ._model_state import Model
-from ._training_call import Call, Results, aliased, as_if_once, reach_of, waves
+from ._training_call import Call, Lent, Results, aliased, as_if_once, reach_of, waves
 
 MOST_SHAPES: Final = 8
 MOST_CHANGES: Final = 4
@@ -57,16 +57,13 @@ EXCHANGING: Final = ("torch.distributed.", "torch.nn.parallel.", "deepspeed.")
 """Packages of modules that keep account of each forward and backward outside of Python."""
 
 
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Records what a function issues, without doing it; what it returns does it."""
-
-
+@dataclass(eq=False)
 class Awaited:
     """A forward that was replayed, as long as its backward may come. parameters: of which that makes gradients;
     ordinary: the call itself."""
 
-    def __init__(self, parameters: Sequence[Any], ordinary: Callable[[], Any]) -> None:
-        self.parameters, self.ordinary = parameters, ordinary
+    parameters: Sequence[Any]
+    ordinary: Callable[[], Any]
 
 
 @dataclass
@@ -95,23 +92,6 @@ class Bucket:
     _by_use: dict[tuple[bool, ...], list[int | None]] = field(default_factory=dict)
     _all: list[int] = field(default_factory=list)
 
-    def bring(self, inputs: Inputs) -> None:
-        """Copy a call's arguments to where the record reads them."""
-        if self.inputs:
-            internals().copy_all(self.inputs, inputs.tensors)
-
-    def tensors(self) -> list[Any]:
-        """What the record returns."""
-        return tensors(self.leaves)
-
-    def together(self, made: Sequence[Any]) -> Any:
-        """The output of a forward. made: its tensors."""
-        import torch
-
-        rest = iter(made)
-        leaves = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
-        return internals().tree_unflatten(leaves, self.spec)
-
     def recorded(self, output: Any) -> None:
         """What the recording of the forward returned."""
         import torch
@@ -135,7 +115,7 @@ class Bucket:
             aliases = self.lent.aliases()
             return aliases if reached == self._all else [None if at is None else aliases[at] for at in reached]
         fresh = [None if at is None else self.lent.own[at].clone() for at in reached]
-        restore_all(held, saved)
+        internals().copy_all(held, saved)
         return fresh
 
     def whole(self, used: Sequence[bool]) -> bool:
@@ -160,24 +140,16 @@ class Bucket:
 
 
 class GraphedTraining:
-    """In place of a forward of `module` that is called with gradients.
-
-    capture: see there; rehearse: does what a function issues, where it will be recorded. where: what else a record
-    depends on, such as the current stream; None where nothing can be recorded now. unsteady: called in calls that take
-    longer for it; gave_up: called with the reason, once; room: whether what a forward keeps fits twice.
-    """
+    """In place of a forward of `module` that is called with gradients. unsteady: called in calls that take longer for
+    it; gave_up: called with the reason, once."""
 
     def __init__(
         self,
         module: Any,
         forward: Callable[..., Any],
-        capture: Capture,
-        *,
-        rehearse: Callable[[Callable[[], None]], None],
-        where: Callable[[], Any],
+        device: Device,
         unsteady: Callable[[], None],
         gave_up: Callable[[str], None],
-        room: Callable[[], bool] = lambda: True,
     ) -> None:
         self.calls = self.replays = self.changes = 0
         self.serial = 0
@@ -186,8 +158,7 @@ class GraphedTraining:
         self.given_up = False
         self._looks = 0
         self._module, self._forward = weakref.ref(module), forward
-        self._capture, self._rehearse, self._where = capture, rehearse, where
-        self._unsteady, self._gave_up, self._room = unsteady, gave_up, room
+        self._device, self._unsteady, self._gave_up = device, unsteady, gave_up
         self._model: Model | None = None
         self._awaited: Callable[[], Awaited | None] = lambda: None
         self._places: tuple[Any, ...] = ()
@@ -195,7 +166,7 @@ class GraphedTraining:
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        where = None if self.given_up or not self._concerned() else self._where()
+        where = None if self.given_up or not self._concerned() else self._device.where()
         if where is None:
             return self._forward(*args, **kwargs)
         with self._lock:
@@ -318,22 +289,21 @@ class GraphedTraining:
             return "it draws random numbers on the host"
         if any(type(p).__name__ != "Parameter" for p in self._parameters()):
             return "its parameters are of a class of their own, as sharded ones are"
-        why = unfit(effects, [*model.tensors, *inputs.tensors]) or _unfit_output(output, effects, inputs)
-        if not why and any(storage(t) in effects.written for t in inputs.tensors):
-            return "it writes to its arguments"
-        return why
-
-    def _wanted(self, tensors: Sequence[Any]) -> list[Any]:
-        """What gradients are made of: arguments and parameters that require them."""
-        return [t for t in [*tensors, *self._parameters()] if t.requires_grad]
-
-    def _names(self, inputs: Sequence[Any], used: Sequence[bool]) -> list[str]:
-        """What gradients are made of: an argument by its number, a parameter by its name."""
-        module = self._module()
-        assert module is not None, "its forward runs"
-        wanted = [f"argument {at}" for at, t in enumerate(inputs) if t.requires_grad]
-        wanted += [name for name, p in module.named_parameters() if p.requires_grad]
-        return list(itertools.compress(wanted, used))
+        if effects.waits:
+            return f"the host waits for the device in it ({effects.waits})"
+        if effects.hooked:
+            return "its modules or tensors have hooks, which a replay does not call"
+        if effects.odd:
+            return f"its tensors can't be looked at: {effects.odd}"
+        if effects.leaves:
+            return "it leaves new tensors, or changed numbers, in the model or in its arguments"
+        if effects.read.keys() - {storage(tensor) for tensor in (*model.tensors, *inputs.tensors)}:
+            return "it reads tensors that are neither the model's nor its arguments"
+        if len({tensor.device for tensor in effects.read.values()}) > 1:
+            return "it reads tensors of more than one device"
+        if why := _unfit_output(output, effects, inputs):
+            return why
+        return "it writes to its arguments" if any(storage(t) in effects.written for t in inputs.tensors) else ""
 
     def _give_up(self, why: str) -> None:
         """From here on, every call is an ordinary one."""
@@ -348,14 +318,17 @@ class GraphedTraining:
         assert bucket.forward is not None, "it was recorded"
         self.replays += 1
         self.serial += 1
-        with torch.no_grad():  # the device computes while the host does the rest
-            bucket.bring(inputs)
-        bucket.forward()
+        if bucket.inputs:
+            with torch.no_grad():
+                internals().copy_all(bucket.inputs, inputs.tensors)
+        bucket.forward()  # the device computes while the host does the rest
         parameters = [p for p in self._parameters() if p.requires_grad]
         call = Awaited(parameters, partial(self._forward, *args, **kwargs))
         self._awaited = weakref.ref(call)
         leaves = [t for t in inputs.tensors if t.requires_grad]
-        return bucket.together(_function().apply(self, bucket, inputs, call, *leaves, *parameters))
+        made = iter(_function().apply(self, bucket, inputs, call, *leaves, *parameters))
+        output = [next(made) if isinstance(leaf, torch.Tensor) else leaf for leaf in bucket.leaves]
+        return internals().tree_unflatten(output, bucket.spec)
 
     def differentiate(self, bucket: Bucket, serial: int, gradients: Sequence[Any]) -> list[Any]:
         """The backward of a forward that was replayed as the `serial`-th. Raises RuntimeError where what it saved is
@@ -400,7 +373,9 @@ class GraphedTraining:
 
     def _recorded_both(self, bucket: Bucket, inputs: Inputs, args: Any, kwargs: Any, again: Callable[[], bool]) -> str:
         """Record forward and backward; why replays of them are not used, "" if they are."""
-        if not self._room():
+        module = self._module()
+        assert module is not None, "its forward runs"
+        if not self._device.has_room():
             return "device memory has no room for what it keeps for the backward"
         if any(map(internals().tensor_hooks, self._parameters())):
             return "its parameters have hooks, which recording would call"
@@ -411,10 +386,11 @@ class GraphedTraining:
         def call_with(tensors: list[Any]) -> Call:
             own = iter(tensors)
             own_args, own_kwargs = each_tensor((args, kwargs), lambda _: next(own))
-            return Call(lambda: self._forward(*own_args, **own_kwargs), self._wanted(tensors), bucket.cotangents)
+            wanted = [t for t in [*tensors, *self._parameters()] if t.requires_grad]
+            return Call(lambda: self._forward(*own_args, **own_kwargs), wanted, bucket.cotangents)
 
         ordinary = self._ordinary(bucket, call_with(alike), again)
-        with aliased(self._module()):
+        with aliased(module):
             call = call_with(bucket.inputs)
             rehearsed = self._rehearsed(call)
             bucket.gradients = [
@@ -422,8 +398,8 @@ class GraphedTraining:
             ]
             again()
             call = call_with(bucket.inputs)
-            bucket.forward = self._capture(call.make)
-            bucket.backward = self._capture(lambda: call.differentiate_into(bucket.gradients))
+            bucket.forward = self._device.capture(call.make)
+            bucket.backward = self._device.capture(lambda: call.differentiate_into(bucket.gradients))
         if not ordinary.used == rehearsed.used == call.used():
             return "its gradients are made differently each time"
         if ordinary.plain != call.plain():
@@ -433,12 +409,14 @@ class GraphedTraining:
         again()
         bucket.forward()
         bucket.backward()
-        got = [t.clone() for t in [*bucket.tensors(), *(g for g in bucket.gradients if g is not None)]]
-        gradients = self._names(bucket.inputs, ordinary.used)
+        got = [t.clone() for t in [*tensors(bucket.leaves), *(g for g in bucket.gradients if g is not None)]]
+        names = [f"argument {at}" for at, t in enumerate(bucket.inputs) if t.requires_grad]
+        names += [name for name, p in module.named_parameters() if p.requires_grad]
+        gradients = list(itertools.compress(names, ordinary.used))
         why = apart(got, rehearsed.tensors, gradients=gradients)
         if why:  # kernels that add in another order each time
             again()
-            with aliased(self._module()):
+            with aliased(module):
                 once_more = self._rehearsed(call_with(bucket.inputs))
             why = apart(got, rehearsed.tensors, spread=once_more.tensors, gradients=gradients)
         if not why and (why := apart(rehearsed.tensors, ordinary.tensors, ELSEWHERE, gradients=gradients)):
@@ -460,26 +438,9 @@ class GraphedTraining:
 
     def _rehearsed(self, call: Call) -> Results:
         """The same where it will be recorded; what a recording may not do, such as compiling, is done now."""
-        self._rehearse(call.make)
-        self._rehearse(call.differentiate)
+        self._device.rehearse(call.make)
+        self._device.rehearse(call.differentiate)
         return call.results()
-
-
-def unfit(effects: Effects, known: Sequence[Any]) -> str:
-    """Why a forward with these effects can't be recorded, "" if it can. known: tensors that are looked after."""
-    if effects.waits:
-        return f"the host waits for the device in it ({effects.waits})"
-    if effects.hooked:
-        return "its modules or tensors have hooks, which a replay does not call"
-    if effects.odd:
-        return f"its tensors can't be looked at: {effects.odd}"
-    if effects.leaves:
-        return "it leaves new tensors, or changed numbers, in the model or in its arguments"
-    if effects.read.keys() - {storage(tensor) for tensor in known}:
-        return "it reads tensors that are neither the model's nor its arguments"
-    if len({tensor.device for tensor in effects.read.values()}) > 1:
-        return "it reads tensors of more than one device"
-    return ""
 
 
 def _unfit_output(output: Any, effects: Effects, inputs: Inputs) -> str:
@@ -535,7 +496,7 @@ def _function() -> Any:
             ctx.graphed, ctx.bucket, ctx.serial = graphed, bucket, graphed.serial
             ctx.call, ctx.inputs = call, inputs.tensors
             ctx.freed = (False,) * len(bucket.cotangents)
-            made = tuple(tensor.clone() for tensor in bucket.tensors())
+            made = tuple(tensor.clone() for tensor in tensors(bucket.leaves))
             pairs = zip(made, bucket.cotangents, strict=True)
             ctx.mark_non_differentiable(*(tensor for tensor, of in pairs if of is None))
             return made

@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 
 from .._fused import collect
 from .._internals import internals
-from ._model_state import guard_of
 
 STEADY: Final = 3
 """Steps on end in which nothing changed, before one is recorded."""
@@ -30,9 +29,6 @@ the first steps leaves them at other places from then on."""
 MOST_RECORDINGS: Final = 8
 PATIENCE: Final = 200
 """Ordinary steps on end, after which nothing is expected any more."""
-
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Records what a function issues, without doing it; what it returns does it."""
 
 
 class Seen(NamedTuple):
@@ -74,7 +70,8 @@ def look(optimizer: Any, names: tuple[str, ...], last: Seen | None = None) -> Se
         last.form[-1] if last is not None and known else list(map(torch.Tensor.stride, gradients)),
     )
     owners = parameters if all_there else [p for p, g in zip(parameters, slots, strict=True) if g is not None]
-    return Seen(form, owners, gradients, list(map(address, gradients)), guard if known else guard_of(gradients))
+    guard = guard if known else internals().tensor_guard(gradients)
+    return Seen(form, owners, gradients, list(map(address, gradients)), guard)
 
 
 def _why_not(optimizer: Any, gradients: list[Any], known: bool) -> str | None:
@@ -146,14 +143,15 @@ class Place:
 class GraphedUpdate:
     """In place of an optimizer's `_init_group`.
 
-    prepare: makes an optimizer ready to be recorded; why it can't be, if so. room: whether bytes for buffers are there.
-    recording: called in the two steps that recording takes. gave_up: called with the optimizer and the reason, once.
+    capture: records what a function issues, without doing it; what it returns does it. prepare: makes an optimizer
+    ready to be recorded; why it can't be, if so. room: whether bytes for buffers are there. recording: called in the
+    two steps that recording takes. gave_up: called with the optimizer and the reason, once.
     """
 
     def __init__(
         self,
         optimizer: Any,
-        capture: Capture,
+        capture: Callable[[Callable[[], None]], Callable[[], None]],
         *,
         prepare: Callable[[Any], str | None],
         room: Callable[[int], bool],

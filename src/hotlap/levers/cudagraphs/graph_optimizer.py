@@ -1,12 +1,12 @@
 """The optimizer's update as one CUDA graph, so that the device does not wait while Python collects parameters."""
 
-import contextlib
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from .._base import Applies, Context, Lever, Settings
 from .._fused import begin_at_zero, fuse, unfit
 from .._internals import internals
+from ._device import FULL, capture, room
 from ._update_graph import GraphedUpdate
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ KINDS: Final = ("Adam", "AdamW", "SGD")
 """Those whose fused kernel reads the learning rate from the device."""
 REMAINS: Final = 0.2
 """Of the host's time in `step`: looking whether all is as it was, bringing gradients, hooks."""
-FULL: Final = 0.9
 
 
 class GraphOptimizer(Lever):
@@ -42,7 +41,9 @@ class GraphOptimizer(Lever):
             return Applies(False, whys[0] or "")
         if context.diagnosis.clock == "device":
             return Applies(False, "the host runs ahead of the device, which does not wait for the optimizer's Python")
-        if _full(context):
+        memory = context.facts.memory
+        copies = 4 * sum(root.parameters for root in context.facts.roots if root.training)  # in float32, at the peak
+        if memory is not None and memory.peak_bytes + copies > FULL * memory.total_bytes:
             return Applies(False, "device memory has no room for a copy of the gradients")
         names = ", ".join(o.name for o, why in zip(optimizers, whys, strict=True) if not why)
         return Applies(True, f"each step of {names} collects its parameters in Python and launches its kernels anew")
@@ -84,13 +85,6 @@ def _why_not(optimizer: "OptimizerFacts") -> str | None:
     return unfit(optimizer)
 
 
-def _full(context: Context) -> bool:
-    """Whether float32 gradients would not fit a second time, at the peak."""
-    memory = context.facts.memory
-    need = 4 * sum(root.parameters for root in context.facts.roots if root.training)
-    return memory is not None and memory.peak_bytes + need > FULL * memory.total_bytes
-
-
 def graph(optimizer: Any, recording: Callable[[], None], gave_up: Callable[[str], None]) -> GraphedUpdate:
     """From some steps on, an optimizer's update is a CUDA graph. Raises Refused where it can't be.
 
@@ -101,8 +95,7 @@ def graph(optimizer: Any, recording: Callable[[], None], gave_up: Callable[[str]
     devices = {p.device for group in optimizer.param_groups for p in group["params"]}
     if any(device.type != "cuda" for device in devices):
         raise Refused("its parameters are not on a CUDA device")
-    why = prepare(optimizer)
-    if why:
+    if why := prepare(optimizer):
         raise Refused(why)
     device = devices.pop()
 
@@ -138,71 +131,6 @@ def prepare(optimizer: Any) -> str | None:
         return "its parameters are of a class of their own, as sharded ones are"
     fuse(optimizer)
     return None if all(group.get("fused") for group in optimizer.param_groups) else "it has no fused form here"
-
-
-def room(size: int, device: Any) -> bool:
-    """Whether bytes would fit beside the most that was allocated so far."""
-    import torch
-
-    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    return bool(torch.cuda.max_memory_allocated(device) + size < FULL * free)
-
-
-def pools(device: Any) -> Callable[[], tuple[Any, Any]]:
-    """Where recordings of the stream that is current share memory: a pool of it, and the stream to record on, since
-    memory of a pool goes by streams. Work of two streams may overlap, and must not share."""
-    import torch
-
-    known: dict[int, tuple[Any, Any, Callable[[], None]]] = {}
-
-    def pool() -> tuple[Any, Any]:
-        stream = torch.cuda.current_stream(device).cuda_stream
-        if stream not in known:
-            made = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
-            first = capture(lambda: torch.zeros((), dtype=torch.float32, device=device), device, *made)
-            known[stream] = *made, first  # into a pool whose last graph was dropped nothing can be recorded any more
-        return known[stream][:2]
-
-    return pool
-
-
-def capture(work: Callable[[], None], device: Any, pool: Any = None, aside: Any = None) -> Callable[[], None]:
-    """What `work` issues, as a CUDA graph that is launched on the stream that is current then. pool: of memory that it
-    shares with other graphs; aside: the stream to record on, where that counts.
-
-    Not `torch.cuda.graph`, which empties the cache of the allocator, nor in its mode, in which calls of other threads
-    (batches that are copied ahead) end the capture.
-    """
-    import gc
-
-    import torch
-
-    recorded = torch.cuda.CUDAGraph()
-    current, aside = torch.cuda.current_stream(device), aside or torch.cuda.Stream(device)
-    torch.cuda.synchronize(device)
-    aside.wait_stream(current)
-    collects = gc.isenabled()
-    gc.disable()  # what it would free may call the driver, which ends the capture
-    generator = torch.cuda.default_generators[device.index]
-    drawn = generator.clone_state()
-    try:
-        with torch.cuda.stream(aside):
-            recorded.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                work()
-            finally:
-                recorded.capture_end()
-    except RuntimeError:
-        # Where the driver has ended the capture, torch 2.11 leaves its generator and its allocator as in one.
-        generator.graphsafe_set_state(drawn)
-        with contextlib.suppress(RuntimeError):
-            internals().end_pool(device.index, recorded.pool())
-        raise
-    finally:
-        if collects:
-            gc.enable()
-    current.wait_stream(aside)
-    return recorded.replay  # type: ignore[no-any-return]
 
 
 LEVER = GraphOptimizer()

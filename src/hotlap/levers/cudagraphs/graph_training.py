@@ -25,6 +25,7 @@ from .._base import Applies, Context, Lever, Settings
 from .._internals import internals
 from ..memory.allocator import EXPANDABLE
 from ._compared import TOLERANCE
+from ._device import Device
 from ._training_graph import MOST_SHAPES, GraphedTraining
 
 if TYPE_CHECKING:
@@ -69,19 +70,16 @@ class GraphTraining(Lever):
             return Applies(False, f"its code names {by}, after which shapes follow from values")
         if any(root.shapes > MOST_SHAPES for root in trained):
             return Applies(False, f"its inputs come in more than {MOST_SHAPES} shapes")
-        return self._beside(context)
-
-    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
-        trained = [root for root in facts.roots if root.training and not root.compiled]
-        records = facts.world == 1 and any(root.shapes <= MOST_SHAPES and not root.shapes_by for root in trained)
-        return super().settled(facts, active) or not records
-
-    def _beside(self, context: Context) -> Applies:
         if EXPANDABLE in context.active.get("allocator", {}).values():
             return Applies(False, "with expandable segments CUDA graphs have hung")
         if context.diagnosis.clock == "device":
             return Applies(False, "the host runs ahead of the device, which does not wait for launches")
         return Applies(True, "each step launches the kernels of forward and backward anew")
+
+    def settled(self, facts: "Facts", active: Collection[str]) -> bool:
+        trained = [root for root in facts.roots if root.training and not root.compiled]
+        records = facts.world == 1 and any(root.shapes <= MOST_SHAPES and not root.shapes_by for root in trained)
+        return super().settled(facts, active) or not records
 
     def share(self, context: Context) -> float:
         if context.diagnosis.clock == "device":
@@ -130,53 +128,10 @@ def graphed(
     """A forward of a module on a CUDA device that is replayed from some calls on. Raises Refused where it can't be."""
     from hotlap.agent.seams import Refused
 
-    from .graph_optimizer import capture, pools
-
     devices = {p.device for p in module.parameters()}
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         raise Refused("the model is not on one CUDA device")
-    device = devices.pop()
-    pool = pools(device)  # a backward is recorded on the stream of its forward
-
-    def rehearse(work: Callable[[], None]) -> None:
-        import torch
-
-        current, aside = torch.cuda.current_stream(device), pool()[1]
-        aside.wait_stream(current)
-        with torch.cuda.stream(aside):
-            work()
-        current.wait_stream(aside)
-
-    return GraphedTraining(
-        module,
-        forward,
-        lambda work: capture(work, device, *pool()),
-        rehearse=rehearse,
-        where=lambda: where(device),
-        unsteady=unsteady,
-        gave_up=gave_up,
-        room=lambda: room(device),
-    )
-
-
-def room(device: Any) -> bool:
-    """Whether as much as a step takes beside what is there now would fit beside the most that was allocated so far."""
-    import torch
-
-    from .graph_optimizer import room as fits
-
-    return fits(torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device), device)
-
-
-def where(device: Any) -> tuple[Any, ...] | None:
-    """What a record depends on beside the model and its inputs; None while the script captures a graph itself."""
-    import torch
-
-    if torch.cuda.is_current_stream_capturing():
-        return None
-    stream = internals().raw_stream(device.index)  # as compiled code asks for it, in each call
-    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    return stream, autocast
+    return GraphedTraining(module, forward, Device(devices.pop()), unsteady, gave_up)
 
 
 LEVER = GraphTraining()

@@ -14,7 +14,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from hotlap.agent.torch_internals import base_of, sequence_number, version_of
 
@@ -31,14 +31,6 @@ NOTHING: Final = "no loss is read after its backward has begun, and nothing smal
 DIFFERENT: Final = "a loss that was read early was not what it was after the step: something had written to it"
 
 
-class Marks(Protocol):
-    """What reads need of a device."""
-
-    def mark(self, place: Any) -> Any: ...
-    def holds(self, tensor: Any) -> bool: ...
-    def fetch(self, tensor: Any, after: Any) -> Any: ...
-
-
 class Root(NamedTuple):
     """A tensor that a backward began with: where it lay, as which version."""
 
@@ -48,13 +40,13 @@ class Root(NamedTuple):
 
 
 class EarlyReads:
-    """Reads of one training loop. device: see `Device`; gave_up: called with the reason and whether anything was read
+    """Reads of one training loop. gave_up: called with the reason and whether anything was read
     early or staged, once; unsteady: called in steps in which the first reads are made both ways.
 
     newest: the greatest number of a node that is before the event.
     """
 
-    def __init__(self, device: Marks, gave_up: Callable[[str, bool], None], unsteady: Callable[[], None]) -> None:
+    def __init__(self, device: "Device", gave_up: Callable[[str, bool], None], unsteady: Callable[[], None]) -> None:
         self.device, self._gave_up, self._unsteady = device, gave_up, unsteady
         self.off = False
         self.newest = -1
@@ -91,34 +83,26 @@ class EarlyReads:
             return False
         if get_ident() != self._thread:
             return False
-        if any(root.address == tensor.data_ptr() and root.version == version_of(tensor) for root in self._living()):
+        living = [root for root in self._roots if root.tensor() is not None]  # so that nothing else can lie there
+        if any(root.address == tensor.data_ptr() and root.version == version_of(tensor) for root in living):
             return True
         node = tensor.grad_fn
         if node is None or version_of(tensor) or not sequence_number(node) <= self.newest:
             return False
         return base_of(tensor) is None or base_of(tensor).grad_fn is not None
 
-    def _living(self) -> list[Root]:
-        """Of those roots that still are, so that nothing else can lie there."""
-        return [root for root in self._roots if root.tensor() is not None]
-
     def read(self, tensor: Any) -> Any:
         """Its value, as a tensor of the host's."""
         value = self.device.fetch(tensor.detach(), self._event)
-        if not self._checks():
+        self.reads += 1
+        if self.reads <= CHECKED:
+            self._unsteady()
+        elif self.reads % CHECK_EVERY:
             return value
         now = tensor.detach().to("cpu")
         if not now.view(-1).eq(value.view(-1)).all() and not (now.isnan().all() and value.isnan().all()):
             self._give_up(DIFFERENT)
         return now
-
-    def _checks(self) -> bool:
-        """Whether this read is one that is made both ways."""
-        self.reads += 1
-        if self.reads <= CHECKED:
-            self._unsteady()
-            return True
-        return self.reads % CHECK_EVERY == 0
 
     def _give_up(self, why: str) -> None:
         self.off = True
@@ -133,9 +117,8 @@ class Device:
         import torch
 
         self.torch = torch
-        self._events: dict[int, Any] = {}
-        self._done: dict[int, Any] = {}
-        self._streams: dict[int, Any] = {}
+        self._known: dict[int, tuple[Any, Any, Any]] = {}
+        """Of each device: the event, the stream on which values are fetched, and the event at the end of that."""
         self._hosts: dict[Any, Any] = {}
 
     def holds(self, tensor: Any) -> bool:
@@ -147,19 +130,18 @@ class Device:
         cuda = self.torch.cuda
         if cuda.is_current_stream_capturing():
             return None
-        at = place.index
-        if at not in self._events:
-            self._events[at], self._done[at], self._streams[at] = cuda.Event(), cuda.Event(), cuda.Stream(place)
-        event = self._events[at]
+        if place.index not in self._known:
+            self._known[place.index] = cuda.Event(), cuda.Stream(place), cuda.Event()
+        event = self._known[place.index][0]
         event.record(cuda.current_stream(place))
         return event
 
     def fetch(self, tensor: Any, after: Any) -> Any:
         """A copy on the host of a tensor of one element, as it is after the event."""
-        torch, at = self.torch, tensor.device.index
+        torch = self.torch
         if tensor.dtype not in self._hosts:
             self._hosts[tensor.dtype] = torch.empty((), dtype=tensor.dtype, device="cpu", pin_memory=True)
-        host, stream, done = self._hosts[tensor.dtype], self._streams[at], self._done[at]
+        host, (_, stream, done) = self._hosts[tensor.dtype], self._known[tensor.device.index]
         with torch.cuda.stream(stream):
             stream.wait_event(after)
             host.copy_(tensor.view(()), non_blocking=True)
@@ -169,7 +151,7 @@ class Device:
 
     def stages(self, tensor: Any, args: Sequence[Any], kwargs: Mapping[str, Any], always: bool) -> bool:
         """Whether a move of a tensor is one to the device that would be waited for. always: of `Tensor.cuda`."""
-        if not self._events or tensor.is_cuda or tensor.requires_grad:
+        if not self._known or tensor.is_cuda or tensor.requires_grad:
             return False
         if len(args) > 1 or not kwargs.keys() <= {"device"}:
             return False

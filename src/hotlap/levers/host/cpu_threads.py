@@ -5,10 +5,10 @@ out, all wait for it. On 16 cores that another job kept busy too, `torch.stack` 
 threads 1048 ms, a team of 4 0.9 ms (H100 machine, torch 2.11): it copies image by image, and they met 128 times.
 """
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
 
-from .._base import Applies, Context, Lever, Settings, integer, unknown
+from .._base import Applies, Context, Lever, Settings, integer
 from .._held import hold
 from ..input.loader_workers import workers_in_use
 
@@ -32,27 +32,27 @@ class CpuThreads(Lever):
     meaning = "number of threads that share one operation on the CPU"
     causes = {"threads": 0}
     risk = "numeric"
+    settings = {"threads": integer(1, 4096)}
     tolerance = 0.005
     switchable = True
 
     def applies(self, context: Context) -> Applies:
         if context.facts.world > 1:
             return Applies(False, "the launcher of a distributed run sets the threads of each rank")
-        return self._for_batches(context) if context.cuda else self._for_model(context)
+        if context.cuda:
+            return self._for_batches(context)
+        if not self.variants(context):
+            return Applies(False, "there is only one core, which is in use")
+        return Applies(True, f"{context.facts.threads} threads on {context.environment.usable_cores} cores by default")
 
     def settled(self, facts: "Facts", active: Collection[str]) -> bool:
         feeding = facts.feeding
         makes_batches = feeding is not None and not feeding.workers and facts.threads > 1
         return facts.world > 1 or (facts.device == "cuda" and not makes_batches)
 
-    def _for_model(self, context: Context) -> Applies:
-        if not self.variants(context):
-            return Applies(False, "there is only one core, which is in use")
-        return Applies(True, f"{context.facts.threads} threads on {context.environment.usable_cores} cores by default")
-
     def _for_batches(self, context: Context) -> Applies:
         """On a device threads matter where the process that trains makes its batches, or copies them, itself."""
-        loader, share = context.training_loader, context.share_of("data")
+        loader, share = context.facts.feeding, context.share_of("data")
         if loader is None or loader.on_device:
             return Applies(False, "the model runs on the device, and so do its batches" if loader else NO_LOADER)
         if workers := workers_in_use(context):
@@ -78,14 +78,13 @@ class CpuThreads(Lever):
     def share(self, context: Context) -> float:
         cores, now = context.environment.usable_cores, max(1, context.facts.threads)
         if context.cuda:
-            return context.share_of("data") * (1.0 if now > cores or _waits(context) else USUAL)
+            host = context.facts.host
+            waits = host is not None and (host.threads_waited_ms or 0.0) >= CROWDED * context.diagnosis.step_ms
+            return context.share_of("data") * (1.0 if now > cores or waits else USUAL)
         idle = max(0.0, 1 - now / cores)
         wanted = now + workers_in_use(context)
         crowded = max(0.0, 1 - cores / wanted)  # workers and model then wait for a core in turn
         return max(context.model_share * max(idle, 0.15), crowded * (context.model_share + context.share_of("data")))
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("threads",)) or integer(settings, "threads", 1, 4096)
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         if settings["threads"] > environment.usable_cores:
@@ -102,12 +101,6 @@ class CpuThreads(Lever):
 
     def source(self, settings: Settings) -> str:
         return f"torch.set_num_threads({settings['threads']})  # and OMP_NUM_THREADS={settings['threads']}"
-
-
-def _waits(context: Context) -> bool:
-    """Whether threads of the process were seen to wait for a core."""
-    host = context.facts.host
-    return host is not None and (host.threads_waited_ms or 0.0) >= CROWDED * context.diagnosis.step_ms
 
 
 LEVER = CpuThreads()

@@ -56,12 +56,11 @@ class FewerSyncs(Lever):
 
         for module in (__name__, EarlyReads.__module__):
             hide_from_compiler(module)
-        device = Device()
 
         def gave_up(why: str, used: bool) -> None:
             (seams.refuse if used else seams.leave_out)(self.name, why)
 
-        patch(EarlyReads(device, gave_up, seams.unsteady), device)
+        patch(EarlyReads(Device(), gave_up, seams.unsteady))
 
     def source(self, settings: Settings) -> str:
         return (
@@ -74,12 +73,12 @@ class FewerSyncs(Lever):
         )
 
 
-def patch(reads: "EarlyReads", device: Any) -> None:
+def patch(reads: "EarlyReads") -> None:
     """Put them where backwards begin, and where tensors are read and moved."""
     from torch import Tensor
     from torch.compiler import is_dynamo_compiling
 
-    owner, name = internals().ENGINE
+    device, (owner, name) = reads.device, internals().ENGINE
     run = getattr(owner, name)
 
     @functools.wraps(run)
@@ -91,17 +90,10 @@ def patch(reads: "EarlyReads", device: Any) -> None:
     def mine(tensor: Any) -> bool:
         return not is_dynamo_compiling() and type(tensor) is Tensor and device.holds(tensor) and reads.covers(tensor)
 
-    def number(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def read(self: Any) -> Any:
-            return original(reads.read(self) if mine(self) else self)
-
-        return read
-
-    def copying(original: Callable[..., Any]) -> Callable[..., Any]:
+    def reading(original: Callable[..., Any], keeps_graph: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (args or kwargs) and not self.requires_grad and mine(self):
+            if not (args or kwargs or (keeps_graph and self.requires_grad)) and mine(self):
                 self = reads.read(self)
             return original(self, *args, **kwargs)
 
@@ -118,10 +110,10 @@ def patch(reads: "EarlyReads", device: Any) -> None:
         return move
 
     setattr(owner, name, backward)
-    Tensor.item = number(Tensor.item)
-    Tensor.__float__ = number(Tensor.__float__)
-    Tensor.__int__ = number(Tensor.__int__)
-    Tensor.cpu = copying(Tensor.cpu)
+    Tensor.item = reading(Tensor.item, False)
+    Tensor.__float__ = reading(Tensor.__float__, False)
+    Tensor.__int__ = reading(Tensor.__int__, False)
+    Tensor.cpu = reading(Tensor.cpu, True)
     Tensor.to = moving(Tensor.to, False)
     Tensor.cuda = moving(Tensor.cuda, True)
 

@@ -7,11 +7,11 @@ instead counts as used by the process, so its memory peak may be higher.
 
 import ctypes.util
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from .._base import Applies, Context, Lever, Settings, unknown
+from .._base import Applies, Context, Lever, Settings, one_of
 
 if TYPE_CHECKING:
     from hotlap.records.run import Environment, Facts
@@ -30,6 +30,7 @@ class HostAllocator(Lever):
     meaning = "host memory that a step frees is kept for the next one, not given back to the kernel"
     causes = {"page-faults": 0}
     risk = "exact"
+    settings = {"allocator": one_of(*ALLOCATORS)}
 
     def applies(self, context: Context) -> Applies:
         from hotlap.records.durations import ms
@@ -69,12 +70,6 @@ class HostAllocator(Lever):
         hidden = context.cuda and context.diagnosis.bound != "launch"
         waits = context.share_of("data", "h2d", "other") if hidden else 1.0
         return min(0.9, waits, host.system_ms / max(1e-3, context.diagnosis.step_ms))
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        chosen = settings.get("allocator")
-        if not isinstance(chosen, str) or chosen not in ALLOCATORS:
-            return f"allocator must be one of {', '.join(ALLOCATORS)}, not {chosen!r}"
-        return unknown(settings, ("allocator",))
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         if not _glibc(environment):

@@ -49,7 +49,7 @@ def state_of(*things: Any) -> bytes | None:
         _Reader(digest, protocol=5, buffer_callback=digest.buffer).dump(things)
     except (*_UNREADABLE, _TooMuch):
         return None
-    return digest.value()
+    return digest.hash.digest()
 
 
 class _TooMuch(Exception):
@@ -60,7 +60,7 @@ class _Digest(io.RawIOBase):
     """A file that keeps nothing of what is written."""
 
     def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
+        self.hash = hashlib.blake2b(digest_size=16)
         self._left, self._until = MOST_BYTES, time.monotonic() + MOST_S
 
     def write(self, data: Any) -> int:
@@ -68,7 +68,7 @@ class _Digest(io.RawIOBase):
         self._left -= view.nbytes
         if self._left < 0 or time.monotonic() > self._until:
             raise _TooMuch
-        self._hash.update(view)
+        self.hash.update(view)
         return view.nbytes
 
     def buffer(self, buffer: pickle.PickleBuffer) -> None:
@@ -82,10 +82,6 @@ class _Digest(io.RawIOBase):
         at = addressof(c_char.from_buffer(raw)) if not raw.readonly else 0
         self.write(repr((at, raw.nbytes)).encode())
         self.write(bytes(raw[:: max(1, raw.nbytes // LOOKED_AT) | 1]))
-
-    def value(self) -> bytes:
-        """Of all that was written."""
-        return self._hash.digest()
 
 
 def _sum(values: Any) -> bytes:
@@ -107,10 +103,9 @@ class _Reader(pickle.Pickler):
             return _is, (f"{id(thing)}",), None, _held_by(thing)
         if isinstance(thing, type):
             return _is, (f"{id(thing)}",), None, _attributes_of(thing)
-        if isinstance(thing, (types.ModuleType, types.BuiltinFunctionType)):
-            return _is, (f"{id(thing)}",)
         kinds = {kind.__name__ for kind in type(thing).__mro__}
-        if "memmap" in kinds:  # of a file, which workers see as well
+        # Workers see the file of a memmap as well.
+        if isinstance(thing, (types.ModuleType, types.BuiltinFunctionType)) or "memmap" in kinds:
             return _is, (f"{id(thing)}",)
         if "ndarray" in kinds and thing.nbytes >= LARGE and not thing.flags.forc:
             raise _TooMuch  # it would be copied

@@ -12,10 +12,10 @@ would not see it (`_dataset_state`). What changes within an epoch they see in th
 
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, inference_only, integer, unknown
+from .._base import FLAG, MARK, Applies, Context, Lever, Settings, integer
 from .._internals import internals
 from ._dataset_state import state_of
 
@@ -54,10 +54,14 @@ class LoaderWorkers(Lever):
     meaning = "batches are made by worker processes while the model computes"
     causes = {"input": 0, "h2d": 0}
     risk = "exact"
+    settings = {
+        "workers": integer(1, 1024), "prefetch": integer(1, MOST_PREFETCH), "pin_memory": FLAG, "persistent": FLAG,
+        "inference": MARK,
+    }  # fmt: skip
     redraws = True
 
     def applies(self, context: Context) -> Applies:
-        loader = context.training_loader
+        loader = context.facts.feeding
         if loader is None:
             return Applies(False, "no DataLoader feeds the loop")
         if loader.on_device:
@@ -78,7 +82,7 @@ class LoaderWorkers(Lever):
     def variants(self, context: Context) -> list[Settings]:
         """Where this lever is in, and the number of workers was surely searched, its other settings come first; more
         workers have more batches ahead as well."""
-        loader = context.training_loader
+        loader = context.facts.feeding
         if loader is None:
             return []
         settled = self.name in context.active and _scarce(context, loader)
@@ -106,23 +110,13 @@ class LoaderWorkers(Lever):
         ]  # where to begin is an estimate; the tuner measures its neighbours as long as they win
 
     def searched(self, context: Context) -> bool:
-        loader = context.training_loader
+        loader = context.facts.feeding
         if loader is None or _scarce(context, loader):
             return True
         return 4 * _needed(context) > _cores(context)
 
     def share(self, context: Context) -> float:
         return context.share_of("data") + 0.5 * context.share_of("h2d")
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        flags = [name for name in ("pin_memory", "persistent") if not isinstance(settings.get(name), bool)]
-        return (
-            unknown(settings, ("workers", "prefetch", "pin_memory", "persistent", "inference"))
-            or inference_only(settings)
-            or integer(settings, "workers", 1, 1024)
-            or integer(settings, "prefetch", 1, MOST_PREFETCH)
-            or (f"{flags[0]} must be true or false" if flags else None)
-        )
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         if settings["workers"] > WAITING_WORKERS * environment.usable_cores:
@@ -261,7 +255,7 @@ def workers_in_use(context: Context) -> int:
     """Loader workers beside the model: as this lever sets them, or as the script does."""
     if LEVER.name in context.active:
         return int(context.active[LEVER.name].get("workers", 0))
-    loader = context.training_loader
+    loader = context.facts.feeding
     return loader.workers if loader is not None else 0
 
 

@@ -47,16 +47,6 @@ class Cycle:
     def _may_clip(self) -> bool:
         return not (self.on and self.split_any) or self.done == self.parts - 1
 
-    def _may_step(self, optimizer: Any) -> bool:
-        """Whether `optimizer.step()` is an update; asked at each, with the gradients in place."""
-        if not self.split_any:  # batches that were not split are updated with as they come
-            return True
-        self._look_at_gradients(optimizer)
-        if not self.on:
-            return self._restored(optimizer)
-        self.done = (self.done + 1) % self.parts
-        return self.done == 0
-
     def _restored(self, optimizer: Any) -> bool:
         """Make gradients what they would be without the lever, for the step that is about to be made."""
         for parameter in _parameters_of(optimizer) if self.split_any else ():
@@ -76,11 +66,15 @@ class Cycle:
 
     def install(self) -> None:
         """Patch torch; before the agent's own hooks, so that these see what really happens."""
+        import torch
+
         self._patch_backward()
         self._patch_optimizers()
-        self._patch_clearing()
+        torch.nn.Module.zero_grad = self._clearing(torch.nn.Module.zero_grad)
         self._patch_clipping()
-        self._patch_schedulers()
+        for kind in vars(torch.optim.lr_scheduler).values():
+            if isinstance(kind, type) and "step" in vars(kind):
+                kind.step = self._paced(vars(kind)["step"])  # type: ignore[attr-defined]
         self._patch_scaler()
 
     def _patch_backward(self) -> None:
@@ -128,9 +122,16 @@ class Cycle:
         return step
 
     def _steps(self, optimizer: Any, closure: Any) -> bool:
+        """Whether `optimizer.step()` is an update; asked at each, with the gradients in place."""
         first, self._optimizer = self._optimizer in {None, id(optimizer)}, id(optimizer)
         if closure is None and first:
-            return self._may_step(optimizer)
+            if not self.split_any:  # batches that were not split are updated with as they come
+                return True
+            self._look_at_gradients(optimizer)
+            if not self.on:
+                return self._restored(optimizer)
+            self.done = (self.done + 1) % self.parts
+            return self.done == 0
         why = "several optimizers take turns" if closure is None else "an optimizer is stepped with a closure"
         self._stand_aside(why)
         return self._restored(optimizer)
@@ -142,11 +143,6 @@ class Cycle:
                 original(owner, *args, **kwargs)
 
         return zero_grad
-
-    def _patch_clearing(self) -> None:
-        import torch
-
-        torch.nn.Module.zero_grad = self._clearing(torch.nn.Module.zero_grad)
 
     def _patch_clipping(self) -> None:
         import torch
@@ -165,13 +161,6 @@ class Cycle:
 
         for owner in (module, torch.nn.utils):
             owner.clip_grad_norm_, owner.clip_grad_value_ = clip_grad_norm_, clip_grad_value_
-
-    def _patch_schedulers(self) -> None:
-        import torch
-
-        for kind in vars(torch.optim.lr_scheduler).values():
-            if isinstance(kind, type) and "step" in vars(kind):
-                kind.step = self._paced(vars(kind)["step"])  # type: ignore[attr-defined]
 
     def _paced(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A scheduler's step, at most once for each update, whether it steps with every batch or every epoch."""

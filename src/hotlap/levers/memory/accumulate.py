@@ -1,9 +1,8 @@
 """Gradient accumulation: batches in parts, one after another, with one update after the last."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from .._base import Applies, Context, Lever, Settings, integer, unknown
+from .._base import Applies, Context, Lever, Settings, integer
 from .._batches import standard
 from ._cycle import Cycle
 
@@ -17,14 +16,14 @@ class Accumulate(Lever):
     name = "accumulate"
     meaning = "each batch in several parts, whose mean gradient makes one update; batch statistics are those of parts"
     risk = "semantic"
+    settings = {"parts": integer(2, 1024)}
     saves_memory = True
     resizes_step = True
     excludes = ("batch-size",)
 
     def applies(self, context: Context) -> Applies:
-        facts, loader = context.facts, context.training_loader
-        why = standard(loader)
-        if why is not None:
+        facts, loader = context.facts, context.facts.feeding
+        if why := standard(loader):
             return Applies(False, why)
         if not any(root.training for root in facts.roots):
             return Applies(False, "no module's forward was seen in training")
@@ -37,11 +36,8 @@ class Accumulate(Lever):
         return Applies(True, f"a batch of {getattr(loader, 'batch_size', 0)} samples goes through the model at once")
 
     def variants(self, context: Context) -> list[Settings]:
-        size = getattr(context.training_loader, "batch_size", None) or 0
+        size = getattr(context.facts.feeding, "batch_size", None) or 0
         return [{"parts": parts} for parts in PARTS if size >= parts and size % parts == 0]
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("parts",)) or integer(settings, "parts", 2, 1024)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         cycle = Cycle(seams, self.name, settings["parts"])

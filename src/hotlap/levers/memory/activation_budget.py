@@ -1,9 +1,8 @@
 """torch.compile computes again in the backward what is cheap to compute, down to a share of the activations."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .._base import Applies, Context, Lever, Settings, unknown
+from .._base import Applies, Context, Lever, Setting, Settings
 from .._internals import internals
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ class ActivationBudget(Lever):
     meaning = "torch.compile keeps only a share of the activations for the backward and computes the rest again"
     causes = {"memory": 2}
     risk = "numeric"
+    settings = {"budget": Setting("a number from 0 up to 1", lambda value: type(value) is float and 0 <= value < 1)}
     tolerance = 0.005
     saves_memory = True
     stage = "compiler"
@@ -32,12 +32,6 @@ class ActivationBudget(Lever):
 
     def variants(self, context: Context) -> list[Settings]:
         return [{"budget": 0.8}, {"budget": 0.5}, {"budget": 0.3}]
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        budget = settings.get("budget")
-        if not isinstance(budget, float) or not 0 <= budget < 1:
-            return f"budget must be a number from 0 up to 1, not {budget!r}"
-        return unknown(settings, ("budget",))
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         from hotlap.agent.seams import Refused

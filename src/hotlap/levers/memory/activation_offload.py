@@ -1,10 +1,10 @@
 """Activations wait for the backward in host memory: what autograd saves in the outermost forward is copied out."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import _transforms
-from .._base import Applies, Context, Lever, Settings, integer, unknown
+from .._base import Applies, Context, Lever, Settings, integer
+from .._internals import internals
+from .optimizer_offload import on_host
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Forward, Seams
@@ -20,6 +20,7 @@ class ActivationOffload(Lever):
     meaning = "activations are copied to pinned host memory in the forward and back in the backward"
     causes = {"memory": 4}
     risk = "exact"
+    settings = {"least_mib": integer(0, 1 << 20)}
     needs_gpu = True
     saves_memory = True
     excludes = ("compile", "compile-blocks", "activation-budget")
@@ -38,9 +39,6 @@ class ActivationOffload(Lever):
     def variants(self, context: Context) -> list[Settings]:
         return [{"least_mib": least} for least in LEAST_MIB]
 
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("least_mib",)) or integer(settings, "least_mib", 0, 1 << 20)
-
     def install(self, seams: "Seams", settings: Settings) -> None:
         least = settings["least_mib"] << 20
         seams.wrap_forward(lambda module, forward: offloading(module, forward, least), ORDER)
@@ -54,13 +52,9 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
     import torch
 
     def pack(tensor: Any) -> Any:
-        if tensor.numel() * tensor.element_size() < least_bytes or not _plain(tensor) or _storage(tensor) in own:
+        if tensor.numel() * tensor.element_size() < least_bytes or not _plain(tensor) or storage(tensor) in own:
             return tensor
-        kept = torch.empty_strided(
-            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
-        )
-        kept.copy_(tensor, non_blocking=True)  # in stream order: whatever overwrites the tensor comes later
-        return tensor.device, kept
+        return tensor.device, on_host(tensor, "cpu")  # in stream order: whatever overwrites the tensor comes later
 
     def unpack(packed: Any) -> Any:
         if not isinstance(packed, tuple):
@@ -69,13 +63,13 @@ def offloading(module: Any, forward: "Forward", least_bytes: int) -> "Forward":
         back = torch.empty_strided(kept.size(), kept.stride(), dtype=kept.dtype, device=device)
         return back.copy_(kept, non_blocking=True)
 
-    own: set[int] = set()
+    own, storage = set[int](), internals().storage
 
     def offloaded(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or _transforms.inside():  # these take no such hooks
+        if not torch.is_grad_enabled() or internals().interpreter() is not None:  # transforms take no such hooks
             return forward(*args, **kwargs)
         own.clear()
-        own.update(_storage(parameter) for parameter in module.parameters() if _plain(parameter))
+        own.update(storage(parameter) for parameter in module.parameters() if _plain(parameter))
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             return forward(*args, **kwargs)
 
@@ -88,10 +82,6 @@ def _plain(tensor: Any) -> bool:
 
     usual = type(tensor) in {torch.Tensor, torch.nn.Parameter} and tensor.layout == torch.strided
     return usual and bool(tensor.numel()) and bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
-
-
-def _storage(tensor: Any) -> int:
-    return int(tensor.untyped_storage().data_ptr())
 
 
 LEVER = ActivationOffload()

@@ -1,10 +1,9 @@
 """Settings of torch's caching allocator of device memory, put in the environment before the command starts."""
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from .._base import Applies, Context, Lever, Settings, unknown
+from .._base import Applies, Context, Lever, Setting, Settings
 
 if TYPE_CHECKING:
     from hotlap.agent.seams import Seams
@@ -30,6 +29,7 @@ class Allocator(Lever):
     meaning = "torch's allocator of device memory is set so that it fragments less and asks the driver less often"
     causes = {"allocator": 0, "memory": 1}
     risk = "exact"
+    settings = {"conf": Setting(f"one of {' | '.join(CONFS)}", CONFS.__contains__)}
     needs_gpu = True
     saves_memory = True
     memory_order = 0
@@ -53,7 +53,8 @@ class Allocator(Lever):
         confs = [COLLECTED, f"{COLLECTED},{SPLIT}"]
         if memory is not None and memory.late_mallocs and not memory.retries:
             confs = [ROUNDED, ASYNC]
-        if _graphs(context.active):
+        if any("graph" in name for name in context.active):
+            # A lever captures CUDA graphs: they need addresses that stay, and have hung with expandable segments.
             confs = [conf for conf in confs if conf != ASYNC]
         elif context.facts.world == 1:
             confs = [EXPANDABLE, *confs]
@@ -66,11 +67,6 @@ class Allocator(Lever):
         steps = memory.step - memory.since
         lost_ms = (memory.late_mallocs * MALLOC_MS + memory.retries * RETRY_MS) / steps
         return min(0.9, lost_ms / max(lost_ms, context.diagnosis.step_ms, 1e-9))
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        if settings.get("conf") not in CONFS:
-            return f"conf must be one of {' | '.join(CONFS)}, not {settings.get('conf')!r}"
-        return unknown(settings, ("conf",))
 
     def fits(self, environment: "Environment", settings: Settings) -> str | None:
         own = own_setting(environment)
@@ -94,12 +90,6 @@ class Allocator(Lever):
 def own_setting(environment: "Environment") -> str | None:
     """The user's own variable, if one is set."""
     return next((name for name in VARIABLES if environment.variables.get(name)), None)
-
-
-def _graphs(active: Mapping[str, Settings]) -> bool:
-    """Whether a lever captures CUDA graphs: they need addresses that stay, and have hung with
-    expandable segments."""
-    return any("graph" in name for name in active)
 
 
 def _evidence(memory: "MemoryFacts") -> str:

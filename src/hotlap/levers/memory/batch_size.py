@@ -1,9 +1,9 @@
 """Larger batches from the training DataLoader: fewer, larger steps. It changes training; throughput is what counts."""
 
-from collections.abc import Mapping
+import math
 from typing import TYPE_CHECKING, Any, Final
 
-from .._base import Applies, Context, Lever, Settings, integer, unknown
+from .._base import Applies, Context, Lever, Settings, integer
 from .._batches import resize, standard
 
 if TYPE_CHECKING:
@@ -17,27 +17,24 @@ class BatchSize(Lever):
     name = "batch-size"
     meaning = "batches of several times as many samples: fewer updates an epoch, with the script's own learning rate"
     risk = "semantic"
+    settings = {"times": integer(2, 1024)}
     resizes_step = True
     excludes = ("accumulate",)
 
     def applies(self, context: Context) -> Applies:
-        why = standard(context.training_loader)
-        if why is not None:
+        if why := standard(context.facts.feeding):
             return Applies(False, why)
-        if not self._fitting(context):
+        if not self.variants(context):
             return Applies(False, "device memory has no room for twice the batch")
-        return Applies(True, f"batches hold {getattr(context.training_loader, 'batch_size', 0)} samples")
+        return Applies(True, f"batches hold {getattr(context.facts.feeding, 'batch_size', 0)} samples")
 
     def variants(self, context: Context) -> list[Settings]:
-        return [{"times": times} for times in self._fitting(context)]
-
-    def _fitting(self, context: Context) -> list[int]:
-        """Multiples that fit if all memory in use grew with the batch; more do where most of it is weights."""
+        """Those that fit if all memory in use grew with the batch; more do where most of it is weights."""
         memory = context.facts.memory
-        if memory is None or not memory.total_bytes:
-            return list(TIMES)
-        room = ROOM * memory.total_bytes / max(1, memory.peak_bytes)
-        return [times for times in TIMES if times <= room]
+        room = math.inf
+        if memory is not None and memory.total_bytes:
+            room = ROOM * memory.total_bytes / max(1, memory.peak_bytes)
+        return [{"times": times} for times in TIMES if times <= room]
 
     def searched(self, context: Context) -> bool:
         return True
@@ -45,9 +42,6 @@ class BatchSize(Lever):
     def share(self, context: Context) -> float:
         """Of the time a sample takes: what each step costs however large it is, which is most where launches bind."""
         return (0.8 if context.diagnosis.bound == "launch" else 0.3) * context.model_share
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("times",)) or integer(settings, "times", 2, 1024)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         def change(loader: Any) -> None:

@@ -45,8 +45,7 @@ class ChannelsLast(_same_random.DrawsOtherwise):
         return 0.3 * context.share_of("forward", "backward")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get(_same_random.SETTING):
-            _same_random.draw_as_without(self.name)
+        super().install(seams, settings)
         laid = Laid(seams.optimizers)
         seams.on_root(laid.change, laid.undo)
         seams.wrap_forward(_inputs, ORDER)
@@ -58,16 +57,17 @@ class ChannelsLast(_same_random.DrawsOtherwise):
         )
 
 
-def _look(module: Any) -> None:
-    """Raises NothingToDo where no weights are images."""
+def _convolutions(module: Any) -> list[Any]:
+    """Its 2-d convolutions. Raises NothingToDo where no weights are images."""
     import torch
     from torch.nn.parameter import is_lazy
 
     from hotlap.agent.seams import NothingToDo
 
-    layers = any(isinstance(one, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for one in module.modules())
-    if not layers and not any(not is_lazy(weight) and weight.dim() == 4 for weight in module.parameters()):
+    found = [one for one in module.modules() if isinstance(one, (torch.nn.Conv2d, torch.nn.ConvTranspose2d))]
+    if not found and not any(not is_lazy(weight) and weight.dim() == 4 for weight in module.parameters()):
         raise NothingToDo(f"{type(module).__name__} has no 2-d convolutions")
+    return found
 
 
 class Laid:
@@ -127,9 +127,7 @@ def _lay(tensor: Any, strides: tuple[int, ...]) -> None:
 def _weights(module: Any) -> None:
     import torch
 
-    _look(module)
-    convolutions = [one for one in module.modules() if isinstance(one, (torch.nn.Conv2d, torch.nn.ConvTranspose2d))]
-    for conv in convolutions or [module]:
+    for conv in _convolutions(module) or [module]:
         # Not what merely has four dimensions: the gain of a norm, (1, 64, 1, 1), whose order is ambiguous, got a
         # gradient of another shape where it was compiled (a diffusion U-Net, torch 2.11, H100).
         conv.to(memory_format=torch.channels_last)
@@ -142,7 +140,7 @@ def _weights(module: Any) -> None:
 def _inputs(module: Any, forward: "Forward") -> "Forward":
     import torch
 
-    _look(module)
+    _convolutions(module)
 
     def convert(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():

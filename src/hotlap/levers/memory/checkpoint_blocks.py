@@ -5,12 +5,11 @@ and only instances that carry a mark are checkpointed. The mark is None in pickl
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import _transforms
-from .._base import Applies, Context, Lever, Settings, integer, unknown
+from .._base import Applies, Context, Lever, Settings, integer
 from .._internals import internals
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ class CheckpointBlocks(Lever):
     meaning = "activations of repeated blocks are computed again in the backward instead of kept"
     causes = {"memory": 3}
     risk = "exact"
+    settings = {"every": integer(1, MOST_BLOCKS)}
     saves_memory = True
     memory_order = 70
 
@@ -41,9 +41,6 @@ class CheckpointBlocks(Lever):
     def variants(self, context: Context) -> list[Settings]:
         blocks = max((root.blocks for root in context.facts.roots), default=0)
         return [{"every": every} for every in (4, 2, 1) if blocks >= 2 * every or every == 1]
-
-    def check(self, settings: Mapping[str, Any]) -> str | None:
-        return unknown(settings, ("every",)) or integer(settings, "every", 1, MOST_BLOCKS)
 
     def install(self, seams: "Seams", settings: Settings) -> None:
         refuse = functools.partial(seams.refuse, self.name)
@@ -78,9 +75,9 @@ def checkpoint_blocks(root: Any, every: int, refuse: Callable[[str], None]) -> N
     blocks = repeated(root)[::every]
     if not blocks:
         raise Refused("the model has no repeated blocks")
-    whys = [why for block in blocks if (why := _unsound(block))]
-    if whys:
-        raise Refused(whys[0])
+    for block in blocks:
+        if why := _unsound(block):
+            raise Refused(why)
     for block in blocks:
         _wrap(type(block))
         parts = [part for part in block.modules() if part is not block]
@@ -121,7 +118,7 @@ def _wrap(kind: Any) -> None:
 
         if torch.compiler.is_compiling():
             return checkpoint(block, *args, use_reentrant=False, **kwargs)
-        if _transforms.inside():  # these take none of the hooks that it is made of
+        if internals().interpreter() is not None:  # transforms take none of the hooks that it is made of
             return original(self, *args, **kwargs)
         return _checkpointed(self, mark, block, args, kwargs)
 

@@ -59,6 +59,8 @@ def offload(optimizer: Any, host: str = "cpu") -> None:
 
     Raises Refused for others. host: a device, for tests.
     """
+    import torch
+
     from hotlap.agent.seams import Refused
 
     kind = type(optimizer)
@@ -78,36 +80,24 @@ def offload(optimizer: Any, host: str = "cpu") -> None:
     def take_away(optimizer: Any, args: Any, kwargs: Any) -> None:
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
-                if _worth(value) and value.device.type != host:
+                # A moment, not a count of steps.
+                if isinstance(value, torch.Tensor) and value.dim() > 0 and value.device.type != host:
                     home[id(parameter), name] = value.device
-                    state[name] = _on_host(value, host)
-        _wait(home.values())
+                    state[name] = on_host(value, host)
+        for device in set(home.values()):
+            if device.type == "cuda":  # the script may look at the state, or save it, at any time
+                torch.cuda.current_stream(device).synchronize()
 
     optimizer.register_step_pre_hook(bring_back)
     optimizer.register_step_post_hook(take_away)
 
 
-def _worth(value: Any) -> bool:
-    """A moment, not a count of steps."""
-    import torch
-
-    return isinstance(value, torch.Tensor) and value.dim() > 0
-
-
-def _on_host(value: Any, host: str) -> Any:
+def on_host(value: Any, host: str) -> Any:
+    """A copy, pinned where it comes from a GPU, that is there when the current stream has come so far."""
     import torch
 
     kept = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=host, pin_memory=value.is_cuda)
     return kept.copy_(value, non_blocking=True)
-
-
-def _wait(devices: Any) -> None:
-    """Until the copies have arrived: the script may look at the state, or save it, at any time."""
-    import torch
-
-    for device in set(devices):
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
 
 
 LEVER = OptimizerOffload()

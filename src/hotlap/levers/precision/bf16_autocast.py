@@ -1,17 +1,18 @@
 """bfloat16 autocast around the outermost forward; the caller gets float32 back."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from .. import _same_random
-from .._autocast import HALF, ORDER, autocasting
+from .. import _same_random, _transforms
 from .._base import Applies, Context, Settings, single_precision
+from .._nested import each_tensor
 
 if TYPE_CHECKING:
-    from hotlap.agent.seams import Seams
+    from hotlap.agent.seams import Forward, Seams
     from hotlap.records.run import Facts
 
-
+ORDER: Final = 10
+HALF: Final = ("bfloat16", "float16")
 WITHOUT_LAUNCHES: Final = frozenset({"graph-training", "compile"})
 """Levers beside which a cast costs the host nothing, or is part of another kernel."""
 
@@ -53,12 +54,32 @@ class Bf16Autocast(_same_random.DrawsOtherwise):
         return (0.35 if tf32 else 0.75) * context.share_of("forward", "backward")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        if settings.get(_same_random.SETTING):
-            _same_random.draw_as_without(self.name)
+        super().install(seams, settings)
         seams.wrap_forward(autocasting, ORDER)
 
     def source(self, settings: Settings) -> str:
         return "with torch.autocast(inputs.device.type, dtype=torch.bfloat16):\n    output = model(inputs)"
+
+
+def autocasting(module: Any, forward: "Forward") -> "Forward":
+    """Autocast to bfloat16 around a forward whose caller gets float32 back."""
+    import torch
+
+    device = next((p.device.type for p in module.parameters()), "cpu")
+
+    def widened(tensor: Any) -> Any:
+        return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+    def half_forward(*args: Any, **kwargs: Any) -> Any:
+        # The dtype decides, not the flag: a script inside autocast(dtype=float32) has none of its own.
+        half = torch.get_autocast_dtype(device) in {torch.bfloat16, torch.float16}
+        if (torch.is_autocast_enabled(device) and half) or _transforms.vmapped():  # batch norm has no rule for both
+            return forward(*args, **kwargs)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            output = forward(*args, **kwargs)
+        return each_tensor(output, widened)
+
+    return half_forward
 
 
 LEVER = Bf16Autocast()
