@@ -131,6 +131,14 @@ class Places:
         own = {at.node for at in self.names.origins(node, scope)}
         return any(at.node in own for site in sites for at in self.origins(site))
 
+    def methods_of(self, sites: Iterable[Site], name: str) -> list[Site]:
+        """Calls of a method of one of the models that are called."""
+        return [
+            site
+            for site in self.calls_named(name)
+            if isinstance(site.call.func, cst.Attribute) and self.same_model(site.call.func.value, site.scope, sites)
+        ]
+
     def module_class(self, at: At) -> str | None:
         """The class of the module that an expression makes; None if it makes none, or a loss."""
         kind = self.names.instance_of(at)

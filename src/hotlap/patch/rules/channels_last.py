@@ -23,7 +23,11 @@ def edit(places: Places, settings: Settings) -> Edit:
     wrapped = places.calls_named(*WRAPPED)
     if wrapped:
         raise CannotWrite("the model may be wrapped here; it has to be converted before", wrapped)
-    own = _converted(places, sites)
+    own = [
+        site
+        for site in places.methods_of(sites, "to")
+        if keyword_of(site.call, "memory_format") is not None and dotted(site.call.func)
+    ]
     if own:
         return already(places, own)
     changes, lines = Changes(places.project), []
@@ -69,18 +73,6 @@ def _convolves_first(places: Places, forward: Scope) -> bool:
         if scope is forward and call.args and dotted(call.args[0].value) == images and dotted(call.func)
     ]
     return any(places.names.made_by(at).endswith("nn.Conv2d") for site in given for at in places.origins(site))
-
-
-def _converted(places: Places, sites: list[Site]) -> list[Site]:
-    """Where the source converts one of the models itself."""
-    return [
-        site
-        for site in places.calls_named("to")
-        if keyword_of(site.call, "memory_format") is not None
-        and isinstance(site.call.func, cst.Attribute)
-        and dotted(site.call.func.value)
-        and places.same_model(site.call.func.value, site.scope, sites)
-    ]
 
 
 RULE = Rule(edit, order=5)
