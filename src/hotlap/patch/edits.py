@@ -1,7 +1,7 @@
 """Small changes of a syntax tree that keep everything around them as it was."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -221,12 +221,3 @@ def fresh(source: Source, wanted: str) -> str:
     used = set(re.findall(r"\w+", source.tree.code))
     numbered = (f"{wanted}_{n}" for n in range(2, 99))
     return next(name for name in (wanted, f"model_{wanted}", *numbered) if name not in used)
-
-
-def block_of(source: Source, nodes: Iterable[cst.CSTNode]) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement]]:
-    """What the innermost block that holds all nodes is made of, and which of that the nodes stand in."""
-    paths = [list(source.above(node)) for node in nodes]
-    common = (above for above in paths[0] if all(above in path for path in paths))
-    block = next(above for above in common if isinstance(above, cst.IndentedBlock | cst.Module))
-    body = [one for one in block.body if isinstance(one, cst.BaseStatement)]
-    return body, [one for one in body if any(one in path for path in paths)]

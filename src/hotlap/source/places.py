@@ -214,6 +214,30 @@ class Places:
         called = [self.names.definition(call.func, scope) for scope, call in calls]
         return [one for one in called if one is not None and not one.is_class and not _undifferentiated(one)]
 
+    @property
+    def start(self) -> tuple[Scope, cst.CSTNode] | None:
+        """Where training begins: the outermost loop around each backward, with its scope; None where it is not one."""
+        found = {self._outermost_loop(site) for site in self.backwards}
+        return found.pop() if len(found) == 1 else None
+
+    def _outermost_loop(self, site: Site) -> tuple[Scope, cst.CSTNode] | None:
+        """Out of functions too, as long as one place calls them."""
+        best: tuple[Scope, cst.CSTNode] | None = None
+        seen: set[Scope] = set()
+        scope: Scope = site.scope
+        node: cst.CSTNode = site.call
+        while scope not in seen:
+            seen.add(scope)
+            for above in scope.source.above(node):
+                if isinstance(above, cst.For | cst.While) and scope.source.scope(above) is scope:
+                    best = scope, above
+            callers = self.names.callers(scope)
+            if len(callers) == 1:
+                scope, node, _ = callers[0]
+            elif not callers and scope.parent is not None and not scope.parent.is_class:
+                scope, node = scope.parent, scope.node  # a closure, as LBFGS takes one
+        return best
+
     # optimizers and loaders
 
     @cached_property

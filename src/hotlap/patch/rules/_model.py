@@ -6,12 +6,9 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
-from hotlap.source.places import CannotTell, Places, Site
+from hotlap.source.places import Places, Site
 from hotlap.source.scopes import Scope, Var, dotted
-from hotlap.source.start import training_start
-from hotlap.source.tree import Source
 
-from ..edits import block_of
 from ._base import NO_LOOP, CannotWrite
 
 CONVERSIONS = frozenset(["to", "cuda", "cpu", "double", "half", "bfloat16", "float", "compile"])
@@ -41,11 +38,6 @@ class Spot:
     after: cst.BaseStatement
     name: str
 
-    @property
-    def source(self) -> Source:
-        """The file that it stands in."""
-        return self.scope.source
-
 
 def spots(places: Places, sites: Iterable[Site]) -> list[Spot]:
     """Where each model of these calls has its final value. Raises CannotWrite, CannotTell."""
@@ -54,31 +46,24 @@ def spots(places: Places, sites: Iterable[Site]) -> list[Spot]:
 
 def _spot(places: Places, variable: Var) -> Spot:
     source = variable.scope.source
-    nodes = _before_training(places, variable)
+    nodes = [binding.statement for binding in variable.bindings]
+    if places.start is not None and places.start[0] is variable.scope:
+        end = source.end(places.start[1])
+        # Not those behind the training loop (`model = torch.load(best)`).
+        nodes = [node for node in nodes if source.line(node) <= end] or nodes
     lines = [source.place(node) for node in nodes]
     homes = {source.scope(node) for node in nodes}
     if len(homes) != 1 or not all(isinstance(node, cst.Assign | cst.AnnAssign) for node in nodes):
         raise CannotWrite(f"`{variable.name}` is assigned in several functions", lines)
-    body, statements = block_of(source, nodes)
-    last = statements[-1]
-    if any(site.source is source and source.inside(last, site.call) for site in places.backwards):
+    paths = [list(source.above(node)) for node in nodes]
+    common = (above for above in paths[0] if all(above in path for path in paths))
+    body = next(above for above in common if isinstance(above, cst.IndentedBlock | cst.Module)).body
+    at = max(at for at, statement in enumerate(body) if any(statement in path for path in paths))
+    if any(source.inside(body[at], site.call) for site in places.backwards):
         raise CannotWrite(f"`{variable.name}` is assigned again in the training loop", lines)
-    at = body.index(last)
     while at + 1 < len(body) and _of_model(body[at + 1], variable.name):
         at += 1
     return Spot(homes.pop(), body[at], variable.name)
-
-
-def _before_training(places: Places, variable: Var) -> list[cst.CSTNode]:
-    """The statements that assign a variable, but for those behind the training loop (`model = torch.load(best)`)."""
-    nodes, source = [binding.statement for binding in variable.bindings], variable.scope.source
-    try:
-        start = training_start(places) if places.backwards else None
-    except CannotTell:
-        start = None
-    if start is None or start.scope is not variable.scope:
-        return nodes
-    return [node for node in nodes if source.line(node) <= source.end(start.loop)] or nodes
 
 
 def _of_model(node: cst.BaseStatement, name: str) -> bool:

@@ -32,9 +32,10 @@ def edit(places: Places, settings: Settings) -> Edit:
         return already(places, own)
     changes, lines = Changes(places.project), []
     for spot in spots(places, sites):
-        place = spot.source.place(spot.after)
+        source = spot.scope.source
+        place = source.place(spot.after)
         text = f"{spot.name}.to(memory_format={with_torch(spot.scope, place)}.channels_last)"
-        changes.put(spot.scope, spot.after, after(spot.source, text))
+        changes.put(spot.scope, spot.after, after(source, text))
         lines.append(place)
     images = [(site, spelled(site.scope, "torch")) for site in sites if _takes_images(places, site)]
     for site, torch in images:
