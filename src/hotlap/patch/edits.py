@@ -202,17 +202,14 @@ def _quiet(comma: cst.Comma) -> cst.Comma:
     return comma.with_changes(whitespace_after=space.with_changes(first_line=line, empty_lines=[]))
 
 
-def spelled(scope: Scope, full: str) -> str | None:
-    """How `torch.x.y` is written in a function: by the nearest import of torch; None where there is none."""
+def torch_in(scope: Scope) -> str | None:
+    """How `torch` is written in a function: by the nearest import of it; None where there is none."""
     taken: set[str] = set()
-    found: Scope | None = scope
-    while found is not None:
-        if found is scope or not found.is_class:
-            for name, bindings in found.names.items():
-                if name not in taken and {binding.imported for binding in bindings} == {"torch"}:
-                    return name + full.removeprefix("torch")
-            taken |= found.names.keys()
-        found = found.parent
+    for found in scope.visible():
+        for name, bindings in found.names.items():
+            if name not in taken and {binding.imported for binding in bindings} == {"torch"}:
+                return name
+        taken |= found.names.keys()
     return None
 
 

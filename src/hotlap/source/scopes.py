@@ -83,6 +83,14 @@ class Scope:
             found = found.parent
         return found
 
+    def visible(self) -> Iterator["Scope"]:
+        """The scopes whose names are seen from it, inner ones first."""
+        found: Scope | None = self
+        while found is not None:
+            if found is self or not found.is_class:
+                yield found
+            found = found.parent
+
     def parameters(self) -> list[str]:
         """Names of positional parameters, in order."""
         if not isinstance(self.node, cst.FunctionDef | cst.Lambda):
@@ -158,10 +166,13 @@ class Walk(cst.CSTVisitor):
         if self._above:
             self.parents[node] = self._above[-1]
         self._above.append(node)
-        if isinstance(node, cst.FunctionDef | cst.ClassDef):
-            self._bind(node.name, Binding(node, None))
         if isinstance(node, Scoped):
-            self._push(node)
+            parent = self._stack[-1] if self._stack else None
+            self.scopes[node] = scope = Scope(self.source, node, parent)
+            if parent is not None and isinstance(node, cst.FunctionDef | cst.ClassDef):
+                self._bind(node.name, Binding(node, None))
+                parent.functions[node.name.value] = scope
+            self._stack.append(scope)
         self._look(node)
         return True
 
@@ -174,13 +185,6 @@ class Walk(cst.CSTVisitor):
         if isinstance(original_node, cst.Module):
             for scope in self.scopes.values():
                 _hand_over(scope)
-
-    def _push(self, node: Scoped) -> None:
-        parent = self._stack[-1] if self._stack else None
-        self.scopes[node] = scope = Scope(self.source, node, parent)
-        if parent is not None and isinstance(node, cst.FunctionDef | cst.ClassDef):
-            parent.functions[node.name.value] = scope
-        self._stack.append(scope)
 
     def _look(self, node: cst.CSTNode) -> None:  # noqa: PLR0912 - a case for each form of statement
         """Keep what a node binds or uses."""
@@ -200,10 +204,10 @@ class Walk(cst.CSTVisitor):
                 self._parameters(node, scope.node)
             case cst.Import():
                 for alias in node.names:
-                    name = dotted(alias.name) or ""
-                    first = name if alias.asname is not None else name.partition(".")[0]
-                    target = alias.asname.name if alias.asname is not None else cst.Name(first)
-                    self._bind(target, Binding(node, None, imported=first))
+                    name = alias.evaluated_name if alias.asname else alias.evaluated_name.partition(".")[0]
+                    self._bind(
+                        alias.asname.name if alias.asname else cst.Name(name), Binding(node, None, imported=name)
+                    )
             case cst.ImportFrom(names=[*aliases]):
                 base = absolute(dotted(node.module) or "", len(node.relative), self.source.package)
                 for alias in aliases if base is not None else ():

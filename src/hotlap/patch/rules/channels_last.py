@@ -6,7 +6,7 @@ from hotlap.source.names import keyword_of
 from hotlap.source.places import Places, Site
 from hotlap.source.scopes import Scope, dotted
 
-from ..edits import Changes, Replacement, after, spelled
+from ..edits import Changes, Replacement, after, torch_in
 from ._base import CannotWrite, Edit, Rule, Settings, already, with_torch, written
 from ._model import spots, trained_calls
 
@@ -37,7 +37,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         text = f"{spot.name}.to(memory_format={with_torch(spot.scope, place)}.channels_last)"
         changes.put(spot.scope, spot.after, after(source, text))
         lines.append(place)
-    images = [(site, spelled(site.scope, "torch")) for site in sites if _takes_images(places, site)]
+    images = [(site, torch_in(site.scope)) for site in sites if _takes_images(places, site)]
     for site, torch in images:
         if torch is not None:
             changes.put(site.scope, site.call, _images(torch))
