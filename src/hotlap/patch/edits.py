@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ import libcst as cst
 
 from hotlap.source.project import Project
 from hotlap.source.scopes import Scope
-from hotlap.source.tree import Source, rewritten
+from hotlap.source.tree import Source, Unreadable
 
 Statements = cst.FlattenSentinel[cst.BaseStatement]
 Replacement = Callable[[cst.CSTNode], cst.CSTNode | Statements]
@@ -41,8 +41,8 @@ class Changes:
 
     def made(self) -> Project:
         """The project with them. Raises Unreadable where the result is no Python."""
-        sources = self.project.sources
-        return self.project.with_sources(*(replace(sources[path], changes) for path, changes in self.nodes.items()))
+        changed = {path: replaced(self.project.sources[path], changes) for path, changes in self.nodes.items()}
+        return replace(self.project, sources={**self.project.sources, **changed})
 
 
 class _Replace(cst.CSTTransformer):
@@ -55,9 +55,13 @@ class _Replace(cst.CSTTransformer):
         return changed if change is None else change(changed)  # type: ignore[arg-type, return-value]
 
 
-def replace(source: Source, changes: Mapping[cst.CSTNode, Replacement]) -> Source:
+def replaced(source: Source, changes: Mapping[cst.CSTNode, Replacement]) -> Source:
     """The file with some nodes replaced. Raises Unreadable where the result is no Python."""
-    return rewritten(source, cst.ensure_type(source.tree.visit(_Replace(changes)), cst.Module))
+    data = cst.ensure_type(source.tree.visit(_Replace(changes)), cst.Module).bytes
+    try:
+        return replace(source, data=data, tree=cst.parse_module(data))
+    except cst.ParserSyntaxError as error:
+        raise Unreadable(f"{source.shown}: {error.message}") from error
 
 
 def expression(source: Source, text: str) -> cst.BaseExpression:
@@ -164,7 +168,7 @@ def _line_break(source: Source, call: cst.Call, more: int) -> cst.ParenthesizedW
         return None
     if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
         return call.whitespace_before_args.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
-    blanks = source.column(call.args[0]) - source.column(line)
+    blanks = source.positions[call.args[0]].start.column - source.positions[line].start.column
     return cst.ParenthesizedWhitespace(
         first_line=cst.TrailingWhitespace(), indent=True, last_line=cst.SimpleWhitespace(" " * blanks)
     )
