@@ -99,8 +99,7 @@ class _Work:
             replaced(source, outcome.changes)
         except Unreadable as error:
             raise CannotTell(f"what it would write is no Python: {error}") from error
-        for changed, change in outcome.changes.items():
-            self.changes.put(scope, changed, change)
+        self.changes.put(scope, outcome.changes)
         return outcome
 
     def _source(self, place: Place | None) -> Source | None:

@@ -103,7 +103,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
         texts.insert(0, "import torch")
     anchor = _after_flags(source, last)
     changes = Changes(places.project)
-    changes.put(source.top, anchor, after(source, *texts, apart=anchor is last))
+    changes.put(source.top, {anchor: after(source, *texts, apart=anchor is last)})
     return written(changes, where)
 
 

@@ -15,7 +15,7 @@ from hotlap.source.scopes import Scope, dotted, last_name
 from hotlap.source.tensors import reads
 from hotlap.source.tree import Source
 
-from ..edits import Changes, Replacement, expression, removed
+from ..edits import Changes, expression
 from ._base import CannotWrite, Edit, Rule, Settings, already, constant, with_torch, written
 
 FUSED = "scaled_dot_product_attention"
@@ -54,9 +54,8 @@ def edit(places: Places, settings: Settings) -> Edit:
             found = _match(places, source, product)
             if found is not None:
                 lines.append(source.place(product))
-                changes.put(found.scope, product, _to(source, _text(places, found)))
-                for gone in found.gone:
-                    changes.put(found.scope, gone, removed)
+                fused = expression(source, _text(places, found)).with_changes(lpar=[], rpar=[])
+                changes.put(found.scope, {product: fused, **dict.fromkeys(found.gone, cst.RemoveFromParent())})
     if lines:
         return written(changes, lines)
     if own := places.calls_named(FUSED):
@@ -68,10 +67,6 @@ def edit(places: Places, settings: Settings) -> Edit:
     if not where:
         raise CannotWrite("no module in the files of the model that was seen to run calls softmax")
     raise CannotWrite("the attention has none of the forms that can be written safely", where)
-
-
-def _to(source: Source, text: str) -> Replacement:
-    return lambda _: expression(source, text).with_changes(lpar=[], rpar=[])
 
 
 def _match(places: Places, source: Source, product: cst.BinaryOperation) -> Found | None:

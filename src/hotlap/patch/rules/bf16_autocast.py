@@ -54,10 +54,8 @@ def edit(places: Places, settings: Settings) -> Edit:
         if plan.line in lines:
             raise CannotWrite("the model is called twice in one statement", [site])
         lines.add(plan.line)
-        for node, change in plan.changes.items():
-            changes.put(site.scope, node, change)
         header = f'with {torch}.autocast("{"cuda" if places.cuda else "cpu"}", dtype={torch}.bfloat16)'
-        changes.put(site.scope, plan.line, _wrapped(site.source, plan, header))
+        changes.put(site.scope, {**plan.changes, plan.line: _wrapped(site.source, plan, header)})
     return written(changes, todo, notes=() if places.inference else [EVALUATION])
 
 
@@ -106,7 +104,7 @@ def _convert(places: Places, site: Site) -> Converted:
     if last is call and not given and not _returns_tensor(places, site):
         raise CannotWrite(NO_TENSOR, [site])
     name = fresh(source, "output")
-    return Converted(line, {call: lambda _: cst.Name(name)}, f"{name} = {source.code(call)}.float()")
+    return Converted(line, {call: cst.Name(name)}, f"{name} = {source.code(call)}.float()")
 
 
 def _last_of_chain(source: Source, call: cst.Call) -> cst.Call:

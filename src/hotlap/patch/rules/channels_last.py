@@ -6,7 +6,7 @@ from hotlap.source.names import keyword_of
 from hotlap.source.places import Places, Site
 from hotlap.source.scopes import Scope, dotted
 
-from ..edits import Changes, Replacement, after, torch_in
+from ..edits import Changes, after, torch_in
 from ._base import CannotWrite, Edit, Rule, Settings, already, with_torch, written
 from ._model import spots, trained_calls
 
@@ -35,25 +35,22 @@ def edit(places: Places, settings: Settings) -> Edit:
         source = spot.scope.source
         place = source.place(spot.after)
         text = f"{spot.name}.to(memory_format={with_torch(spot.scope, place)}.channels_last)"
-        changes.put(spot.scope, spot.after, after(source, text))
+        changes.put(spot.scope, {spot.after: after(source, text)})
         lines.append(place)
     images = [(site, torch_in(site.scope)) for site in sites if _takes_images(places, site)]
     for site, torch in images:
         if torch is not None:
-            changes.put(site.scope, site.call, _images(torch))
+            changes.put(site.scope, {site.call: _images(torch, site.call)})
     left = len(images) < len(sites) or any(torch is None for _, torch in images)
     return written(changes, lines, notes=[INPUTS] if left else ())
 
 
-def _images(torch: str) -> Replacement:
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        call = cst.ensure_type(node, cst.Call)
-        first, *others = call.args
-        made = cst.ensure_type(cst.parse_expression(f"f(memory_format={torch}.channels_last)"), cst.Call)
-        made = made.with_changes(func=cst.Attribute(first.value, cst.Name("to")))
-        return call.with_changes(args=[first.with_changes(value=made), *others])
-
-    return change
+def _images(torch: str, call: cst.Call) -> cst.Call:
+    """The call with its first argument in that format."""
+    first, *others = call.args
+    made = cst.ensure_type(cst.parse_expression(f"f(memory_format={torch}.channels_last)"), cst.Call)
+    made = made.with_changes(func=cst.Attribute(first.value, cst.Name("to")))
+    return call.with_changes(args=[first.with_changes(value=made), *others])
 
 
 def _takes_images(places: Places, site: Site) -> bool:

@@ -10,7 +10,7 @@ from hotlap.source.places import CannotTell
 from hotlap.source.scopes import dotted, last_name, nodes
 from hotlap.source.tensors import FUNCTIONAL, TENSOR_METHODS
 
-from ..edits import Replacement, through
+from ..edits import Rewriting, through
 from ._base import Wait, assigned
 
 ITEM: Final = "`.item()`"
@@ -87,7 +87,7 @@ def _copies(node: cst.BaseExpression) -> bool:
     return any(isinstance(one, cst.Call) and last_name(one) == "cpu" for one in _unwrapped(node)[:-1])
 
 
-def kept_as(*methods: str) -> Replacement:
+def kept_as(*methods: str) -> Rewriting:
     """A read replaced by the tensor itself, behind which these methods are called."""
 
     def change(node: cst.CSTNode) -> cst.CSTNode:
@@ -103,7 +103,7 @@ def kept_as(*methods: str) -> Replacement:
     return change
 
 
-def called(name: str) -> Replacement:
+def called(name: str) -> Rewriting:
     """An expression as the argument of a function of Python's."""
 
     def change(node: cst.CSTNode) -> cst.CSTNode:
@@ -113,7 +113,7 @@ def called(name: str) -> Replacement:
     return change
 
 
-def value_of(read: cst.BaseExpression) -> Replacement:
+def value_of(read: cst.BaseExpression) -> Rewriting:
     """A tensor as a number, by that by which a line reads one: `.item()`, or `float`."""
     return through("item") if isinstance(read, cst.Call) and last_name(read) == "item" else called("float")
 

@@ -7,7 +7,7 @@ import libcst as cst
 from hotlap.source.places import CannotTell
 from hotlap.source.scopes import dotted
 
-from ..edits import Replacement, expression
+from ..edits import Replacement, Rewriting, expression
 from ._base import Change, Wait, assigned
 from ._reads import kept_as, read_by, stays, value_of
 from ._variables import moved, variable
@@ -89,7 +89,7 @@ def _call_of(wait: Wait, node: cst.BaseExpression) -> str:
     return name if wait.is_builtin(name.partition(".")[0]) else wait.resolve(call.func)
 
 
-def _values(wait: Wait, value: Replacement) -> Replacement:
+def _values(wait: Wait, value: Rewriting) -> Rewriting:
     """The list or slice as numbers."""
     made = cst.ensure_type(expression(wait.source, "[value for value in x]"), cst.ListComp)
     made = made.with_changes(elt=value(made.elt))

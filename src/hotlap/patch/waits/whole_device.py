@@ -10,7 +10,6 @@ from hotlap.source.names import keyword_of
 from hotlap.source.places import CannotTell, Site, lines_of
 from hotlap.source.scopes import last_name, nodes
 
-from ..edits import removed
 from ._base import Change, Wait, numbered
 
 SYNCHRONIZE: Final = "torch.cuda.synchronize"
@@ -34,7 +33,7 @@ def change(wait: Wait) -> Change | None:
     if needed:
         raise CannotTell("streams, events or copies that do not wait may need it", needed)
     notes = (DONE, *_clocks(wait)) if full == SYNCHRONIZE else (MEMORY, PEAK)
-    return Change({_with_if(wait): removed}, f"`{full}()` is taken out", notes, review=True)
+    return Change({_with_if(wait): cst.RemoveFromParent()}, f"`{full}()` is taken out", notes, review=True)
 
 
 def _with_if(wait: Wait) -> cst.CSTNode:
