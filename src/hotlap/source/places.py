@@ -16,7 +16,7 @@ from hotlap.records.run import Facts
 
 from .names import At, Names, argument
 from .project import Project
-from .scopes import Scope, Var, dotted, last_name, nodes
+from .scopes import Scope, Var, dotted, is_method_call, last_name, nodes
 from .tensors import LOSS, Tensors
 from .tree import Source
 
@@ -103,7 +103,7 @@ class Places:
         return [
             site
             for site in self.calls_named("backward", "manual_backward")
-            if isinstance(site.call.func, cst.Attribute) and last_name(site.call.func.value) != "super"
+            if is_method_call(site.call) and last_name(site.call.func.value) != "super"
         ]
 
     @cached_property
@@ -136,7 +136,7 @@ class Places:
         return [
             site
             for site in self.calls_named(name)
-            if isinstance(site.call.func, cst.Attribute) and self.same_model(site.call.func.value, site.scope, sites)
+            if is_method_call(site.call) and self.same_model(site.call.func.value, site.scope, sites)
         ]
 
     def module_class(self, at: At) -> str | None:
@@ -157,7 +157,7 @@ class Places:
                 continue
             for at in self.names.origins(given, site.scope) if dotted(given) else [At(site.source, given)]:
                 for call in nodes(at.node, cst.Call):
-                    if isinstance(call.func, cst.Attribute) and last_name(call) in {"parameters", "named_parameters"}:
+                    if is_method_call(call, "parameters", "named_parameters"):
                         found |= {one.node for one in self.names.origins(call.func.value, at.source.scope(call))}
         return found
 

@@ -2,12 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard, TypeVar
 
 import libcst as cst
 
 if TYPE_CHECKING:
     from .tree import Source
+
+    class MethodCall(cst.Call):
+        """A call of which the type checker knows that an attribute is called."""
+
+        func: cst.Attribute
+
 
 N = TypeVar("N", bound=cst.CSTNode)
 Scoped = cst.Module | cst.FunctionDef | cst.ClassDef | cst.Lambda
@@ -125,6 +131,15 @@ def last_name(node: cst.CSTNode) -> str:
     """The last part of a name, also of an attribute of any other expression; of a call, that of what is called."""
     func = node.func if isinstance(node, cst.Call) else node
     return func.attr.value if isinstance(func, cst.Attribute) else dotted(func) or ""
+
+
+def is_method_call(node: cst.CSTNode | None, *names: str) -> TypeGuard["MethodCall"]:
+    """Whether a node is a call of an attribute: of one of these names, where some are given."""
+    return (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Attribute)
+        and (not names or node.func.attr.value in names)
+    )
 
 
 def element(value: cst.BaseExpression, index: int | None) -> cst.BaseExpression | None:

@@ -7,7 +7,7 @@ import libcst.matchers as m
 
 from hotlap.source.names import At
 from hotlap.source.places import Places, Site, managers
-from hotlap.source.scopes import Scope, dotted, last_name, nodes
+from hotlap.source.scopes import Scope, dotted, is_method_call, last_name, nodes
 from hotlap.source.tensors import TENSOR_METHODS, reads
 from hotlap.source.tree import Source
 
@@ -111,7 +111,7 @@ def _last_of_chain(source: Source, call: cst.Call) -> cst.Call:
     """The last of the calls of tensor methods on a call's result: `model(x).view(-1).mean()`; else the call itself."""
     attribute = source.parent(call)
     outer = source.parent(attribute) if isinstance(attribute, cst.Attribute) else None
-    if isinstance(outer, cst.Call) and outer.func is attribute and last_name(outer) in TENSOR_METHODS:
+    if is_method_call(outer, *TENSOR_METHODS) and outer.func is attribute:
         return _last_of_chain(source, outer)
     return call
 
@@ -201,7 +201,7 @@ def _is_tensor(places: Places, node: cst.BaseExpression, scope: Scope) -> bool:
     full = places.names.resolve(node.func, scope)
     if full.startswith("torch.nn.functional."):
         return not full.endswith("multi_head_attention_forward")
-    if isinstance(node.func, cst.Attribute) and last_name(node) in {"view", "reshape", "squeeze", "flatten"}:
+    if is_method_call(node, "view", "reshape", "squeeze", "flatten"):
         return True
     origins = places.names.origins(node.func, scope) if dotted(node.func) else []
     return bool(origins) and all(_torch_layer(places, at) for at in origins)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from hotlap.source.names import keyword_of
 from hotlap.source.places import CannotTell, Site, lines_of
-from hotlap.source.scopes import last_name, nodes
+from hotlap.source.scopes import is_method_call, nodes
 
 from ._base import Change, Wait, numbered
 
@@ -59,7 +59,7 @@ def _needing(wait: Wait) -> Iterator[Site]:
     for site in (Site(scope, call) for scope, call in wait.places.names.calls):
         waits = keyword_of(site.call, "non_blocking") is None
         to_host = not waits and re.search("cpu|copy_", site.source.code(site.call))
-        needs = isinstance(site.call.func, cst.Attribute) and last_name(site.call) in NEEDS_IT
+        needs = is_method_call(site.call, *NEEDS_IT)
         if to_host or needs or wait.places.names.resolve(site.call.func, site.scope) in STREAMS:
             yield site
 
