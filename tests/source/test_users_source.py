@@ -6,9 +6,8 @@ import pytest
 
 from hotlap.records.errors import UsageError
 from hotlap.source.names import Names
-from hotlap.source.places import CannotTell, Places
+from hotlap.source.places import Places
 from hotlap.source.project import entry_of, read_project
-from hotlap.source.start import training_start
 from hotlap.source.tree import LONGEST_FILE, Unreadable
 
 
@@ -141,9 +140,4 @@ for epoch in range(2):
 )
 def test_where_training_begins(text: str, line: int, tmp_path: Path) -> None:
     there = places(tmp_path, train=text)
-    if not line:
-        with pytest.raises(CannotTell, match="no loop was found"):
-            training_start(there)
-        return
-    start = training_start(there)
-    assert start.scope.source.line(start.loop) == line
+    assert (there.start[0].source.line(there.start[1]) if there.start else 0) == line

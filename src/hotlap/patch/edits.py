@@ -1,8 +1,8 @@
 """Small changes of a syntax tree that keep everything around them as it was."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -10,10 +10,12 @@ import libcst as cst
 
 from hotlap.source.project import Project
 from hotlap.source.scopes import Scope
-from hotlap.source.tree import Source, rewritten
+from hotlap.source.tree import Source, Unreadable
 
 Statements = cst.FlattenSentinel[cst.BaseStatement]
-Replacement = Callable[[cst.CSTNode], cst.CSTNode | Statements]
+Rewriting = Callable[[cst.CSTNode], cst.CSTNode | Statements]
+Replacement = cst.CSTNode | cst.RemovalSentinel | Rewriting
+"""What stands in place of a node: another one, nothing, or what is made of it and of what was replaced in it."""
 LINE_LENGTH: Final = 100
 """Characters that a line may have in any file; longer ones where the file has longer ones itself."""
 NO_SPACE: Final = cst.SimpleWhitespace("")
@@ -34,30 +36,39 @@ class Changes:
     nodes: dict[Path, dict[cst.CSTNode, Replacement]] = field(default_factory=dict)
     touched: set[Touched] = field(default_factory=set)
 
-    def put(self, scope: Scope, node: cst.CSTNode, change: Replacement) -> None:
-        """Replace a node of a function."""
-        self.nodes.setdefault(scope.source.path, {})[node] = change
-        self.touched.add(Touched(scope.source.path, scope.qualname))
+    def put(self, scope: Scope, changes: Mapping[cst.CSTNode, Replacement]) -> None:
+        """Replace nodes of a function."""
+        if changes:
+            self.nodes.setdefault(scope.source.path, {}).update(changes)
+            self.touched.add(Touched(scope.source.path, scope.qualname))
 
     def made(self) -> Project:
         """The project with them. Raises Unreadable where the result is no Python."""
-        sources = self.project.sources
-        return self.project.with_sources(*(replace(sources[path], changes) for path, changes in self.nodes.items()))
+        changed = {path: replaced(self.project.sources[path], changes) for path, changes in self.nodes.items()}
+        return replace(self.project, sources={**self.project.sources, **changed})
 
 
 class _Replace(cst.CSTTransformer):
     def __init__(self, changes: Mapping[cst.CSTNode, Replacement]) -> None:
         self.changes = changes
 
-    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> cst.CSTNodeT:
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
         changed = super().on_leave(original_node, updated_node)
         change = self.changes.get(original_node)
-        return changed if change is None else change(changed)  # type: ignore[arg-type, return-value]
+        if change is None:
+            return changed
+        return change(changed) if callable(change) else change  # type: ignore[arg-type, return-value]
 
 
-def replace(source: Source, changes: Mapping[cst.CSTNode, Replacement]) -> Source:
+def replaced(source: Source, changes: Mapping[cst.CSTNode, Replacement]) -> Source:
     """The file with some nodes replaced. Raises Unreadable where the result is no Python."""
-    return rewritten(source, cst.ensure_type(source.tree.visit(_Replace(changes)), cst.Module))
+    data = cst.ensure_type(source.tree.visit(_Replace(changes)), cst.Module).bytes
+    try:
+        return replace(source, data=data, tree=cst.parse_module(data))
+    except cst.ParserSyntaxError as error:
+        raise Unreadable(f"{source.shown}: {error.message}") from error
 
 
 def expression(source: Source, text: str) -> cst.BaseExpression:
@@ -72,7 +83,7 @@ def statement(source: Source, text: str) -> cst.BaseStatement:
     return found
 
 
-def after(source: Source, *texts: str, apart: bool = False) -> Replacement:
+def after(source: Source, *texts: str, apart: bool = False) -> Rewriting:
     """Statements put after one. apart: with an empty line between."""
 
     def change(node: cst.CSTNode) -> Statements:
@@ -85,17 +96,16 @@ def after(source: Source, *texts: str, apart: bool = False) -> Replacement:
     return change
 
 
-def before(source: Source, *texts: str) -> Replacement:
-    """Statements put before one; the comments and blank lines above it stay above them."""
+def before(source: Source, text: str) -> Rewriting:
+    """A statement put before one; the comments and blank lines above it stay above both."""
 
     def change(node: cst.CSTNode) -> Statements:
-        first, *others = [statement(source, text) for text in texts]
-        return cst.FlattenSentinel([first.with_changes(leading_lines=_leading(node)), *others, _bare(node)])
+        return cst.FlattenSentinel([statement(source, text).with_changes(leading_lines=_leading(node)), _bare(node)])
 
     return change
 
 
-def under(source: Source, header: str) -> Replacement:
+def under(source: Source, header: str) -> Rewriting:
     """A statement put under `with ...` or `if ...`; the comments and blank lines above it stay above."""
 
     def change(node: cst.CSTNode) -> cst.CSTNode:
@@ -116,12 +126,7 @@ def _bare(node: cst.CSTNode) -> cst.BaseStatement:
     return node.with_changes(leading_lines=[])
 
 
-def removed(_: cst.CSTNode) -> Statements:
-    """Nothing in place of a statement."""
-    return cst.FlattenSentinel([])
-
-
-def through(method: str) -> Replacement:
+def through(method: str) -> Rewriting:
     """An expression through one of its methods: `model(x).float()`."""
 
     def change(node: cst.CSTNode) -> cst.CSTNode:
@@ -131,23 +136,18 @@ def through(method: str) -> Replacement:
     return change
 
 
-def with_keywords(source: Source, call: cst.Call, changes: Mapping[str, str]) -> Replacement:
-    """A call with keyword arguments changed, or added behind the last argument in the call's own layout."""
-
-    def change(node: cst.CSTNode) -> cst.Call:
-        return keyword(source, cst.ensure_type(node, cst.Call), changes, call)
-
-    return change
-
-
-def keyword(source: Source, call: cst.Call, changes: Mapping[str, str], original: cst.Call) -> cst.Call:
-    """As `with_keywords`. original: the call as it stands in the file, which says how much room is left in its line."""
+def with_keywords(
+    source: Source, call: cst.Call, changes: Mapping[str, str], original: cst.Call | None = None
+) -> cst.Call:
+    """A call with keyword arguments changed, or added behind the last argument in the call's own layout. original: the
+    call as it stands in the file, where that is another one: it says how much room is left in its line."""
     left = dict(changes)
     args = []
     for arg in call.args:
         name = arg.keyword.value if arg.keyword is not None else ""
         args.append(arg.with_changes(value=expression(source, left.pop(name))) if name in left else arg)
-    room = _line_break(source, original, sum(len(f", {name}={value}") for name, value in left.items()))
+    more = sum(len(f", {name}={value}") for name, value in left.items())
+    room = _line_break(source, call if original is None else original, more)
     for name, value in left.items():
         args = _with_argument(args, name, expression(source, value), room)
         room = None
@@ -164,7 +164,7 @@ def _line_break(source: Source, call: cst.Call, more: int) -> cst.ParenthesizedW
         return None
     if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
         return call.whitespace_before_args.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
-    blanks = source.column(call.args[0]) - source.column(line)
+    blanks = source.positions[call.args[0]].start.column - source.positions[line].start.column
     return cst.ParenthesizedWhitespace(
         first_line=cst.TrailingWhitespace(), indent=True, last_line=cst.SimpleWhitespace(" " * blanks)
     )
@@ -177,42 +177,27 @@ def _with_argument(
     if not args:
         return [new]
     *others, last = args
-    between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    if room is not None:
-        between = cst.Comma(whitespace_after=room)
-    elif others and (isinstance(last.comma, cst.Comma) or all(map(_ends_line, others))):
-        between = cst.Comma(whitespace_after=cst.ensure_type(others[-1].comma, cst.Comma).whitespace_after)
-    if isinstance(last.comma, cst.Comma):
-        return [*others, last.with_changes(comma=_quiet(between)), new.with_changes(comma=last.comma)]
+    spaces = [arg.comma.whitespace_after for arg in others if isinstance(arg.comma, cst.Comma)]
+    space: cst.BaseParenthesizableWhitespace = room or cst.SimpleWhitespace(" ")
+    one_a_line = all(isinstance(space, cst.ParenthesizedWhitespace) for space in spaces)
+    if room is None and spaces and (isinstance(last.comma, cst.Comma) or one_a_line):
+        space = spaces[-1]
+    if isinstance(space, cst.ParenthesizedWhitespace):  # a comment in it belongs to another argument
+        line = space.first_line.with_changes(comment=None, whitespace=NO_SPACE)
+        space = space.with_changes(first_line=line, empty_lines=[])
     # What stands before the bracket (a line end, a comment) stays there.
-    new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
-    return [*others, last.with_changes(comma=_quiet(between), whitespace_after_arg=NO_SPACE), new]
+    new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    return [*others, last.with_changes(comma=cst.Comma(whitespace_after=space), whitespace_after_arg=NO_SPACE), new]
 
 
-def _ends_line(arg: cst.Arg) -> bool:
-    return isinstance(arg.comma, cst.Comma) and isinstance(arg.comma.whitespace_after, cst.ParenthesizedWhitespace)
-
-
-def _quiet(comma: cst.Comma) -> cst.Comma:
-    """The comma without a comment that belongs to another argument."""
-    space = comma.whitespace_after
-    if not isinstance(space, cst.ParenthesizedWhitespace):
-        return comma
-    line = space.first_line.with_changes(comment=None, whitespace=NO_SPACE)
-    return comma.with_changes(whitespace_after=space.with_changes(first_line=line, empty_lines=[]))
-
-
-def spelled(scope: Scope, full: str) -> str | None:
-    """How `torch.x.y` is written in a function: by the nearest import of torch; None where there is none."""
+def torch_in(scope: Scope) -> str | None:
+    """How `torch` is written in a function: by the nearest import of it; None where there is none."""
     taken: set[str] = set()
-    found: Scope | None = scope
-    while found is not None:
-        if found is scope or not found.is_class:
-            for name, bindings in found.names.items():
-                if name not in taken and {binding.imported for binding in bindings} == {"torch"}:
-                    return name + full.removeprefix("torch")
-            taken |= found.names.keys()
-        found = found.parent
+    for found in scope.visible():
+        for name, bindings in found.names.items():
+            if name not in taken and {binding.imported for binding in bindings} == {"torch"}:
+                return name
+        taken |= found.names.keys()
     return None
 
 
@@ -221,12 +206,3 @@ def fresh(source: Source, wanted: str) -> str:
     used = set(re.findall(r"\w+", source.tree.code))
     numbered = (f"{wanted}_{n}" for n in range(2, 99))
     return next(name for name in (wanted, f"model_{wanted}", *numbered) if name not in used)
-
-
-def block_of(source: Source, nodes: Iterable[cst.CSTNode]) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement]]:
-    """What the innermost block that holds all nodes is made of, and which of that the nodes stand in."""
-    paths = [list(source.above(node)) for node in nodes]
-    common = (above for above in paths[0] if all(above in path for path in paths))
-    block = next(above for above in common if isinstance(above, cst.IndentedBlock | cst.Module))
-    body = [one for one in block.body if isinstance(one, cst.BaseStatement)]
-    return body, [one for one in body if any(one in path for path in paths)]

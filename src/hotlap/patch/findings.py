@@ -1,7 +1,7 @@
 """A patch for a run's findings: the lines at which the host waits for the device, each as one of `waits/` has it."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from hotlap.source.project import read_project
 from hotlap.source.tree import Source, Unreadable
 
 from .check import check
-from .edits import Changes, replace
+from .edits import Changes, replaced
 from .patch import Patched, patched
 from .waits import REWRITES
 from .waits._base import Change, Wait
@@ -85,7 +85,7 @@ class _Work:
             raise CannotTell("the run does not know the line; profile it with hotlap run --profile")
         if source is None:
             raise CannotTell("the file is none of yours that this command runs or imports from its folder")
-        node = next(_around(source, place.line), source.tree)
+        node = _at_line(source, place.line)
         scope = source.scope(node)
         if place.function is not None and _plain(place.function) != scope.qualname:
             raise CannotTell(MOVED.format(place.function))
@@ -96,11 +96,10 @@ class _Work:
         if outcome is None:
             raise CannotTell(_otherwise(wait.statement))
         try:
-            replace(source, outcome.changes)
+            replaced(source, outcome.changes)
         except Unreadable as error:
             raise CannotTell(f"what it would write is no Python: {error}") from error
-        for changed, change in outcome.changes.items():
-            self.changes.put(scope, changed, change)
+        self.changes.put(scope, outcome.changes)
         return outcome
 
     def _source(self, place: Place | None) -> Source | None:
@@ -117,12 +116,13 @@ class _Work:
         return source.place_of(number) if source else Line(file=place.file if place else "", line=number)
 
 
-def _around(source: Source, line: int) -> Iterator[cst.CSTNode]:
-    """The simple statement that a line is part of, else the heads of blocks that begin in it."""
+def _at_line(source: Source, line: int) -> cst.CSTNode:
+    """The simple statement that a line is part of, else the innermost block whose head it is; else the file."""
     for node in source.every(cst.SimpleStatementLine):
         if source.line(node) <= line <= source.end(node):
-            yield node
-    yield from reversed(source.heads(line))
+            return node
+    blocks = [node for node in source.walk.parents if isinstance(node, cst.BaseCompoundStatement)]
+    return [source.tree, *(node for node in blocks if source.line(node) <= line < source.line(node.body))][-1]
 
 
 def _plain(function: str) -> str:

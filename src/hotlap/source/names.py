@@ -72,12 +72,7 @@ class Names:
         """Which variable a dotted name is, seen from a scope; None where it is bound nowhere (a builtin)."""
         if name.startswith("self.") and scope.owner is not None:
             return Var(scope.owner, name) if name in scope.owner.names else None
-        found: Scope | None = scope
-        while found is not None:
-            if name in found.names and (found is scope or not found.is_class):
-                return Var(found, name)
-            found = found.parent
-        return None
+        return next((Var(found, name) for found in scope.visible() if name in found.names), None)
 
     def resolve(self, node: cst.CSTNode, scope: Scope) -> str:
         """The full name of an imported thing, or of a definition of the user's (`module.name`); "" if unsure."""
@@ -137,7 +132,7 @@ class Names:
         for scope, call in self.calls:
             called = self.definition(call.func, scope)
             if called is None and isinstance(call.func, cst.Attribute):
-                called = self._by_name(call.func.attr.value)
+                called = self._only_methods.get(call.func.attr.value)
             if called is not None and called.is_class:
                 called = called.functions.get("__init__")
             if called is not None:
@@ -145,18 +140,15 @@ class Names:
         return found
 
     @cached_property
-    def _methods(self) -> dict[str, list[Scope]]:
-        found: dict[str, list[Scope]] = {}
+    def _only_methods(self) -> dict[str, Scope | None]:
+        """Methods by name; None where the project has several of it, or it says nothing about what has the method."""
+        found: dict[str, Scope | None] = {}
         for source in self.project.sources.values():
             for scope in source.walk.scopes.values():
                 if isinstance(scope.node, cst.FunctionDef) and scope.is_method:
-                    found.setdefault(scope.name, []).append(scope)
+                    known = scope.name in found or scope.name in SAME_OBJECT or scope.name.startswith("__")
+                    found[scope.name] = None if known else scope
         return found
-
-    def _by_name(self, name: str) -> Scope | None:
-        """The only method of this name in the project."""
-        found = self._methods.get(name, [])
-        return found[0] if len(found) == 1 and not name.startswith("__") and name not in SAME_OBJECT else None
 
     # where a value comes from
 
@@ -191,7 +183,12 @@ class Names:
     ) -> Iterator[At]:
         source, value = variable.scope.source, binding.value
         if binding.parameter is not None:
-            yield from self._arguments(binding, variable, depth, seen)
+            for scope, call, skipped in self.callers(variable.scope):
+                given = argument(call, binding.parameter - skipped, variable.name)
+                if given is not None:
+                    yield from self._origins(given, scope, depth, seen)
+                elif value is not None:
+                    yield from self._origins(value, variable.scope, depth, seen)
         elif value is None or not binding.whole:
             yield At(source, node if value is None else value)
         elif (part := binding.assigned) is not None:
@@ -200,15 +197,6 @@ class Names:
             yield from self._called(value, source.scope(binding.statement), depth, seen, binding.index)
         else:
             yield At(source, value)
-
-    def _arguments(self, binding: Binding, variable: Var, depth: int, seen: frozenset[Var]) -> Iterator[At]:
-        """What callers give for a parameter."""
-        for scope, call, skipped in self.callers(variable.scope):
-            value = argument(call, (binding.parameter or 0) - skipped, variable.name)
-            if value is not None:
-                yield from self._origins(value, scope, depth, seen)
-            elif binding.value is not None:
-                yield from self._origins(binding.value, variable.scope, depth, seen)
 
     def _called(
         self, call: cst.Call, scope: Scope, depth: int, seen: frozenset[Var], index: int | None

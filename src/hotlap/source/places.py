@@ -16,7 +16,7 @@ from hotlap.records.run import Facts
 
 from .names import At, Names, argument
 from .project import Project
-from .scopes import Scope, Var, dotted, last_name, nodes
+from .scopes import Scope, Var, dotted, is_method_call, last_name, nodes
 from .tensors import LOSS, Tensors
 from .tree import Source
 
@@ -103,7 +103,7 @@ class Places:
         return [
             site
             for site in self.calls_named("backward", "manual_backward")
-            if isinstance(site.call.func, cst.Attribute) and dotted(_called(site.call.func.value)) != "super"
+            if is_method_call(site.call) and last_name(site.call.func.value) != "super"
         ]
 
     @cached_property
@@ -131,6 +131,14 @@ class Places:
         own = {at.node for at in self.names.origins(node, scope)}
         return any(at.node in own for site in sites for at in self.origins(site))
 
+    def methods_of(self, sites: Iterable[Site], name: str) -> list[Site]:
+        """Calls of a method of one of the models that are called."""
+        return [
+            site
+            for site in self.calls_named(name)
+            if is_method_call(site.call) and self.same_model(site.call.func.value, site.scope, sites)
+        ]
+
     def module_class(self, at: At) -> str | None:
         """The class of the module that an expression makes; None if it makes none, or a loss."""
         kind = self.names.instance_of(at)
@@ -145,10 +153,11 @@ class Places:
         found: set[cst.CSTNode] = set()
         for site in self.optimizers:
             given = argument(site.call, 0, "params")
-            asked = self.names.origins(given, site.scope) if given is not None and dotted(given) else []
-            for at in asked or ([At(site.source, given)] if given is not None else []):
+            if given is None:
+                continue
+            for at in self.names.origins(given, site.scope) if dotted(given) else [At(site.source, given)]:
                 for call in nodes(at.node, cst.Call):
-                    if isinstance(call.func, cst.Attribute) and last_name(call) in {"parameters", "named_parameters"}:
+                    if is_method_call(call, "parameters", "named_parameters"):
                         found |= {one.node for one in self.names.origins(call.func.value, at.source.scope(call))}
         return found
 
@@ -159,34 +168,28 @@ class Places:
         if self.inference:
             return self._root_calls({scope for scope, _ in self.names.calls})
         found = self._root_calls(self.loops) or self._root_calls(self._called_from(self.loops))
-        trained = [site for site in found if site.kind.startswith("*")]
+        trained = [site for site in found if any(at.node in self._trained for at in self.origins(site))]
         return trained or found
 
     def _root_calls(self, scopes: Iterable[Scope]) -> list[Site]:
         within = set(scopes)
-        found = []
-        for scope, call in self.names.calls:
-            if scope in within and dotted(call.func) and (self.inference or not without_gradients(scope, call)):
-                kind = self._model(call, scope)
-                if kind is not None:
-                    found.append(Site(scope, call, kind))
-        return found
+        return [
+            Site(scope, call)
+            for scope, call in self.names.calls
+            if scope in within and dotted(call.func) and (self.inference or not without_gradients(scope, call))
+            if self._runs_model(scope, call)
+        ]
 
-    def _model(self, call: cst.Call, scope: Scope) -> str | None:
-        """The class of the model that a call runs (with a star where an optimizer has its parameters)."""
+    def _runs_model(self, scope: Scope, call: cst.Call) -> bool:
+        """Whether a call runs an outermost module: not one of its own parts, which a module calls."""
+        own_part = self.in_module(scope) and (dotted(call.func) or "").startswith("self.")
+        if own_part or self.names.definition(call.func, scope) is not None:
+            return False
         origins = self.names.origins(call.func, scope)
-        if self.names.definition(call.func, scope) is not None or self._own_part(call, scope):
-            return None
-        star = "*" if any(at.node in self._trained for at in origins) else ""
         known = [kind for at in origins if (kind := self.module_class(at)) is not None]
-        if not star and not known:
-            return None
-        kind = known[0] if known else ""
-        return star + kind if self._is_root(kind) else None
-
-    def _own_part(self, call: cst.Call, scope: Scope) -> bool:
-        """Whether a module calls one of its own parts, which is then no outermost one."""
-        return self.in_module(scope) and (dotted(call.func) or "").startswith("self.")
+        if known:
+            return self._is_root(known[0])
+        return any(at.node in self._trained for at in origins)
 
     def in_module(self, scope: Scope) -> bool:
         """Whether a function is a method of a module of the user's."""
@@ -195,7 +198,7 @@ class Places:
     def _is_root(self, kind: str) -> bool:
         """Whether the run saw a module of this class as the outermost one, as far as that can be told."""
         roots = self.facts.roots if self.facts is not None else ()
-        if not kind or not roots or any(root.wrapper or root.name == "OptimizedModule" for root in roots):
+        if not roots or any(root.wrapper or root.name == "OptimizedModule" for root in roots):
             return True
         seen = [root.name for root in roots if root.training or self.inference]
         return kind.rpartition(".")[2] in {name.rpartition(".")[2] for name in seen}
@@ -206,16 +209,40 @@ class Places:
         called = [self.names.definition(call.func, scope) for scope, call in calls]
         return [one for one in called if one is not None and not one.is_class and not _undifferentiated(one)]
 
+    @property
+    def start(self) -> tuple[Scope, cst.CSTNode] | None:
+        """Where training begins: the outermost loop around each backward, with its scope; None where it is not one."""
+        found = {self._outermost_loop(site) for site in self.backwards}
+        return found.pop() if len(found) == 1 else None
+
+    def _outermost_loop(self, site: Site) -> tuple[Scope, cst.CSTNode] | None:
+        """Out of functions too, as long as one place calls them."""
+        best: tuple[Scope, cst.CSTNode] | None = None
+        seen: set[Scope] = set()
+        scope: Scope = site.scope
+        node: cst.CSTNode = site.call
+        while scope not in seen:
+            seen.add(scope)
+            for above in scope.source.above(node):
+                if isinstance(above, cst.For | cst.While) and scope.source.scope(above) is scope:
+                    best = scope, above
+            callers = self.names.callers(scope)
+            if len(callers) == 1:
+                scope, node, _ = callers[0]
+            elif not callers and scope.parent is not None and not scope.parent.is_class:
+                scope, node = scope.parent, scope.node  # a closure, as LBFGS takes one
+        return best
+
     # optimizers and loaders
 
     @cached_property
     def optimizers(self) -> list[Site]:
         """Calls that make one of torch's own optimizers; kind: its class."""
-        found = []
-        for scope, call in self.names.calls:
-            if match := OPTIMIZER.fullmatch(self.names.resolve(call.func, scope)):
-                found.append(Site(scope, call, match[1]))
-        return found
+        return [
+            Site(scope, call, match[1])
+            for scope, call in self.names.calls
+            if (match := OPTIMIZER.fullmatch(self.names.resolve(call.func, scope)))
+        ]
 
     @cached_property
     def loaders(self) -> list[Site]:
@@ -267,19 +294,16 @@ class Places:
             for loop in scope.source.above(node):
                 if isinstance(loop, cst.For) and scope.source.scope(loop) is scope:
                     yield scope, loop.iter
-            yield from self._iterators(scope)
+            for other, call in scope.source.walk.calls:
+                value = argument(call, 0) if other is scope and dotted(call.func) in {"iter", "next"} else None
+                if value is not None and (self.inference or not without_gradients(scope, call)):
+                    yield scope, value
             for caller, call, _ in self.names.callers(scope):
                 if caller not in scopes:
                     scopes.append(caller)
                     waiting.append((caller, call))
             if scope.parent is not None and isinstance(scope.parent.node, cst.FunctionDef):
                 waiting.append((scope.parent, scope.node))  # a closure, as LBFGS takes one
-
-    def _iterators(self, scope: Scope) -> Iterator[tuple[Scope, cst.BaseExpression]]:
-        for other, call in scope.source.walk.calls:
-            value = argument(call, 0) if other is scope and dotted(call.func) in {"iter", "next"} else None
-            if value is not None and (self.inference or not without_gradients(scope, call)):
-                yield scope, value
 
     def _unwrapped(self, node: cst.BaseExpression, scope: Scope, depth: int) -> Iterator[At]:
         """Origins of what is iterated, through `enumerate`, `tqdm` and the like, and the user's own generators."""
@@ -333,7 +357,3 @@ def _undifferentiated(scope: Scope) -> bool:
     """Whether a function is decorated with `no_grad` or `inference_mode`."""
     node = scope.node
     return isinstance(node, cst.FunctionDef) and any(last_name(item.decorator) in NO_GRAD for item in node.decorators)
-
-
-def _called(node: cst.BaseExpression) -> cst.BaseExpression:
-    return node.func if isinstance(node, cst.Call) else node

@@ -3,7 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,26 +32,18 @@ class Project:
         """The file that the command runs."""
         return self.sources[self.entry]
 
-    def with_sources(self, *changed: Source) -> "Project":
-        """The project with other versions of some files."""
-        return replace(self, sources={**self.sources, **{source.path: source for source in changed}})
-
     def module(self, name: str) -> Source | None:
         """The file that an import of this dotted name finds."""
         return next((source for source in self.sources.values() if source.module == name), None)
 
     def behind(self, path: Path) -> list[Source]:
         """A file and those that it imports, and what these import; none where it is not one of the project."""
-        found: dict[Path, Source] = {}
         waiting = [path]
-        while waiting:
-            now = waiting.pop()
-            source = self.sources.get(now)
-            if source is None or now in found:
-                continue
-            found[now] = source
-            waiting += [file for file, _ in _imported_files(source, self.folders)]
-        return list(found.values())
+        for file in waiting:
+            source = self.sources.get(file)
+            imported = _imported_files(source, self.folders) if source is not None else []
+            waiting += [found for found, _ in imported if found not in waiting]
+        return [self.sources[file] for file in waiting if file in self.sources]
 
 
 def read_project(command: Sequence[str], cwd: Path) -> Project:
@@ -80,8 +72,11 @@ def entry_of(command: Sequence[str], cwd: Path) -> tuple[Path, str]:
     """The file that a command runs, and its dotted name where it runs it with `-m`. Raises UsageError."""
     for at, word in enumerate(command):
         if word in {"-m", "--module"} and at + 1 < len(command):
-            for path in _module_files(command[at + 1], cwd):
-                return path, command[at + 1] + (".__main__" if path.name == "__main__.py" else "")
+            module = command[at + 1]
+            base = cwd.joinpath(*module.split("."))
+            for path, name in ((base / "__main__.py", f"{module}.__main__"), (base.with_suffix(".py"), module)):
+                if path.is_file():
+                    return path.resolve(), name
         if word == "-c":
             break
         path = cwd / word
@@ -99,13 +94,6 @@ def _is_script(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return re.match(rb"#!.*python", file.readline(200)) is not None
-
-
-def _module_files(name: str, folder: Path) -> Iterator[Path]:
-    base = folder.joinpath(*name.split("."))
-    for path in (base / "__main__.py", base.with_suffix(".py")):
-        if path.is_file():
-            yield path.resolve()
 
 
 def _files_of(name: str, folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:

@@ -2,12 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard, TypeVar
 
 import libcst as cst
 
 if TYPE_CHECKING:
     from .tree import Source
+
+    class MethodCall(cst.Call):
+        """A call of which the type checker knows that an attribute is called."""
+
+        func: cst.Attribute
+
 
 N = TypeVar("N", bound=cst.CSTNode)
 Scoped = cst.Module | cst.FunctionDef | cst.ClassDef | cst.Lambda
@@ -83,6 +89,14 @@ class Scope:
             found = found.parent
         return found
 
+    def visible(self) -> Iterator["Scope"]:
+        """The scopes whose names are seen from it, inner ones first."""
+        found: Scope | None = self
+        while found is not None:
+            if found is self or not found.is_class:
+                yield found
+            found = found.parent
+
     def parameters(self) -> list[str]:
         """Names of positional parameters, in order."""
         if not isinstance(self.node, cst.FunctionDef | cst.Lambda):
@@ -117,6 +131,15 @@ def last_name(node: cst.CSTNode) -> str:
     """The last part of a name, also of an attribute of any other expression; of a call, that of what is called."""
     func = node.func if isinstance(node, cst.Call) else node
     return func.attr.value if isinstance(func, cst.Attribute) else dotted(func) or ""
+
+
+def is_method_call(node: cst.CSTNode | None, *names: str) -> TypeGuard["MethodCall"]:
+    """Whether a node is a call of an attribute: of one of these names, where some are given."""
+    return (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Attribute)
+        and (not names or node.func.attr.value in names)
+    )
 
 
 def element(value: cst.BaseExpression, index: int | None) -> cst.BaseExpression | None:
@@ -158,10 +181,13 @@ class Walk(cst.CSTVisitor):
         if self._above:
             self.parents[node] = self._above[-1]
         self._above.append(node)
-        if isinstance(node, cst.FunctionDef | cst.ClassDef):
-            self._bind(node.name, Binding(node, None))
         if isinstance(node, Scoped):
-            self._push(node)
+            parent = self._stack[-1] if self._stack else None
+            self.scopes[node] = scope = Scope(self.source, node, parent)
+            if parent is not None and isinstance(node, cst.FunctionDef | cst.ClassDef):
+                self._bind(node.name, Binding(node, None))
+                parent.functions[node.name.value] = scope
+            self._stack.append(scope)
         self._look(node)
         return True
 
@@ -174,13 +200,6 @@ class Walk(cst.CSTVisitor):
         if isinstance(original_node, cst.Module):
             for scope in self.scopes.values():
                 _hand_over(scope)
-
-    def _push(self, node: Scoped) -> None:
-        parent = self._stack[-1] if self._stack else None
-        self.scopes[node] = scope = Scope(self.source, node, parent)
-        if parent is not None and isinstance(node, cst.FunctionDef | cst.ClassDef):
-            parent.functions[node.name.value] = scope
-        self._stack.append(scope)
 
     def _look(self, node: cst.CSTNode) -> None:  # noqa: PLR0912 - a case for each form of statement
         """Keep what a node binds or uses."""
@@ -200,10 +219,10 @@ class Walk(cst.CSTVisitor):
                 self._parameters(node, scope.node)
             case cst.Import():
                 for alias in node.names:
-                    name = dotted(alias.name) or ""
-                    first = name if alias.asname is not None else name.partition(".")[0]
-                    target = alias.asname.name if alias.asname is not None else cst.Name(first)
-                    self._bind(target, Binding(node, None, imported=first))
+                    name = alias.evaluated_name if alias.asname else alias.evaluated_name.partition(".")[0]
+                    self._bind(
+                        alias.asname.name if alias.asname else cst.Name(name), Binding(node, None, imported=name)
+                    )
             case cst.ImportFrom(names=[*aliases]):
                 base = absolute(dotted(node.module) or "", len(node.relative), self.source.package)
                 for alias in aliases if base is not None else ():

@@ -2,8 +2,8 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar
@@ -40,7 +40,8 @@ class Source:
     tree: cst.Module
 
     @cached_property
-    def _positions(self) -> dict[cst.CSTNode, CodeRange]:
+    def positions(self) -> Mapping[cst.CSTNode, CodeRange]:
+        """Where each node begins and ends: lines from 1, columns from 0."""
         return dict(MetadataWrapper(self.tree, unsafe_skip_copy=True).resolve(PositionProvider))
 
     @cached_property
@@ -71,15 +72,11 @@ class Source:
 
     def line(self, node: cst.CSTNode) -> int:
         """The line that a node begins in, from 1."""
-        return self._positions[node].start.line
-
-    def column(self, node: cst.CSTNode) -> int:
-        """The column that a node begins in, from 0."""
-        return self._positions[node].start.column
+        return self.positions[node].start.line
 
     def end(self, node: cst.CSTNode) -> int:
         """The line that a node ends in."""
-        return self._positions[node].end.line
+        return self.positions[node].end.line
 
     def place(self, node: cst.CSTNode) -> Line:
         """Where a node stands, as the user is told."""
@@ -117,11 +114,6 @@ class Source:
     def every(self, *kinds: type[N]) -> Iterator[N]:
         """Every node of these kinds, as they stand in the file."""
         return (node for node in self.walk.parents if isinstance(node, kinds))
-
-    def heads(self, line: int) -> list[cst.BaseCompoundStatement]:
-        """The heads of blocks that stand in a line, outer ones first."""
-        blocks = [node for node in self.walk.parents if isinstance(node, cst.BaseCompoundStatement)]
-        return [node for node in blocks if self.line(node) <= line < self.line(node.body)]
 
     def own_line(self, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
         """The statement of a node, where it has a line of its own in an indented block or at the top of the file."""
@@ -161,12 +153,3 @@ def read(path: Path, shown: str, module: str) -> Source:
     except RecordError as error:
         raise Unreadable(f"{error}; it is left alone") from error
     return parse(path, shown, module, data)
-
-
-def rewritten(source: Source, tree: cst.Module) -> Source:
-    """The file with another tree, read anew. Raises Unreadable where the result is no Python."""
-    data = tree.bytes
-    try:
-        return replace(source, data=data, tree=cst.parse_module(data))
-    except cst.ParserSyntaxError as error:
-        raise Unreadable(f"{source.shown}: {error.message}") from error

@@ -7,6 +7,7 @@ import libcst as cst
 
 from hotlap.source.names import keyword_of
 from hotlap.source.places import CannotTell, Places, Site
+from hotlap.source.scopes import is_method_call
 
 from ._base import CannotWrite, Edit, at_the_top
 
@@ -42,7 +43,7 @@ def refuse_differentiated_again(places: Places) -> None:
 def _asked_again(call: cst.Call) -> bool:
     """Whether a call asks for gradients that can be differentiated again: a backward by a plain True, see
     `_asked_gradients`."""
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward":
+    if is_method_call(call, "backward"):
         value = keyword_of(call, "create_graph")
         return isinstance(value, cst.Name) and value.value == "True"
     return _may_ask(call, "create_graph")

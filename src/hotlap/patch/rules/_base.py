@@ -15,7 +15,7 @@ from hotlap.source.project import Project
 from hotlap.source.scopes import Scope, dotted
 from hotlap.source.tree import Source
 
-from ..edits import Changes, Replacement, Touched, after, before, spelled
+from ..edits import Changes, Replacement, Touched, after, before, torch_in
 
 Settings = Mapping[str, Any]
 
@@ -77,7 +77,7 @@ def already(places: Places, lines: Iterable[Line | Site]) -> Edit:
 
 def with_torch(scope: Scope, at: Line) -> str:
     """How a function can write `torch`. Raises CannotWrite where it can't."""
-    torch = spelled(scope, "torch")
+    torch = torch_in(scope)
     if torch is None:
         raise CannotWrite(NO_TORCH, [at])
     return torch
@@ -90,7 +90,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
     last = last_import(source)
     if last is None:
         raise CannotWrite(f"torch is not imported at the top of {source.shown}")
-    torch = spelled(source.top, "torch")
+    torch = torch_in(source.top)
     bound = source.top.names.get("torch", [])
     where = [source.place(last)]
     if torch is None and any((binding.imported or "").partition(".")[0] != "torch" for binding in bound):
@@ -103,7 +103,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
         texts.insert(0, "import torch")
     anchor = _after_flags(source, last)
     changes = Changes(places.project)
-    changes.put(source.top, anchor, after(source, *texts, apart=anchor is last))
+    changes.put(source.top, {anchor: after(source, *texts, apart=anchor is last)})
     return written(changes, where)
 
 

@@ -8,7 +8,7 @@ from hotlap.source.places import CannotTell, Places
 from hotlap.source.scopes import dotted
 from hotlap.source.tree import Source
 
-from ..edits import Changes, Replacement, fresh
+from ..edits import Changes, fresh
 from ._asked_gradients import with_graphs_kept
 from ._base import Edit, at_the_top, last_import, written
 
@@ -43,7 +43,7 @@ def _compiled(places: Places) -> Edit | None:
         return None
     name, changes = fresh(source, NAME), Changes(places.project)
     for site in calls:
-        changes.put(site.scope, site.call, _renamed(name))
+        changes.put(site.scope, {site.call.func: cst.Name(name)})
     edit = written(changes, ())
     try:
         there = replace(places, project=edit.project)
@@ -61,7 +61,3 @@ def _known_at_the_top(places: Places, source: Source, text: str) -> bool:
     known = places.names.resolve(cst.parse_expression(text), source.top) == CROSS_ENTROPY
     made = next((at for at, node in enumerate(body) if source.inside(node, bindings[0].statement)), len(body))
     return known and last in body[made:]
-
-
-def _renamed(name: str) -> Replacement:
-    return lambda node: node.with_changes(func=cst.Name(name))

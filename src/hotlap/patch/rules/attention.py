@@ -11,11 +11,11 @@ import libcst as cst
 import libcst.matchers as m
 
 from hotlap.source.places import Places
-from hotlap.source.scopes import Scope, dotted, last_name
+from hotlap.source.scopes import Scope, dotted, is_method_call, last_name
 from hotlap.source.tensors import reads
 from hotlap.source.tree import Source
 
-from ..edits import Changes, Replacement, expression, removed
+from ..edits import Changes, expression
 from ._base import CannotWrite, Edit, Rule, Settings, already, constant, with_torch, written
 
 FUSED = "scaled_dot_product_attention"
@@ -54,9 +54,8 @@ def edit(places: Places, settings: Settings) -> Edit:
             found = _match(places, source, product)
             if found is not None:
                 lines.append(source.place(product))
-                changes.put(found.scope, product, _to(source, _text(places, found)))
-                for gone in found.gone:
-                    changes.put(found.scope, gone, removed)
+                fused = expression(source, _text(places, found)).with_changes(lpar=[], rpar=[])
+                changes.put(found.scope, {product: fused, **dict.fromkeys(found.gone, cst.RemoveFromParent())})
     if lines:
         return written(changes, lines)
     if own := places.calls_named(FUSED):
@@ -68,10 +67,6 @@ def edit(places: Places, settings: Settings) -> Edit:
     if not where:
         raise CannotWrite("no module in the files of the model that was seen to run calls softmax")
     raise CannotWrite("the attention has none of the forms that can be written safely", where)
-
-
-def _to(source: Source, text: str) -> Replacement:
-    return lambda _: expression(source, text).with_changes(lpar=[], rpar=[])
 
 
 def _match(places: Places, source: Source, product: cst.BinaryOperation) -> Found | None:
@@ -91,11 +86,7 @@ def _match(places: Places, source: Source, product: cst.BinaryOperation) -> Foun
 def _step(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
     """One operation further in: what it is applied to, None where it is not known. At the scores it sets `q`."""
     if isinstance(node, cst.Name):
-        above = _line_above(found.source, found.gone[-1] if found.gone else found.line)
-        value = _assigned(above, node.value)
-        if value is not None and above is not None:
-            found.gone.append(above)
-        return value
+        return _assigned_above(found, node.value)
     inner = _softmax(found.source, node)
     if inner is not None and not found.softmax:
         found.softmax = True
@@ -103,10 +94,24 @@ def _step(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
     return _scores(node, found) if found.softmax else None
 
 
+def _assigned_above(found: Found, name: str) -> cst.BaseExpression | None:
+    """What a name is set to in the line above those that were gone through."""
+    line = found.gone[-1] if found.gone else found.line
+    block = found.source.parent(line)
+    if not isinstance(block, cst.IndentedBlock) or block.body[0] is line:
+        return None
+    above = block.body[block.body.index(line) - 1]
+    assign = m.SimpleStatementLine([m.Assign([m.AssignTarget(m.Name(name))])])
+    if not isinstance(above, cst.SimpleStatementLine) or not m.matches(above, assign):
+        return None
+    found.gone.append(above)
+    return cst.ensure_type(above.body[0], cst.Assign).value
+
+
 def _scores(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
     """The operations between the scores and the softmax."""
     code = found.source.code
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and last_name(node) == "masked_fill":
+    if is_method_call(node, "masked_fill"):
         if len(node.args) != 2 or code(node.args[1].value) not in MINUS_INFINITY or found.mask or found.scale != "1.0":
             return None
         found.mask = code(node.args[0].value)
@@ -142,7 +147,7 @@ def _is_size(node: cst.BaseExpression, scope: Scope) -> bool:
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide):
         return _is_size(node.left, scope) and dotted(node.right) is not None
     if isinstance(node, cst.Call):
-        return isinstance(node.func, cst.Attribute) and node.func.attr.value == "size" and len(node.args) == 1
+        return is_method_call(node, "size") and len(node.args) == 1
     bindings = scope.names.get(dotted(node) or "", [])
     return bool(bindings) and all(
         isinstance(binding.value, cst.Attribute) and binding.value.attr.value == "shape" and binding.index is not None
@@ -152,7 +157,7 @@ def _is_size(node: cst.BaseExpression, scope: Scope) -> bool:
 
 def _softmax(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
     """What a softmax over the last dimension is taken of."""
-    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or last_name(node) != "softmax":
+    if not is_method_call(node, "softmax"):
         return None
     given, owner = [arg for arg in node.args if not arg.star], dotted(node.func.value)
     if owner in {"F", "torch", "torch.nn.functional", "nn.functional"} and len(given) == 2:
@@ -169,26 +174,10 @@ def _transposed(source: Source, node: cst.BaseExpression) -> str:
     """The name of what is transposed in its last two dimensions; "" of anything else."""
     if isinstance(node, cst.Attribute) and node.attr.value == "mT":
         return dotted(node.value) or ""
-    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or last_name(node) != "transpose":
+    if not is_method_call(node, "transpose"):
         return ""
     axes = tuple(source.code(arg.value) for arg in node.args)
     return dotted(node.func.value) or "" if axes in LAST_TWO else ""
-
-
-def _line_above(source: Source, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine | None:
-    block = source.parent(line)
-    if not isinstance(block, cst.IndentedBlock):
-        return None
-    at = next(index for index, node in enumerate(block.body) if node is line)
-    above = block.body[at - 1] if at else None
-    return above if isinstance(above, cst.SimpleStatementLine) and len(above.body) == 1 else None
-
-
-def _assigned(line: cst.SimpleStatementLine | None, name: str) -> cst.BaseExpression | None:
-    small = line.body[0] if line is not None else None
-    if not isinstance(small, cst.Assign) or len(small.targets) != 1 or dotted(small.targets[0].target) != name:
-        return None
-    return small.value
 
 
 def _only_here(found: Found) -> bool:
@@ -222,7 +211,7 @@ def _causal(source: Source, scope: Scope, mask: str) -> bool:
 
 def _lower_triangle(node: cst.BaseExpression) -> bool:
     """`torch.tril(torch.ones(n, n))`, with a view in front of it or not."""
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and last_name(node) == "view":
+    if is_method_call(node, "view"):
         node = node.func.value
     if not m.matches(node, TRIL):
         return False

@@ -6,7 +6,7 @@ from hotlap.source.names import keyword_of
 from hotlap.source.places import Places, Site
 from hotlap.source.scopes import Scope, dotted
 
-from ..edits import Changes, Replacement, after, spelled
+from ..edits import Changes, after, torch_in
 from ._base import CannotWrite, Edit, Rule, Settings, already, with_torch, written
 from ._model import spots, trained_calls
 
@@ -23,32 +23,34 @@ def edit(places: Places, settings: Settings) -> Edit:
     wrapped = places.calls_named(*WRAPPED)
     if wrapped:
         raise CannotWrite("the model may be wrapped here; it has to be converted before", wrapped)
-    own = _converted(places, sites)
+    own = [
+        site
+        for site in places.methods_of(sites, "to")
+        if keyword_of(site.call, "memory_format") is not None and dotted(site.call.func)
+    ]
     if own:
         return already(places, own)
     changes, lines = Changes(places.project), []
     for spot in spots(places, sites):
-        place = spot.source.place(spot.after)
+        source = spot.scope.source
+        place = source.place(spot.after)
         text = f"{spot.name}.to(memory_format={with_torch(spot.scope, place)}.channels_last)"
-        changes.put(spot.scope, spot.after, after(spot.source, text))
+        changes.put(spot.scope, {spot.after: after(source, text)})
         lines.append(place)
-    images = [(site, spelled(site.scope, "torch")) for site in sites if _takes_images(places, site)]
+    images = [(site, torch_in(site.scope)) for site in sites if _takes_images(places, site)]
     for site, torch in images:
         if torch is not None:
-            changes.put(site.scope, site.call, _images(torch))
+            changes.put(site.scope, {site.call: _images(torch, site.call)})
     left = len(images) < len(sites) or any(torch is None for _, torch in images)
     return written(changes, lines, notes=[INPUTS] if left else ())
 
 
-def _images(torch: str) -> Replacement:
-    def change(node: cst.CSTNode) -> cst.CSTNode:
-        call = cst.ensure_type(node, cst.Call)
-        first, *others = call.args
-        made = cst.ensure_type(cst.parse_expression(f"f(memory_format={torch}.channels_last)"), cst.Call)
-        made = made.with_changes(func=cst.Attribute(first.value, cst.Name("to")))
-        return call.with_changes(args=[first.with_changes(value=made), *others])
-
-    return change
+def _images(torch: str, call: cst.Call) -> cst.Call:
+    """The call with its first argument in that format."""
+    first, *others = call.args
+    made = cst.ensure_type(cst.parse_expression(f"f(memory_format={torch}.channels_last)"), cst.Call)
+    made = made.with_changes(func=cst.Attribute(first.value, cst.Name("to")))
+    return call.with_changes(args=[first.with_changes(value=made), *others])
 
 
 def _takes_images(places: Places, site: Site) -> bool:
@@ -69,18 +71,6 @@ def _convolves_first(places: Places, forward: Scope) -> bool:
         if scope is forward and call.args and dotted(call.args[0].value) == images and dotted(call.func)
     ]
     return any(places.names.made_by(at).endswith("nn.Conv2d") for site in given for at in places.origins(site))
-
-
-def _converted(places: Places, sites: list[Site]) -> list[Site]:
-    """Where the source converts one of the models itself."""
-    return [
-        site
-        for site in places.calls_named("to")
-        if keyword_of(site.call, "memory_format") is not None
-        and isinstance(site.call.func, cst.Attribute)
-        and dotted(site.call.func.value)
-        and places.same_model(site.call.func.value, site.scope, sites)
-    ]
 
 
 RULE = Rule(edit, order=5)

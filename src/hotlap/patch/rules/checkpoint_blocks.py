@@ -110,10 +110,8 @@ def _write(places: Places, uses: list[Use], every: int) -> Edit:
     for use in uses:
         source, call = use.blocks.source, use.calls[0]
         scope = source.scope(call)
-        for node, change in importing(places, scope, source.place(call), CALL).items():
-            changes.put(source.top, node, change)
-        for node, change in (_in_loop if use.loop else _as_loop)(source, use, every).items():
-            changes.put(scope, node, change)
+        changes.put(source.top, importing(places, scope, source.place(call), CALL))
+        changes.put(scope, (_in_loop if use.loop else _as_loop)(source, use, every))
     return written(changes, [use.blocks.source.place(use.calls[0]) for use in uses])
 
 
@@ -133,14 +131,14 @@ def _in_loop(source: Source, use: Use, every: int) -> dict[cst.CSTNode, Replacem
     return changes
 
 
-def _checkpointed(source: Source, call: cst.Call, condition: str) -> Replacement:
+def _checkpointed(source: Source, call: cst.Call, condition: str) -> cst.BaseExpression:
     """A call of a block through checkpoint, where a condition holds."""
     given = ", ".join(source.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in call.args)
     text = f"{CALL}.checkpoint({dotted(call.func)}, {given}, use_reentrant=False)"
     if condition:
         text = f"{text} if {condition} else {source.code(call)}"
         text = text if isinstance(source.parent(call), cst.Assign | cst.Return) else f"({text})"
-    return lambda _: expression(source, text)
+    return expression(source, text)
 
 
 def _as_loop(source: Source, use: Use, every: int) -> dict[cst.CSTNode, Replacement]:
@@ -155,7 +153,7 @@ def _as_loop(source: Source, use: Use, every: int) -> dict[cst.CSTNode, Replacem
     line = source.own_line(call)
     assert line is not None
     loop = statement(source, f"{header}\n    {name} = {value}\n").with_changes(leading_lines=line.leading_lines)
-    return {line: lambda _: loop}
+    return {line: loop}
 
 
 RULE = Rule(edit, order=25)

@@ -34,7 +34,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     for blocks in found:
         source, name = blocks.source, "block"
         text = f"for {name} in {blocks.name}:\n    {name}.compile({argument})\n"
-        changes.put(source.scope(blocks.statement), blocks.statement, after(source, text))
+        changes.put(source.scope(blocks.statement), {blocks.statement: after(source, text)})
     return with_loss(places, written(changes, [blocks.place for blocks in found]))
 
 

@@ -4,7 +4,7 @@ import libcst as cst
 
 from hotlap.source.names import keyword_of
 from hotlap.source.places import Places, Site
-from hotlap.source.scopes import dotted
+from hotlap.source.scopes import dotted, is_method_call
 
 from ..edits import Changes, with_keywords
 from ._base import CannotWrite, Edit, Rule, Settings, already, constant, written
@@ -30,7 +30,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         return already(places, sites)
     changes = Changes(places.project)
     for site in todo:
-        changes.put(site.scope, site.call, with_keywords(site.source, site.call, {"fused": "True"}))
+        changes.put(site.scope, {site.call: with_keywords(site.source, site.call, {"fused": "True"})})
     return written(changes, todo, notes=[LATE] if any(map(_momentum, todo)) else ())
 
 
@@ -64,8 +64,8 @@ def _assigned_to(site: Site) -> str:
 
 def _all_step(places: Places, sites: list[Site]) -> bool:
     """Whether each of several optimizers has a variable of its own that steps."""
-    funcs = [site.call.func for site in places.calls_named("step")]
-    stepping = {dotted(func.value) for func in funcs if isinstance(func, cst.Attribute)}
+    steps = [site.call for site in places.calls_named("step")]
+    stepping = {dotted(call.func.value) for call in steps if is_method_call(call)}
     names = {_assigned_to(site) for site in sites}
     return len(names) == len(sites) and names <= stepping
 

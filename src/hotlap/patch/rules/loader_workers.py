@@ -10,7 +10,7 @@ from hotlap.source.names import argument
 from hotlap.source.places import Places, Site
 from hotlap.source.scopes import Scope, dotted
 
-from ..edits import Changes, expression, keyword
+from ..edits import Changes, expression, with_keywords
 from ._base import CannotWrite, Edit, Rule, Settings, already, constant, written
 
 POSITIONS = {5: "num_workers", 7: "pin_memory"}
@@ -36,7 +36,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     if changed.deep_equals(site.call):
         return already(places, [site])
     changes = Changes(places.project)
-    changes.put(site.scope, site.call, lambda _: changed)
+    changes.put(site.scope, {site.call: changed})
     notes = [LATER_EPOCHS] if settings["persistent"] else []
     if changing is not None:
         notes = [f"not persistent_workers: {changing.file}:{changing.line} may change the dataset, unseen by them"]
@@ -118,7 +118,7 @@ def _changed(site: Site, settings: Settings, cuda: bool) -> cst.Call:
     call = site.call.with_changes(args=args)
     if not wanted:
         return call
-    return _behind_star(site, args, stars[0], wanted) if stars else keyword(site.source, call, wanted, site.call)
+    return _behind_star(site, args, stars[0], wanted) if stars else with_keywords(site.source, call, wanted, site.call)
 
 
 def _merged(site: Site, name: str, old: cst.BaseExpression, new: str) -> cst.BaseExpression:

@@ -7,10 +7,10 @@ import libcst as cst
 import libcst.matchers as m
 
 from hotlap.source.places import CannotTell
-from hotlap.source.scopes import dotted, last_name, nodes
+from hotlap.source.scopes import dotted, is_method_call, last_name, nodes
 from hotlap.source.tensors import FUNCTIONAL, TENSOR_METHODS
 
-from ..edits import Replacement, through
+from ..edits import Rewriting, through
 from ._base import Wait, assigned
 
 ITEM: Final = "`.item()`"
@@ -32,10 +32,10 @@ DEEPEST: Final = 4
 
 def read_by(node: cst.BaseExpression, wait: Wait) -> cst.BaseExpression | None:
     """What `x.item()` and `float(x)` read the value of; None of any other expression."""
+    if is_method_call(node, "item"):
+        return None if node.args else node.func.value
     if not isinstance(node, cst.Call):
         return None
-    if isinstance(node.func, cst.Attribute) and last_name(node) == "item":
-        return None if node.args else node.func.value
     if dotted(node.func) != "float" or not wait.is_builtin("float") or len(node.args) != 1:
         return None
     (given,) = node.args
@@ -45,7 +45,8 @@ def read_by(node: cst.BaseExpression, wait: Wait) -> cst.BaseExpression | None:
 def stays(read: cst.BaseExpression, wait: Wait) -> None:
     """Raises CannotTell where it is not known that the line waits for the tensor that it reads the value of."""
     tensor = read_by(read, wait)
-    if tensor is None or not (wait.cause == ITEM or (wait.cause == CPU and _copies(tensor))):
+    copies = tensor is not None and any(is_method_call(layer, "cpu") for layer in _layers(tensor)[:-1])
+    if tensor is None or not (wait.cause == ITEM or (wait.cause == CPU and copies)):
         raise CannotTell(f"it waits because of {wait.cause}, which would stay")
     other = next((call for call in nodes(tensor, cst.Call) if not _gives_tensor(call, wait)), None)
     if other is not None:
@@ -62,32 +63,27 @@ def _gives_tensor(call: cst.Call, wait: Wait) -> bool:
         return True
     if places.names.definition(call.func, wait.scope) is not None:
         return True
-    if not full and isinstance(call.func, cst.Attribute):
-        return call.func.attr.value in TENSORS
+    if not full and is_method_call(call):
+        return last_name(call) in TENSORS
     origins = places.names.origins(call.func, wait.scope)
     return any(places.module_class(at) is not None for at in origins)
 
 
 def bare(node: cst.BaseExpression) -> cst.BaseExpression:
     """A tensor without the `.cpu()`, `.detach()` and `.data` behind it."""
-    return _unwrapped(node)[-1]
+    return _layers(node)[-1]
 
 
-def _unwrapped(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+def _layers(node: cst.BaseExpression) -> list[cst.BaseExpression]:
     """An expression, and what is left of it each time that one of these is taken off."""
-    func = node.func if isinstance(node, cst.Call) and not node.args else node
-    wraps = func is not node and last_name(func) in {"cpu", "detach"}
-    if isinstance(func, cst.Attribute) and (wraps or (func is node and last_name(func) == "data")):
-        return [node, *_unwrapped(func.value)]
+    if is_method_call(node, "cpu", "detach") and not node.args:
+        return [node, *_layers(node.func.value)]
+    if isinstance(node, cst.Attribute) and node.attr.value == "data":
+        return [node, *_layers(node.value)]
     return [node]
 
 
-def _copies(node: cst.BaseExpression) -> bool:
-    """Whether one of what stands behind a tensor is `.cpu()`."""
-    return any(isinstance(one, cst.Call) and last_name(one) == "cpu" for one in _unwrapped(node)[:-1])
-
-
-def kept_as(*methods: str) -> Replacement:
+def kept_as(*methods: str) -> Rewriting:
     """A read replaced by the tensor itself, behind which these methods are called."""
 
     def change(node: cst.CSTNode) -> cst.CSTNode:
@@ -103,7 +99,7 @@ def kept_as(*methods: str) -> Replacement:
     return change
 
 
-def called(name: str) -> Replacement:
+def called(name: str) -> Rewriting:
     """An expression as the argument of a function of Python's."""
 
     def change(node: cst.CSTNode) -> cst.CSTNode:
@@ -113,7 +109,7 @@ def called(name: str) -> Replacement:
     return change
 
 
-def value_of(read: cst.BaseExpression) -> Replacement:
+def value_of(read: cst.BaseExpression) -> Rewriting:
     """A tensor as a number, by that by which a line reads one: `.item()`, or `float`."""
     return through("item") if isinstance(read, cst.Call) and last_name(read) == "item" else called("float")
 

@@ -5,9 +5,9 @@ from typing import Final
 import libcst as cst
 
 from hotlap.source.places import CannotTell
-from hotlap.source.scopes import dotted
+from hotlap.source.scopes import dotted, is_method_call
 
-from ..edits import Replacement, expression
+from ..edits import Replacement, Rewriting, expression
 from ._base import Change, Wait, assigned
 from ._reads import kept_as, read_by, stays, value_of
 from ._variables import moved, variable
@@ -22,7 +22,7 @@ KEPT: Final = "each value stays in 512 bytes of the device's memory until the li
 def change(wait: Wait) -> Change | None:
     """Refuses lists that are kept in an object, and all uses but sums, means, extremes, single elements and lengths."""
     call = wait.call
-    if call is None or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "append":
+    if not is_method_call(call, "append"):
         return None
     read = call.args[0].value if len(call.args) == 1 else None
     if read is None or read_by(read, wait) is None:
@@ -89,7 +89,7 @@ def _call_of(wait: Wait, node: cst.BaseExpression) -> str:
     return name if wait.is_builtin(name.partition(".")[0]) else wait.resolve(call.func)
 
 
-def _values(wait: Wait, value: Replacement) -> Replacement:
+def _values(wait: Wait, value: Rewriting) -> Rewriting:
     """The list or slice as numbers."""
     made = cst.ensure_type(expression(wait.source, "[value for value in x]"), cst.ListComp)
     made = made.with_changes(elt=value(made.elt))

@@ -6,7 +6,7 @@ from typing import Final
 import libcst as cst
 
 from hotlap.source.places import CannotTell
-from hotlap.source.scopes import Binding, dotted, last_name, nodes
+from hotlap.source.scopes import Binding, dotted, is_method_call, nodes
 
 from ..edits import under
 from ._base import Change, Wait, assigned
@@ -65,7 +65,7 @@ def _reporter(wait: Wait, call: cst.Call) -> str:
     """What a call reports by; "" where it is not known that it does nothing else."""
     if dotted(call.func) == "print":
         return "printed line" if wait.is_builtin("print") else ""
-    if not isinstance(call.func, cst.Attribute):
+    if not is_method_call(call):
         return ""
     method, on = call.func.attr.value, call.func.value
     made = [_maker(binding, wait) for binding in _bindings(wait, on)]
@@ -108,23 +108,19 @@ def _computes(wait: Wait, call: cst.Call) -> bool:
     name, full = dotted(call.func) or "", wait.resolve(call.func)
     if full.startswith(MODULES) if full else name in FUNCTIONS and wait.is_builtin(name):
         return True
-    return not full and isinstance(call.func, cst.Attribute) and last_name(call) in METHODS
+    return not full and is_method_call(call, *METHODS)
 
 
 def _may_change(call: cst.Call) -> Iterator[cst.BaseExpression]:
     """Calls of methods that an object of the script's may have too, and loops over what may be used up by them."""
     for arg in call.args:
         for inner in nodes(arg, cst.Call):
-            if isinstance(inner.func, cst.Attribute) and last_name(inner) in OF_OBJECTS and not _read(inner.func.value):
+            # Of what a method of a tensor gave, as in `loss.detach().mean()`, it is one of a tensor too.
+            if is_method_call(inner, *OF_OBJECTS) and not is_method_call(inner.func.value, *METHODS):
                 yield inner
         for loop in nodes(arg, cst.CompFor):
             if not isinstance(loop.iter, cst.List | cst.Tuple | cst.Call):
                 yield loop.iter
-
-
-def _read(node: cst.BaseExpression) -> bool:
-    """Whether it is what a method of a tensor gave, as in `loss.detach().mean()`."""
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and last_name(node) in METHODS
 
 
 def _of_steps(wait: Wait, loop: Loop) -> None:

@@ -8,9 +8,8 @@ import libcst as cst
 
 from hotlap.source.names import keyword_of
 from hotlap.source.places import CannotTell, Site, lines_of
-from hotlap.source.scopes import last_name, nodes
+from hotlap.source.scopes import is_method_call, nodes
 
-from ..edits import removed
 from ._base import Change, Wait, numbered
 
 SYNCHRONIZE: Final = "torch.cuda.synchronize"
@@ -34,7 +33,7 @@ def change(wait: Wait) -> Change | None:
     if needed:
         raise CannotTell("streams, events or copies that do not wait may need it", needed)
     notes = (DONE, *_clocks(wait)) if full == SYNCHRONIZE else (MEMORY, PEAK)
-    return Change({_with_if(wait): removed}, f"`{full}()` is taken out", notes, review=True)
+    return Change({_with_if(wait): cst.RemoveFromParent()}, f"`{full}()` is taken out", notes, review=True)
 
 
 def _with_if(wait: Wait) -> cst.CSTNode:
@@ -60,7 +59,7 @@ def _needing(wait: Wait) -> Iterator[Site]:
     for site in (Site(scope, call) for scope, call in wait.places.names.calls):
         waits = keyword_of(site.call, "non_blocking") is None
         to_host = not waits and re.search("cpu|copy_", site.source.code(site.call))
-        needs = isinstance(site.call.func, cst.Attribute) and last_name(site.call) in NEEDS_IT
+        needs = is_method_call(site.call, *NEEDS_IT)
         if to_host or needs or wait.places.names.resolve(site.call.func, site.scope) in STREAMS:
             yield site
 
