@@ -62,6 +62,7 @@ NOT_BEFORE = m.SimpleStatementLine([m.Expr(m.SimpleString() | m.ConcatenatedStri
     [m.ImportFrom(module=m.Name("__future__"))]
 )
 """What an import stands behind: the docstring and imports from `__future__`."""
+AT_LAUNCH = "set in the environment, in the command to start below; nothing of it is in the source"
 NO_TORCH = "`torch` itself is not imported in this file, or the name means something else here"
 
 
@@ -73,6 +74,16 @@ def written(changes: Changes, where: Iterable[Line | Site], partly: str = "", no
 def already(places: Places, lines: Iterable[Line | Site]) -> Edit:
     """Nothing to do."""
     return Edit(places.project, lines_of(lines), already=True)
+
+
+def at_launch(places: Places, variables: Iterable[str]) -> Edit:
+    """What levers become that only set variables: these go with the command, nothing of them into the source. Refuses
+    where the source sets one itself, which would win or lose by the order of lines."""
+    texts = [(s, text) for s in places.project.sources.values() for text in s.every(cst.SimpleString)]
+    named = [s.place(text) for s, text in texts if re.split(r"[=:]", str(text.evaluated_value))[0] in variables]
+    if named:
+        raise CannotWrite("the source sets this in its environment itself", named)
+    return Edit(places.project, notes=(AT_LAUNCH,))
 
 
 def with_torch(scope: Scope, at: Line) -> str:

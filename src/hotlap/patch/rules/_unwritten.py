@@ -42,15 +42,6 @@ def _optimizers(places: Places) -> list[Site]:
     return places.optimizers or places.calls_named("step")[:3]
 
 
-def _reads(places: Places) -> list[Site]:
-    """Calls that read a value; else the backward, after which one may be read by other means."""
-    return places.calls_named("item", "cpu") or _update(places)
-
-
-def _models(places: Places) -> list[Site]:
-    return places.root_calls
-
-
 REASONS: dict[str, Unwritten] = {
     "accumulate": Unwritten(
         "what a loop does once a batch (clipping, schedules, logs, means over the loader's length) would have to be "
@@ -65,12 +56,13 @@ REASONS: dict[str, Unwritten] = {
     "fewer-syncs": Unwritten(
         "whether a value was computed before the backward and not written to since is known when it is read, which the "
         "lever looks at in each read; of a profiled run's waits `hotlap patch RUN` rewrites the lines that it can",
-        _reads,
+        # Where none reads a value, the backward, after which one may be read by other means.
+        lambda places: places.calls_named("item", "cpu") or _update(places),
     ),
     "graph-training": Unwritten(
         "torch.cuda.make_graphed_callables wants sample inputs of every shape, gradients that are cleared before each "
         "backward, and one backward for each forward, which the lever looks at in each call",
-        _models,
+        lambda places: places.root_calls,
     ),
     "optimizer-offload": Unwritten(
         "it takes two hooks of some 20 lines that keep what of the optimizer's state is where; checkpoints and "

@@ -3,8 +3,7 @@
 from hotlap.levers.memory.allocator import VARIABLES
 from hotlap.source.places import Places
 
-from ._base import Edit, Rule, Settings
-from ._launch import at_launch
+from ._base import Edit, Rule, Settings, at_launch
 
 
 def edit(places: Places, settings: Settings) -> Edit:

@@ -22,7 +22,11 @@ def edit(places: Places, settings: Settings) -> Edit:
     site, times = places.training_loader(), int(settings["times"])
     if not site.kind:
         raise CannotWrite("the loader is of a class of your own, whose arguments are not known", [site])
-    stars, at = [arg for arg in site.call.args if arg.star], _place(site.call)
+    stars, at = [arg for arg in site.call.args if arg.star], None
+    for number, arg in enumerate(site.call.args):
+        if _is(arg, "batch_size") or (arg.keyword is None and not arg.star and number == BATCH_SIZE):
+            at = number
+            break
     if stars and at is None:
         return _behind_star(places, site, stars, times)
     given = site.call.args[at].value if at is not None else None
@@ -74,14 +78,6 @@ def _multiplied(times: int, given: cst.BaseExpression | None, text: str) -> str:
         return str(times)
     bare = isinstance(given, cst.Name | cst.Attribute | cst.Call | cst.Integer | cst.Subscript) or given.lpar
     return f"{times} * {text}" if bare else f"{times} * ({text})"
-
-
-def _place(call: cst.Call) -> int | None:
-    """Where the batch size stands among a call's arguments; None where it is not given."""
-    for at, arg in enumerate(call.args):
-        if _is(arg, "batch_size") or (arg.keyword is None and not arg.star and at == BATCH_SIZE):
-            return at
-    return None
 
 
 def _is(arg: cst.Arg, *names: str) -> bool:

@@ -9,10 +9,9 @@ from hotlap.source.places import CannotTell, Places, Site
 from hotlap.source.scopes import dotted
 
 from ..edits import Changes, after
-from ._asked_gradients import refuse_differentiated_again
 from ._base import CannotWrite, Edit, Rule, Settings, already, written
-from ._loss import with_loss
-from ._model import Spot, spots, trained_calls
+from ._compiled import refuse_differentiated_again, with_loss
+from ._model import spots, trained_calls
 
 LAYER = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(?!Module$)[A-Z]\w*$")
 LOOKED_PAST = (
@@ -37,7 +36,8 @@ def edit(places: Places, settings: Settings) -> Edit:
             raise
         found = []
     if own:
-        if _are_ours(own, found, argument):
+        ours = {(spot.after, f"{spot.name}.compile({argument})") for spot in found}
+        if len(own) == len(found) and ours.issuperset((s.source.own_line(s.call), s.source.code(s.call)) for s in own):
             return already(places, own)
         raise CannotWrite("the source compiles the model itself", own)
     refuse_differentiated_again(places)
@@ -68,13 +68,6 @@ def compiled_by_source(places: Places, sites: list[Site]) -> list[Site]:
         if dotted(model) and model is not None and places.same_model(model, site.scope, sites):
             found.append(site)
     return found
-
-
-def _are_ours(own: list[Site], found: list[Spot], argument: str) -> bool:
-    """Whether these are the statements that this rule would write."""
-    ours = {(spot.after, f"{spot.name}.compile({argument})") for spot in found}
-    lines = {(site.source.own_line(site.call), site.source.code(site.call)) for site in own}
-    return len(own) == len(found) and lines <= ours
 
 
 RULE = Rule(edit, order=20)

@@ -6,10 +6,9 @@ from hotlap.source.places import Places
 from hotlap.source.scopes import dotted
 
 from ..edits import Changes, after
-from ._asked_gradients import refuse_differentiated_again
 from ._base import CannotWrite, Edit, Rule, Settings, already, written
 from ._blocks import Blocks, block_lists
-from ._loss import with_loss
+from ._compiled import refuse_differentiated_again, with_loss
 from .compile import compiled_by_source
 
 COPIED = "DataParallel copies the modules, and copies would run the compiled originals"

@@ -1,27 +1,35 @@
-"""A cross-entropy over many logits, compiled beside the model: what the levers that compile do to one outside of it."""
+"""What the rules that compile share: a cross-entropy over many logits, compiled beside the model as the levers do it,
+and what the source asks of gradients, which has to be known where something is compiled."""
 
 from dataclasses import replace
 
 import libcst as cst
 
-from hotlap.source.places import CannotTell, Places
-from hotlap.source.scopes import dotted
+from hotlap.source.names import keyword_of
+from hotlap.source.places import CannotTell, Places, Site
+from hotlap.source.scopes import dotted, is_method_call
 from hotlap.source.tree import Source
 
 from ..edits import Changes, fresh
-from ._asked_gradients import with_graphs_kept
-from ._base import Edit, at_the_top, last_import, written
+from ._base import CannotWrite, Edit, at_the_top, last_import, written
 
 CROSS_ENTROPY = "torch.nn.functional.cross_entropy"
 NAME = "compiled_cross_entropy"
 LEAST_CLASSES = 4096
 LEFT = "the lever also compiles a cross-entropy over a million logits or more; the patch does not"
+DONATED = "donated_buffer"
+AGAIN = (
+    "gradients are made that can be differentiated again (`create_graph`), which a compiled backward can't be; under "
+    "the recipe such forwards run as they were written"
+)
+KEPT = "`donated_buffer = False`, as the source has a graph kept after its backward, which a compiled one may refuse"
+NOT_KEPT = f"not written: {KEPT}: `torch._functorch.config.donated_buffer = False` before anything is compiled"
 
 
 def with_loss(places: Places, edit: Edit) -> Edit:
     """What compiles the model, and the loss beside it where that can be written; and what is saved for a backward is
     kept for another one, where the source asks for that."""
-    edit = with_graphs_kept(places, edit)
+    edit = _with_graphs_kept(places, edit)
     compiled = _compiled(replace(places, project=edit.project))
     if compiled is None:
         return replace(edit, notes=(*edit.notes, LEFT)) if places.cuda else edit
@@ -61,3 +69,38 @@ def _known_at_the_top(places: Places, source: Source, text: str) -> bool:
     known = places.names.resolve(cst.parse_expression(text), source.top) == CROSS_ENTROPY
     made = next((at for at, node in enumerate(body) if source.inside(node, bindings[0].statement)), len(body))
     return known and last in body[made:]
+
+
+def _with_graphs_kept(places: Places, edit: Edit) -> Edit:
+    """What is saved for a backward kept for another one, where the source asks for that."""
+    kept = any(_may_ask(call, name) for _, call in places.names.calls for name in ("retain_graph", "create_graph"))
+    if not kept or places.assigned(f".{DONATED}"):
+        return edit
+    text = f"torch._functorch.config.{DONATED} = False"
+    try:
+        written = at_the_top(replace(places, project=edit.project), text, None, "torch._functorch.config")
+    except CannotTell:
+        return replace(edit, notes=(*edit.notes, NOT_KEPT))
+    return edit.then(replace(written, notes=(KEPT,)))
+
+
+def refuse_differentiated_again(places: Places) -> None:
+    """Raises CannotWrite where the source asks for gradients of gradients: what it compiles would end its run."""
+    sites = [Site(scope, call) for scope, call in places.names.calls if _asked_again(call)]
+    if sites:
+        raise CannotWrite(AGAIN, sites, by_hand=False)
+
+
+def _asked_again(call: cst.Call) -> bool:
+    """Whether a call asks for gradients that can be differentiated again: a backward by a plain True, see
+    `levers/compiler/_asked_gradients.py`."""
+    if is_method_call(call, "backward"):
+        value = keyword_of(call, "create_graph")
+        return isinstance(value, cst.Name) and value.value == "True"
+    return _may_ask(call, "create_graph")
+
+
+def _may_ask(call: cst.Call, name: str) -> bool:
+    """Whether a call may ask for something of a backward."""
+    value = keyword_of(call, name)
+    return value is not None and (not isinstance(value, cst.Name) or value.value not in {"False", "None"})
