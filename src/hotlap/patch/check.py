@@ -1,11 +1,10 @@
 """The last look at a patched file: it is Python, and nothing but the functions that a rule named was changed."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from hotlap.records.errors import HotlapError
 from hotlap.source.project import Project
-from hotlap.source.tree import Source
 
 from .edits import Touched
 
@@ -16,28 +15,23 @@ class Overreach(HotlapError):
     """A rule changed more than it said: a mistake of hotlap's, so nothing is written."""
 
 
-def check(before: Project, after: Project, touched: Iterable[Touched]) -> None:
+def check(before: Project, after: Project, touched: Collection[Touched]) -> None:
     """Raises Overreach where a function that no rule named is not what it was, or a file compiles no more."""
-    named = set(touched)
-    for path, source in after.sources.items():
-        old = before.sources[path]
-        if source.data != old.data:
-            _check(old, source, {item.function for item in named if item.path == path})
-
-
-def _check(old: Source, new: Source, named: set[str]) -> None:
-    try:
-        compile(new.data, new.shown, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        raise Overreach(f"{new.shown} would not compile any more: {error}; nothing is written") from error
-    was, now = definitions(ast.parse(old.data)), definitions(ast.parse(new.data))
-    if was.keys() != now.keys():
-        raise Overreach(f"{new.shown}: a function would come or go; nothing is written")
-    for name, text in was.items():
-        if name not in named and now[name] != text:
-            raise Overreach(
-                f"{new.shown}: {name or 'the top of the file'} would be changed unasked; nothing is written"
-            )
+    for path, new in after.sources.items():
+        old, named = before.sources[path], {item.function for item in touched if item.path == path}
+        if new.data == old.data:
+            continue
+        try:
+            compile(new.data, new.shown, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise Overreach(f"{new.shown} would not compile any more: {error}; nothing is written") from error
+        was, now = definitions(ast.parse(old.data)), definitions(ast.parse(new.data))
+        if was.keys() != now.keys():
+            raise Overreach(f"{new.shown}: a function would come or go; nothing is written")
+        for name, text in was.items():
+            if name not in named and now[name] != text:
+                what = name or "the top of the file"
+                raise Overreach(f"{new.shown}: {what} would be changed unasked; nothing is written")
 
 
 def definitions(tree: ast.Module) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 NO_END: Final = "\\ No newline at end of file\n"
@@ -12,7 +12,8 @@ def diff(name: str, before: bytes, after: bytes) -> bytes:
     """The change of one file; b"" where there is none. name: relative, with forward slashes."""
     # latin-1 maps bytes to characters and back one by one, whatever the file's encoding.
     old, new = _lines(before.decode("latin-1")), _lines(after.decode("latin-1"))
-    text = "".join(_ended(difflib.unified_diff(old, new, "old", "new", n=3)))
+    lines = difflib.unified_diff(old, new, "old", "new", n=3)
+    text = "".join(line if line.endswith("\n") else f"{line}\n{NO_END}" for line in lines)
     if not text:
         return b""
     body = text.split("\n", 2)[2]
@@ -28,11 +29,6 @@ def changed(text: bytes) -> tuple[int, int]:
 def _lines(text: str) -> Sequence[str]:
     """Lines with their ends: only a line feed ends one, as for git."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def _ended(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        yield line if line.endswith("\n") else f"{line}\n{NO_END}"
 
 
 def _quoted(name: str) -> str:

@@ -62,15 +62,13 @@ class _Work:
 
     def is_wait(self, finding: Finding) -> bool:
         """Whether a finding is of a wait, or of memory that a line of the user's gives back to the driver."""
-        return finding.title.startswith(WAITS) or "empty_cache(" in self._at(finding.where).text
+        at = self._at(finding.where)
+        return finding.title.startswith(WAITS) or (at is not None and "empty_cache(" in at.text)
 
     def rewrite(self, finding: Finding) -> Rewrite:
         """A finding's line, rewritten or left as it is."""
-        place, source = finding.where, self._source(finding.where)
-        about = Rewrite(
-            finding=finding.title, share=finding.share, cost_ms=finding.cost_ms,
-            at=self._at(place) if place is not None and place.line is not None else None,
-        )  # fmt: skip
+        source, at = self._source(finding.where), self._at(finding.where)
+        about = Rewrite(finding=finding.title, share=finding.share, cost_ms=finding.cost_ms, at=at)
         try:
             outcome = self._outcome(finding, source)
         except CannotTell as why:
@@ -87,7 +85,8 @@ class _Work:
             raise CannotTell("the file is none of yours that this command runs or imports from its folder")
         node = _at_line(source, place.line)
         scope = source.scope(node)
-        if place.function is not None and _plain(place.function) != scope.qualname:
+        named = [part for part in (place.function or "").split(".") if not part.startswith("<")]  # as `qualname` has it
+        if place.function is not None and ".".join(named) != scope.qualname:
             raise CannotTell(MOVED.format(place.function))
         if not isinstance(node, cst.SimpleStatementLine):
             raise CannotTell(DECIDES if isinstance(node, cst.If | cst.While) else ELSE)
@@ -110,10 +109,12 @@ class _Work:
         here = self.places.project.cwd / (file.relative_to(cwd) if file.is_relative_to(cwd) else file)
         return self.places.project.sources.get(here.resolve())
 
-    def _at(self, place: Place | None) -> Line:
+    def _at(self, place: Place | None) -> Line | None:
         """A place with its text, as far as it is known."""
-        source, number = self._source(place), (place.line if place is not None else None) or 0
-        return source.place_of(number) if source else Line(file=place.file if place else "", line=number)
+        if place is None or place.line is None:
+            return None
+        source = self._source(place)
+        return source.place_of(place.line) if source else Line(file=place.file, line=place.line)
 
 
 def _at_line(source: Source, line: int) -> cst.CSTNode:
@@ -123,11 +124,6 @@ def _at_line(source: Source, line: int) -> cst.CSTNode:
             return node
     blocks = [node for node in source.walk.parents if isinstance(node, cst.BaseCompoundStatement)]
     return [source.tree, *(node for node in blocks if source.line(node) <= line < source.line(node.body))][-1]
-
-
-def _plain(function: str) -> str:
-    """A qualified name as `Scope.qualname` has it."""
-    return ".".join(part for part in function.split(".") if not part.startswith("<"))
 
 
 def _otherwise(statement: cst.BaseSmallStatement | None) -> str:

@@ -77,10 +77,19 @@ def make(recipe_path: Path, command: Sequence[str], cwd: Path) -> Patched:
 
 def patched(record: Patch, before: Project, after: Project, levers: tuple[Lever, ...] = ()) -> Patched:
     """The patch that makes one project of another. record: without what follows from that."""
-    files, whole = changes_between(before, after)
+    files, whole = [], b""
+    for path, source in after.sources.items():
+        old = before.sources[path]
+        text = diff(source.shown, old.data, source.data)
+        if text:
+            added, removed = changed(text)
+            files.append(PatchedFile(
+                file=source.shown, before=old.digest, after=source.digest, added=added, removed=removed
+            ))  # fmt: skip
+            whole += text
     shown = tuple(source.shown for source in before.sources.values())
     record = msgspec.structs.replace(
-        record, files=files, skipped=before.skipped, looked_at=shown, diff=whole.decode("utf-8", "replace")
+        record, files=tuple(files), skipped=before.skipped, looked_at=shown, diff=whole.decode("utf-8", "replace")
     )
     return Patched(record, before, after, whole, levers)
 
@@ -142,32 +151,16 @@ def as_before(before: Project, now: Project, lines: Sequence[Line]) -> tuple[Lin
     found = []
     for line in lines:
         old, new = files[line.file]
-        found.append(old.place_of(line.line if old is new else _line_before(old.lines, new.lines, line.line)))
+        found.append(old.place_of(line.line if old is new else _line_before(old, new, line.line)))
     return tuple(found)
 
 
-def _line_before(old: Sequence[str], new: Sequence[str], number: int) -> int:
+def _line_before(old: Source, new: Source, number: int) -> int:
     """The line that a line (from 1) of a later text was, or stands for."""
-    for kind, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    for _, i1, i2, j1, j2 in SequenceMatcher(None, old.lines, new.lines, autojunk=False).get_opcodes():
         if j1 < number <= j2:
-            shift = number - 1 - j1
-            return i1 + 1 + (shift if kind == "equal" else min(shift, max(0, i2 - i1 - 1)))
+            return i1 + 1 + min(number - 1 - j1, max(0, i2 - i1 - 1))
     return number
-
-
-def changes_between(before: Project, after: Project) -> tuple[tuple[PatchedFile, ...], bytes]:
-    """The files that a patch changes, and their diff."""
-    files, whole = [], b""
-    for path, source in after.sources.items():
-        old = before.sources[path]
-        text = diff(source.shown, old.data, source.data)
-        if text:
-            added, removed = changed(text)
-            files.append(PatchedFile(
-                file=source.shown, before=old.digest, after=source.digest, added=added, removed=removed
-            ))  # fmt: skip
-            whole += text
-    return tuple(files), whole
 
 
 # what is known of the command

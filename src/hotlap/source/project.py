@@ -53,7 +53,7 @@ def read_project(command: Sequence[str], cwd: Path) -> Project:
     folders = tuple(dict.fromkeys((cwd if module else entry.parent, cwd)))
     found = {entry: read(entry, _shown(entry, cwd), module or entry.stem)}
     skipped: dict[Path, str] = {}
-    packages = list(_files_of(module, folders))  # that `-m` imports on the way
+    packages = _files_of(module, folders)  # that `-m` imports on the way
     waiting = [_imported_files(found[entry], folders), packages]
     while waiting:
         for path, name in waiting.pop():
@@ -96,14 +96,10 @@ def _is_script(path: Path) -> bool:
         return re.match(rb"#!.*python", file.readline(200)) is not None
 
 
-def _files_of(name: str, folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+def _files_of(name: str, folders: Sequence[Path]) -> list[tuple[Path, str]]:
     """The files that importing a dotted name runs, with their own dotted names, where they are the user's."""
-    parts = name.split(".")
-    for folder in folders if name else ():
-        found = list(_chain(parts, folder))
-        if found:
-            yield from found
-            return
+    chains = (list(_chain(name.split("."), folder)) for folder in folders if name)
+    return next((found for found in chains if found), [])
 
 
 def _chain(parts: Sequence[str], folder: Path) -> Iterator[tuple[Path, str]]:

@@ -30,16 +30,14 @@ class Tensors:
 
     def is_tensor(self, name: str, scope: Scope, depth: int = 3) -> bool:
         """Whether something is done with a variable of a function that only a tensor allows."""
-        found = reads(scope, name)
-        if any(_asked_for_type(node, scope) for node in found):
-            return False
-        return any(self._used_as_tensor(node, scope, depth) for node in found)
-
-    def _used_as_tensor(self, node: cst.CSTNode, scope: Scope, depth: int) -> bool:
-        parent = scope.source.parent(node)
-        if isinstance(parent, cst.Attribute) and parent.value is node:
-            return parent.attr.value in TENSOR_METHODS
-        return isinstance(parent, cst.Arg) and self.takes_tensor(parent, scope, depth)
+        above = [scope.source.parent(node) for node in reads(scope, name)]
+        given = [parent for parent in above if isinstance(parent, cst.Arg)]
+        calls = [scope.source.parent(arg) for arg in given]
+        if any(isinstance(call, cst.Call) and dotted(call.func) in {"isinstance", "type", "len"} for call in calls):
+            return False  # `isinstance(hidden, Tensor)`: then what follows proves nothing
+        if any(isinstance(parent, cst.Attribute) and parent.attr.value in TENSOR_METHODS for parent in above):
+            return True
+        return any(self.takes_tensor(arg, scope, depth) for arg in given)
 
     def takes_tensor(self, arg: cst.Arg, scope: Scope, depth: int = 3) -> bool:
         """Whether a call takes only a tensor for this argument of its: a loss of torch's, or a function of the user's
@@ -64,13 +62,6 @@ class Tensors:
         """Whether a call runs a loss module of torch's."""
         origins = self.names.origins(call.func, scope) if dotted(call.func) else []
         return bool(origins) and all(LOSS.search(self.names.made_by(at)) for at in origins)
-
-
-def _asked_for_type(node: cst.CSTNode, scope: Scope) -> bool:
-    """`isinstance(hidden, Tensor)`: then what follows proves nothing."""
-    arg = scope.source.parent(node)
-    call = scope.source.parent(arg) if isinstance(arg, cst.Arg) else None
-    return isinstance(call, cst.Call) and dotted(call.func) in {"isinstance", "type", "len"}
 
 
 def reads(scope: Scope, name: str) -> list[cst.BaseExpression]:

@@ -77,7 +77,7 @@ def _lists_of(places: Places, kind: Scope, depth: int) -> Iterator[Blocks]:
 
 def _list(places: Places, owner: Scope, name: str, value: cst.BaseExpression) -> Iterator[Blocks]:
     """The blocks of one attribute: a list, or lists in a ModuleDict."""
-    full = _resolved(places, value, owner)
+    full = places.names.made_by(At(owner.source, value))
     if not isinstance(value, cst.Call):
         return
     if DICT.match(full):
@@ -143,11 +143,6 @@ def _attributes(kind: Scope) -> Iterator[tuple[str, cst.BaseExpression]]:
             yield from ((name, b.value) for b in bindings if b.value is not None and b.whole and b.index is None)
 
 
-def _resolved(places: Places, node: cst.CSTNode, owner: Scope) -> str:
-    """The full name of what is called."""
-    return places.names.resolve(node.func, owner.source.scope(node)) if isinstance(node, cst.Call) else ""
-
-
 def _class_of(places: Places, node: cst.BaseExpression, owner: Scope) -> Scope | None:
     """The class of the user's that an expression in a class's methods makes a module of."""
     kind = places.names.instance_of(At(owner.source, node))
@@ -157,7 +152,9 @@ def _class_of(places: Places, node: cst.BaseExpression, owner: Scope) -> Scope |
 def _has_parts(places: Places, kind: Scope) -> bool:
     """Whether a class has a forward of its own and is made of modules."""
     parts = [value for _, value in _attributes(kind)] if "forward" in kind.functions else []
-    return any(_class_of(places, value, kind) or LAYER.match(_resolved(places, value, kind)) for value in parts)
+    return any(
+        _class_of(places, value, kind) or LAYER.match(places.names.made_by(At(kind.source, value))) for value in parts
+    )
 
 
 def _classes_in(places: Places, kind: Scope, depth: int) -> set[Scope]:
@@ -196,7 +193,7 @@ def _made(kind: Scope) -> list[cst.Call]:
 
 def _known(places: Places, kind: Scope, call: cst.Call) -> bool:
     """Whether a call in the making of a module makes one of torch's, one of the user's, or none at all."""
-    if _resolved(places, call, kind).partition(".")[0] in {"torch", *sys.stdlib_module_names}:
+    if places.names.made_by(At(kind.source, call)).partition(".")[0] in {"torch", *sys.stdlib_module_names}:
         return True
     name = dotted(call.func) or ""
     if hasattr(builtins, name) and places.names.variable(name, kind.source.scope(call)) is None:
