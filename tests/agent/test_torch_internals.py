@@ -98,7 +98,7 @@ def test_the_walk_sees(source: str, names: set[str]) -> None:
     assert found(source) == names
 
 
-ALONE = {"launch/measure_peaks.py", "patch/rules/_asked_gradients.py", "patch/rules/activation_budget.py"}
+ALONE = {"launch/measure_peaks.py", "patch/rules/_compiled.py", "patch/rules/activation_budget.py"}
 """The first runs without hotlap, in the command's Python; the others write such a name into the user's source."""
 
 
