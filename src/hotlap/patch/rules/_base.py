@@ -57,6 +57,7 @@ class Rule:
 
 
 FLAG = re.compile(r"\s*\w+\.(set_\w+\(.*\)|backends\.[\w.]+ = \w+)\s*$")
+"""A statement that does nothing but set torch up: what is written behind the imports goes behind these."""
 NO_LOOP = "no `.backward()` was found in your files: a framework runs the loop, so nothing of it can be written here"
 NOT_BEFORE = m.SimpleStatementLine([m.Expr(m.SimpleString() | m.ConcatenatedString())]) | m.SimpleStatementLine(
     [m.ImportFrom(module=m.Name("__future__"))]
@@ -112,7 +113,9 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
     texts += [line.replace("torch.", f"{torch or 'torch'}.", 1) for line in text.splitlines()]
     if torch is None and not bound and not imports:
         texts.insert(0, "import torch")
-    anchor = _after_flags(source, last)
+    behind = source.tree.body[source.tree.body.index(last) + 1 :]
+    flags = takewhile(lambda node: FLAG.match(source.code(node)), behind)
+    anchor = [last, *flags][-1]
     changes = Changes(places.project)
     changes.put(source.top, {anchor: after(source, *texts, apart=anchor is last)})
     return written(changes, where)
@@ -142,16 +145,9 @@ def last_import(source: Source) -> cst.BaseStatement | None:
         names = _imports(node)
         if found is not None and not names:
             break
-        if isinstance(node, cst.BaseStatement) and (found or any(name.partition(".")[0] == "torch" for name in names)):
+        if found or any(name.partition(".")[0] == "torch" for name in names):
             found = node
     return found
-
-
-def _after_flags(source: Source, last: cst.BaseStatement) -> cst.BaseStatement:
-    """The last of the statements behind the imports that do nothing but set torch up."""
-    behind = source.tree.body[source.tree.body.index(last) + 1 :]
-    flags = takewhile(lambda node: FLAG.match(source.code(node)) is not None, behind)
-    return [last, *(node for node in flags if isinstance(node, cst.BaseStatement))][-1]
 
 
 def _imports(node: cst.CSTNode, plain: bool = False) -> list[str]:

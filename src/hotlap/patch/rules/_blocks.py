@@ -12,7 +12,6 @@ from hotlap.records.patch import Line
 from hotlap.source.names import At, argument
 from hotlap.source.places import MODULES, Places
 from hotlap.source.scopes import Scope, dotted, last_name, nodes
-from hotlap.source.tree import Source
 
 from ._base import CannotWrite
 from ._model import trained_calls
@@ -38,14 +37,9 @@ class Blocks:
     sequence: bool
 
     @property
-    def source(self) -> Source:
-        """The file that it stands in."""
-        return self.owner.source
-
-    @property
     def place(self) -> Line:
         """As the user is told."""
-        return self.source.place(self.statement)
+        return self.owner.source.place(self.statement)
 
 
 def block_lists(places: Places) -> list[Blocks]:

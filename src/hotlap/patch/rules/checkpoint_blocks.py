@@ -43,7 +43,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         if (why := unsound(places, blocks.kind)) is not None:
             raise CannotWrite(why[0], (why[1], blocks.place))
     uses = [use for blocks in found for use in _uses(blocks)]
-    taken = [use.blocks.source.place(call) for use in uses for call in use.calls if _taken(call)]
+    taken = [use.blocks.owner.source.place(call) for use in uses for call in use.calls if _taken(call)]
     if taken:
         raise CannotWrite(ITS_OWN, taken)
     left = [blocks.place for blocks in found if all(use.blocks is not blocks for use in uses)]
@@ -59,7 +59,7 @@ def _ours(site: Site, found: list[Blocks]) -> bool:
         return False
     over, target = _iterated(loop)
     return target == dotted(site.call.args[0].value) and any(
-        blocks.source is site.source and blocks.name == over for blocks in found
+        blocks.owner.source is site.source and blocks.name == over for blocks in found
     )
 
 
@@ -78,14 +78,14 @@ def _iterated(loop: cst.For) -> tuple[str, str]:
 def _uses(blocks: Blocks) -> list[Use]:
     """The loops over a list in its class that call its blocks, and `x = self.blocks(x)` of a Sequential."""
     found: dict[cst.CSTNode, Use] = {}
-    for scope, call in blocks.source.walk.calls:
+    for scope, call in blocks.owner.source.walk.calls:
         if scope.owner is not blocks.owner or scope.name == "__init__":
             continue
-        loop = blocks.source.around(call, cst.For)
+        loop = blocks.owner.source.around(call, cst.For)
         if loop is not None and _iterated(loop) == (blocks.name, dotted(call.func)):
             before = found[loop].calls if loop in found else ()
             found[loop] = Use(blocks, loop, (*before, call))
-        elif blocks.sequence and dotted(call.func) == blocks.name and _threaded(blocks.source, call):
+        elif blocks.sequence and dotted(call.func) == blocks.name and _threaded(blocks.owner.source, call):
             found[call] = Use(blocks, None, (call,))
     return list(found.values())
 
@@ -108,11 +108,11 @@ def _threaded(source: Source, call: cst.Call) -> bool:
 def _write(places: Places, uses: list[Use], every: int) -> Edit:
     changes = Changes(places.project)
     for use in uses:
-        source, call = use.blocks.source, use.calls[0]
+        source, call = use.blocks.owner.source, use.calls[0]
         scope = source.scope(call)
         changes.put(source.top, importing(places, scope, source.place(call), CALL))
         changes.put(scope, (_in_loop if use.loop else _as_loop)(source, use, every))
-    return written(changes, [use.blocks.source.place(use.calls[0]) for use in uses])
+    return written(changes, [use.blocks.owner.source.place(use.calls[0]) for use in uses])
 
 
 def _in_loop(source: Source, use: Use, every: int) -> dict[cst.CSTNode, Replacement]:

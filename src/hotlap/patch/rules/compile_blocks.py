@@ -31,7 +31,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     argument = "dynamic=True" if settings["shapes"] == "dynamic" else ""
     changes = Changes(places.project)
     for blocks in found:
-        source, name = blocks.source, "block"
+        source, name = blocks.owner.source, "block"
         text = f"for {name} in {blocks.name}:\n    {name}.compile({argument})\n"
         changes.put(source.scope(blocks.statement), {blocks.statement: after(source, text)})
     return with_loss(places, written(changes, [blocks.place for blocks in found]))
@@ -41,7 +41,7 @@ def _compiled(places: Places, blocks: Blocks) -> bool:
     """Whether the class compiles what a loop over its list takes from it."""
     for site in places.calls_named("compile"):
         loop, func = site.source.around(site.call, cst.For), site.call.func
-        if site.source is not blocks.source or loop is None or not isinstance(func, cst.Attribute):
+        if site.source is not blocks.owner.source or loop is None or not isinstance(func, cst.Attribute):
             continue
         if dotted(loop.iter) == blocks.name and dotted(func.value) == dotted(loop.target):
             return True
