@@ -91,7 +91,7 @@ class Places:
         return [
             (source, node)
             for source in self.project.sources.values()
-            for node in source.walk.assigns
+            for node in source.every(cst.Assign)
             if any((dotted(target.target) or "").endswith(last) for target in node.targets)
         ]
 
