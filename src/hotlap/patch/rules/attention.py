@@ -219,17 +219,13 @@ def _text(places: Places, found: Found) -> str:
     functional = "F"
     if places.names.resolve(cst.Name("F"), found.scope) != "torch.nn.functional":
         functional = f"{with_torch(found.scope, found.scope.source.place(found.product))}.nn.functional"
-    mask = f", attn_mask={_kept(found.mask)}" if found.mask else ""
+    filled, equal, zero = found.mask.rpartition("==")
+    kept = f"{filled.strip()} != 0" if equal and zero.strip() == "0" else f"~({found.mask})"
+    mask = f", attn_mask={kept}" if found.mask else ""
     if found.mask and _causal(found.scope.source, found.scope, found.mask):
         mask = ", is_causal=True"
     values = dotted(found.product.right)
     return f"{functional}.{FUSED}({found.q}, {found.k}, {values}{mask}, scale={found.scale})"
-
-
-def _kept(mask: str) -> str:
-    """The mask of what is kept, from that of what is filled."""
-    head, equal, zero = mask.rpartition("==")
-    return f"{head.strip()} != 0" if equal and zero.strip() == "0" else f"~({mask})"
 
 
 RULE = Rule(edit, order=3)
