@@ -109,7 +109,7 @@ def test_an_imported_function_is_called_and_not_a_method_of_its_name(tmp_path: P
     names = places(tmp_path, train="import lib, run\nrun.fit(1)\n", lib=lib, run="def fit(x): ...\n").names
     (function,) = [scope for source in names.project.sources.values() for scope in source.walk.scopes.values()
                    if scope.qualname == "fit"]  # fmt: skip
-    assert [skipped for _, _, skipped in names.callers(function)] == [0]
+    assert [skipped for _, _, skipped in names.callers[function]] == [0]
 
 
 # where training begins

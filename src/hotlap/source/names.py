@@ -6,7 +6,8 @@ understood is its own origin, so a caller that wants to be sure asks that every 
 """
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -122,13 +123,10 @@ class Names:
                 return True
         return False
 
-    def callers(self, function: Scope) -> list[tuple[Scope, cst.Call, int]]:
-        """Calls of a function: where, the call, and how many leading parameters it does not give (`self`)."""
-        return self._callers.get(function, [])
-
     @cached_property
-    def _callers(self) -> dict[Scope, list[tuple[Scope, cst.Call, int]]]:
-        found: dict[Scope, list[tuple[Scope, cst.Call, int]]] = {}
+    def callers(self) -> Mapping[Scope, list[tuple[Scope, cst.Call, int]]]:
+        """The calls of each function: where, the call, and how many leading parameters it does not give (`self`)."""
+        found = defaultdict[Scope, list[tuple[Scope, cst.Call, int]]](list)
         for scope, call in self.calls:
             called = self.definition(call.func, scope)
             if called is None and isinstance(call.func, cst.Attribute):
@@ -136,7 +134,7 @@ class Names:
             if called is not None and called.is_class:
                 called = called.functions.get("__init__")
             if called is not None:
-                found.setdefault(called, []).append((scope, call, 1 if called.is_method else 0))
+                found[called].append((scope, call, 1 if called.is_method else 0))
         return found
 
     @cached_property
@@ -183,7 +181,7 @@ class Names:
     ) -> Iterator[At]:
         source, value = variable.scope.source, binding.value
         if binding.parameter is not None:
-            for scope, call, skipped in self.callers(variable.scope):
+            for scope, call, skipped in self.callers[variable.scope]:
                 given = argument(call, binding.parameter - skipped, variable.name)
                 if given is not None:
                     yield from self._origins(given, scope, depth, seen)

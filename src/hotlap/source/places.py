@@ -91,7 +91,7 @@ class Places:
         return [
             (source, node)
             for source in self.project.sources.values()
-            for node in source.walk.assigns
+            for node in source.every(cst.Assign)
             if any((dotted(target.target) or "").endswith(last) for target in node.targets)
         ]
 
@@ -226,7 +226,7 @@ class Places:
             for above in scope.source.above(node):
                 if isinstance(above, cst.For | cst.While) and scope.source.scope(above) is scope:
                     best = scope, above
-            callers = self.names.callers(scope)
+            callers = self.names.callers[scope]
             if len(callers) == 1:
                 scope, node, _ = callers[0]
             elif not callers and scope.parent is not None and not scope.parent.is_class:
@@ -298,7 +298,7 @@ class Places:
                 value = argument(call, 0) if other is scope and dotted(call.func) in {"iter", "next"} else None
                 if value is not None and (self.inference or not without_gradients(scope, call)):
                     yield scope, value
-            for caller, call, _ in self.names.callers(scope):
+            for caller, call, _ in self.names.callers[scope]:
                 if caller not in scopes:
                     scopes.append(caller)
                     waiting.append((caller, call))
@@ -330,7 +330,7 @@ class Places:
                 raise CannotTell(f"`{variable.name}` is a parameter and assigned again", [site])
             given = {
                 (dotted(argument(call, parameters[0] - skipped, variable.name)) or "?", caller)
-                for caller, call, skipped in self.names.callers(variable.scope)
+                for caller, call, skipped in self.names.callers[variable.scope]
             }
             if len(given) != 1:
                 raise CannotTell(f"`{variable.name}` is given by {len(given) or 'no'} callers that were found", [site])

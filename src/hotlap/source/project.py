@@ -124,20 +124,16 @@ def _users(path: Path, folder: Path) -> bool:
 
 
 def _imported_files(source: Source, folders: Sequence[Path]) -> list[tuple[Path, str]]:
-    """The user's files that a file imports."""
-    return [file for name in _imported(source) for file in _files_of(name, folders)]
-
-
-def _imported(source: Source) -> Iterator[str]:
-    """Dotted names that a file may import; some of them are functions, for which there is no file."""
+    """The user's files that a file imports. Some of what it imports are functions, for which there is no file."""
+    names: list[str] = []
     for node in ast.walk(ast.parse(source.data)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = absolute(node.module or "", node.level, source.package)
             if base is not None:
-                yield base
-                yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+                names += [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
+    return [file for name in names for file in _files_of(name, folders)]
 
 
 def _shown(path: Path, cwd: Path) -> str:

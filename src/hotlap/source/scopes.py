@@ -169,7 +169,6 @@ class Walk(cst.CSTVisitor):
         self.source = source
         self.scopes: dict[cst.CSTNode, Scope] = {}
         self.calls: list[tuple[Scope, cst.Call]] = []
-        self.assigns: list[cst.Assign] = []
         self.uses: dict[str, list[cst.BaseExpression]] = {}
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self._above: list[cst.CSTNode] = []
@@ -229,7 +228,6 @@ class Walk(cst.CSTVisitor):
                     full = f"{base}.{dotted(alias.name)}".lstrip(".")
                     self._bind(alias.asname.name if alias.asname else alias.name, Binding(node, None, imported=full))
             case cst.Assign():
-                self.assigns.append(node)
                 for one in node.targets:
                     self._bind(one.target, Binding(node, node.value))
             case cst.AnnAssign(value=cst.BaseExpression()) | cst.NamedExpr():

@@ -7,7 +7,6 @@ from itertools import takewhile
 from typing import Any
 
 import libcst as cst
-import libcst.matchers as m
 
 from hotlap.records.patch import Line
 from hotlap.source.places import CannotTell, Places, Site, lines_of
@@ -15,7 +14,7 @@ from hotlap.source.project import Project
 from hotlap.source.scopes import Scope, dotted
 from hotlap.source.tree import Source
 
-from ..edits import Changes, Replacement, Touched, after, before, torch_in
+from ..edits import Changes, Touched, after, torch_in
 
 Settings = Mapping[str, Any]
 
@@ -57,11 +56,8 @@ class Rule:
 
 
 FLAG = re.compile(r"\s*\w+\.(set_\w+\(.*\)|backends\.[\w.]+ = \w+)\s*$")
+"""A statement that does nothing but set torch up: what is written behind the imports goes behind these."""
 NO_LOOP = "no `.backward()` was found in your files: a framework runs the loop, so nothing of it can be written here"
-NOT_BEFORE = m.SimpleStatementLine([m.Expr(m.SimpleString() | m.ConcatenatedString())]) | m.SimpleStatementLine(
-    [m.ImportFrom(module=m.Name("__future__"))]
-)
-"""What an import stands behind: the docstring and imports from `__future__`."""
 AT_LAUNCH = "set in the environment, in the command to start below; nothing of it is in the source"
 NO_TORCH = "`torch` itself is not imported in this file, or the name means something else here"
 
@@ -95,8 +91,8 @@ def with_torch(scope: Scope, at: Line) -> str:
 
 
 def at_the_top(places: Places, text: str, source: Source | None = None, *imports: str) -> Edit:
-    """Statements, one a line, after the imports of a file (that which the command runs); `torch` in them is written as
-    the file has it. imports: modules below torch that they need."""
+    """A statement after the imports of a file (that which the command runs); `torch` in it is written as the file has
+    it. imports: modules below torch that it needs."""
     source = source or places.project.main
     last = last_import(source)
     if last is None:
@@ -108,31 +104,15 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
         raise CannotWrite(f"`torch` is not the module torch in {source.shown}", where)
     if torch not in {None, "torch"} and imports:
         raise CannotWrite(f"`torch` is imported under another name in {source.shown}", where)
-    texts = [f"import {name}" for name in imports]
-    texts += [line.replace("torch.", f"{torch or 'torch'}.", 1) for line in text.splitlines()]
+    texts = [*(f"import {name}" for name in imports), text.replace("torch.", f"{torch or 'torch'}.", 1)]
     if torch is None and not bound and not imports:
         texts.insert(0, "import torch")
-    anchor = _after_flags(source, last)
+    behind = source.tree.body[source.tree.body.index(last) + 1 :]
+    flags = takewhile(lambda node: FLAG.match(source.code(node)), behind)
+    anchor = [last, *flags][-1]
     changes = Changes(places.project)
     changes.put(source.top, {anchor: after(source, *texts, apart=anchor is last)})
     return written(changes, where)
-
-
-def importing(places: Places, scope: Scope, at: Line, name: str) -> dict[cst.CSTNode, Replacement]:
-    """The change that makes a function able to write the dotted name of a module: nothing where it is imported, an
-    import at the top of the file where it is not. Raises CannotWrite where its first word means something else."""
-    root, source = name.partition(".")[0], scope.source
-    known = places.names.resolve(cst.Name(root), scope) == root
-    if not known and root in source.walk.uses:
-        raise CannotWrite(NO_TORCH if root == "torch" else f"`{root}` means something else here", [at])
-    tops = [(node, _imports(node, plain=True)) for node in source.tree.body]
-    if known and any(name in found for _, found in tops):
-        return {}
-    beside = [node for node, found in tops if any(text.partition(".")[0] == root for text in found)]
-    if known and beside:
-        return {beside[-1]: after(source, f"import {name}")}
-    first = next(node for node in source.tree.body if not m.matches(node, NOT_BEFORE))
-    return {first: before(source, f"import {name}")}
 
 
 def last_import(source: Source) -> cst.BaseStatement | None:
@@ -142,27 +122,20 @@ def last_import(source: Source) -> cst.BaseStatement | None:
         names = _imports(node)
         if found is not None and not names:
             break
-        if isinstance(node, cst.BaseStatement) and (found or any(name.partition(".")[0] == "torch" for name in names)):
+        if found or any(name.partition(".")[0] == "torch" for name in names):
             found = node
     return found
 
 
-def _after_flags(source: Source, last: cst.BaseStatement) -> cst.BaseStatement:
-    """The last of the statements behind the imports that do nothing but set torch up."""
-    behind = source.tree.body[source.tree.body.index(last) + 1 :]
-    flags = takewhile(lambda node: FLAG.match(source.code(node)) is not None, behind)
-    return [last, *(node for node in flags if isinstance(node, cst.BaseStatement))][-1]
-
-
-def _imports(node: cst.CSTNode, plain: bool = False) -> list[str]:
-    """What a statement that does nothing but import imports. plain: of `import a, b.c`, without other names."""
+def _imports(node: cst.CSTNode) -> list[str]:
+    """What a statement that does nothing but import imports."""
     found: list[str] = []
     for small in node.body if isinstance(node, cst.SimpleStatementLine) else ():
         if isinstance(small, cst.Import):
-            found += [dotted(alias.name) or "" for alias in small.names if not plain or alias.asname is None]
-        elif isinstance(small, cst.ImportFrom) and not plain:
+            found += [alias.evaluated_name for alias in small.names]
+        elif isinstance(small, cst.ImportFrom):
             found.append(dotted(small.module) or ".")
-        elif not plain:
+        else:
             return []
     return found
 

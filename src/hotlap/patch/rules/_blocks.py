@@ -12,7 +12,6 @@ from hotlap.records.patch import Line
 from hotlap.source.names import At, argument
 from hotlap.source.places import MODULES, Places
 from hotlap.source.scopes import Scope, dotted, last_name, nodes
-from hotlap.source.tree import Source
 
 from ._base import CannotWrite
 from ._model import trained_calls
@@ -38,14 +37,9 @@ class Blocks:
     sequence: bool
 
     @property
-    def source(self) -> Source:
-        """The file that it stands in."""
-        return self.owner.source
-
-    @property
     def place(self) -> Line:
         """As the user is told."""
-        return self.source.place(self.statement)
+        return self.owner.source.place(self.statement)
 
 
 def block_lists(places: Places) -> list[Blocks]:
@@ -203,9 +197,11 @@ def _known(places: Places, kind: Scope, call: cst.Call) -> bool:
 
 def _changes_itself(kind: Scope) -> cst.CSTNode | None:
     """A statement outside of `__init__` that changes an attribute."""
+    init = kind.functions.get("__init__")
     for name, bindings in kind.names.items():
         for binding in bindings:
-            if name.startswith("self.") and _method(kind, binding.statement) not in {"__init__", ""}:
+            inside = init is not None and kind.source.inside(init.node, binding.statement)
+            if name.startswith("self.") and not inside:
                 return binding.statement
     for scope, call in kind.source.walk.calls:
         last = last_name(call)
@@ -213,11 +209,3 @@ def _changes_itself(kind: Scope) -> cst.CSTNode | None:
         if mine and ((last.endswith("_") and not last.endswith("__")) or last in {"append", "update", "extend", "pop"}):
             return call
     return None
-
-
-def _method(kind: Scope, node: cst.CSTNode) -> str:
-    """The name of the method of a class that a node stands in; "" where it stands in none."""
-    found: Scope | None = kind.source.scope(node)
-    while found is not None and found.parent is not kind:
-        found = found.parent
-    return found.name if found is not None else ""

@@ -40,11 +40,6 @@ class Found:
     softmax: bool = False
     gone: list[cst.SimpleStatementLine] = field(default_factory=list)
 
-    @property
-    def source(self) -> Source:
-        """The file that it stands in."""
-        return self.scope.source
-
 
 def edit(places: Places, settings: Settings) -> Edit:
     """Refuses where no softmax of the model's code has one of the forms, and shows the softmaxes."""
@@ -87,7 +82,7 @@ def _step(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
     """One operation further in: what it is applied to, None where it is not known. At the scores it sets `q`."""
     if isinstance(node, cst.Name):
         return _assigned_above(found, node.value)
-    inner = _softmax(found.source, node)
+    inner = _softmax(found.scope.source, node)
     if inner is not None and not found.softmax:
         found.softmax = True
         return inner
@@ -97,7 +92,7 @@ def _step(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
 def _assigned_above(found: Found, name: str) -> cst.BaseExpression | None:
     """What a name is set to in the line above those that were gone through."""
     line = found.gone[-1] if found.gone else found.line
-    block = found.source.parent(line)
+    block = found.scope.source.parent(line)
     if not isinstance(block, cst.IndentedBlock) or block.body[0] is line:
         return None
     above = block.body[block.body.index(line) - 1]
@@ -110,7 +105,7 @@ def _assigned_above(found: Found, name: str) -> cst.BaseExpression | None:
 
 def _scores(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None:
     """The operations between the scores and the softmax."""
-    code = found.source.code
+    code = found.scope.source.code
     if is_method_call(node, "masked_fill"):
         if len(node.args) != 2 or code(node.args[1].value) not in MINUS_INFINITY or found.mask or found.scale != "1.0":
             return None
@@ -119,7 +114,7 @@ def _scores(node: cst.BaseExpression, found: Found) -> cst.BaseExpression | None
     if not isinstance(node, cst.BinaryOperation):
         return None
     if isinstance(node.operator, cst.MatrixMultiply):
-        found.q, found.k = dotted(node.left) or "", _transposed(found.source, node.right)
+        found.q, found.k = dotted(node.left) or "", _transposed(found.scope.source, node.right)
         return node if found.q and found.k else None
     divides, number = isinstance(node.operator, cst.Divide), code(node.right)
     scales = divides or isinstance(node.operator, cst.Multiply)
@@ -182,7 +177,7 @@ def _transposed(source: Source, node: cst.BaseExpression) -> str:
 
 def _only_here(found: Found) -> bool:
     """Whether what the removed lines assign is assigned and read nowhere else in the function."""
-    source, scope = found.source, found.scope
+    source, scope = found.scope.source, found.scope
     lines = {*found.gone, found.line}
     for gone in found.gone:
         name = dotted(cst.ensure_type(gone.body[0], cst.Assign).targets[0].target) or ""
@@ -223,18 +218,14 @@ def _text(places: Places, found: Found) -> str:
     """The call that takes its place. Raises CannotWrite where torch's functions can't be named here."""
     functional = "F"
     if places.names.resolve(cst.Name("F"), found.scope) != "torch.nn.functional":
-        functional = f"{with_torch(found.scope, found.source.place(found.product))}.nn.functional"
-    mask = f", attn_mask={_kept(found.mask)}" if found.mask else ""
-    if found.mask and _causal(found.source, found.scope, found.mask):
+        functional = f"{with_torch(found.scope, found.scope.source.place(found.product))}.nn.functional"
+    filled, equal, zero = found.mask.rpartition("==")
+    kept = f"{filled.strip()} != 0" if equal and zero.strip() == "0" else f"~({found.mask})"
+    mask = f", attn_mask={kept}" if found.mask else ""
+    if found.mask and _causal(found.scope.source, found.scope, found.mask):
         mask = ", is_causal=True"
     values = dotted(found.product.right)
     return f"{functional}.{FUSED}({found.q}, {found.k}, {values}{mask}, scale={found.scale})"
-
-
-def _kept(mask: str) -> str:
-    """The mask of what is kept, from that of what is filled."""
-    head, equal, zero = mask.rpartition("==")
-    return f"{head.strip()} != 0" if equal and zero.strip() == "0" else f"~({mask})"
 
 
 RULE = Rule(edit, order=3)

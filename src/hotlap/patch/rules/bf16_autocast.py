@@ -119,10 +119,9 @@ def _last_of_chain(source: Source, call: cst.Call) -> cst.Call:
 def _assigned(
     places: Places, site: Site, line: cst.SimpleStatementLine, assign: cst.Assign | cst.AnnAssign
 ) -> Converted:
-    targets = [t.target for t in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
-    target = targets[0]
-    if len(targets) != 1:
+    if isinstance(assign, cst.Assign) and len(assign.targets) != 1:
         raise CannotWrite("the model's output is assigned to several targets", [site])
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else assign.target
     if isinstance(target, cst.Tuple | cst.List):
         return Converted(line, following=_unpacked(places, site, target))
     name = dotted(target) or ""

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 
 import libcst as cst
+import libcst.matchers as m
 
+from hotlap.records.patch import Line
 from hotlap.source.places import Places, Site
-from hotlap.source.scopes import dotted
+from hotlap.source.scopes import Scope, dotted
 from hotlap.source.tree import Source
 
-from ..edits import Changes, Replacement, expression, fresh, statement
-from ._base import CannotWrite, Edit, Rule, Settings, already, importing, written
+from ..edits import Changes, Replacement, after, before, expression, fresh, statement
+from ._base import NO_TORCH, CannotWrite, Edit, Rule, Settings, already, written
 from ._blocks import Blocks, block_lists, unsound
 
 CALL = "torch.utils.checkpoint"
@@ -17,6 +19,10 @@ RESERVED = ("use_reentrant", "context_fn", "determinism_check", "debug", "preser
 """What checkpoint takes for itself."""
 ITS_OWN = "the block is called with arguments that checkpoint would take for its own, or with none"
 HOOKS = ("register_forward_hook", "register_forward_pre_hook")
+NOT_BEFORE = m.SimpleStatementLine([m.Expr(m.SimpleString() | m.ConcatenatedString())]) | m.SimpleStatementLine(
+    [m.ImportFrom(module=m.Name("__future__"))]
+)
+"""What an import stands behind: the docstring and imports from `__future__`."""
 NO_LOOP_OVER = "the loop that calls these blocks was not found in their class"
 
 
@@ -43,7 +49,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         if (why := unsound(places, blocks.kind)) is not None:
             raise CannotWrite(why[0], (why[1], blocks.place))
     uses = [use for blocks in found for use in _uses(blocks)]
-    taken = [use.blocks.source.place(call) for use in uses for call in use.calls if _taken(call)]
+    taken = [use.blocks.owner.source.place(call) for use in uses for call in use.calls if _taken(call)]
     if taken:
         raise CannotWrite(ITS_OWN, taken)
     left = [blocks.place for blocks in found if all(use.blocks is not blocks for use in uses)]
@@ -59,7 +65,7 @@ def _ours(site: Site, found: list[Blocks]) -> bool:
         return False
     over, target = _iterated(loop)
     return target == dotted(site.call.args[0].value) and any(
-        blocks.source is site.source and blocks.name == over for blocks in found
+        blocks.owner.source is site.source and blocks.name == over for blocks in found
     )
 
 
@@ -78,14 +84,14 @@ def _iterated(loop: cst.For) -> tuple[str, str]:
 def _uses(blocks: Blocks) -> list[Use]:
     """The loops over a list in its class that call its blocks, and `x = self.blocks(x)` of a Sequential."""
     found: dict[cst.CSTNode, Use] = {}
-    for scope, call in blocks.source.walk.calls:
+    for scope, call in blocks.owner.source.walk.calls:
         if scope.owner is not blocks.owner or scope.name == "__init__":
             continue
-        loop = blocks.source.around(call, cst.For)
+        loop = blocks.owner.source.around(call, cst.For)
         if loop is not None and _iterated(loop) == (blocks.name, dotted(call.func)):
             before = found[loop].calls if loop in found else ()
             found[loop] = Use(blocks, loop, (*before, call))
-        elif blocks.sequence and dotted(call.func) == blocks.name and _threaded(blocks.source, call):
+        elif blocks.sequence and dotted(call.func) == blocks.name and _threaded(blocks.owner.source, call):
             found[call] = Use(blocks, None, (call,))
     return list(found.values())
 
@@ -108,11 +114,30 @@ def _threaded(source: Source, call: cst.Call) -> bool:
 def _write(places: Places, uses: list[Use], every: int) -> Edit:
     changes = Changes(places.project)
     for use in uses:
-        source, call = use.blocks.source, use.calls[0]
+        source, call = use.blocks.owner.source, use.calls[0]
         scope = source.scope(call)
-        changes.put(source.top, importing(places, scope, source.place(call), CALL))
+        changes.put(source.top, _imported(places, scope, source.place(call)))
         changes.put(scope, (_in_loop if use.loop else _as_loop)(source, use, every))
-    return written(changes, [use.blocks.source.place(use.calls[0]) for use in uses])
+    return written(changes, [use.blocks.owner.source.place(use.calls[0]) for use in uses])
+
+
+def _imported(places: Places, scope: Scope, at: Line) -> dict[cst.CSTNode, Replacement]:
+    """The change that makes a function able to write CALL: nothing where it is imported, an import at the top of the
+    file where it is not. Raises CannotWrite where `torch` means something else."""
+    source = scope.source
+    known = places.names.resolve(cst.Name("torch"), scope) == "torch"
+    if not known and "torch" in source.walk.uses:
+        raise CannotWrite(NO_TORCH, [at])
+    top = [node for node in source.every(cst.Import) if not source.around(node, cst.IndentedBlock)] if known else []
+    plain = [(node, alias.evaluated_name) for node in top for alias in node.names if alias.asname is None]
+    if any(name == CALL for _, name in plain):
+        return {}
+    beside = [node for node, name in plain if name.partition(".")[0] == "torch"]
+    line = source.around(beside[-1], cst.SimpleStatementLine) if beside else None
+    if line is not None:
+        return {line: after(source, f"import {CALL}")}
+    first = next(node for node in source.tree.body if not m.matches(node, NOT_BEFORE))
+    return {first: before(source, f"import {CALL}")}
 
 
 def _in_loop(source: Source, use: Use, every: int) -> dict[cst.CSTNode, Replacement]:

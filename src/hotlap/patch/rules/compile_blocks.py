@@ -3,7 +3,7 @@
 import libcst as cst
 
 from hotlap.source.places import Places
-from hotlap.source.scopes import dotted
+from hotlap.source.scopes import dotted, is_method_call
 
 from ..edits import Changes, after
 from ._base import CannotWrite, Edit, Rule, Settings, already, written
@@ -31,8 +31,8 @@ def edit(places: Places, settings: Settings) -> Edit:
     argument = "dynamic=True" if settings["shapes"] == "dynamic" else ""
     changes = Changes(places.project)
     for blocks in found:
-        source, name = blocks.source, "block"
-        text = f"for {name} in {blocks.name}:\n    {name}.compile({argument})\n"
+        source = blocks.owner.source
+        text = f"for block in {blocks.name}:\n    block.compile({argument})\n"
         changes.put(source.scope(blocks.statement), {blocks.statement: after(source, text)})
     return with_loss(places, written(changes, [blocks.place for blocks in found]))
 
@@ -40,10 +40,10 @@ def edit(places: Places, settings: Settings) -> Edit:
 def _compiled(places: Places, blocks: Blocks) -> bool:
     """Whether the class compiles what a loop over its list takes from it."""
     for site in places.calls_named("compile"):
-        loop, func = site.source.around(site.call, cst.For), site.call.func
-        if site.source is not blocks.source or loop is None or not isinstance(func, cst.Attribute):
+        loop = site.source.around(site.call, cst.For)
+        if site.source is not blocks.owner.source or loop is None or not is_method_call(site.call):
             continue
-        if dotted(loop.iter) == blocks.name and dotted(func.value) == dotted(loop.target):
+        if dotted(loop.iter) == blocks.name and dotted(site.call.func.value) == dotted(loop.target):
             return True
     return False
 

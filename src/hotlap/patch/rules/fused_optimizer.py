@@ -22,9 +22,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     """Refuses arguments behind `**`, and several optimizers of which the run used some only."""
     sites = _used(places)
     for site in sites:
-        why = _why_not(site)
-        if why:
-            raise CannotWrite(why, [site])
+        _refuse(site)
     todo = [site for site in sites if keyword_of(site.call, "fused") is None]
     if not todo:
         return already(places, sites)
@@ -70,15 +68,17 @@ def _all_step(places: Places, sites: list[Site]) -> bool:
     return len(names) == len(sites) and names <= stepping
 
 
-def _why_not(site: Site) -> str:
+def _refuse(site: Site) -> None:
+    """Raises CannotWrite where the arguments do not go with `fused`."""
     if any(arg.star == "**" for arg in site.call.args):
-        return "its arguments come from a `**` dictionary, which may hold `fused` already"
+        raise CannotWrite("its arguments come from a `**` dictionary, which may hold `fused` already", [site])
     for name in AGAINST:
         given = keyword_of(site.call, name)
         if given is not None and constant(given) is not False:
-            return f"`{name}` is given, which does not go with `fused`"
+            raise CannotWrite(f"`{name}` is given, which does not go with `fused`", [site])
     fused = keyword_of(site.call, "fused")
-    return "`fused` is given by the source itself" if fused is not None and constant(fused) is not True else ""
+    if fused is not None and constant(fused) is not True:
+        raise CannotWrite("`fused` is given by the source itself", [site])
 
 
 RULE = Rule(edit)

@@ -26,9 +26,7 @@ LATER_EPOCHS = (
 def edit(places: Places, settings: Settings) -> Edit:
     """Refuses iterable datasets that had no workers, as the lever does."""
     site = places.training_loader()
-    why = _why_not(places, site)
-    if why:
-        raise CannotWrite(why, [site])
+    _refuse(places, site)
     changing = _changing(places, site) if settings["persistent"] else None
     if changing is not None:
         settings = {**settings, "persistent": False}
@@ -81,7 +79,8 @@ def _written_to(statement: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             yield target.value
 
 
-def _why_not(places: Places, site: Site) -> str:
+def _refuse(places: Places, site: Site) -> None:
+    """Raises CannotWrite where workers would change what is read, or the arguments are not known."""
     loaders = [loader for loader in places.facts.loaders if loader.training] if places.facts is not None else []
     given = argument(site.call, 0, "dataset")
     made = places.names.origins(given, site.scope) if given is not None and not loaders else []
@@ -89,8 +88,11 @@ def _why_not(places: Places, site: Site) -> str:
     if any(loader.iterable and not loader.workers for loader in loaders) or any(
         places.names.derives(kind, ITERABLE) for kind in kinds
     ):
-        return "the dataset is iterable: several workers would repeat its data unless it shards itself"
-    return "" if site.kind else "the loader is of a class of your own, whose arguments are not known"
+        raise CannotWrite(
+            "the dataset is iterable: several workers would repeat its data unless it shards itself", [site]
+        )
+    if not site.kind:
+        raise CannotWrite("the loader is of a class of your own, whose arguments are not known", [site])
 
 
 def _name(arg: cst.Arg, at: int) -> str:
@@ -109,16 +111,16 @@ def _changed(site: Site, settings: Settings, cuda: bool) -> cst.Call:
         wanted["pin_memory"] = str(settings["pin_memory"])
     if settings["persistent"]:
         wanted["persistent_workers"] = "True"
-    if any(args[at].star == "*" for at in stars) or len(stars) > 1:
+    if len(stars) > 1 or any(args[at].star == "*" for at in stars):
         raise CannotWrite("its arguments come from a `*` list or several `**` dictionaries", [site])
     for at, arg in enumerate(args):
         name = _name(arg, at)
         if not arg.star and name in wanted:
             args[at] = arg.with_changes(value=_merged(site, name, arg.value, wanted.pop(name)))
-    call = site.call.with_changes(args=args)
-    if not wanted:
-        return call
-    return _behind_star(site, args, stars[0], wanted) if stars else with_keywords(site.source, call, wanted, site.call)
+    if wanted and stars:
+        args[stars[0]] = args[stars[0]].with_changes(value=_overridden(site, args[stars[0]].value, wanted))
+        wanted = {}
+    return with_keywords(site.source, site.call.with_changes(args=args), wanted, site.call)
 
 
 def _merged(site: Site, name: str, old: cst.BaseExpression, new: str) -> cst.BaseExpression:
@@ -134,17 +136,16 @@ def _merged(site: Site, name: str, old: cst.BaseExpression, new: str) -> cst.Bas
     return expression(site.source, new)
 
 
-def _behind_star(site: Site, args: list[cst.Arg], at: int, wanted: Mapping[str, str]) -> cst.Call:
+def _overridden(site: Site, given: cst.BaseExpression, wanted: Mapping[str, str]) -> cst.BaseExpression:
     """`**options` becomes `**{**options, "num_workers": 4}`: whatever it holds, the lever's arguments win."""
-    inner, code = args[at].value, site.source.code
-    if not isinstance(inner, cst.Dict):
+    code = site.source.code
+    if not isinstance(given, cst.Dict):
         own = ", ".join(f'"{name}": {value}' for name, value in wanted.items())
-        args[at] = args[at].with_changes(value=expression(site.source, f"{{**{code(inner)}, {own}}}"))
-    else:
-        given = {constant(e.key): code(e.value) for e in inner.elements if isinstance(e, cst.DictElement)}
-        if not wanted.items() <= given.items():
-            raise CannotWrite("its arguments come from a dictionary that is written out in the call", [site])
-    return site.call.with_changes(args=args)
+        return expression(site.source, f"{{**{code(given)}, {own}}}")
+    known = {constant(e.key): code(e.value) for e in given.elements if isinstance(e, cst.DictElement)}
+    if not wanted.items() <= known.items():
+        raise CannotWrite("its arguments come from a dictionary that is written out in the call", [site])
+    return given
 
 
 RULE = Rule(edit, order=30)

@@ -67,7 +67,9 @@ def counter(wait: Wait, loop: Loop) -> str | None:
 
 def _counted(wait: Wait, loop: Loop) -> Iterator[str]:
     """What `enumerate` or `range` count, then what one is added to."""
-    over = _made(wait, loop.iter) if isinstance(loop, cst.For) else None
+    over = loop.iter if isinstance(loop, cst.For) else None
+    if made := [assigned(binding) for binding in wait.scope.names.get(dotted(over) or "", ())]:
+        over = made[0] if len(made) == 1 else None
     if isinstance(loop, cst.For) and isinstance(over, cst.Call):
         name = dotted(_without_bar(over).func) or ""
         own = name == "trange" or wait.is_builtin(name)
@@ -84,12 +86,6 @@ def _counted(wait: Wait, loop: Loop) -> Iterator[str]:
             one = isinstance(small.value, cst.Integer) and small.value.evaluated_value == 1
             if one and isinstance(small.target, cst.Name):
                 yield small.target.value
-
-
-def _made(wait: Wait, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What a loop goes over, or what the variable that it goes over is set to, where that is in one place."""
-    made = [assigned(binding) for binding in wait.scope.names.get(dotted(node) or "", ())]
-    return node if not made else made[0] if len(made) == 1 else None
 
 
 def _without_bar(call: cst.Call) -> cst.Call:

@@ -1,10 +1,11 @@
 """A variable that one function alone sees: how it is set, and every read of it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import libcst as cst
+import libcst.matchers as m
 
 from hotlap.source.places import CannotTell
 from hotlap.source.scopes import Binding, dotted
@@ -13,10 +14,12 @@ from hotlap.source.tensors import reads
 from ..edits import Replacement
 from ._base import Change, Wait, numbered
 from ._turns import loops, seldom
-from .reports import around
+from .reports import change as less_often
 
 BY_NAME: Final = frozenset(["locals", "globals", "vars", "exec", "eval"])
 """Calls that may read a variable by its name."""
+BY_ITS_NAME: Final = m.Del() | m.FormattedStringExpression(equal=m.AssignEqual())
+"""`del total`, `f"{total=}"`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,17 +44,11 @@ def variable(wait: Wait, name: str) -> Variable:
     if outside:
         raise CannotTell(f"`{name}` is used by another function too", wait.lines(outside))
     asked = [call for at, call in source.walk.calls if at is scope and dotted(call.func) in BY_NAME]
-    shown = [node for node in used if _shown_by_name(wait, node)]
+    shown = [node for node in used if m.matches(source.parent(node) or node, BY_ITS_NAME)]
     if asked or shown:
         raise CannotTell(f"`{name}` may be read by its name", wait.lines([*asked, *shown]))
     read = [n for n in reads(scope, name) if n in used and getattr(source.parent(n), "target", None) is not n]
     return Variable(name, scope.names[name], read)
-
-
-def _shown_by_name(wait: Wait, node: cst.CSTNode) -> bool:
-    """`f"{total=}"`, `del total`."""
-    above = wait.source.parent(node)
-    return isinstance(above, cst.Del) or (isinstance(above, cst.FormattedStringExpression) and above.equal is not None)
 
 
 def moved(wait: Wait, name: str, reads: Mapping[cst.CSTNode, Replacement]) -> Change:
@@ -63,8 +60,9 @@ def moved(wait: Wait, name: str, reads: Mapping[cst.CSTNode, Replacement]) -> Ch
     notes: tuple[str, ...] = ()
     why = f"`{name}` is read in each turn of a loop, where the host would wait instead"
     for node in _in_every_turn(wait, reads):
+        line = wait.source.around(node, cst.SimpleStatementLine)
         try:
-            shown = around(wait, node)
+            shown = less_often(replace(wait, line=line)) if line is not None else None
         except CannotTell as error:
             raise CannotTell(why, (*wait.lines([node]), *error.lines)) from error
         if shown is None:

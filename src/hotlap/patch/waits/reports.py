@@ -55,12 +55,6 @@ def change(wait: Wait) -> Change | None:
     )
 
 
-def around(wait: Wait, node: cst.CSTNode) -> Change | None:
-    """The same of the report that a node is part of; None where it is part of none."""
-    line = wait.source.around(node, cst.SimpleStatementLine)
-    return None if line is None else change(Wait(wait.places, wait.scope, line, ""))
-
-
 def _reporter(wait: Wait, call: cst.Call) -> str:
     """What a call reports by; "" where it is not known that it does nothing else."""
     if dotted(call.func) == "print":
@@ -68,17 +62,13 @@ def _reporter(wait: Wait, call: cst.Call) -> str:
     if not is_method_call(call):
         return ""
     method, on = call.func.attr.value, call.func.value
-    made = [_maker(binding, wait) for binding in _bindings(wait, on)]
+    variable = wait.places.names.variable(dotted(on) or "", wait.scope)
+    made = [_maker(binding, wait) for binding in variable.bindings] if variable is not None else []
     if method in ON_A_BAR and made:
         return "look of the progress bar" if all(name.rpartition(".")[2] in BARS for name in made) else ""
     if method in LEVELS and (wait.resolve(on) == "logging" or (made and LOGGERS.issuperset(made))):
         return "logged line"
     return ""
-
-
-def _bindings(wait: Wait, node: cst.BaseExpression) -> list[Binding]:
-    variable = wait.places.names.variable(dotted(node) or "", wait.scope)
-    return variable.bindings if variable is not None else []
 
 
 def _maker(binding: Binding, wait: Wait) -> str:

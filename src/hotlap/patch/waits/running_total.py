@@ -22,15 +22,21 @@ FLOAT64: Final = "summed in float64, as Python does, so that the numbers stay th
 
 def change(wait: Wait) -> Change | None:
     """Refuses totals that are kept in an object, set to what is no number, or read in every turn of the loop."""
-    target, value = _sum(wait.statement)
-    found = [leaf for leaf in _leaves(value) if read_by(leaf, wait) is not None] if value is not None else []
-    if target is None or not found:
+    statement, adds = wait.statement, _sum(wait.statement)
+    if adds is None:
+        return None
+    target, value = adds
+    found = [leaf for leaf in _leaves(value) if read_by(leaf, wait) is not None]
+    if not found:
         return None
     if not isinstance(target, cst.Name):
         code = wait.source.code(target)
         raise CannotTell(f"`{code}` is kept in an object, and who reads it is not known")
-    if (divided := _by_what_may_be_zero(wait.statement, value)) is not None:
-        code = wait.source.code(divided)
+    divisors = list(_divisors(value))
+    if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.DivideAssign):
+        divisors.append(value)
+    if (zero := next((one for one in divisors if not _not_zero(one)), None)) is not None:
+        code = wait.source.code(zero)
         raise CannotTell(f"it is divided by `{code}`: by zero Python raises an error, and a tensor becomes infinite")
     if len(found) > 1:
         raise CannotTell("several values are read in it; give each a line of its own")
@@ -39,7 +45,7 @@ def change(wait: Wait) -> Change | None:
     return _checked(wait, total, found[0])
 
 
-def _sum(small: cst.BaseSmallStatement | None) -> tuple[cst.BaseExpression | None, cst.BaseExpression | None]:
+def _sum(small: cst.CSTNode | None) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
     """What a statement adds to, and what it computes: of `total += x`, or of `total = 0.9 * total + x`."""
     if isinstance(small, cst.AugAssign) and isinstance(small.operator, ADDING):
         return small.target, small.value
@@ -47,7 +53,7 @@ def _sum(small: cst.BaseSmallStatement | None) -> tuple[cst.BaseExpression | Non
         target = small.targets[0].target
         if any(leaf.deep_equals(target) for leaf in _leaves(small.value)):
             return target, small.value
-    return None, None
+    return None
 
 
 def _leaves(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -59,16 +65,6 @@ def _leaves(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         yield from _leaves(node.expression)
     else:
         yield node
-
-
-def _by_what_may_be_zero(
-    small: cst.BaseSmallStatement | None, value: cst.BaseExpression | None
-) -> cst.BaseExpression | None:
-    """A divisor that is neither a number nor a length."""
-    divisors = [] if value is None else list(_divisors(value))
-    if isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.DivideAssign):
-        divisors.append(small.value)
-    return next((one for one in divisors if not _not_zero(one)), None)
 
 
 def _divisors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
@@ -83,13 +79,14 @@ def _divisors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def _not_zero(node: cst.BaseExpression) -> bool:
+    """Whether it is a number, or a length."""
     if isinstance(node, cst.Integer | cst.Float):
         return bool(node.evaluated_value)
     return m.matches(node, m.Call(m.Name("len")))
 
 
 def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Change:
-    others = [binding for binding in total.bindings if not _adds(binding)]
+    others = [binding for binding in total.bindings if _sum(binding.statement) is None]
     kinds = {_number(binding) for binding in others}
     if None in kinds or not others:
         lines = wait.lines(binding.statement for binding in others if _number(binding) is None)
@@ -106,10 +103,6 @@ def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Change:
     raise CannotTell(f"whether whole numbers are added to `{total.name}` is not known; begin it with 0.0 if not")
 
 
-def _adds(binding: Binding) -> bool:
-    return isinstance(binding.statement, cst.BaseSmallStatement) and _sum(binding.statement)[0] is not None
-
-
 def _number(binding: Binding) -> type[cst.CSTNode] | None:
     """Integer or Float, where a statement sets the variable to such a literal."""
     value = assigned(binding)
@@ -121,7 +114,7 @@ def _written(
 ) -> Change:
     if not wait.is_builtin(python):
         raise CannotTell(f"`{python}` is not Python's own here")
-    sums = [binding.statement for binding in total.bindings if _adds(binding) and binding.value is not None]
+    sums = [binding.statement for binding in total.bindings if _sum(binding.statement) and binding.value is not None]
     reads = [node for node in total.reads if not any(wait.source.inside(one, node) for one in sums)]
     changed = [one for one in total.bindings if isinstance(one.statement, cst.AugAssign)]
     outside = [one.statement for one in changed if _inference(wait, one.statement) is not _inference(wait, wait.line)]

@@ -20,6 +20,7 @@ CLOCKS: Final = frozenset(
     ["time.time", "time.perf_counter", "time.monotonic", "time.time_ns", "time.perf_counter_ns", "timeit.default_timer"]
 )
 DONE: Final = "what the device has not done yet is then not there for what does not go through torch"
+CLOCK: Final = "the clock in {} then times how long launching takes; CUDA events time the device"
 MEMORY: Final = "memory that is not in use stays with the process: other processes on this device do not get it"
 PEAK: Final = "where shapes change, more memory may be taken at the peak: look at it in the next run"
 
@@ -32,7 +33,10 @@ def change(wait: Wait) -> Change | None:
     needed = tuple(_needing(wait)) if full == SYNCHRONIZE else ()
     if needed:
         raise CannotTell("streams, events or copies that do not wait may need it", needed)
-    notes = (DONE, *_clocks(wait)) if full == SYNCHRONIZE else (MEMORY, PEAK)
+    notes: tuple[str, ...] = (MEMORY, PEAK)
+    if full == SYNCHRONIZE:
+        read = lines_of(site for site in wait.places.calls_of(*CLOCKS) if site.scope is wait.scope)
+        notes = (DONE, CLOCK.format(numbered(read))) if read else (DONE,)
     return Change({_with_if(wait): cst.RemoveFromParent()}, f"`{full}()` is taken out", notes, review=True)
 
 
@@ -62,10 +66,3 @@ def _needing(wait: Wait) -> Iterator[Site]:
         needs = is_method_call(site.call, *NEEDS_IT)
         if to_host or needs or wait.places.names.resolve(site.call.func, site.scope) in STREAMS:
             yield site
-
-
-def _clocks(wait: Wait) -> Iterator[str]:
-    """What clocks of the same function show then."""
-    read = lines_of(site for site in wait.places.calls_of(*CLOCKS) if site.scope is wait.scope)
-    if read:
-        yield f"the clock in {numbered(read)} then times how long launching takes; CUDA events time the device"
