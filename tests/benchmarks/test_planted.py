@@ -12,7 +12,8 @@ import pytest
 from agent.harness import Runner
 from hotlap.cli.run import PROFILE_STEPS
 from hotlap.diagnose.verdict import verdict
-from hotlap.records.files import write_record
+from hotlap.records.files import read_record, write_record
+from hotlap.records.run import Facts
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -30,11 +31,16 @@ STEPS = 6
 SCRIPTS = sorted(path.stem for path in planted.SCRIPTS.glob("*.py"))
 
 
+def as_if_alone(folder: Path) -> None:
+    """Take out of a run's facts that threads waited for a core, which is no cause of the script's."""
+    path = folder / "rank-0" / "facts.json"
+    facts = read_record(path, Facts)
+    if facts.host is not None:
+        host = msgspec.structs.replace(facts.host, waited_ms=0.0, threads_waited_ms=0.0)
+        write_record(path, msgspec.structs.replace(facts, host=host))
+
+
 def check_right(said: Any, row: dict[str, Any]) -> None:
-    """On a machine that is busy with something else that is the first cause, and rightly."""
-    if any(one["id"] == "cpu-crowded" and one["share"] for one in row["findings"]):
-        assert said.cause in [one["id"] for one in row["findings"]], row
-        return
     assert row["bound_right"] and row["cause_right"], row
     assert row["line_right"] is True or said.place == "none", row
 
@@ -44,7 +50,8 @@ def test_the_verdict_names_what_was_planted(tmp_path: Path, monkeypatch: pytest.
     said = planted.read(planted.SCRIPTS / "no_workers.py", "cpu")
     row = planted.run(said, "cpu", STEPS, tmp_path / "run")
     assert row["status"] == "run", row
-    check_right(said, row)
+    as_if_alone(tmp_path / "run")
+    check_right(said, planted.judge_again(said, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("name", ["sample_loop", "fp32_matmuls", "healthy_attention"])
@@ -55,6 +62,7 @@ def test_the_verdict_of_what_the_agent_recorded(name: str, runner: Runner) -> No
     ran = runner.forked(*command, steps=STEPS, least_steps=STEPS, profile_steps=PROFILE_STEPS)
     assert ran.folder is not None
     write_record(ran.folder / "run.json", runner.request((sys.executable, *command), ran.folder).record())
+    as_if_alone(ran.folder)
     found = msgspec.to_builtins(verdict(ran.folder))
     check_right(said, planted.judged(said, found, (ran.folder / "rank-0" / "samples.json").is_file()))
 

@@ -48,6 +48,7 @@ def test_what_nvml_saw_of_the_gpu_is_told_where_it_is_known_which_is_meant() -> 
 
     assert gpu_use(samples, steady, ["GPU-a"]) == GpuUse(pytest.approx(0.4), pytest.approx(300.0))
     assert gpu_use(samples, steady, ["GPU-b"]) == GpuUse()  # NVML tells nothing of it
+    assert gpu_use(samples, steady, ["GPU-a", "GPU-c"]) == gpu_use(samples, steady, ["GPU-a", None]) == GpuUse()
     assert gpu_use(samples, steady, ["GPU-c"]) == gpu_use(samples, steady, [None]) == GpuUse()
     assert gpu_use(samples[:2], steady, ["GPU-a"]) == GpuUse()  # too few
 

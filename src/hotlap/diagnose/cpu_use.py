@@ -61,9 +61,11 @@ class GpuUse:
 
 
 def gpu_use(samples: Sequence[TelemetrySample], steps: Sequence[Step], wanted: Sequence[str | None]) -> GpuUse:
-    """Of the GPUs with these UUIDs. Unknown where too few samples lie in the steps' time, or a UUID is not known: NVML
-    may count the devices in another order than CUDA, and a script may choose its own."""
-    seen = [gpu for one in _within(samples, steps) for gpu in one.gpus if gpu.uuid is not None and gpu.uuid in wanted]
+    """Of the GPUs with these UUIDs: NVML may count the devices in another order than CUDA, and a script may choose its
+    own. Unknown where too few samples lie in the steps' time, or NVML does not know one of them."""
+    seen = [gpu for one in _within(samples, steps) for gpu in one.gpus if gpu.uuid in wanted]
+    if None in wanted or not {gpu.uuid for gpu in seen}.issuperset(wanted):
+        return GpuUse()
     least = LEAST_LOOKS * len(wanted)
     busy = [gpu.busy_percent / 100 for gpu in seen if gpu.busy_percent is not None]
     power = [gpu.power_w for gpu in seen if gpu.power_w is not None]

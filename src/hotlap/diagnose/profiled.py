@@ -80,7 +80,8 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
-    shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in replaced(kept)]
+    gone = replaced(kept)
+    shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
     findings = in_order((*kept, *shown, *small_ops(traces.ranks[0], shown)))
     bound = findings[0].bound if findings else diagnosis.bound
     return msgspec.structs.replace(diagnosis, findings=tuple(findings), bound=bound)

@@ -33,7 +33,8 @@ def _modules() -> dict[str, ModuleType]:
 def findings_of(measured: Measured) -> list[Finding]:
     """What the time of one rank is lost to."""
     found = [finding for find in all_findings().values() if (finding := find(measured)) is not None]
-    found = [finding for finding in found if finding.id not in replaced(found)]
+    gone = replaced(found)
+    found = [finding for finding in found if finding.id not in gone]
     least = LEAST_COST * measured.step_ms
     return _of_the_rest([finding for finding in found if finding.cost_ms is None or finding.cost_ms >= least])
 
