@@ -139,11 +139,11 @@ def test_a_loader_that_can_not_be_split_stays_whole_in_later_epochs() -> None:
         cycle.split(odd)
     cycle.split(odd)
     assert odd.batch_size == 3
-    assert not cycle.split_any, "its gradients are those of whole batches"
+    assert cycle.factor == 1, "its gradients are those of whole batches"
     for _ in range(2):
         cycle.split(even)
     assert [len(x) for (x,) in even] == [2] * 6
-    assert cycle.split_any
+    assert cycle.factor == 0.5
 
 
 def test_what_the_allocator_did_after_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,11 @@ class Cycle:
         self._scheduling = False
         self._paced_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
+    @property
+    def factor(self) -> float:
+        """What the gradient of the loss itself is, where it would be 1."""
+        return 1 / self.parts if self.split_any else 1.0
+
     def split(self, loader: Any) -> None:
         """Make a loader's batches parts. Raises Refused."""
         self.split_any |= resize(loader, parts=self.parts)
@@ -87,8 +92,8 @@ class Cycle:
         def run(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
             # A backward inside a backward (a reentrant checkpoint) hands on gradients that are scaled already.
             outermost = not self._depth and kwargs.get("accumulate_grad") and not torch.compiler.is_compiling()
-            if self.on and self.split_any and outermost:
-                gradients = tuple(None if g is None else g / self.parts for g in gradients)
+            if self.on and outermost:
+                gradients = tuple(None if g is None else g * self.factor for g in gradients)
             self._depth += 1
             try:
                 return original(outputs, gradients, *args, **kwargs)
