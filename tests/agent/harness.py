@@ -109,7 +109,7 @@ def check_clean(ran: Ran) -> None:
     """Nothing of hotlap's own went wrong."""
     assert ran.folder is not None
     assert not (ran.folder / "session.json.error").exists()
-    assert [(problem.where, problem.trace) for problem in ran.problems] == []
+    assert not ran.problems, [(problem.where, problem.trace) for problem in ran.problems]
 
 
 def without_log_lines(output: str) -> str:

@@ -1,6 +1,8 @@
 """Samples of a thread's lines: what they are booked to."""
 
+import gc
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -63,3 +65,46 @@ def test_hotlaps_own_work_is_nobodys_line() -> None:
         namespace["spin"](lambda: samples.looks >= 10)
     assert samples.document()["own_ms"] > 0
     assert samples.looks >= 10
+
+
+WALKED = """
+import gc, threading, time
+from hotlap.agent.samples import Samples
+
+def pause(phase, info):  # as any finalizer may: the interpreter's lock is let go
+    if threading.current_thread().name == "hotlap-samples":
+        time.sleep(0.0005)
+
+def deep(n):
+    return deep(n - 1) if n else time.sleep(0)
+
+def wide(n):  # what lies where frames were
+    a = b = c = d = e = f = g = h = i = j = k = l = m = o = p = q = r = s = t = u = v = w = x = y = z = {}
+    return wide(n - 1) if n else time.sleep(0.001)
+
+samples = Samples(threading.get_ident(), lambda: "other", lambda act: act())
+gc.callbacks.append(pause)
+gc.set_threshold(5)
+with samples.watching():
+    while samples.looks < 200 and any(one.name == "hotlap-samples" for one in threading.enumerate()):
+        deep(50), wide(20)
+print(samples.looks >= 200, gc.isenabled())
+"""
+
+
+def test_a_collection_does_not_take_the_frames_away_that_are_followed() -> None:
+    """In Python 3.11 it runs while the frames' objects are made: the looking thread, or the process, crashed."""
+    ran = subprocess.run([sys.executable, "-c", WALKED], capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stdout.split(), ran.stderr) == (0, ["True", "True"], "")
+
+
+def test_collections_that_the_script_switched_off_stay_off() -> None:
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+    gc.disable()
+    try:
+        with samples.watching():
+            while samples.looks < 5:
+                time.sleep(0.002)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

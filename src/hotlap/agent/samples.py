@@ -6,6 +6,7 @@ before: what is rarely seen for being busy counts as much longer. While it looks
 busy for 5 ms would be booked to the next line that lets the lock go, as every write to a file does.
 """
 
+import gc
 import os
 import sys
 import threading
@@ -71,16 +72,25 @@ class Samples:
     def _look(self) -> None:
         last = time.perf_counter_ns()
         while not self._stop.wait(INTERVAL_S):
-            frame = sys._current_frames().get(self.thread)
-            now = time.perf_counter_ns()
-            if frame is None:
+            stack, now = self._seen(), time.perf_counter_ns()
+            if not stack:
                 return
-            # At once, before the lock is asked for (SWITCH_S): if the thread goes on meanwhile, a frame that torch's
-            # compiler had in use may be gone, without having left what it was called by, and Python follows it.
-            stack = list(calls(frame))
-            del frame  # and with it the tensors that it holds
             self._count(stack, now - last)
             last = now
+
+    def _seen(self) -> list[Call]:
+        """What the thread is in, innermost first; [] of one that has ended. The frames are let go, and with them the
+        tensors that they hold."""
+        # At once, before the lock is asked for (SWITCH_S): if the thread goes on meanwhile, a frame may be gone that
+        # Python follows then (torch's compiler leaves some without what they were called by). And without a collection,
+        # which the frames' objects may set off: what that calls lets the lock go.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return list(calls(sys._current_frames().get(self.thread)))
+        finally:
+            if collecting:
+                gc.enable()
 
     def _count(self, stack: list[Call], ns: int) -> None:
         self.looks += 1
