@@ -8,6 +8,7 @@ import pytest
 
 from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.sampled import with_samples
+from hotlap.diagnose.statements import ELEMENTS
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
 from hotlap.records.profile import Samples
 from hotlap.records.run import Phases
@@ -94,7 +95,9 @@ def test_a_wait_for_workers_says_less_than_the_place_that_makes_the_batches() ->
     assert with_samples(before, inside, loop).findings[0].where == Place(file="b.py", line=4, function="pad")
 
 
-@pytest.mark.parametrize(("inside", "waits"), [("all_reduce", True), ("barrier", True), ("json.dumps", False)])
+@pytest.mark.parametrize(
+    ("inside", "waits"), [("torch.all_reduce", True), ("torch.barrier", True), ("json.dumps", False)]
+)
 def test_code_of_the_loop_that_waits_for_other_ranks_is_communication(inside: str, waits: bool) -> None:
     said = samples(("other", 0, 40, "main", inside, 80.0), ("other", 0, 41, "main", "", 20.0))
     found = with_samples(verdict("host-code", "unknown"), said)
@@ -135,7 +138,19 @@ def train(model):
     out = model(np.ones(3))
     out.backward()
 """
-CELL = "LSTMCell.forward"
+CELL = "torch.LSTMCell.forward"
+
+
+@pytest.mark.parametrize(("inside", "id_"), [("", "element-by-element"), ("torch.Tensor.split", "input")])
+def test_the_users_own_loop_in_a_dataset_is_named(inside: str, id_: str, tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("def collate(rows):\n    for row in rows:\n        x[row] = row\n")
+    said = Samples(
+        steps=3, looks=100, files=(str(tmp_path / "data.py"),), lines=(("data", 0, 3, "collate", inside, 9.0),)
+    )
+    found = with_samples(verdict("input", "input"), said).findings[0]
+    assert found.where is not None and found.where.line == 3
+    assert found.title == (ELEMENTS.title if id_ != "input" else "")
+    assert found.named is (id_ != "input")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hotlap.diagnose.source import call_of
-from hotlap.diagnose.statements import KNOWN, cause_at
+from hotlap.diagnose.statements import KNOWN, cause_at, in_loop
 from hotlap.records.diagnosis import Place
 from hotlap.records.run import Facts, RootFacts
 
@@ -33,6 +33,9 @@ def at(tmp_path: Path, text: str, line: int) -> Place:
         ("wandb.log({'loss': loss})", "logging", "wandb.log"),
         ("image = Image.open(path).convert('RGB')", "files", "worker processes"),
         ("with open(path) as file:\n    pass", "files", "worker processes"),
+        ("counts, edges = np.histogram(values, bins=9)", "logging", "np.histogram(values, bins=9)"),
+        ("z = F.one_hot(x, 9).float() @ y", "one-hot-product", "F.embedding"),
+        ("z = self.rows(F.one_hot(x, 9).float())", "one-hot-product", "F.embedding"),
         ("ids = self.tokenizer(text, padding=True)", "tokenizing", "keep the ids"),
         ("score += f1_score(y, p)", "metric-on-host", "argmax"),
         ("total += loss.item()", "read-value", "loss.detach()"),
@@ -46,6 +49,57 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
     found = cause_at(at(tmp_path, f"def f(batch, model, x, y):\n    {statement}".replace("\n    p", "\n        p")
                         .replace("\n    a", "\n        a"), 2), device=True)  # fmt: skip
     assert found is not None and found.id == cause and change in found.instead and "{it}" not in found.instead
+
+
+@pytest.mark.parametrize(
+    ("function", "inside", "cause"),
+    [
+        ("Data.__getitem__", "zipfile.ZipExtFile._read1", "decoding"),
+        ("Data.__getitem__", "PIL.ImageFile.load", "decoding"),
+        ("Data.__getitem__", "torch.Tensor.__getitem__", None),
+        ("Data.__getitem__", "json_of_mine", None),
+        ("Data.tokenize", "", "tokenizing"),
+        ("Writer.add_histogram", "numpy.bincount", "logging"),
+        ("fit", "logging.Logger._log", "logging"),
+    ],
+)
+def test_a_cause_is_told_by_what_the_host_is_in_too(
+    tmp_path: Path, function: str, inside: str, cause: str | None
+) -> None:
+    place = msgspec.structs.replace(at(tmp_path, "x = self.rows[at]", 1), function=function)
+    found = cause_at(place, inside=inside)
+    assert (found and found.id) == cause
+    assert found is None or "{it}" not in found.instead
+
+
+def test_what_one_hot_made_is_multiplied_lines_later(tmp_path: Path) -> None:
+    text = """        def forward(self, ids):
+            hot = one_hot(ids, 9)
+            rest = self.rows(ids)
+            return hot.float() @ self.weight
+        def loss(self, ids, out):
+            hot = one_hot(ids, 9)
+            return ((out - hot) ** 2).mean()
+        """
+    causes = [cause_at(at(tmp_path, text, line)) for line in (3, 4, 7)]
+    assert [found and found.id for found in causes] == [None, "one-hot-product", None]
+
+
+@pytest.mark.parametrize(("line", "known"), [(3, True), (5, True), (6, False), (10, False), (11, True)])
+def test_a_statement_of_a_loop_that_does_not_train(tmp_path: Path, line: int, known: bool) -> None:
+    text = """        def collate(batch):
+            for row in batch:
+                for at, word in enumerate(row): ids[row, at] = word
+            while True:
+                n += 1
+            return [ids, n]
+        def main():
+            for step in range(9):
+                model(x).backward()
+                buffer.add(x)
+                x = torch.stack([rows[i] for i in picked])
+        """
+    assert in_loop(at(tmp_path, text, line)) is known
 
 
 @pytest.mark.parametrize("statement", ["total += loss.item()", "torch.cuda.empty_cache()", "y = x.cpu().numpy()"])
@@ -119,4 +173,4 @@ def test_each_cause_has_one_row_and_says_what_to_write() -> None:
     ids = [one.cause.id for one in KNOWN]
     assert len(ids) == len(set(ids))
     for one in KNOWN:
-        assert (one.ends or one.whole) and all((one.cause.title, one.cause.why, one.cause.instead))
+        assert (one.ends or one.whole or one.packages) and all((one.cause.title, one.cause.why, one.cause.instead))

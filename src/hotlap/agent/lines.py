@@ -18,6 +18,7 @@ import torch
 
 from hotlap.records.whose import users
 
+from .imported import INSTALLED
 from .torch_internals import ENGINE_CODE, SCHEMA, DispatchMode, mode_stack, pop_mode, push_mode
 from .warned import filtered
 
@@ -55,6 +56,17 @@ def calls(frame: FrameType | None) -> Iterator[Call]:
     while frame is not None:
         yield frame.f_code, frame.f_lineno
         frame = frame.f_back
+
+
+@functools.lru_cache(maxsize=4096)
+def package_of(file: str) -> str:
+    """The first name of what is installed, or of Python's own, that a file belongs to, with a dot: `json.`; "" of
+    others."""
+    for folder in (*INSTALLED, STANDARD_LIBRARY):
+        _, here, rest = file.partition(folder)
+        if here:
+            return rest.partition(os.sep)[0].removesuffix(".py") + "."
+    return ""
 
 
 class Places:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .lines import Call, Place, Places, calls
+from .lines import Call, Place, Places, calls, package_of
 
 INTERVAL_S: Final = 0.002
 SWITCH_S: Final = 0.0002
@@ -24,7 +24,7 @@ MOST: Final = 5_000
 """Different places that are kept; time at others is in `left_out_ms`."""
 
 Key = tuple[str, int, int, str, str]
-"""Phase; index into files, line, function; the function that it is in, where that is not the user's."""
+"""Phase; index into files, line, function; the function that it is in with its package, where not the user's."""
 
 
 class Samples:
@@ -100,7 +100,7 @@ class Samples:
             return
         leaf = code.co_qualname
         place: Place = self.places.innermost_of(stack, through_backward=True) or (-1, 0, "")
-        key = (self.phase(), *place, "" if leaf == place[2] else leaf)
+        key = (self.phase(), *place, "" if leaf == place[2] else package_of(code.co_filename) + leaf)
         if key in self.ns or len(self.ns) < MOST:
             self.ns[key] = self.ns.get(key, 0) + ns
         else:

@@ -10,7 +10,7 @@ from hotlap.records.diagnosis import Diagnosis, Finding, Place, in_order
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
-from .statements import CELL, THROUGH_NUMPY, Cause, cause_at, through_numpy, trains
+from .statements import CELL, ELEMENTS, THROUGH_NUMPY, Cause, cause_at, in_loop, through_numpy, trains
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -20,9 +20,9 @@ LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
 COMPUTING: Final = frozenset({"compute", "bandwidth"})
-CELLS: Final = re.compile(r"^(LSTM|GRU|RNN)Cell\.")
+CELLS: Final = re.compile(r"^(torch\.)?(LSTM|GRU|RNN)Cell\.")
 """Functions of torch's recurrent cells."""
-COLLECTIVES: Final = re.compile(r"^(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
+COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|reduce_scatter|broadcast|barrier)(_|$)")
 """Functions of torch.distributed that wait for other ranks. Code of the user's is never the inside of a line."""
 
 
@@ -130,7 +130,8 @@ def _explained(
     if phase == "data" and finding.where is not None and at_loop:
         return finding
     said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
-    cause = cause_at(where, device, ranks)
+    by_element = ELEMENTS if not inside and in_loop(where) else None
+    cause = cause_at(where, device, ranks, inside) or by_element
     found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
     found = found if cause is None else _with(found, cause)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total

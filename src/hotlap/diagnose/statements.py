@@ -6,12 +6,14 @@ A row of `KNOWN` is a cause: the calls by which it is told, and what to write in
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 from hotlap.records.diagnosis import Bound, Place
 
 from .source import calls_in, function_at, name_of, statements_at
 
+COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BLOCKS: Final = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
 
 
@@ -29,12 +31,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class Known:
-    """A cause, and the calls that tell it: by the end of their names. whole: by the whole name. tells: what more has to
-    hold of the call. device: it costs only where the model is on one. ranks: only where there are several."""
+    """A cause, and the calls that tell it: by the end of their names, which may be those of the user's own functions.
+    whole: by the whole name. packages: by what the host is in. tells: what more has to hold of the call. device: it
+    costs only where the model is on one. ranks: only where there are several."""
 
     cause: Cause
     ends: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     tells: Callable[[ast.Call], bool] = lambda call: True
     device: bool = False
     ranks: bool = False
@@ -106,8 +110,25 @@ KNOWN: Final = (
             "what is logged is computed, copied and written while the model stands still",
             "log every n steps: `if step % 50 == 0: {it}`; histograms once an epoch",
         ),
-        ends=("add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics"),
+        ends=(
+            "add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics", "histogram", "histc",
+            "savefig",
+        ),
         whole=("wandb.log", "mlflow.log_metric"),
+        packages=("logging", "matplotlib", "mlflow", "tensorboard", "wandb"),
+    ),
+    Known(
+        Cause(
+            "decoding",
+            "files or texts are decoded",
+            "the same bytes are unpacked or parsed again each time, on one core, while the step waits",
+            "decode each once and keep arrays: in memory, or on disk uncompressed (numpy.save, memmap); else in worker "
+            "processes",
+        ),
+        packages=(
+            "PIL", "av", "bz2", "csv", "cv2", "gzip", "h5py", "imageio", "json", "librosa", "lzma", "pandas", "pyarrow",
+            "skimage", "soundfile", "tarfile", "zipfile",
+        ),
     ),
     Known(
         Cause(
@@ -127,6 +148,7 @@ KNOWN: Final = (
             "tokenize once before the loop and keep the ids; else many texts in one call, in worker processes",
         ),
         ends=("tokenizer", "tokenize", "encode_plus", "batch_encode_plus"),
+        packages=("nltk", "re", "spacy"),
     ),
     Known(
         Cause(
@@ -196,31 +218,87 @@ THROUGH_NUMPY: Final = Cause(
     "the same with torch's own operations on the tensors that are there, without `.numpy()`; then it runs where the "
     "model does, on all cores, and can be compiled",
 )
+ELEMENTS: Final = Cause(
+    "element-by-element",
+    "a Python loop over single elements",
+    "each turn passes through Python, and where it reads or writes tensors through the dispatcher too, for one element",
+    "whole arrays at once: slices, an index, `torch.tensor(...)` of a row, `pad_sequence`, numpy's functions; what is "
+    "the same each time: make it once, before the loop",
+)
+ONE_HOT: Final = Cause(
+    "one-hot-product",
+    "rows are looked up by a product with a one-hot matrix",
+    "all rows are multiplied by zeros to keep one of them, and the backward does it again",
+    "`F.embedding(index, weight)` or `nn.Embedding`, or `weight[index]`, in place of the product",
+    "compute",
+)
+PRODUCTS: Final = frozenset({"matmul", "mm", "bmm", "linear", "einsum"})
 OF_PARAMETERS: Final = frozenset({"parameters", "named_parameters", "state_dict"})
 
 
-def cause_at(place: Place, device: bool = False, ranks: int = 1) -> Cause | None:
+def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "") -> Cause | None:
     """What the statement at a line does, with the user's expression in the change to make. device: the model is on
-    one; ranks: how many there are."""
+    one; ranks: how many there are; inside: the function that the host is in, where that is not the user's."""
     held = statements_at(place)
     if not held:
         return None
     own = held[0]
     inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
-    for known in (one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)):
+    known_here = [one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)]
+    for known in known_here:
         for call in inner:
             if known.matches(call):
                 return _about(known.cause, call)
+    function, package = (place.function or "").split(".")[-1], inside.partition(".")[0]
+    for known in known_here:
+        if function in known.ends or package in known.packages:
+            return _with(known.cause, f"{function}(...)")
     if any(isinstance(one, ast.For) and _over_parameters(one) for one in held):
         return PARAMETERS
+    if _multiplies_one_hot(own, function_at(place)):
+        return ONE_HOT
     return None
+
+
+def in_loop(place: Place) -> bool:
+    """Whether the statement at a line is one of a loop in its function that does not train."""
+    held = statements_at(place)
+    if not held:
+        return False
+    if any(isinstance(one, COMPREHENSIONS) for one in ast.walk(held[0])) and not isinstance(held[0], BLOCKS):
+        return True
+    inner = takewhile(lambda one: not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)), held)
+    loop = next((one for one in inner if isinstance(one, (ast.For, ast.While))), None)
+    return loop is not None and not _trains(loop)
+
+
+def _multiplies_one_hot(own: ast.stmt, function: ast.AST | None) -> bool:
+    """Whether the statement multiplies by what `one_hot` made, in it or before it in the function, or hands that to a
+    module of the model's."""
+    made = [one for one in ast.walk(function or own) if isinstance(one, ast.Assign) and _one_hot(one.value)]
+    names = {ast.unparse(target) for one in made for target in one.targets}
+    products = [one for one in ast.walk(own) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult)]
+    operands = [operand for one in products for operand in (one.left, one.right)]
+    for call in calls_in(own):
+        name = name_of(call)
+        if name.split(".")[-1] in PRODUCTS or name.startswith("self."):
+            operands += call.args
+    parts = [part for operand in operands for part in ast.walk(operand) if isinstance(part, ast.expr)]
+    return any(_one_hot(part) or ast.unparse(part) in names for part in parts)
+
+
+def _one_hot(node: ast.AST) -> bool:
+    return any(name_of(call).split(".")[-1] == "one_hot" for call in calls_in(node))
 
 
 def trains(place: Place) -> bool:
     """Whether the function around a line holds the loop's backward or update."""
     function = function_at(place)
-    calls = calls_in(function) if function is not None else ()
-    return function is None or any(name_of(call).split(".")[-1] in {"backward", "step"} for call in calls)
+    return function is None or _trains(function)
+
+
+def _trains(node: ast.AST) -> bool:
+    return any(name_of(call).split(".")[-1] in {"backward", "step"} for call in calls_in(node))
 
 
 def through_numpy(place: Place) -> bool:
@@ -235,7 +313,11 @@ def through_numpy(place: Place) -> bool:
 def _about(cause: Cause, call: ast.Call) -> Cause:
     what = call.args[0] if cause.id == "tensor-of-list" else call
     text = " ".join(ast.unparse(what).split())
-    return replace(cause, instead=cause.instead.replace("{it}", text if len(text) <= 60 else "..."))
+    return _with(cause, text if len(text) <= 60 else "...")
+
+
+def _with(cause: Cause, it: str) -> Cause:
+    return replace(cause, instead=cause.instead.replace("{it}", it))
 
 
 def _of_head(block: ast.stmt) -> Iterator[ast.Call]:

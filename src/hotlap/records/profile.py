@@ -51,8 +51,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SampledLine = tuple[str, int, Count, str, str, Ms]
-"""Phase; index into `files` (-1: no line of the user's), line, function; the function that it was in, where that is not
-the user's; ms over all steps."""
+"""Phase; index into `files` (-1: no line of the user's), line, function; the function that it was in with its package
+(`json.JSONDecoder.decode`), where that is not the user's; ms over all steps."""
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +60,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: number that was sampled. looks: how often the thread was looked at; each counts for the time since the one
     before. files: that lines point to. lines: each is phase; index into `files` (-1: no line of the user's), line,
-    function; the function that the thread was in, where that is not the user's; ms over all steps. left_out_ms: at
-    places beyond 5,000; own_ms: in hotlap's own code.
+    function; the function that the thread was in with its package, where that is not the user's; ms over all steps.
+    left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code.
     """
 
     steps: Count = 0
