@@ -313,3 +313,4 @@ def test_a_model_in_a_wrapper_is_called_by_its_own_name(runner: Runner) -> None:
     (root,) = ran.facts.roots
     assert (root.name, root.wrapper, root.function) == ("Net", "DataParallel", "Net.forward")
     assert root.file is not None and root.file.endswith("data_parallel.py") and root.line == 12
+    assert root.called is not None and root.called[1:] == (20, "<module>")

@@ -97,6 +97,38 @@ def test_padding_is_made_less_by_what_it_comes_from() -> None:
     assert "group_by_length" in by_length
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("counts = [0] * 9\nrow += [PAD] * (LONGEST - len(row))", 2),
+        ("x = torch.full((9,), 1.0)\ny = np.full((rows, LONGEST), config.pad_id)", 2),
+        ("z = pad_sequence(rows)\nrow += [0] * (9 - len(row))", 1),
+        ("model = nn.Embedding(9, 9, padding_idx=PAD)", None),
+    ],
+)
+def test_padding_is_where_rows_are_filled_up(text: str, line: int | None, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    found = findings_of(measured(root={"padding": 0.6}, more={"argv": (str(file),)}))
+    (where,) = (one.where for one in found if one.id == "padding")
+    assert (where and where.line) == line
+
+
+def test_gradients_that_nobody_uses_are_of_the_call() -> None:
+    of = {
+        "parameters": 90,
+        "optimized": 9,
+        "with_gradients": 90,
+        "file": "net.py",
+        "line": 3,
+        "function": "Net.forward",
+    }
+    for called, line in ((("train.py", 40, "step"), 40), (None, 3)):
+        found = findings_of(measured(root=of | {"called": called}))
+        (where,) = (one.where for one in found if one.id == "unused-gradients")
+        assert where is not None and where.line == line
+
+
 @pytest.mark.parametrize("root", [{"padding": 0.6}, {"dtypes": ("float64",), "double": 1.0}])
 def test_less_arithmetic_wins_nothing_where_the_device_waits_for_launches(root: dict[str, Any]) -> None:
     """Seen on open_clip: padding was 91% of a step in which a kernel ran 27% of the time."""

@@ -90,9 +90,13 @@ class Script:
             }
         known["iterators"] += 1
         if known["iterators"] == 2:
-            found = self._places.innermost(sys._getframe(1), through_backward=True)
-            known["loop"] = None if found is None else (self._places.files[found[0]], *found[1:])
+            known["loop"] = self._caller()
         return known
+
+    def _caller(self) -> tuple[str, int, str] | None:
+        """The user's line that led here."""
+        found = self._places.innermost(sys._getframe(1), through_backward=True)
+        return None if found is None else (self._places.files[found[0]], *found[1:])
 
     def in_flight(self, inference: bool) -> int:
         """Batches that the loop's loaders make ahead. inference: it only infers."""
@@ -112,8 +116,7 @@ class Script:
         """A loader has started worker processes that end with its epoch, in took_ns."""
         if facts["starts"]:
             facts["restarting_ms"] += took_ns / 1e6
-            found = self._places.innermost(sys._getframe(1), through_backward=True)
-            facts["loop"] = None if found is None else (self._places.files[found[0]], *found[1:])
+            facts["loop"] = self._caller()
         facts["starts"] += 1
 
     @staticmethod
@@ -186,6 +189,7 @@ class Script:
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "hooks": (hooks_of(module), 0),
             "double": sum(_size(p) for p in parameters if p.dtype == torch.float64) / max(1, numbers),
+            "called": self._caller(),
             **_place(kind, "forward"),
         }
         self.exchange.watch(modules, facts)

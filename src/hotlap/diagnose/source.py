@@ -55,16 +55,22 @@ def files_of(facts: Facts | None) -> list[str]:
 def call_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
     """The first call in the user's files whose name ends in one of these: `set_detect_anomaly`."""
     wanted = frozenset(names)
-    return _first(facts, lambda node: isinstance(node, ast.Call) and name_of(node).split(".")[-1] in wanted)
+    return first_of(facts, lambda node: isinstance(node, ast.Call) and name_of(node).split(".")[-1] in wanted)
 
 
 def mention_of(facts: Facts | None, names: Iterable[str]) -> Place | None:
     """The first name in the user's files that ends so: `torch.float64`."""
     wanted = frozenset(names)
-    return _first(facts, lambda node: isinstance(node, ast.Attribute) and node.attr in wanted)
+    return first_of(facts, lambda node: isinstance(node, ast.Attribute) and node.attr in wanted)
 
 
-def _first(facts: Facts | None, is_it: Callable[[ast.AST], bool]) -> Place | None:
+def name_at(node: ast.AST) -> str:
+    """`PAD` of `PAD` and of `config.PAD`; "" of what is no name."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def first_of(facts: Facts | None, is_it: Callable[[ast.AST], bool]) -> Place | None:
+    """The first line in the user's files that holds what is asked for."""
     for file in files_of(facts):
         tree = parsed(file)
         lines = [getattr(node, "lineno", 0) for node in ast.walk(tree) if is_it(node)] if tree is not None else []

@@ -271,7 +271,8 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     of the places in the rows of ids of its first forwards that only fill them up to one length, padding_of_all: share
     (0 to 1) of the places at which all rows of a batch do.
 
-    file, line, function: its forward, or the user's code that calls it where that is torch's.
+    called: the user's line that calls it, the first time. file, line, function: its forward, or that line where the
+    forward is torch's.
     """
 
     name: str
@@ -309,6 +310,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     with_gradients: Count = 0
     part_of: str | None = None
     exchange: ExchangeFacts | None = None
+    called: tuple[str, int, str] | None = None
     file: str | None = None
     line: int | None = None
     function: str | None = None

@@ -146,6 +146,11 @@ class Measured:
         return self.facts.model if self.facts else None
 
     @staticmethod
+    def place_at(seen: tuple[str, int, str] | None) -> Place | None:
+        """A file, a line and a function that the agent has seen."""
+        return None if seen is None else Place(file=seen[0], line=seen[1], function=seen[2])
+
+    @staticmethod
     def place_of(thing: LoaderFacts | RootFacts | None) -> Place | None:
         """Where something of the user's is defined or used."""
         if thing is None or thing.file is None:

@@ -1,6 +1,6 @@
 """A loader's iterator is made anew for each batch."""
 
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 
 from ._base import Measured
@@ -27,7 +27,7 @@ def find(measured: Measured) -> Finding | None:
         share=share,
         cost_ms=share * measured.step_ms,
         title=f"an iterator over {loader.dataset} is made for each batch",
-        where=Place(file=loader.loop[0], line=loader.loop[1], function=loader.loop[2]) if loader.loop else None,
+        where=measured.place_at(loader.loop),
         evidence=f"{loader.iterators} iterators for {loader.batches} batches; data takes "
         f"{ms(measured.phases.data or 0)} of a step",
         why=f"for each of them {rows}{workers}, and all but its first batch is thrown away",

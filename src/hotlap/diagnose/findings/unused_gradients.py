@@ -23,7 +23,7 @@ def find(measured: Measured) -> Finding | None:
         bound="compute",
         share=0.0,
         title=f"gradients of {most.name} are computed, and no optimizer uses them",
-        where=measured.place_of(most),
+        where=measured.place_at(most.called) or measured.place_of(most),
         evidence=f"{most.with_gradients:,} of its {most.parameters:,} numbers have gradients, an optimizer holds "
         f"{most.optimized or 0:,}",
         why="its graph is kept and gone through in the backward, and the gradients add up and are never read",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hotlap.levers import answering
-from hotlap.records.diagnosis import Finding, Place
+from hotlap.records.diagnosis import Finding
 from hotlap.records.durations import ms
 from hotlap.records.run import LoaderFacts, Step
 
@@ -24,9 +24,7 @@ def find(measured: Measured) -> Finding | None:
         bound="input",
         share=share,
         title="workers start anew each epoch",
-        where=Place(file=loader.loop[0], line=loader.loop[1], function=loader.loop[2])
-        if loader.loop
-        else measured.place_of(loader),
+        where=measured.place_at(loader.loop) or measured.place_of(loader),
         evidence=f"{counted(again, 'restart')} of {counted(loader.workers, 'worker')}, each {took}: {share:.0%} of the "
         "whole run; phases and other findings are of the steps without",
         why="a DataLoader ends its workers with the epoch unless persistent_workers is set, and the loop waits while "
