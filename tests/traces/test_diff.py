@@ -185,3 +185,10 @@ def test_swapping_negates_and_tables_sum_to_totals(
 def test_json_is_plain() -> None:
     found = diff(step_of({"mm": (1, 2)}), step_of({"mm": (1, 3)}))
     assert msgspec.json.decode(msgspec.json.encode(found), type=TraceDiff) == found
+
+
+def test_of_equal_changes_the_names_decide() -> None:
+    """A set of names has another order in each process."""
+    names = [f"kernel {number}" for number in range(50)]
+    for before, after in (({}, dict.fromkeys(names, (1.0, 1.0))), (dict.fromkeys(names, (1.0, 1.0)), {})):
+        assert [one.name for one in changes(before, after)] == sorted(names)
