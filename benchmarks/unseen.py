@@ -1,7 +1,8 @@
 """Does `hotlap run --profile` name bound, cause and line of scripts whose author had not seen its rules?
 
     OMP_NUM_THREADS=1 python benchmarks/unseen.py --keep /tmp/unseen --out benchmarks/results/unseen-cpu.json
-    python benchmarks/unseen.py --judge /tmp/unseen        runs that were kept, judged again
+    python benchmarks/unseen.py --judge /tmp/unseen        runs that were kept, judged again by the rules of now
+    python benchmarks/unseen.py --alone ...                without waits for a core, where others keep this machine busy
 
 Of each script in `unseen/`, `unseen.toml` says what is right. What is judged is the headline: the verdict's bound, and
 of its first finding the line (or its function) and whether its words hold the advice. Of healthy ones no cause may be
@@ -21,6 +22,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from planted import as_if_alone
+
 SCRIPTS = Path(__file__).with_name("unseen")
 CASES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 JUDGED = ("bound", "line", "place", "advice")
@@ -33,6 +36,13 @@ def run(name: str, ranks: int, folder: Path) -> None:
     command = [sys.executable, *launcher, str(SCRIPTS / f"{name}.py")]
     options = [sys.executable, "-m", "hotlap", "run", "--profile", "--out", str(folder)]
     subprocess.run([*options, *command], capture_output=True, timeout=LIMIT_S, check=False)
+
+
+def verdict(folder: Path) -> dict[str, Any]:
+    """What hotlap of now says of a run."""
+    show = [sys.executable, "-m", "hotlap", "show", "--json", str(folder)]
+    lines = subprocess.run(show, capture_output=True, text=True, check=False).stdout.splitlines()
+    return (json.loads(lines[-1]).get("diagnosis") if lines else None) or {"bound": "failed", "findings": []}
 
 
 def judged(case: dict[str, Any], diagnosis: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +69,7 @@ def main() -> None:
     parser.add_argument("--only", help="names, with commas between")
     parser.add_argument("--keep", type=Path, help="keep run folders here")
     parser.add_argument("--judge", type=Path, help="judge runs that were kept here, and run none")
+    parser.add_argument("--alone", action="store_true", help="waits for a core are no cause")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     root = args.judge or args.keep or Path(tempfile.mkdtemp())
@@ -67,9 +78,9 @@ def main() -> None:
     for name in args.only.split(",") if args.only else CASES:
         if not args.judge:
             run(name, CASES[name].get("ranks", 1), root / name)
-        file = root / name / "diagnosis.json"
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"bound": "failed", "findings": []}
-        rows[name] = judged(CASES[name], found)
+        if args.alone:
+            as_if_alone(root / name)
+        rows[name] = judged(CASES[name], verdict(root / name))
         print(name, json.dumps(rows[name]), flush=True)
     faulty = [row for row in rows.values() if "advice" in row]
     result = {

@@ -12,8 +12,7 @@ import pytest
 from agent.harness import Runner
 from hotlap.cli.run import PROFILE_STEPS
 from hotlap.diagnose.verdict import verdict
-from hotlap.records.files import read_record, write_record
-from hotlap.records.run import Facts
+from hotlap.records.files import write_record
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -31,15 +30,6 @@ STEPS = 6
 SCRIPTS = sorted(path.stem for path in planted.SCRIPTS.glob("*.py"))
 
 
-def as_if_alone(folder: Path) -> None:
-    """Take out of a run's facts that threads waited for a core, which is no cause of the script's."""
-    path = folder / "rank-0" / "facts.json"
-    facts = read_record(path, Facts)
-    if facts.host is not None:
-        host = msgspec.structs.replace(facts.host, waited_ms=0.0, threads_waited_ms=0.0)
-        write_record(path, msgspec.structs.replace(facts, host=host))
-
-
 def check_right(said: Any, row: dict[str, Any]) -> None:
     assert row["bound_right"] and row["cause_right"], row
     assert row["line_right"] is True or said.place == "none", row
@@ -50,7 +40,7 @@ def test_the_verdict_names_what_was_planted(tmp_path: Path, monkeypatch: pytest.
     said = planted.read(planted.SCRIPTS / "no_workers.py", "cpu")
     row = planted.run(said, "cpu", STEPS, tmp_path / "run")
     assert row["status"] == "run", row
-    as_if_alone(tmp_path / "run")
+    planted.as_if_alone(tmp_path / "run")
     check_right(said, planted.judge_again(said, tmp_path / "run"))
 
 
@@ -62,7 +52,7 @@ def test_the_verdict_of_what_the_agent_recorded(name: str, runner: Runner) -> No
     ran = runner.forked(*command, steps=STEPS, least_steps=STEPS, profile_steps=PROFILE_STEPS)
     assert ran.folder is not None
     write_record(ran.folder / "run.json", runner.request((sys.executable, *command), ran.folder).record())
-    as_if_alone(ran.folder)
+    planted.as_if_alone(ran.folder)
     found = msgspec.to_builtins(verdict(ran.folder))
     check_right(said, planted.judged(said, found, (ran.folder / "rank-0" / "samples.json").is_file()))
 
