@@ -13,7 +13,7 @@ from hotlap.diagnose.diagnose import next_of
 from hotlap.diagnose.findings import _modules, evaluation, findings_of
 from hotlap.diagnose.findings._base import MODEL, CpuUse, Measured
 from hotlap.diagnose.steps import growth
-from hotlap.records.diagnosis import Finding, Place, in_order
+from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
 from hotlap.records.run import ExchangeFacts, Facts, HostFacts, LoaderFacts, OptimizerFacts, Phases, RootFacts
 
 LOADER = LoaderFacts(
@@ -310,3 +310,20 @@ def test_waiting_for_batches_comes_before_a_cause_in_the_model_that_takes_half_o
     assert [one.id for one in in_order([waits, more])] == ["padding", "input"]
     compute = msgspec.structs.replace(waits, id="compute", bound="compute")
     assert [one.id for one in in_order([compute, padding])] == ["padding", "compute"]  # which is part of it
+
+
+@pytest.mark.parametrize(
+    ("first", "dearest", "bound"),
+    [
+        (("input", 0.40, True), ("compute", 0.50, False), "input"),
+        (("input", 0.20, True), ("compute", 0.70, False), "compute"),
+        (("input", 0.40, False), ("compute", 0.50, False), "compute"),
+        (("launch", 0.50, True), ("compute", 0.90, False), "launch"),  # which holds it: 0.4 are left
+        (("launch", 0.50, True), ("compute", 0.90, True), "compute"),
+        (("unknown", 0.0, True), ("compute", 0.60, False), "compute"),
+    ],
+)
+def test_the_bound_is_of_the_cause_on_top_where_that_costs_about_as_much(first: Any, dearest: Any, bound: str) -> None:
+    found = [Finding(id="x", bound=of, share=share, named=named) for of, share, named in (first, dearest)]
+    assert bound_of(found) == bound
+    assert bound_of([]) == "unknown"

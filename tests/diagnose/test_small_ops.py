@@ -47,7 +47,7 @@ def test_a_loop_over_values_is_told_and_one_over_modules_is_not(tmp_path: Path, 
     found = told(model(tmp_path, body))
     assert bool(found) == one_by_one
     for one in found:
-        assert (one.id, one.bound, one.named, one.levers) == ("small-ops", "compute", True, ("compile",))
+        assert (one.id, one.bound, one.named, one.levers) == ("small-ops", "launch", True, ("compile",))
         assert one.share == pytest.approx(0.8 * 0.9) and f"{MANY} calls of aten::select" in one.evidence
         assert one.where is not None and one.where.line == 4 and one.instead == INSTEAD
 

@@ -9,7 +9,7 @@ from statistics import fmean, median
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import ONE_PACE, Bound, Diagnosis, Finding, Spread, in_order
+from hotlap.records.diagnosis import ONE_PACE, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
@@ -156,7 +156,7 @@ def _verdict(
     tokens = [token_rate(rank.steady) for rank in ranks]
     return Diagnosis(
         mode="train" if mode == "train" else "inference",
-        bound=_bound(findings),
+        bound=bound_of(findings),
         step_ms=_pace(slowest),
         spread=_spread(slowest),
         throughput=sum(rate for rate in rates if rate) if all(rates) else None,
@@ -198,11 +198,6 @@ def _straggler(late: Late, rank: Rank) -> Finding:
 def without(finding: Finding, levers: Collection[str]) -> Finding:
     """The finding without levers that are in already, or ruled out."""
     return msgspec.structs.replace(finding, levers=tuple(name for name in finding.levers if name not in levers))
-
-
-def _bound(findings: Sequence[Finding]) -> Bound:
-    """The bound of the finding that costs most; unknown host code decides only where nothing else costs as much."""
-    return max(findings, key=lambda finding: finding.share).bound if findings else "unknown"
 
 
 def next_of(findings: Sequence[Finding]) -> str:

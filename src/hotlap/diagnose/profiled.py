@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, in_order
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.profile import Lines
@@ -76,7 +76,8 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     if not any(rank.breakdown for rank in traces.ranks):
         named = [_with_ops(finding, traces) for finding in diagnosis.findings]
         named += small_ops(traces.ranks[0], named)
-        return msgspec.structs.replace(diagnosis, findings=tuple(in_order(named)))
+        ordered = tuple(in_order(named))
+        return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
     left = (_left(finding, traces, diagnosis.step_ms) for finding in diagnosis.findings)
     kept = [finding for finding in left if finding is not None]
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made

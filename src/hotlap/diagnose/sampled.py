@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, in_order
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
@@ -41,9 +41,8 @@ def with_samples(
     )
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         findings = (*_of_the_model(findings, samples, device, diagnosis.ranks), *findings)
-    findings = tuple(one for one in findings if not _is_told(one, findings))
-    bound = max(findings, key=lambda one: one.share).bound if findings else diagnosis.bound
-    return msgspec.structs.replace(diagnosis, findings=tuple(in_order(findings)), bound=bound)
+    ordered = tuple(in_order(one for one in findings if not _is_told(one, findings)))
+    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
 
 
 def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ranks: int) -> Iterator[Finding]:

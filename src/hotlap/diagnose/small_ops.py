@@ -46,7 +46,7 @@ def small_ops(rank: RankTrace, findings: Sequence[Finding]) -> Iterator[Finding]
         if most.count >= MANY * steps and _in_loop(place):
             yield Finding(
                 id="small-ops",
-                bound=general.bound,
+                bound=general.bound if rank.device_name != "cpu" else "launch",
                 share=share * general.share,
                 title="small operations, one by one in a Python loop",
                 where=place,

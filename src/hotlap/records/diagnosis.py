@@ -1,6 +1,6 @@
 """`diagnosis.json`: what the time of a run is lost to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -62,6 +62,7 @@ LEAST_NAMED: Final = 0.1
 
 OF_THE_MODEL: Final = frozenset({"compute", "bandwidth", "launch"})
 TWICE: Final = 2
+ABOUT: Final = 0.75
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -72,6 +73,17 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     causes = [one for one in found if one.named and (one.share >= LEAST_NAMED or one.cost_ms is None)]
     less = any(one.bound in OF_THE_MODEL and 0 < TWICE * one.share <= waiting for one in causes)
     return sorted(found, key=lambda one: (one not in causes and not (less and one.bound == "input"), -one.share))
+
+
+def bound_of(findings: Sequence[Finding]) -> Bound:
+    """What limits the step: the bound of the first of the ordered findings where it is a cause that costs about as much
+    as the dearest one, else of that. A cause in the model is part of what the model takes."""
+    if not findings:
+        return "unknown"
+    first, dearest = findings[0], max(findings, key=lambda one: one.share)
+    inside = first is not dearest and {first.bound, dearest.bound} <= OF_THE_MODEL and not dearest.named
+    others = dearest.share - first.share if inside else dearest.share
+    return first.bound if first.named and first.share >= ABOUT * others else dearest.bound
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
