@@ -239,6 +239,21 @@ def test_a_mode_of_the_script(runner: Runner) -> None:
     assert profile_of(ran).steps == 3
 
 
+def test_steps_that_begin_in_inference_mode(runner: Runner) -> None:
+    """Its end switches dispatch modes on again that were on at its begin, and torch fails where there is none then."""
+    ran = runner.forked("profiled.py", "teacher", "6", profile_steps=3)
+    check_sound(ran, runner.bare("profiled.py", "teacher", "6"))
+    check_clean(ran)
+    assert (lines_of(ran).steps, profile_of(ran).steps) == (1, 3)
+    assert len(lines_of(ran).ops) > 50
+
+
+@pytest.mark.parametrize("hook", ["profile_op", "profile_label"])
+def test_an_error_in_inference_mode_leaves_the_job_alone(hook: str, runner: Runner) -> None:
+    ran = runner.forked("profiled.py", "teacher", "6", profile_steps=3, fail_in=hook)
+    check_sound(ran, runner.bare("profiled.py", "teacher", "6"))
+
+
 def test_a_loop_in_a_thread(runner: Runner) -> None:
     """Lines are known; torch's profiler would crash the process if the thread ended before it."""
     ran = runner.forked("profiled.py", "thread", "6", profile_steps=3)

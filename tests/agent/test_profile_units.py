@@ -1,5 +1,6 @@
 """Parts of a profile that need no training: whose a line is, syncs as torch warns of them, labels for Nsight."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -289,3 +290,20 @@ def test_no_memory_snapshot_where_it_was_not_asked_for(tmp_path: Path, monkeypat
     profile, asked = memory_window(tmp_path, monkeypatch, lambda path: None, wanted=False)
     assert list(profile._memory_window()) == []
     assert asked == []
+
+
+def test_a_mode_that_inference_mode_began_with_stays_until_its_end() -> None:
+    lines = Lines(plainly)
+    with contextlib.ExitStack() as watching:
+        watching.enter_context(lines.watching(ops=True))
+        with torch.inference_mode():
+            assert lines.held
+            lines.forget()
+        assert not lines.held and len(_get_current_dispatch_mode_stack()) == 1
+        assert (torch.ones(2) + 1).tolist() == [2, 2]  # torch raised here where the mode was gone
+        assert lines.ops == []
+    assert _get_current_dispatch_mode_stack() == []
+    with torch.inference_mode():
+        with lines.watching(ops=True):
+            assert not lines.held
+        assert _get_current_dispatch_mode_stack() == []

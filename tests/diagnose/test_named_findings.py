@@ -114,6 +114,14 @@ def test_padding_is_where_rows_are_filled_up(text: str, line: int | None, tmp_pa
     assert (where and where.line) == line
 
 
+def test_a_frozen_teachers_forwards_are_no_evaluation() -> None:
+    """Also of one that an optimizer has held, as where it was trained before."""
+    of = {"evaluates": True, "phases": Phases(forward=5.0, other=5.0)}
+    for root, named in (({}, True), ({"frozen": True}, False), ({"optimized": 0}, False)):
+        found = findings_of(measured(root=root, **of))
+        assert ("evaluation-each-step" in {one.id for one in found}) is named
+
+
 def test_gradients_that_nobody_uses_are_of_the_call() -> None:
     of = {
         "parameters": 90,

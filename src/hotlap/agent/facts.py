@@ -272,6 +272,7 @@ class Script:
             if held and (module := reference()) is not None:
                 now = sum(_size(p) for p in module.parameters() if id(p) in held)
                 self.roots[key]["optimized"] = max(self.roots[key]["optimized"], now)
+                self.roots[key]["frozen"] = not any(p.requires_grad for p in module.parameters())
                 self.roots[key]["with_gradients"] = sum(_size(p) for p in module.parameters() if p.grad is not None)
 
     def _look_for_parts(self) -> None:

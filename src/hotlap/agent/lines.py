@@ -140,6 +140,7 @@ class Lines:
         self.steps = 0
         self.skipped = ""
         self.looking = False
+        self._outside = False
         self._names: dict[Any, str] = {}
         self._thread = threading.get_ident()
         self._tell = tell
@@ -173,6 +174,7 @@ class Lines:
     def watching(self, ops: bool) -> Iterator[None]:
         """Log where phases begin and, with `ops`, the ops of this thread and its calls that wait for the device."""
         self.looking = True
+        self._outside = not torch.is_inference_mode_enabled()
         if ops:
             push_mode(self._mode)
         try:
@@ -209,10 +211,17 @@ class Lines:
         if self.looking and place is not None and len(self.calls) < LONGEST and threading.get_ident() == self._thread:
             self.calls.append((name, *place))
 
+    @property
+    def held(self) -> bool:
+        """Whether the mode can't be taken off here: the end of a torch.inference_mode that began with it has torch look
+        for a mode again, and fail where there is none."""
+        return self._outside and torch.is_inference_mode_enabled() and self._mode in mode_stack()
+
     def forget(self) -> None:
-        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay."""
+        """Take the mode off this thread's stack, where it is still on it; modes of the script's own stay. One that is
+        held does nothing from here on."""
         self.looking = False
-        if self._mode not in mode_stack():
+        if self.held or self._mode not in mode_stack():
             return
         above = []
         while (top := pop_mode()) is not self._mode:

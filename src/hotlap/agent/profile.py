@@ -191,10 +191,16 @@ class Profile:
         if self.failed:
             self.give_up()
             return
-        if self.due:
+        if self.due and not self._waits():
             self.due = False
             self.agent.guard.spare(WINDOW, self.give_up, self._turn)
         self.agent.guard.spare(LABEL, self.give_up, self._enter, phase)
+
+    def _waits(self) -> bool:
+        """Whether a turn waits for a phase outside of torch.inference_mode, whose end has no dispatch mode on that came
+        in it, and one on that left in it."""
+        held = self.lines is not None and self.lines.held
+        return held or (torch.is_inference_mode_enabled() and not self.agent.steps.infers)
 
     def _enter(self, phase: int) -> None:
         if self.lines is not None:
@@ -405,6 +411,8 @@ class Profile:
         windows, self.windows = self.windows, None
         if windows is not None:
             windows.close()
+        if self.lines is not None and self.lines.held:
+            self.failed, self.agent.timeline.watch = True, self  # again, at the next phase
 
     def forget(self) -> None:
         """Take out what a child forked from the loop would inherit. Its profiler is the parent's."""

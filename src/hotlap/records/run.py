@@ -251,16 +251,16 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     read in the code of its modules.
 
     parameters: number of elements of its parameters; optimized: number of these that an optimizer holds, None where
-    that is not known; with_gradients: that have a gradient at the end. modules: number in it. devices, dtypes: of its
-    parameters. conv, dropout: number of such modules; conv_input_4d: its convolutions get images. channels_last: its
-    weights have that memory format. sparse: it makes sparse gradients. compiled: it is, by torch.compile. autocast:
-    dtype of the autocast that it ran in. training: it is in training mode. wrapper: DDP and the like. hooks: number on
-    the forwards of its modules, when it was first seen and at the end. blocks: number of modules in it that are
-    repeated; block: classes of these modules; block_kinds: how many of these differ in class or shapes. classes: the
-    most outputs of a linear layer outside of repeated blocks. shapes: different shapes of its inputs in the first
-    forwards; grows: share (0 to 1) of its first forwards that got one token more than the forward before. exchange: of
-    gradients between ranks, by DistributedDataParallel. part_of: another one that holds it, whose forward may call it
-    too.
+    that is not known; with_gradients: that have a gradient at the end; frozen: none of them takes one then. modules:
+    number in it. devices, dtypes: of its parameters. conv, dropout: number of such modules; conv_input_4d: its
+    convolutions get images. channels_last: its weights have that memory format. sparse: it makes sparse gradients.
+    compiled: it is, by torch.compile. autocast: dtype of the autocast that it ran in. training: it is in training mode.
+    wrapper: DDP and the like. hooks: number on the forwards of its modules, when it was first seen and at the end.
+    blocks: number of modules in it that are repeated; block: classes of these modules; block_kinds: how many of these
+    differ in class or shapes. classes: the most outputs of a linear layer outside of repeated blocks. shapes: different
+    shapes of its inputs in the first forwards; grows: share (0 to 1) of its first forwards that got one token more than
+    the forward before. exchange: of gradients between ranks, by DistributedDataParallel. part_of: another one that
+    holds it, whose forward may call it too.
 
     softmax: softmax is called beside a product of matrices; softmax_ran: that code did so in the first forwards with
     gradients, None where that is not known, as in inference. sdpa: torch's fused attention is called; constants:
@@ -308,6 +308,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
     padding_of_all: float = 0.0
     optimized: Count | None = None
     with_gradients: Count = 0
+    frozen: bool = False
     part_of: str | None = None
     exchange: ExchangeFacts | None = None
     called: tuple[str, int, str] | None = None

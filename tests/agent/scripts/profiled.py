@@ -1,5 +1,5 @@
 """A loop long enough for a profile. `own`: with a profiler of its own; `mode`: inside a dispatch mode; `compiled`; in a `thread`; `workers`, new ones
-in each step."""
+in each step; a `teacher` in inference mode, by which each step begins."""
 
 import sys
 import threading
@@ -55,8 +55,13 @@ def main(kind, wanted):
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     at = 0
     loader = DataLoader(Data(), 72, num_workers=1) if kind == "workers" else DataLoader(Data(), 6)
+    if kind == "teacher":
+        loader, teacher = list(loader), Net()
     for x, y in epochs(loader, wanted):
         at += 1
+        if kind == "teacher":
+            with torch.inference_mode():
+                y = teacher(x)
         if kind == "own" and at == 100:
             profiler = torch.profiler.profile()
             profiler.start()
