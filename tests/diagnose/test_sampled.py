@@ -137,6 +137,18 @@ class Loss(torch.nn.Module):
 def train(model):
     out = model(np.ones(3))
     out.backward()
+
+
+def pairs(x, y):
+    far = x[:, None] - y[None]
+    return far.square().sum(-1)
+
+
+def bank(n):
+    for row in range(n):
+        for at in range(n):
+            if at < row:
+                filled[row, at] = 1.0
 """
 CELL = "torch.LSTMCell.forward"
 
@@ -156,6 +168,9 @@ def test_the_users_own_loop_in_a_dataset_is_named(inside: str, id_: str, tmp_pat
 @pytest.mark.parametrize(
     ("rows", "id_", "line"),
     [
+        ((("forward", 0, 24, "pairs", "", 12.0), ("other", 0, 25, "pairs", "", 13.0)), "all-pairs", 25),
+        ((("forward", 0, 31, "bank", "", 12.0), ("forward", 0, 32, "bank", "", 9.0)), "element-by-element", 31),
+        ((("forward", 0, 31, "bank", "torch.relu", 12.0), ("forward", 0, 32, "bank", "", 9.0)), None, None),
         ((("other", 0, 8, "Loss.weights", "", 20.0), ("other", 0, 9, "Loss.weights", "", 30.0)), "through-numpy", 9),
         ((("other", 0, 9, "Loss.weights", "", 60.0),), "through-numpy", 9),
         ((("forward", 0, 14, "Loss.forward", CELL, 60.0),), "cell-by-cell", 14),

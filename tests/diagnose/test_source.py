@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hotlap.diagnose.source import call_of
-from hotlap.diagnose.statements import KNOWN, cause_at, in_loop
+from hotlap.diagnose.statements import KNOWN, cause_at, elements, of_all_pairs
 from hotlap.records.diagnosis import Place
 from hotlap.records.run import Facts, RootFacts
 
@@ -85,12 +85,19 @@ def test_what_one_hot_made_is_multiplied_lines_later(tmp_path: Path) -> None:
     assert [found and found.id for found in causes] == [None, "one-hot-product", None]
 
 
-@pytest.mark.parametrize(("line", "known"), [(3, True), (5, True), (6, False), (10, False), (11, True)])
-def test_a_statement_of_a_loop_that_does_not_train(tmp_path: Path, line: int, known: bool) -> None:
-    text = """        def collate(batch):
+@pytest.mark.parametrize(
+    ("line", "loop", "nested"),
+    [
+        (3, "enumerate(row)", True), (5, "left", False), (6, None, False), (10, None, False),
+        (11, "[rows[i] for i in picked]", False), (12, "[[j for j in range(i)] for i in picked]", True),
+    ],
+)  # fmt: skip
+def test_a_statement_of_a_loop_that_does_not_train(tmp_path: Path, line: int, loop: str | None, nested: bool) -> None:
+    text = """\
+        def collate(batch):
             for row in batch:
                 for at, word in enumerate(row): ids[row, at] = word
-            while True:
+            while left:
                 n += 1
             return [ids, n]
         def main():
@@ -98,8 +105,31 @@ def test_a_statement_of_a_loop_that_does_not_train(tmp_path: Path, line: int, kn
                 model(x).backward()
                 buffer.add(x)
                 x = torch.stack([rows[i] for i in picked])
+                y = [[j for j in range(i)] for i in picked]
         """
-    assert in_loop(at(tmp_path, text, line)) is known
+    found = elements(at(tmp_path, text, line))
+    assert (found is not None) is bool(loop) and (found is None or loop is None or f"`{loop}`" in found.instead)
+    assert (elements(at(tmp_path, text, line), nested=True) is not None) is nested
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("d = (x[:, None] - y[None]).square().sum(-1)", True),
+        ("d = torch.norm(x.unsqueeze(1) - y.unsqueeze(0), dim=2)", True),
+        (
+            "left = x.unsqueeze(0).expand(9, 9, 3)\nright = x.unsqueeze(1)\nd = left - right",
+            True,
+        ),
+        ("l2 = (x[:, None] - y[None]).square().sum(-1)\nk = torch.exp(-l2)", True),
+        ("d = x[None] - y[None]", False),
+        ("d = x.unsqueeze(1) - y", False),
+        ("d = x[:, 0] - y[0]", False),
+    ],
+)
+def test_differences_of_all_pairs(tmp_path: Path, text: str, pairs: bool) -> None:
+    body = text.replace("\n", "\n    ")
+    assert of_all_pairs(at(tmp_path, f"def f(x, y):\n    {body}", text.count("\n") + 2)) is pairs
 
 
 @pytest.mark.parametrize("statement", ["total += loss.item()", "torch.cuda.empty_cache()", "y = x.cpu().numpy()"])

@@ -10,7 +10,7 @@ from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_ord
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
-from .statements import CELL, ELEMENTS, THROUGH_NUMPY, Cause, cause_at, in_loop, through_numpy, trains
+from .statements import CELL, PAIRS, THROUGH_NUMPY, Cause, cause_at, elements, of_all_pairs, through_numpy, trains
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -45,6 +45,23 @@ def with_samples(
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
 
 
+def _by_numpy(place: Place, inside: str) -> Cause | None:
+    return THROUGH_NUMPY if through_numpy(place) and not trains(place) else None
+
+
+def _pairs(place: Place, inside: str) -> Cause | None:
+    return PAIRS if of_all_pairs(place) else None
+
+
+def _nested(place: Place, inside: str) -> Cause | None:
+    """Python's own time: what a function of torch takes inside a loop may be computing."""
+    return None if inside else elements(place, nested=True)
+
+
+IN_FUNCTIONS: Final = ((_by_numpy, "compute with numpy"), (_pairs, "hold all pairs"), (_nested, "lie in nested loops"))
+"""Causes that are told of the lines of a function together, and what these lines do."""
+
+
 def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ranks: int) -> Iterator[Finding]:
     """Causes at lines, or else in functions, of the forward and of what lies between it and the backward, as a loss: by
     their share of all looks, as these phases hold much else."""
@@ -68,10 +85,14 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
         if cause is not None:
             told.add((rows[0][1], rows[0][3]))
             yield finding(rows, cause, "at this line")
-    by_numpy = [row for row in own if through_numpy(_place(samples, row)) and not trains(_place(samples, row))]
-    for rows in filter(notable, _grouped(by_numpy, lambda row: (row[1], row[3]))):
-        if (rows[0][1], rows[0][3]) not in told:
-            yield finding(rows, THROUGH_NUMPY, f"at lines of {rows[0][3]} that compute with numpy")
+    for cause_of, doing in IN_FUNCTIONS:
+        of_cause = [row for row in own if cause_of(_place(samples, row), row[4])]
+        for rows in filter(notable, _grouped(of_cause, lambda row: (row[1], row[3].split(".<locals>.<")[0]))):
+            most = max(rows, key=lambda row: row[5])
+            cause = cause_of(_place(samples, most), most[4])
+            if cause is not None and (most[1], most[3]) not in told:
+                told.add((most[1], most[3]))
+                yield finding(rows, cause, f"at lines of {most[3]} that {doing}")
 
 
 def _place(samples: Samples, row: SampledLine) -> Place:
@@ -129,8 +150,7 @@ def _explained(
     if phase == "data" and finding.where is not None and at_loop:
         return finding
     said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
-    by_element = ELEMENTS if not inside and in_loop(where) else None
-    cause = cause_at(where, device, ranks, inside) or by_element
+    cause = cause_at(where, device, ranks, inside) or (None if inside else elements(where))
     found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
     found = found if cause is None else _with(found, cause)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total

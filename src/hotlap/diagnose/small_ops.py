@@ -15,7 +15,7 @@ from .statements import trains
 MANY: Final = 64
 """Calls a step of one op at one line."""
 LEAST: Final = 0.2
-"""Of the host's time in the model, what the ops at the line take."""
+"""Of the host's time in the model, what the ops in a function's loops take."""
 OF: Final = ("compute", "launch")
 """Findings that only say where this time goes."""
 WHY: Final = (
@@ -29,29 +29,29 @@ FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def small_ops(rank: RankTrace, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """The line where most of them are, with its part of what the model takes."""
+    """The function whose loops hold most of them, at its dearest line, with its part of what the model takes."""
     general = next((one for one in findings if one.id in OF and not one.named), None)
     whole = sum(row.ns for row in rank.model)
     if general is None or not whole:
         return
-    at: defaultdict[Place, list[HostTime]] = defaultdict(list)
+    loops: defaultdict[tuple[str, str | None], list[HostTime]] = defaultdict(list)
     for row in rank.model:
-        if row.where is not None and "::" in row.name:
-            at[row.where].append(row)
+        if row.where is not None and "::" in row.name and _in_loop(row.where):
+            loops[row.where.file, row.where.function].append(row)
     steps = rank.window.count
-    for place, rows in sorted(at.items(), key=lambda item: -sum(row.ns for row in item[1])):
+    for rows in sorted(loops.values(), key=lambda rows: -sum(row.ns for row in rows)):
         share, most = sum(row.ns for row in rows) / whole, max(rows, key=lambda row: row.count)
         if share < LEAST:
             return
-        if most.count >= MANY * steps and _in_loop(place):
+        if most.count >= MANY * steps:
             yield Finding(
                 id="small-ops",
                 bound=general.bound if rank.device_name != "cpu" else "launch",
                 share=share * general.share,
                 title="small operations, one by one in a Python loop",
-                where=place,
-                evidence=f"{most.count // steps:,} calls of {most.name} a step at this line, where the host spends "
-                f"{share:.0%} of its time in the model",
+                where=max(rows, key=lambda row: row.ns).where,
+                evidence=f"{most.count // steps:,} calls of {most.name} a step at one line; in loops of this function "
+                f"the host spends {share:.0%} of its time in the model",
                 why=WHY,
                 instead=INSTEAD,
                 levers=general.levers,

@@ -178,8 +178,9 @@ KNOWN: Final = (
             "exchange-in-loop",
             "the loop exchanges tensors between ranks itself",
             "each exchange waits for all ranks, however few its bytes",
-            "numbers for a log: add them up on each rank and exchange the sums every n steps, all in one tensor; "
-            "gradients: DistributedDataParallel, which sends them while the backward still runs",
+            "numbers for a log: add them up on each rank, and every n steps exchange them all in one all_reduce, "
+            "`torch.stack(numbers)`; gradients: after the last micro-batch only, and by DistributedDataParallel "
+            "(`no_sync()` before the last), which sends them while the backward still runs",
         ),
         ends=("gather_for_metrics", "reduce_dict", "all_gather_object"),
         whole=("dist.all_reduce", "torch.distributed.all_reduce", "dist.reduce", "torch.distributed.reduce"),
@@ -222,8 +223,16 @@ ELEMENTS: Final = Cause(
     "element-by-element",
     "a Python loop over single elements",
     "each turn passes through Python, and where it reads or writes tensors through the dispatcher too, for one element",
-    "whole arrays at once: slices, an index, `torch.tensor(...)` of a row, `pad_sequence`, numpy's functions; what is "
-    "the same each time: make it once, before the loop",
+    "in place of `{it}` whole arrays at once: slices, an index, `torch.tensor(...)` of a row, `pad_sequence`, numpy's "
+    "functions; what is the same each time: make it once, before the loop",
+)
+PAIRS: Final = Cause(
+    "all-pairs",
+    "differences of all pairs are held in memory",
+    "for n and m rows of d numbers each operation on them writes and reads n x m x d of them, and so does its backward",
+    "`torch.cdist(x, y)`, whose square is the squared distance, or by a product: "
+    "`x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T`",
+    "bandwidth",
 )
 ONE_HOT: Final = Cause(
     "one-hot-product",
@@ -255,40 +264,76 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
             return _with(known.cause, f"{function}(...)")
     if any(isinstance(one, ast.For) and _over_parameters(one) for one in held):
         return PARAMETERS
-    if _multiplies_one_hot(own, function_at(place)):
+    if _multiplies_one_hot(own, function_at(place) or own):
         return ONE_HOT
     return None
 
 
-def in_loop(place: Place) -> bool:
-    """Whether the statement at a line is one of a loop in its function that does not train."""
+def elements(place: Place, nested: bool = False) -> Cause | None:
+    """That the statement at a line is one of a loop in its function that does not train. nested: of one in another."""
     held = statements_at(place)
-    if not held:
-        return False
-    if any(isinstance(one, COMPREHENSIONS) for one in ast.walk(held[0])) and not isinstance(held[0], BLOCKS):
-        return True
     inner = takewhile(lambda one: not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)), held)
-    loop = next((one for one in inner if isinstance(one, (ast.For, ast.While))), None)
-    return loop is not None and not _trains(loop)
+    loops: list[ast.AST] = [one for one in inner if isinstance(one, (ast.For, ast.While)) and not _trains(one)]
+    if held and not isinstance(held[0], BLOCKS):
+        loops = [*(one for one in ast.walk(held[0]) if isinstance(one, COMPREHENSIONS)), *loops]
+    if len(loops) < 1 + nested:
+        return None
+    head = (
+        loops[0].iter if isinstance(loops[0], ast.For) else loops[0].test if isinstance(loops[0], ast.While) else None
+    )
+    return _with(ELEMENTS, _short(loops[0] if head is None else head))
 
 
-def _multiplies_one_hot(own: ast.stmt, function: ast.AST | None) -> bool:
+def _multiplies_one_hot(own: ast.stmt, function: ast.AST) -> bool:
     """Whether the statement multiplies by what `one_hot` made, in it or before it in the function, or hands that to a
     module of the model's."""
-    made = [one for one in ast.walk(function or own) if isinstance(one, ast.Assign) and _one_hot(one.value)]
-    names = {ast.unparse(target) for one in made for target in one.targets}
     products = [one for one in ast.walk(own) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult)]
     operands = [operand for one in products for operand in (one.left, one.right)]
     for call in calls_in(own):
         name = name_of(call)
         if name.split(".")[-1] in PRODUCTS or name.startswith("self."):
             operands += call.args
-    parts = [part for operand in operands for part in ast.walk(operand) if isinstance(part, ast.expr)]
-    return any(_one_hot(part) or ast.unparse(part) in names for part in parts)
+    return any(_holds(operand, _is_one_hot, function) for operand in operands)
 
 
-def _one_hot(node: ast.AST) -> bool:
-    return any(name_of(call).split(".")[-1] == "one_hot" for call in calls_in(node))
+def of_all_pairs(place: Place) -> bool:
+    """Whether the statement at a line computes with the differences of all pairs: `x[:, None] - y[None]`."""
+    held = statements_at(place)
+    if not held or isinstance(held[0], BLOCKS):
+        return False
+    function = function_at(place) or held[0]
+    given = [(one, _new_dimension(one.value)) for one in ast.walk(function) if isinstance(one, ast.Assign)]
+    dimensions = {ast.unparse(target): at for one, at in given if at for target in one.targets}
+
+    def is_pairs(node: ast.AST) -> bool:
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)):
+            return False
+        left, right = (_new_dimension(side) or dimensions.get(ast.unparse(side)) for side in (node.left, node.right))
+        return bool(left and right and left != right)
+
+    return _holds(held[0], is_pairs, function)
+
+
+def _holds(node: ast.AST, is_it: Callable[[ast.AST], bool], function: ast.AST) -> bool:
+    """Whether there is one in it, or a name that was given to one in the function."""
+    made = [one for one in ast.walk(function) if isinstance(one, ast.Assign) and any(map(is_it, ast.walk(one.value)))]
+    names = {ast.unparse(target) for one in made for target in one.targets}
+    return any(is_it(one) or (isinstance(one, ast.expr) and ast.unparse(one) in names) for one in ast.walk(node))
+
+
+def _is_one_hot(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and name_of(node).split(".")[-1] == "one_hot"
+
+
+def _new_dimension(node: ast.expr) -> str:
+    """Where a tensor gets one: "0" of `x.unsqueeze(0)` and of `x[None]`; "" where it gets none."""
+    if isinstance(node, ast.Subscript):
+        index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return next(
+            (str(at) for at, one in enumerate(index) if isinstance(one, ast.Constant) and one.value is None), ""
+        )
+    calls = (call for call in calls_in(node) if name_of(call).split(".")[-1] == "unsqueeze")
+    return next((ast.unparse(call.args[-1]) for call in calls if call.args), "")
 
 
 def trains(place: Place) -> bool:
@@ -311,9 +356,12 @@ def through_numpy(place: Place) -> bool:
 
 
 def _about(cause: Cause, call: ast.Call) -> Cause:
-    what = call.args[0] if cause.id == "tensor-of-list" else call
-    text = " ".join(ast.unparse(what).split())
-    return _with(cause, text if len(text) <= 60 else "...")
+    return _with(cause, _short(call.args[0] if cause.id == "tensor-of-list" else call))
+
+
+def _short(node: ast.AST) -> str:
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= 60 else "..."
 
 
 def _with(cause: Cause, it: str) -> Cause:
