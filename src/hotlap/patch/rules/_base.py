@@ -14,7 +14,7 @@ from hotlap.source.project import Project
 from hotlap.source.scopes import Scope, dotted
 from hotlap.source.tree import Source
 
-from ..edits import Changes, Touched, after, torch_in
+from ..edits import Changes, after, torch_in
 
 Settings = Mapping[str, Any]
 
@@ -34,16 +34,13 @@ class Edit:
 
     project: Project
     where: tuple[Line, ...] = ()
-    touched: frozenset[Touched] = frozenset()
     already: bool = False
     partly: str = ""
     notes: tuple[str, ...] = ()
 
     def then(self, other: "Edit") -> "Edit":
         """With what was written after it, of which the user is shown no lines."""
-        return replace(
-            self, project=other.project, touched=self.touched | other.touched, notes=(*self.notes, *other.notes)
-        )
+        return replace(self, project=other.project, notes=(*self.notes, *other.notes))
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ NO_TORCH = "`torch` itself is not imported in this file, or the name means somet
 
 def written(changes: Changes, where: Iterable[Line | Site], partly: str = "", notes: Iterable[str] = ()) -> Edit:
     """What was changed, as an edit."""
-    return Edit(changes.made(), lines_of(where), frozenset(changes.touched), partly=partly, notes=tuple(notes))
+    return Edit(changes.made(), lines_of(where), partly=partly, notes=tuple(notes))
 
 
 def already(places: Places, lines: Iterable[Line | Site]) -> Edit:
@@ -111,7 +108,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
     flags = takewhile(lambda node: FLAG.match(source.code(node)), behind)
     anchor = [last, *flags][-1]
     changes = Changes(places.project)
-    changes.put(source.top, {anchor: after(source, *texts, apart=anchor is last)})
+    changes.put(source, {anchor: after(source, *texts, apart=anchor is last)})
     return written(changes, where)
 
 

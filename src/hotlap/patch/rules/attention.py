@@ -50,7 +50,7 @@ def edit(places: Places, settings: Settings) -> Edit:
             if found is not None:
                 lines.append(source.place(product))
                 fused = expression(source, _text(places, found)).with_changes(lpar=[], rpar=[])
-                changes.put(found.scope, {product: fused, **dict.fromkeys(found.gone, cst.RemoveFromParent())})
+                changes.put(source, {product: fused, **dict.fromkeys(found.gone, cst.RemoveFromParent())})
     if lines:
         return written(changes, lines)
     if own := places.calls_named(FUSED):

@@ -35,12 +35,12 @@ def edit(places: Places, settings: Settings) -> Edit:
         source = spot.scope.source
         place = source.place(spot.after)
         text = f"{spot.name}.to(memory_format={with_torch(spot.scope, place)}.channels_last)"
-        changes.put(spot.scope, {spot.after: after(source, text)})
+        changes.put(source, {spot.after: after(source, text)})
         lines.append(place)
     images = [(site, torch_in(site.scope)) for site in sites if _takes_images(places, site)]
     for site, torch in images:
         if torch is not None:
-            changes.put(site.scope, {site.call: _images(torch, site.call)})
+            changes.put(site.source, {site.call: _images(torch, site.call)})
     left = len(images) < len(sites) or any(torch is None for _, torch in images)
     return written(changes, lines, notes=[INPUTS] if left else ())
 

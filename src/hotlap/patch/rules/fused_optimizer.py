@@ -28,7 +28,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         return already(places, sites)
     changes = Changes(places.project)
     for site in todo:
-        changes.put(site.scope, {site.call: with_keywords(site.source, site.call, {"fused": "True"})})
+        changes.put(site.source, {site.call: with_keywords(site.source, site.call, {"fused": "True"})})
     return written(changes, todo, notes=[LATE] if any(map(_momentum, todo)) else ())
 
 
