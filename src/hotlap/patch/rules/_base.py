@@ -8,6 +8,7 @@ from typing import Any
 
 import libcst as cst
 
+from hotlap.levers._base import Lever
 from hotlap.records.patch import Line
 from hotlap.source.places import CannotTell, Places, Site, lines_of
 from hotlap.source.project import Project
@@ -69,14 +70,22 @@ def already(places: Places, lines: Iterable[Line | Site]) -> Edit:
     return Edit(places.project, lines_of(lines), already=True)
 
 
-def at_launch(places: Places, variables: Iterable[str]) -> Edit:
-    """What levers become that only set variables: these go with the command, nothing of them into the source. Refuses
-    where the source sets one itself, which would win or lose by the order of lines."""
-    texts = [(s, text) for s in places.project.sources.values() for text in s.every(cst.SimpleString)]
-    named = [s.place(text) for s, text in texts if re.split(r"[=:]", str(text.evaluated_value))[0] in variables]
-    if named:
-        raise CannotWrite("the source sets this in its environment itself", named)
-    return Edit(places.project, notes=(AT_LAUNCH,))
+def at_launch(lever: Lever) -> Rule:
+    """The rule of a lever that only sets variables: these go with the command, nothing of them into the source. It
+    refuses where the source sets one itself, which would win or lose by the order of lines, and where this machine has
+    nothing to set them for."""
+
+    def edit(places: Places, settings: Settings) -> Edit:
+        variables = lever.environment(dict(settings))
+        if not variables:
+            raise CannotWrite(f"this machine has no {', '.join(settings.values())}")
+        texts = [(s, text) for s in places.project.sources.values() for text in s.every(cst.SimpleString)]
+        named = [s.place(text) for s, text in texts if re.split(r"[=:]", str(text.evaluated_value))[0] in variables]
+        if named:
+            raise CannotWrite("the source sets this in its environment itself", named)
+        return Edit(places.project, notes=(AT_LAUNCH,))
+
+    return Rule(edit)
 
 
 def with_torch(scope: Scope, at: Line) -> str:
