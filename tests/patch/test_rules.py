@@ -386,9 +386,9 @@ def test_what_a_module_does_as_a_command_of_its_own_is_passed_over(
     assert result.text("nets.py") == OWN_MAIN.replace("{equals}", equals) or not written
 
 
-def test_channels_last_takes_images_only_where_that_is_proven(patched: Patcher) -> None:
+def test_channels_last_is_left_where_a_model_is_wrapped(patched: Patcher) -> None:
     result = patched(loop("model(x).sum().backward()"), "channels-last")
-    assert "model(x.to(memory_format=torch.channels_last))" in result.text()
+    assert "model.to(memory_format=torch.channels_last)" in result.text()
     assert not result.written["channels-last"].notes
     dropping = loop("model(x).sum().backward()").replace("return self.conv(x)", "return F.dropout(self.conv(x))")
     assert "other random numbers" in patched(dropping, "channels-last").written["channels-last"].notes[0]
