@@ -20,7 +20,7 @@ from agent.harness import NO_KERNELS, Runner
 from hotlap.levers import all_levers
 from hotlap.levers.compiler import _asked_gradients, _graph, _worth_compiling
 from hotlap.levers.compiler._asked_gradients import _files
-from hotlap.levers.compiler._losses import compile_losses
+from hotlap.levers.compiler._losses import switched_losses
 from hotlap.levers.compiler._worth_compiling import FEW, MANY, Worth
 from hotlap.records.run import Lever
 
@@ -447,7 +447,8 @@ def scripted(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
 
 def test_torchscript_takes_the_loss_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional, "cross_entropy", functional.cross_entropy)
-    compile_losses()
+    put_in, _ = switched_losses()
+    put_in()
     logits, classes = torch.randn(4, 5), torch.tensor([0, 1, 2, 3])
     assert torch.equal(torch.jit.script(scripted)(logits, classes), scripted(logits, classes))
 

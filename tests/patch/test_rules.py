@@ -386,9 +386,9 @@ def test_what_a_module_does_as_a_command_of_its_own_is_passed_over(
     assert result.text("nets.py") == OWN_MAIN.replace("{equals}", equals) or not written
 
 
-def test_channels_last_takes_images_only_where_that_is_proven(patched: Patcher) -> None:
+def test_channels_last_is_left_where_a_model_is_wrapped(patched: Patcher) -> None:
     result = patched(loop("model(x).sum().backward()"), "channels-last")
-    assert "model(x.to(memory_format=torch.channels_last))" in result.text()
+    assert "model.to(memory_format=torch.channels_last)" in result.text()
     assert not result.written["channels-last"].notes
     dropping = loop("model(x).sum().backward()").replace("return self.conv(x)", "return F.dropout(self.conv(x))")
     assert "other random numbers" in patched(dropping, "channels-last").written["channels-last"].notes[0]
@@ -660,24 +660,3 @@ def test_attention_is_left_alone_where_it_is_not_proven(old: str, new: str, patc
     refused = result.refused["attention"]
     assert "softmax" in refused.look_at[0].text
     assert result.text() == result.before.main.data.decode()
-
-
-def test_softmaxes_are_shown_of_the_model_that_ran(tmp_path: Path, patched: Patcher) -> None:
-    """A script of several networks: it showed the attention of one that another `--net` would have made."""
-    other = HEAD + ATTENTION.replace("-2, -1", "1, 2").replace("main()", "")
-    files = {
-        "models/__init__.py": "", "models/other.py": other, "models/small.py": "from models.layers import Attend\n",
-        "models/layers.py": "import torch.nn as nn\n\nclass Attend(nn.Module):\n    attend = nn.Softmax()\n",
-    }  # fmt: skip
-    text = "from models import other, small\n" + LOOP
-
-    def looked_at(*seen: str) -> tuple[str, list[str]]:
-        roots = tuple(RootFacts(name="N", parameters=1, modules=1, file=str(tmp_path / name)) for name in seen)
-        facts = msgspec.structs.replace(FACTS, roots=roots)
-        refused = patched(text, "attention", facts=facts, files=files).refused["attention"]
-        return refused.why, [line.file for line in refused.look_at]
-
-    none = "no module in the files of the model that was seen to run calls softmax"
-    assert looked_at("models/small.py") == (none, [])
-    assert looked_at("models/other.py")[1] == ["models/other.py"] == looked_at("models/small.py", "train.py")[1]
-    assert looked_at()[1] == looked_at("elsewhere.py")[1] == ["models/other.py"], "where it is not known"

@@ -114,7 +114,6 @@ def test_a_bar_that_shows_the_total_in_every_step_shows_it_less_often(rewritten:
         (training(f"sums['loss'] += loss.item(){ITEM}", first="sums = {'loss': 0.0}"), "kept in an object"),
         (training(f"total += out.item(){ITEM}", first="total = 0"), "whole numbers"),
         (training(f"total += loss.item() + out.item(){ITEM}", first="total = 0.0"), "several values"),
-        (training(f"total += loss.item() / args.n{ITEM}", first="total = 0.0"), "divided by `args.n`"),
         (training(f"total += score(out).item(){ITEM}", first="total = 0.0"), "`score` does and returns"),
         (training("total += out[out > 0].mean().item()  # waits: mask", first="total = 0.0"), "boolean mask"),
         (training("total += F.mse_loss(out.cpu(), y).item()  # waits: cpu", first="total = 0.0"), "would stay"),

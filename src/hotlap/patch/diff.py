@@ -17,7 +17,9 @@ def diff(name: str, before: bytes, after: bytes) -> bytes:
     if not text:
         return b""
     body = text.split("\n", 2)[2]
-    return f"--- {_quoted(f'a/{name}')}\n+++ {_quoted(f'b/{name}')}\n".encode() + body.encode("latin-1")
+    end = "\t" if " " in name else ""  # the tab says where a name with a blank ends
+    head = f"--- a/{name}{end}\n+++ b/{name}{end}\n"
+    return head.encode("utf-8", "surrogateescape") + body.encode("latin-1")
 
 
 def changed(text: bytes) -> tuple[int, int]:
@@ -29,18 +31,3 @@ def changed(text: bytes) -> tuple[int, int]:
 def _lines(text: str) -> Sequence[str]:
     """Lines with their ends: only a line feed ends one, as for git."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def _quoted(name: str) -> str:
-    """A file name as git writes it in a diff: escaped in quotes where it has strange characters."""
-    if re.fullmatch(r"[\w./+@%=,:~^#&()\[\]{}!-]+", name, re.ASCII):
-        return name
-    if re.fullmatch(r"[ -~]+", name) and '"' not in name and "\\" not in name:
-        return f"{name}\t"  # a blank in the name: the tab says where it ends
-    return '"' + "".join(_escaped(byte) for byte in name.encode("utf-8", "surrogateescape")) + '"'
-
-
-def _escaped(byte: int) -> str:
-    if byte in b'"\\':
-        return f"\\{chr(byte)}"
-    return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"

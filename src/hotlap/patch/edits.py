@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import libcst as cst
 
@@ -21,26 +21,17 @@ LINE_LENGTH: Final = 100
 NO_SPACE: Final = cst.SimpleWhitespace("")
 
 
-class Touched(NamedTuple):
-    """A function that is changed ("" for the top of the file)."""
-
-    path: Path
-    function: str
-
-
 @dataclass
 class Changes:
-    """Changes of a project's files by node, and the functions that they are in."""
+    """Changes of a project's files by node."""
 
     project: Project
     nodes: dict[Path, dict[cst.CSTNode, Replacement]] = field(default_factory=dict)
-    touched: set[Touched] = field(default_factory=set)
 
-    def put(self, scope: Scope, changes: Mapping[cst.CSTNode, Replacement]) -> None:
-        """Replace nodes of a function."""
+    def put(self, source: Source, changes: Mapping[cst.CSTNode, Replacement]) -> None:
+        """Replace nodes of a file."""
         if changes:
-            self.nodes.setdefault(scope.source.path, {}).update(changes)
-            self.touched.add(Touched(scope.source.path, scope.qualname))
+            self.nodes.setdefault(source.path, {}).update(changes)
 
     def made(self) -> Project:
         """The project with them. Raises Unreadable where the result is no Python."""
@@ -66,9 +57,10 @@ def replaced(source: Source, changes: Mapping[cst.CSTNode, Replacement]) -> Sour
     """The file with some nodes replaced. Raises Unreadable where the result is no Python."""
     data = cst.ensure_type(source.tree.visit(_Replace(changes)), cst.Module).bytes
     try:
+        compile(data, source.shown, "exec", dont_inherit=True)
         return replace(source, data=data, tree=cst.parse_module(data))
-    except cst.ParserSyntaxError as error:
-        raise Unreadable(f"{source.shown}: {error.message}") from error
+    except (SyntaxError, ValueError, cst.ParserSyntaxError) as error:
+        raise Unreadable(f"{source.shown}: {error}") from error
 
 
 def expression(source: Source, text: str) -> cst.BaseExpression:

@@ -19,7 +19,6 @@ from hotlap.source.places import CannotTell, Places
 from hotlap.source.project import read_project
 from hotlap.source.tree import Source, Unreadable
 
-from .check import check
 from .edits import Changes, replaced
 from .patch import Patched, patched
 from .waits import REWRITES
@@ -47,7 +46,6 @@ def make(folder: Path, command: Sequence[str], cwd: Path) -> Patched:
     diagnosis = of_run.diagnosis or verdict(folder)
     found = [work.rewrite(finding) for finding in diagnosis.findings if work.is_wait(finding)]
     after = work.changes.made()
-    check(before, after, work.changes.touched)
     record = Patch(recipe="", run=str(folder), command=words, cwd=str(before.cwd), findings=tuple(found))
     return patched(record, before, after)
 
@@ -98,7 +96,7 @@ class _Work:
             replaced(source, outcome.changes)
         except Unreadable as error:
             raise CannotTell(f"what it would write is no Python: {error}") from error
-        self.changes.put(scope, outcome.changes)
+        self.changes.put(source, outcome.changes)
         return outcome
 
     def _source(self, place: Place | None) -> Source | None:

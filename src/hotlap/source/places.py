@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from pathlib import Path
 from typing import Final
 
 import libcst as cst
@@ -254,14 +253,6 @@ class Places:
             if mine or LOADER.match(self.names.resolve(call.func, scope)):
                 found.append(Site(scope, call, "" if mine else "DataLoader"))
         return found
-
-    @cached_property
-    def of_models(self) -> list[Source]:
-        """The files behind the models that were seen to run; all where none were, or theirs are not the project's."""
-        roots = self.facts.roots if self.facts is not None else ()
-        files = {Path(root.file).resolve() for root in roots if root.file is not None}
-        found = {source.path: source for file in files for source in self.project.behind(file)}
-        return list((found or self.project.sources).values())
 
     def training_loader(self) -> Site:
         """The call that makes the loader which the training loop iterates. Raises CannotTell."""

@@ -19,12 +19,11 @@ NOT_THE_USERS: Final = ("site-packages", "dist-packages", ".venv", "venv", ".git
 @dataclass(frozen=True)
 class Project:
     """entry: the file that the command runs. sources: every file by its path, the entry first. skipped: files that
-    could not be read, and why. folders: where imports are looked for, first to last."""
+    could not be read, and why."""
 
     cwd: Path
     entry: Path
     sources: dict[Path, Source]
-    folders: tuple[Path, ...]
     skipped: tuple[str, ...] = ()
 
     @property
@@ -35,15 +34,6 @@ class Project:
     def module(self, name: str) -> Source | None:
         """The file that an import of this dotted name finds."""
         return next((source for source in self.sources.values() if source.module == name), None)
-
-    def behind(self, path: Path) -> list[Source]:
-        """A file and those that it imports, and what these import; none where it is not one of the project."""
-        waiting = [path]
-        for file in waiting:
-            source = self.sources.get(file)
-            imported = _imported_files(source, self.folders) if source is not None else []
-            waiting += [found for found, _ in imported if found not in waiting]
-        return [self.sources[file] for file in waiting if file in self.sources]
 
 
 def read_project(command: Sequence[str], cwd: Path) -> Project:
@@ -65,7 +55,7 @@ def read_project(command: Sequence[str], cwd: Path) -> Project:
                 skipped[path] = str(error)
             else:
                 waiting.append(_imported_files(found[path], folders))
-    return Project(cwd, entry, found, folders, tuple(skipped.values()))
+    return Project(cwd, entry, found, tuple(skipped.values()))
 
 
 def entry_of(command: Sequence[str], cwd: Path) -> tuple[Path, str]:

@@ -15,43 +15,35 @@ def _large(logits: Any) -> bool:
 
 
 def switched_losses() -> tuple[Callable[[], None], Callable[[], None]]:
-    """What compiles losses, once, and what takes that back, for levers that are switched."""
-    left: list[Callable[[], None]] = []
-
-    def on() -> None:
-        if not left:
-            left.append(compile_losses())
-
-    def off() -> None:
-        while left:
-            left.pop()()
-
-    return on, off
-
-
-def compile_losses() -> Callable[[], None]:
-    """Compile `F.cross_entropy` where its logits are many, on the device. Returns what takes it back; what was compiled
-    is kept with torch's code, and found there if it is put in again."""
+    """What compiles `F.cross_entropy` where its logits are many, on the device, and what takes that back, for levers
+    that are switched. What was compiled is kept with torch's code, and found there if it is put in again."""
     import torch
 
     functional = torch.nn.functional
     original = functional.cross_entropy
-    compiled, inside = torch.compile(original), True
+    compiled: Callable[..., Any] | None = None
+    inside = False
 
     @functools.wraps(original)
     def cross_entropy(input: Any, *args: Any, **kwargs: Any) -> Any:
         # The compiler's own passes call this again, by its name in torch, with tensors of types of their own.
-        if torch.compiler.is_compiling() or type(input) is not torch.Tensor or not _large(input):
+        if compiled is None or not inside or torch.compiler.is_compiling():
             return original(input, *args, **kwargs)
-        return (compiled if inside else original)(input, *args, **kwargs)
+        large = type(input) is torch.Tensor and _large(input)
+        return (compiled if large else original)(input, *args, **kwargs)
 
     internals().script_instead(cross_entropy, original)
-    functional.cross_entropy = cross_entropy
 
-    def leave() -> None:
+    def on() -> None:
+        nonlocal compiled, inside
+        compiled, inside = compiled or torch.compile(original), True
+        if functional.cross_entropy is original:
+            functional.cross_entropy = cross_entropy
+
+    def off() -> None:
         nonlocal inside
         inside = False  # for names of the script's
         if functional.cross_entropy is cross_entropy:
             functional.cross_entropy = original
 
-    return leave
+    return on, off

@@ -8,13 +8,14 @@ from typing import Any
 
 import libcst as cst
 
+from hotlap.levers._base import Lever
 from hotlap.records.patch import Line
 from hotlap.source.places import CannotTell, Places, Site, lines_of
 from hotlap.source.project import Project
 from hotlap.source.scopes import Scope, dotted
 from hotlap.source.tree import Source
 
-from ..edits import Changes, Touched, after, torch_in
+from ..edits import Changes, after, torch_in
 
 Settings = Mapping[str, Any]
 
@@ -34,16 +35,13 @@ class Edit:
 
     project: Project
     where: tuple[Line, ...] = ()
-    touched: frozenset[Touched] = frozenset()
     already: bool = False
     partly: str = ""
     notes: tuple[str, ...] = ()
 
     def then(self, other: "Edit") -> "Edit":
         """With what was written after it, of which the user is shown no lines."""
-        return replace(
-            self, project=other.project, touched=self.touched | other.touched, notes=(*self.notes, *other.notes)
-        )
+        return replace(self, project=other.project, notes=(*self.notes, *other.notes))
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ NO_TORCH = "`torch` itself is not imported in this file, or the name means somet
 
 def written(changes: Changes, where: Iterable[Line | Site], partly: str = "", notes: Iterable[str] = ()) -> Edit:
     """What was changed, as an edit."""
-    return Edit(changes.made(), lines_of(where), frozenset(changes.touched), partly=partly, notes=tuple(notes))
+    return Edit(changes.made(), lines_of(where), partly=partly, notes=tuple(notes))
 
 
 def already(places: Places, lines: Iterable[Line | Site]) -> Edit:
@@ -72,14 +70,22 @@ def already(places: Places, lines: Iterable[Line | Site]) -> Edit:
     return Edit(places.project, lines_of(lines), already=True)
 
 
-def at_launch(places: Places, variables: Iterable[str]) -> Edit:
-    """What levers become that only set variables: these go with the command, nothing of them into the source. Refuses
-    where the source sets one itself, which would win or lose by the order of lines."""
-    texts = [(s, text) for s in places.project.sources.values() for text in s.every(cst.SimpleString)]
-    named = [s.place(text) for s, text in texts if re.split(r"[=:]", str(text.evaluated_value))[0] in variables]
-    if named:
-        raise CannotWrite("the source sets this in its environment itself", named)
-    return Edit(places.project, notes=(AT_LAUNCH,))
+def at_launch(lever: Lever) -> Rule:
+    """The rule of a lever that only sets variables: these go with the command, nothing of them into the source. It
+    refuses where the source sets one itself, which would win or lose by the order of lines, and where this machine has
+    nothing to set them for."""
+
+    def edit(places: Places, settings: Settings) -> Edit:
+        variables = lever.environment(dict(settings))
+        if not variables:
+            raise CannotWrite(f"this machine has no {', '.join(settings.values())}")
+        texts = [(s, text) for s in places.project.sources.values() for text in s.every(cst.SimpleString)]
+        named = [s.place(text) for s, text in texts if re.split(r"[=:]", str(text.evaluated_value))[0] in variables]
+        if named:
+            raise CannotWrite("the source sets this in its environment itself", named)
+        return Edit(places.project, notes=(AT_LAUNCH,))
+
+    return Rule(edit)
 
 
 def with_torch(scope: Scope, at: Line) -> str:
@@ -111,7 +117,7 @@ def at_the_top(places: Places, text: str, source: Source | None = None, *imports
     flags = takewhile(lambda node: FLAG.match(source.code(node)), behind)
     anchor = [last, *flags][-1]
     changes = Changes(places.project)
-    changes.put(source.top, {anchor: after(source, *texts, apart=anchor is last)})
+    changes.put(source, {anchor: after(source, *texts, apart=anchor is last)})
     return written(changes, where)
 
 

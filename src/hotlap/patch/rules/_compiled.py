@@ -51,7 +51,7 @@ def _compiled(places: Places) -> Edit | None:
         return None
     name, changes = fresh(source, NAME), Changes(places.project)
     for site in calls:
-        changes.put(site.scope, {site.call.func: cst.Name(name)})
+        changes.put(site.source, {site.call.func: cst.Name(name)})
     edit = written(changes, ())
     try:
         there = replace(places, project=edit.project)

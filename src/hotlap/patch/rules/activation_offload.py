@@ -28,7 +28,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         if line is None:
             raise CannotWrite("the model is called in a statement that has no line of its own", [site])
         header = f"with {torch}.autograd.graph.save_on_cpu(pin_memory=True)"
-        changes.put(site.scope, {line: under(site.source, header)})
+        changes.put(site.source, {line: under(site.source, header)})
     return written(changes, todo, PARTLY)
 
 

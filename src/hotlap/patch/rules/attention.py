@@ -50,7 +50,7 @@ def edit(places: Places, settings: Settings) -> Edit:
             if found is not None:
                 lines.append(source.place(product))
                 fused = expression(source, _text(places, found)).with_changes(lpar=[], rpar=[])
-                changes.put(found.scope, {product: fused, **dict.fromkeys(found.gone, cst.RemoveFromParent())})
+                changes.put(source, {product: fused, **dict.fromkeys(found.gone, cst.RemoveFromParent())})
     if lines:
         return written(changes, lines)
     if own := places.calls_named(FUSED):
@@ -58,10 +58,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     seen = [site for site in places.calls_named("softmax") if places.in_module(site.scope)]
     if not seen:
         raise CannotWrite("no module of yours calls softmax")
-    where = [site for site in seen if site.source in places.of_models]
-    if not where:
-        raise CannotWrite("no module in the files of the model that was seen to run calls softmax")
-    raise CannotWrite("the attention has none of the forms that can be written safely", where)
+    raise CannotWrite("the attention has none of the forms that can be written safely", seen)
 
 
 def _match(places: Places, source: Source, product: cst.BinaryOperation) -> Found | None:

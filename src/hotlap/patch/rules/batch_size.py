@@ -41,9 +41,9 @@ def edit(places: Places, settings: Settings) -> Edit:
 def _write(places: Places, site: Site, at: int | None, text: str) -> Edit:
     changes = Changes(places.project)
     if at is None:
-        changes.put(site.scope, {site.call: with_keywords(site.source, site.call, {"batch_size": text})})
+        changes.put(site.source, {site.call: with_keywords(site.source, site.call, {"batch_size": text})})
     else:
-        changes.put(site.scope, {site.call.args[at].value: expression(site.source, text)})
+        changes.put(site.source, {site.call.args[at].value: expression(site.source, text)})
     return written(changes, [site], notes=[RATE])
 
 

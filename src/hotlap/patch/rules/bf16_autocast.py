@@ -55,7 +55,7 @@ def edit(places: Places, settings: Settings) -> Edit:
             raise CannotWrite("the model is called twice in one statement", [site])
         lines.add(plan.line)
         header = f'with {torch}.autocast("{"cuda" if places.cuda else "cpu"}", dtype={torch}.bfloat16)'
-        changes.put(site.scope, {**plan.changes, plan.line: _wrapped(site.source, plan, header)})
+        changes.put(site.source, {**plan.changes, plan.line: _wrapped(site.source, plan, header)})
     return written(changes, todo, notes=() if places.inference else [EVALUATION])
 
 

@@ -116,8 +116,8 @@ def _write(places: Places, uses: list[Use], every: int) -> Edit:
     for use in uses:
         source, call = use.blocks.owner.source, use.calls[0]
         scope = source.scope(call)
-        changes.put(source.top, _imported(places, scope, source.place(call)))
-        changes.put(scope, (_in_loop if use.loop else _as_loop)(source, use, every))
+        changes.put(source, _imported(places, scope, source.place(call)))
+        changes.put(source, (_in_loop if use.loop else _as_loop)(source, use, every))
     return written(changes, [use.blocks.owner.source.place(use.calls[0]) for use in uses])
 
 

@@ -43,7 +43,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     refuse_differentiated_again(places)
     changes = Changes(places.project)
     for spot in found:
-        changes.put(spot.scope, {spot.after: after(spot.scope.source, f"{spot.name}.compile({argument})")})
+        changes.put(spot.scope.source, {spot.after: after(spot.scope.source, f"{spot.name}.compile({argument})")})
     return with_loss(places, written(changes, [spot.scope.source.place(spot.after) for spot in found]))
 
 

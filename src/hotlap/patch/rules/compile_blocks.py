@@ -33,7 +33,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     for blocks in found:
         source = blocks.owner.source
         text = f"for block in {blocks.name}:\n    block.compile({argument})\n"
-        changes.put(source.scope(blocks.statement), {blocks.statement: after(source, text)})
+        changes.put(source, {blocks.statement: after(source, text)})
     return with_loss(places, written(changes, [blocks.place for blocks in found]))
 
 

@@ -2,6 +2,7 @@
 
 import libcst as cst
 
+from hotlap.levers._fused import FUSED
 from hotlap.source.names import keyword_of
 from hotlap.source.places import Places, Site
 from hotlap.source.scopes import dotted, is_method_call
@@ -9,7 +10,6 @@ from hotlap.source.scopes import dotted, is_method_call
 from ..edits import Changes, with_keywords
 from ._base import CannotWrite, Edit, Rule, Settings, already, constant, written
 
-FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 AGAINST = ("foreach", "differentiable")
 """Arguments that don't go with it."""
 LATE = (
@@ -28,7 +28,7 @@ def edit(places: Places, settings: Settings) -> Edit:
         return already(places, sites)
     changes = Changes(places.project)
     for site in todo:
-        changes.put(site.scope, {site.call: with_keywords(site.source, site.call, {"fused": "True"})})
+        changes.put(site.source, {site.call: with_keywords(site.source, site.call, {"fused": "True"})})
     return written(changes, todo, notes=[LATE] if any(map(_momentum, todo)) else ())
 
 

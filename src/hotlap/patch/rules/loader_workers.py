@@ -34,7 +34,7 @@ def edit(places: Places, settings: Settings) -> Edit:
     if changed.deep_equals(site.call):
         return already(places, [site])
     changes = Changes(places.project)
-    changes.put(site.scope, {site.call: changed})
+    changes.put(site.source, {site.call: changed})
     notes = [LATER_EPOCHS] if settings["persistent"] else []
     if changing is not None:
         notes = [f"not persistent_workers: {changing.file}:{changing.line} may change the dataset, unseen by them"]

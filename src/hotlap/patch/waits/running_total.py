@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import libcst as cst
-import libcst.matchers as m
 
 from hotlap.source.places import CannotTell
 from hotlap.source.scopes import Binding
@@ -22,7 +21,7 @@ FLOAT64: Final = "summed in float64, as Python does, so that the numbers stay th
 
 def change(wait: Wait) -> Change | None:
     """Refuses totals that are kept in an object, set to what is no number, or read in every turn of the loop."""
-    statement, adds = wait.statement, _sum(wait.statement)
+    adds = _sum(wait.statement)
     if adds is None:
         return None
     target, value = adds
@@ -32,12 +31,6 @@ def change(wait: Wait) -> Change | None:
     if not isinstance(target, cst.Name):
         code = wait.source.code(target)
         raise CannotTell(f"`{code}` is kept in an object, and who reads it is not known")
-    divisors = list(_divisors(value))
-    if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.DivideAssign):
-        divisors.append(value)
-    if (zero := next((one for one in divisors if not _not_zero(one)), None)) is not None:
-        code = wait.source.code(zero)
-        raise CannotTell(f"it is divided by `{code}`: by zero Python raises an error, and a tensor becomes infinite")
     if len(found) > 1:
         raise CannotTell("several values are read in it; give each a line of its own")
     total = variable(wait, target.value)
@@ -65,24 +58,6 @@ def _leaves(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         yield from _leaves(node.expression)
     else:
         yield node
-
-
-def _divisors(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """What is divided by on the way to the leaves."""
-    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, ARITHMETIC):
-        yield from _divisors(node.left)
-        yield from _divisors(node.right)
-        if isinstance(node.operator, cst.Divide):
-            yield node.right
-    elif isinstance(node, cst.UnaryOperation):
-        yield from _divisors(node.expression)
-
-
-def _not_zero(node: cst.BaseExpression) -> bool:
-    """Whether it is a number, or a length."""
-    if isinstance(node, cst.Integer | cst.Float):
-        return bool(node.evaluated_value)
-    return m.matches(node, m.Call(m.Name("len")))
 
 
 def _checked(wait: Wait, total: Variable, read: cst.BaseExpression) -> Change:
