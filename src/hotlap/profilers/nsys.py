@@ -240,7 +240,6 @@ class _Reader:
         self._syncs()
         self._threads()
         self.out.host, self.out.device = self.host.columns(), self.device.columns()
-        self.out.occupancy = np.full(len(self.out.device["cat"]), np.nan)  # type: ignore[assignment]
         return self.out
 
     # cells
@@ -250,9 +249,7 @@ class _Reader:
         for found in self.export.numbers(table, ("start", "end", *columns), self._mine(table), text):
             rows, texts = found if text else (found, [])
             timed = (np.abs(rows[:, :2]) < FAR).all(axis=1) & (rows[:, :2] > -FAR).all(axis=1)  # |NO| is NO itself
-            if text and table == RANGES:  # marks, and ranges that were open at the end, have no end
-                self.out.skip("NVTX marks and open ranges", int((~timed).sum()))
-            else:
+            if table != RANGES:  # marks, and ranges that were open at the end, have no end
                 self.out.lost += int((~timed).sum())
             rows = rows[timed]
             cells = [rows[:, 0], rows[:, 1] - rows[:, 0], *(rows[:, at] for at in range(2, rows.shape[1]))]
@@ -298,7 +295,6 @@ class _Reader:
         for start, dur, kind, tid, end_tid, text_id, texts in self._rows(RANGES, *wanted, text="text"):
             across = (end_tid != NO) & (end_tid > 0) & (end_tid != tid)
             chosen = np.nonzero(np.isin(kind, (*RANGE_TYPES, NO)) & (dur >= 0) & ~across)[0]
-            self.out.skip("NVTX marks and open ranges", len(start) - len(chosen))
             names = [texts[at] or self._string(int(text_id[at])) for at in chosen.tolist()]
             ops = [_op(str(name)) for name in names]
             number = np.array([self.out.names[name] for name, _, _ in ops], np.int64)

@@ -43,7 +43,6 @@ def build(parts: list[Columns], src: source.Source) -> Trace:
         gpus=_gpus(head.get("deviceProperties")),
         schema_version=str(head.get("schemaVersion", ""))[:20],
         losses=_losses(parts, src),
-        skipped=_sum_skipped(parts),
     )
 
 
@@ -82,14 +81,6 @@ def _losses(parts: list[Columns], src: source.Source) -> Losses:
     if lost and src.closed:
         why.append("some events are not JSON")
     return Losses(lost, repaired, sum(part.lost_bytes for part in parts), tuple(why))
-
-
-def _sum_skipped(parts: list[Columns]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for part in parts:
-        for kind, count in part.skipped.items():
-            total[kind] = total.get(kind, 0) + count
-    return total
 
 
 def _merged(codes: list[dict[Any, int]]) -> tuple[list[Any], list[Ints]]:
@@ -165,8 +156,6 @@ def _device(parts: list[Columns]) -> pl.DataFrame:
     made = _table(parts, "device", DEVICE, order)
     _, maps = _merged([part.collectives for part in parts])
     made["collective"] = pl.Series(_recoded(_columns(parts, "device", "collective"), maps)[order]).cast(pl.Int32)
-    occupancy = np.concatenate([np.empty(0), *(np.frombuffer(part.occupancy) for part in parts)])
-    made["occupancy"] = pl.Series(occupancy[order]).cast(pl.Float32)
     made["dur"] = made["dur"].clip(lower_bound=0)
     none = pl.Series(np.full(len(start), -1)).cast(pl.Int32)
     return pl.DataFrame({**made, "launch": none, "op": none}, schema_overrides=DEVICE).select(list(DEVICE))

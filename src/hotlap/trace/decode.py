@@ -9,13 +9,11 @@ wrongly, and what is still unreadable is counted.
 import json
 import math
 import re
-import struct
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
-from functools import cache, reduce
+from functools import reduce
 from operator import attrgetter, or_
 from typing import Any, Final, Literal
 
@@ -24,12 +22,11 @@ import numpy as np
 from msgspec import Raw, Struct
 
 from . import source
+from .intervals import Ints
 from .tables import DEVICE, HOST, MEMORY
 
 PART: Final = 128 << 10
 """Bytes decoded at a time: what is made of them stays in the processor's cache."""
-EXACT_BELOW: Final = float(1 << 43)
-"""Microseconds up to which a double tells nanoseconds apart: its steps are then under 0.001 µs (IEEE 754)."""
 LONGEST: Final = (1 << 62) // 1000
 """Microseconds: with them the end of an event is still within 64 bits of nanoseconds."""
 NONE: Final = Raw(b"")
@@ -52,12 +49,6 @@ class CallArgs(Struct, gc=False, frozen=True):
     correlation: int = -1
 
 
-class PythonArgs(Struct, gc=False, frozen=True):
-    python_id: int | None = msgspec.field(default=-1, name="Python id")
-    python_parent: int | None = msgspec.field(default=-1, name="Python parent id")
-    module_id: int | None = msgspec.field(default=-1, name="Python module id")
-
-
 class WorkArgs(Struct, gc=False, frozen=True):
     external: int = msgspec.field(default=-1, name="External id")
     correlation: int = -1
@@ -72,7 +63,6 @@ class KernelArgs(WorkArgs, gc=False, frozen=True):
     block: tuple[int, int, int] = (-1, 1, 1)
     registers: int = msgspec.field(default=-1, name="registers per thread")
     shared_memory: int = msgspec.field(default=-1, name="shared memory")
-    occupancy: float = msgspec.field(default=math.nan, name="est. achieved occupancy %")
     graph_node: int = msgspec.field(default=-1, name="graph node id")
     graph: int = msgspec.field(default=-1, name="graph id")
     collective: str = msgspec.field(default="", name="Collective name")
@@ -105,7 +95,7 @@ HOST_KINDS: Final = {
     "user_annotation": ("annotation", OpArgs),
     "cuda_runtime": ("runtime", CallArgs),
     "cuda_driver": ("runtime", CallArgs),
-    "python_function": ("python", PythonArgs),
+    "python_function": ("python", CallArgs),
     "overhead": ("overhead", CallArgs),
 }
 DEVICE_KINDS: Final = {
@@ -115,47 +105,34 @@ DEVICE_KINDS: Final = {
     "gpu_user_annotation": ("annotation", WorkArgs),
     "cuda_sync": ("sync", WorkArgs),
 }
-OLD_NAMES: Final = {
-    "Operator": "cpu_op",
-    "operator": "cpu_op",
-    "Runtime": "cuda_runtime",
-    "Kernel": "kernel",
-    "Memcpy": "gpu_memcpy",
-    "Memset": "gpu_memset",
-    "Overhead": "overhead",
-    "hip_runtime": "cuda_runtime",
-    "hip_driver": "cuda_driver",
-    "xpu_runtime": "cuda_runtime",
-}
-"""Categories by the names that older Kineto, and Kineto on other devices, gives them."""
-ARGS: Final[tuple[type[Any], ...]] = (OpArgs, CallArgs, PythonArgs, KernelArgs, WorkArgs, MemoryArgs)
+OTHER_DEVICES: Final = {"hip_runtime": "cuda_runtime", "hip_driver": "cuda_driver", "xpu_runtime": "cuda_runtime"}
+"""Categories by the names that Kineto gives them on other devices."""
+ARGS: Final[tuple[type[Any], ...]] = (OpArgs, CallArgs, KernelArgs, WorkArgs, MemoryArgs)
 FIELDS: Final[dict[type[Any], tuple[msgspec.structs.FieldInfo, ...]]] = {
     kind: msgspec.structs.fields(kind) for kind in ARGS
 }
 NO_ARGS: Final[dict[type[Any], Any]] = {kind: kind() for kind in ARGS}
 
 
-@cache
-def _types(time: Any) -> dict[str, type[Any]]:
-    """One type for each category; `time` is what microseconds are decoded as."""
-    made: dict[str, type[Any]] = {}
-    for category, (_, args) in {**HOST_KINDS, **DEVICE_KINDS, "cpu_instant_event": ("memory", MemoryArgs)}.items():
-        made[category] = msgspec.defstruct(
-            f"Event_{category}",
-            [
-                ("name", str),
-                ("ts", time),
-                ("ph", Literal["i", "I"] if category == "cpu_instant_event" else Literal["X"]),
-                ("dur", time, time(0)),
-                ("pid", int | str, 0),
-                ("tid", int | str, 0),
-                ("args", args, NO_ARGS[args]),
-            ],
-            tag=category,
-            tag_field="cat",
-            gc=False,
-        )
-    return made
+TYPES: Final[dict[str, type[Any]]] = {
+    category: msgspec.defstruct(
+        f"Event_{category}",
+        [
+            ("name", str),
+            ("ts", float),
+            ("ph", Literal["i", "I"] if args is MemoryArgs else Literal["X"]),
+            ("dur", float, 0.0),
+            ("pid", int | str, 0),
+            ("tid", int | str, 0),
+            ("args", args, NO_ARGS[args]),
+        ],
+        tag=category,
+        tag_field="cat",
+        gc=False,
+    )
+    for category, (_, args) in {**HOST_KINDS, **DEVICE_KINDS, "cpu_instant_event": ("memory", MemoryArgs)}.items()
+}
+"""One type for each category."""
 
 
 class _Codes(dict[Any, int]):
@@ -171,7 +148,7 @@ def _ints() -> "array[int]":
 
 
 HOST_COLUMNS: Final = tuple(name for name in HOST if name not in {"parent", "depth"})
-DEVICE_COLUMNS: Final = tuple(name for name in DEVICE if name not in {"occupancy", "launch", "op"})
+DEVICE_COLUMNS: Final = tuple(name for name in DEVICE if name not in {"launch", "op"})
 MEMORY_COLUMNS: Final = tuple(MEMORY)
 """What events hold of the tables; the rest is found when all are read."""
 
@@ -179,28 +156,21 @@ MEMORY_COLUMNS: Final = tuple(MEMORY)
 @dataclass
 class Columns:
     """What some events hold, as columns of integers; `names`, `cats`, `shapes`, `collectives`, `tids` say what codes
-    stand for. shapes: four texts, BETWEEN them. occupancy: of the device's rows. lost: events; lost_bytes: their
-    text."""
+    stand for. shapes: four texts, BETWEEN them. lost: events; lost_bytes: their text."""
 
     host: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in HOST_COLUMNS})
     device: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in DEVICE_COLUMNS})
     memory: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in MEMORY_COLUMNS})
-    occupancy: "array[float]" = field(default_factory=lambda: array("d"))
     names: dict[str, int] = field(default_factory=_Codes)
     cats: dict[str, int] = field(default_factory=_Codes)
     tids: dict[str, int] = field(default_factory=_Codes)
     shapes: dict[bytes, int] = field(default_factory=_Codes)
     collectives: dict[tuple[Any, ...], int] = field(default_factory=_Codes)
     threads: list[tuple[int, int, str, str]] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     lost_bytes: int = 0
     repaired: int = 0
     events: int = 0
-
-    def skip(self, kind: str, count: int = 1) -> None:
-        """Count events that hold nothing for the tables."""
-        self.skipped[kind] = self.skipped.get(kind, 0) + count
 
     @property
     def rows(self) -> int:
@@ -209,29 +179,23 @@ class Columns:
 
 
 class Decoder:
-    """Decodes blocks of events. exact: times as decimal text, for times too large for a double."""
+    """Decodes blocks of events."""
 
-    def __init__(self, separator: re.Pattern[bytes], exact: bool = False) -> None:
+    def __init__(self, separator: re.Pattern[bytes]) -> None:
         self.separator = separator
-        self.exact = exact
-        self.types = _types(Decimal if exact else float)
-        union: Any = reduce(or_, (*FLOWS, *self.types.values()))
-        self.decoder = msgspec.json.Decoder(list[union])
-        self.times: Callable[[list[Any]], bytes] = _exact_ns if exact else _doubles
+        self.decoder = msgspec.json.Decoder(list[reduce(or_, (*FLOWS, *TYPES.values()))])  # type: ignore[misc]
         self.kinds = {
-            self.types[name]: (taker, *kind)
+            TYPES[name]: (taker, *kind)
             for kinds, taker in ((HOST_KINDS, self._host), (DEVICE_KINDS, self._device))
             for name, kind in kinds.items()
         }
 
     def block(self, text: bytes) -> Columns:
-        """The columns of a block. Raises TooLate where a double can't hold the times."""
-        out = Columns() if self.exact else _with_float_times()
+        """The columns of a block."""
+        out = Columns()
         for part in source.split(text, PART, self.separator):
             if not self._typed(part, out):
                 self._one_by_one(part, out)
-        if not self.exact:
-            _times_to_ns(out)
         return out
 
     # the fast way
@@ -261,17 +225,15 @@ class Decoder:
             if kind in self.kinds:
                 taker, category, args = self.kinds[kind]
                 taker(rows, category, args, out)
-            elif kind is self.types["cpu_instant_event"]:
+            elif kind is TYPES["cpu_instant_event"]:
                 self._memory(rows, out)
-            else:
-                out.skip(kind.__struct_config__.tag, len(rows))
 
     def _common(self, rows: list[Any], category: str, out: Columns, table: dict[str, "array[int]"]) -> None:
         codes = out.names
         _put(table["name"], [codes[row.name] for row in rows])
         _fill(table["cat"], out.cats[category], len(rows))
-        table["start"].frombytes(self.times([row.ts for row in rows]))
-        table["dur"].frombytes(self.times([row.dur for row in rows]))
+        _put(table["start"], _ns([row.ts for row in rows]))
+        _put(table["dur"], _ns([row.dur for row in rows]))
 
     def _host(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
         table, count = out.host, len(rows)
@@ -285,8 +247,6 @@ class Decoder:
             given["shapes"] = [
                 -1 if a.dims is NONE else codes[BETWEEN.join((a.dims, a.types, a.strides, a.inputs))] for a in args
             ]
-        elif kind is PythonArgs:
-            given = {name: [-1 if value is None else value for value in values] for name, values in given.items()}
         for name in HOST_COLUMNS[6:]:
             if name in given:
                 _put(table[name], given[name])
@@ -311,21 +271,16 @@ class Decoder:
         if kind is not KernelArgs:
             for name in DEVICE_COLUMNS[10:]:
                 _fill(table[name], -1, count)
-            out.occupancy.extend([math.nan] * count)
             return
         _put(table["blocks"], [math.prod(a.grid) for a in args])
         _put(table["threads"], [math.prod(a.block) for a in args])
         for name in ("registers", "shared_memory", "graph_node", "graph"):
             _put(table[name], list(map(attrgetter(name), args)))
         _put(table["collective"], [_collective(a, out) if a.collective or a.group_size > 0 else -1 for a in args])
-        out.occupancy.extend([a.occupancy for a in args])
 
     def _memory(self, rows: list[Any], out: Columns) -> None:
-        others = len(rows)
         rows = [row for row in rows if row.name == "[memory]"]
-        if others := others - len(rows):
-            out.skip("cpu_instant_event", others)
-        out.memory["time"].frombytes(self.times([row.ts for row in rows]))
+        _put(out.memory["time"], _ns([row.ts for row in rows]))
         for name in MEMORY_COLUMNS[1:]:
             _put(out.memory[name], [_wrapped(getattr(row.args, name)) for row in rows])
 
@@ -354,7 +309,7 @@ class Decoder:
     def _sort(self, event: dict[str, Any], out: Columns) -> bool:
         """Put an event where it belongs; False where its fields make no sense."""
         phase, category = (word if isinstance(word, str) else "" for word in (event.get("ph"), event.get("cat")))
-        category = OLD_NAMES.get(category, category)
+        category = OTHER_DEVICES.get(category, category)
         if phase == "M":
             _metadata(event, out)
         elif phase in {"i", "I"} and event.get("name") == "[memory]":
@@ -363,8 +318,6 @@ class Decoder:
             return self._convert(event, category, out)
         elif phase == "X" and category != "Trace" and "dur" in event:
             return self._foreign(event, category, out)
-        else:
-            out.skip(category[:80] or f"phase {phase[:8]}".strip())
         return True
 
     def _convert(self, event: dict[str, Any], category: str, out: Columns) -> bool:
@@ -373,14 +326,12 @@ class Decoder:
         name = event.get("name", "")
         kept: dict[str, Any] = {"cat": category, "name": name if isinstance(name, str) else "", "ph": event["ph"]}
         for name in ("ts", "dur"):
-            value = _decimal(event.get(name, 0 if name == "dur" else None))
-            if value is None:
+            kept[name] = _microseconds(event.get(name, 0 if name == "dur" else None))
+            if kept[name] is None:
                 return False
-            kept[name] = value if self.exact else float(value)
         for name in ("pid", "tid"):
             kept[name] = _thread(event.get(name, 0))
-        kind = self.types[category]
-        made = msgspec.convert(kept, kind, strict=False)
+        made = msgspec.convert(kept, TYPES[category], strict=False)
         if isinstance(args, dict):
             made.args = _lenient(args, type(made.args))
         try:
@@ -400,33 +351,18 @@ class Decoder:
         return True
 
 
-class TooLate(Exception):
-    """Times are too large for doubles to tell nanoseconds apart."""
+def _ns(times: list[float]) -> Ints:
+    """Microseconds as nanoseconds: the fraction is split off first, so that nothing is rounded but it. Exact for 101
+    days; times since the epoch, as torch wrote them before it gave a base, to 0.25 µs. Raises OverflowError beyond 146
+    years."""
+    us = np.array(times, np.float64)
+    if not (np.abs(us) < LONGEST).all():
+        raise OverflowError("a time beyond 146 years")
+    whole = np.floor(us)
+    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
 
 
-TIMES: Final = (("host", "start"), ("host", "dur"), ("device", "start"), ("device", "dur"), ("memory", "time"))
-
-
-def _with_float_times() -> Columns:
-    """Columns whose times are microseconds as doubles until the block is done."""
-    out = Columns()
-    for table, name in TIMES:
-        getattr(out, table)[name] = array("d")
-    return out
-
-
-def _times_to_ns(out: Columns) -> None:
-    """Microseconds to nanoseconds, exactly: the fraction is split off first, so that nothing is rounded but it."""
-    for table, name in TIMES:
-        times = np.frombuffer(getattr(out, table)[name], np.float64)
-        if not (np.abs(times) < EXACT_BELOW).all():
-            raise TooLate
-        whole = np.floor(times)
-        ns = whole.astype(np.int64) * 1000 + np.rint((times - whole) * 1000).astype(np.int64)
-        getattr(out, table)[name] = array("q", ns.tobytes())
-
-
-def _put(column: "array[int]", values: list[int]) -> None:
+def _put(column: "array[int]", values: list[int] | Ints) -> None:
     """Append: three times faster than `extend`. Raises OverflowError beyond 64 bits."""
     column.frombytes(np.fromiter(values, np.int64, len(values)).tobytes())
 
@@ -435,36 +371,21 @@ def _fill(column: "array[int]", value: int, count: int) -> None:
     column.extend(array("q", [value]) * count)
 
 
-def _doubles(times: list[float]) -> bytes:
-    return struct.pack(f"{len(times)}d", *times)
-
-
 def _shorten(out: Columns, host: int, device: int, memory: int) -> None:
     for table, count in ((out.host, host), (out.device, device), (out.memory, memory)):
         for column in table.values():
             del column[count:]
-    del out.occupancy[device:]
 
 
-def _exact_ns(times: list[Decimal]) -> bytes:
-    if not all(map(_bounded, times)):
-        raise OverflowError("a time beyond 146 years")
-    return np.array([round(time.scaleb(3)) for time in times], np.int64).tobytes()
-
-
-def _bounded(time: Decimal) -> bool:
-    return time.is_finite() and -LONGEST < time < LONGEST
-
-
-def _decimal(value: Any) -> Decimal | None:
+def _microseconds(value: Any) -> float | None:
     """The time in a number, or in the text of one."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        made = Decimal(value if isinstance(value, int) else str(value))
-    except ArithmeticError:
+        made = float(value)
+    except (ValueError, OverflowError):
         return None
-    return made if _bounded(made) else None
+    return made if abs(made) < LONGEST else None
 
 
 def _number(value: int | str) -> int:

@@ -18,7 +18,7 @@ from hotlap.records.errors import RecordError
 
 from . import source
 from .build import build
-from .decode import Columns, Decoder, TooLate
+from .decode import Columns, Decoder
 from .tables import Trace
 
 MAX_EVENTS: Final = 100_000_000
@@ -45,24 +45,16 @@ def read(path: Path, progress: Progress = lambda at: None, processes: int | None
 
 
 def read_stream(file: BinaryIO, name: str, progress: Progress = lambda at: None, processes: int | None = None) -> Trace:
-    """As `read`, of an open file that can seek."""
+    """As `read`, of an open file."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(cores, 8) if processes is None else processes
-    begin = file.tell()
-    for exact in (False, True):
-        file.seek(begin)
-        src = source.Source(name)
-        try:
-            columns = list(_decoded(source.blocks(file, src, progress), src, exact, workers))
-        except TooLate:
-            continue
-        return build(columns, src)
-    raise AssertionError("exact times are never too late")
+    src = source.Source(name)
+    return build(list(_decoded(source.blocks(file, src, progress), src, workers)), src)
 
 
-def _decoded(blocks: Iterator[bytes], src: source.Source, exact: bool, workers: int) -> Iterator[Columns]:
+def _decoded(blocks: Iterator[bytes], src: source.Source, workers: int) -> Iterator[Columns]:
     first = list(islice(blocks, PARALLEL_FROM))
-    decoder, every = Decoder(src.separator, exact), chain(first, blocks)
+    decoder, every = Decoder(src.separator), chain(first, blocks)
     few = len(first) < PARALLEL_FROM or workers < 2
     parts = map(decoder.block, every) if few else _in_processes(every, decoder, workers)
     events = rows = 0
