@@ -3,9 +3,8 @@
 * Overhead: profiled step over the same command's step without the profiler.
 * Unlinked: share of device work whose launch is not in the trace; launched before the recording, or lost.
 * Graphs under-recorded. A graph runs the same work at each launch, so launches of one graph should show equally much.
-  Fellows are launches with the same graph id, or where traces have none, from the same op at the same place in the
-  step. A launch is short if it shows less than the most of its fellows; without ids, not if the same lower number (but
-  0) occurs twice among them: then another graph runs there.
+  Fellows are launches from the same op at the same place in the step. A launch is short if it shows less than the most
+  of its fellows, but not if the same lower number (but 0) occurs twice among them: then another graph runs there.
 * Lost and repaired events of a broken file, and what it says of them.
 * What is missing: device work though there are launches, steps, shapes, stacks.
 
@@ -140,42 +139,26 @@ def under_recorded(view: View) -> tuple[int, int]:
     if not len(launches):
         return 0, 0
     fellows = launches.with_columns(
-        pl.col("pieces").max().over("graph", "place", "op").alias("most"),
-        pl.len().over("graph", "place", "op", "pieces").alias("alike"),
+        pl.col("pieces").max().over("op", "place").alias("most"), pl.len().over("op", "place", "pieces").alias("alike")
     )
-    certain = (pl.col("graph") >= 0) | (pl.col("alike") < 2) | (pl.col("pieces") == 0)
-    short = fellows.filter((pl.col("pieces") < pl.col("most")) & certain)
-    return len(short), len(launches)
+    certain = (pl.col("alike") < 2) | (pl.col("pieces") == 0)
+    return len(fellows.filter((pl.col("pieces") < pl.col("most")) & certain)), len(launches)
 
 
 def _graph_launches(view: View) -> pl.DataFrame:
-    """Launches of graphs in the window: pieces (of work, in the whole trace), and what fellows share: graph (-1
-    unknown), op (name of what encloses it) and place (its number within step and op), blank where graph is known."""
+    """Launches of graphs in the window: pieces (of work, in the whole trace), op (name of what encloses it) and place
+    (its number within step and op)."""
     host = view.trace.host.with_row_index("row")
     inside = (pl.col("start") >= view.window.start_ns) & (pl.col("start") < view.window.end_ns)
     rows = host.filter((pl.col("cat") == "runtime") & pl.col("name").str.contains(GRAPH_LAUNCH) & inside)
-    work = (
-        view.trace.work.filter(pl.col("launch") >= 0)
-        .group_by("launch")
-        .agg(pl.len().alias("pieces"), pl.col("graph").max())
-    )
+    work = view.trace.work.filter(pl.col("launch") >= 0).group_by("launch").agg(pl.len().cast(pl.Int64).alias("pieces"))
     counted = rows.select(pl.col("row").cast(pl.Int32), "start", "parent").join(
         work, left_on="row", right_on="launch", how="left", maintain_order="left"
     )
     parents = [totals.plain(host["name"][parent]) if parent >= 0 else "" for parent in counted["parent"].to_list()]
     steps = np.array([start for start, _ in view.window.steps], np.int64)
-    return (
-        counted.with_columns(
-            pl.col("pieces").fill_null(0).cast(pl.Int64),
-            pl.col("graph").fill_null(-1),
-            pl.Series("op", parents, pl.String),
-            pl.Series("step", np.searchsorted(steps, counted["start"].to_numpy(), side="right"), pl.Int64),
-        )
-        .with_columns(pl.int_range(pl.len()).over("step", "op").alias("place"))
-        # a launch that shows nothing does not say its graph: that of its fellows
-        .with_columns(pl.when(pl.col("graph") < 0).then(pl.col("graph").max().over("op", "place")).otherwise("graph"))
-        .with_columns(
-            pl.when(pl.col("graph") < 0).then("op").otherwise(pl.lit("")).alias("op"),
-            pl.when(pl.col("graph") < 0).then("place").otherwise(-1).alias("place"),
-        )
-    )
+    return counted.with_columns(
+        pl.col("pieces").fill_null(0),
+        pl.Series("op", parents, pl.String),
+        pl.Series("step", np.searchsorted(steps, counted["start"].to_numpy(), side="right"), pl.Int64),
+    ).with_columns(pl.int_range(pl.len()).over("step", "op").alias("place"))
