@@ -47,7 +47,6 @@ FAR: Final = 1 << 61
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 FILLS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
-SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 RANGES: Final = "NVTX_EVENTS"
@@ -61,7 +60,6 @@ DIRECTIONS: Final = dict(
 """CUpti_ActivityMemcpyKind."""
 KINDS: Final = dict(enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")))
 """ENUM_CUDA_MEM_KIND where an export lacks it."""
-SYNC_TYPES: Final = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 VERSION: Final = re.compile(r"(_ptsz|_ptds)?_v\d{4,}$")
 NO_OPS: Final = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", "nccl:", "hotlap:")
 """Ranges that Kineto has as annotations."""
@@ -237,7 +235,6 @@ class _Reader:
         self._copies(kinds)
         self._fills(kinds)
         self._graphs()
-        self._syncs()
         self._threads()
         self.out.host, self.out.device = self.host.columns(), self.device.columns()
         return self.out
@@ -340,12 +337,6 @@ class _Reader:
         for *cells, graph in self._rows(GRAPHS, *WHERE, "graphId"):
             names = self._named(_or_none(graph), lambda number: f"{GRAPH}{number}")
             self._of_device("kernel", cells, names, graph=_or_none(graph))
-
-    def _syncs(self) -> None:
-        for start, dur, device, context, stream, correlation, kind in self._rows(SYNCS, *WHERE, "syncType"):
-            known = np.where((stream >= 0) & (stream < 1 << 31) & ((kind == 2) | (kind == 3)), stream, -1)
-            names = self._named(_byte(kind), lambda key: SYNC_TYPES.get(key, "Sync"))
-            self._of_device("sync", (start, dur, device, context, known, correlation), names)
 
     def _threads(self) -> None:
         for rows in self.export.numbers("ThreadNames", ("globalTid", "nameId"), self._mine("ThreadNames")):
