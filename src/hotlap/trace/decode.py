@@ -9,6 +9,7 @@ wrongly, and what is still unreadable is counted.
 import json
 import math
 import re
+import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
@@ -155,15 +156,14 @@ MEMORY_COLUMNS: Final = tuple(MEMORY)
 
 @dataclass
 class Columns:
-    """What some events hold, as columns of integers; `names`, `cats`, `shapes`, `collectives`, `tids` say what codes
-    stand for. shapes: four texts, BETWEEN them. lost: events; lost_bytes: their text."""
+    """What some events hold, as columns of integers; `names`, `cats`, `shapes`, `collectives` say what codes stand for.
+    shapes: four texts, BETWEEN them. lost: events; lost_bytes: their text."""
 
     host: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in HOST_COLUMNS})
     device: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in DEVICE_COLUMNS})
     memory: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in MEMORY_COLUMNS})
     names: dict[str, int] = field(default_factory=_Codes)
     cats: dict[str, int] = field(default_factory=_Codes)
-    tids: dict[str, int] = field(default_factory=_Codes)
     shapes: dict[bytes, int] = field(default_factory=_Codes)
     collectives: dict[tuple[Any, ...], int] = field(default_factory=_Codes)
     threads: list[tuple[int, int, str, str]] = field(default_factory=list)
@@ -238,8 +238,8 @@ class Decoder:
     def _host(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
         table, count = out.host, len(rows)
         self._common(rows, category, out, table)
-        _put(table["pid"], self._threads([row.pid for row in rows], out))
-        _put(table["tid"], self._threads([row.tid for row in rows], out))
+        _put(table["pid"], _threads([row.pid for row in rows]))
+        _put(table["tid"], _threads([row.tid for row in rows]))
         args = [row.args for row in rows]
         given = {name: list(map(attrgetter(name), args)) for name in kind.__struct_fields__ if name in table}
         if kind is OpArgs:
@@ -252,12 +252,6 @@ class Decoder:
                 _put(table[name], given[name])
             else:
                 _fill(table[name], -1, count)
-
-    def _threads(self, values: list[Any], out: Columns) -> list[int]:
-        """Threads by number; one named by a text gets a negative number."""
-        if set(map(type, values)) == {int}:
-            return values
-        return [value if isinstance(value, int) else -2 - out.tids[value] for value in values]
 
     def _device(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
         table, count = out.device, len(rows)
@@ -388,6 +382,11 @@ def _microseconds(value: Any) -> float | None:
     return made if abs(made) < LONGEST else None
 
 
+def _threads(values: list[int | str]) -> list[int]:
+    """Processes or threads by number; one named by a text gets a negative number, the same in every block."""
+    return [value if isinstance(value, int) else -2 - zlib.crc32(value.encode("utf-8", "replace")) for value in values]
+
+
 def _number(value: int | str) -> int:
     """The number in `7`, `"7"` or `"stream 7"`."""
     if isinstance(value, int):
@@ -437,8 +436,7 @@ def _metadata(event: dict[str, Any], out: Columns) -> None:
         )
         if kind:
             pid, tid = (_thread(event.get(name, 0)) for name in ("pid", "tid"))
-            numbers = [item if isinstance(item, int) else -2 - out.tids[item] for item in (pid, tid)]
-            out.threads.append((numbers[0], numbers[1], kind, value[:1000]))
+            out.threads.append((*_threads([pid, tid]), kind, value[:1000]))  # type: ignore[arg-type]
 
 
 def _thread(value: Any) -> int | str:

@@ -1,6 +1,7 @@
 """Who encloses whom on the host, and which call launched which device work."""
 
 from collections import defaultdict
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -8,17 +9,19 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 
-def nesting(threads: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+def nesting(threads: Iterable[Hashable], starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """(parent, depth) of each event; rows are in order of start, and of two that start together the longer is first.
 
-    threads: a number for each event's thread. The parent is the innermost event of the same thread that is open when
+    threads: of each event. The parent is the innermost event of the same thread that is open when
     this one starts; -1 where there is none; depth is the number of ancestors. An event that ends later than the one it
     began in (clocks differ by a few ns) still has it as its parent, and holds it open.
     """
     parent: list[int] = []
     depth: list[int] = []
-    open_: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # row and end, of each thread the innermost last
-    for row, (thread, start, end) in enumerate(zip(threads.tolist(), starts.tolist(), ends.tolist(), strict=True)):
+    open_: defaultdict[Hashable, list[tuple[int, int]]] = defaultdict(
+        list
+    )  # row and end, of each thread the innermost last
+    for row, (thread, start, end) in enumerate(zip(threads, starts.tolist(), ends.tolist(), strict=True)):
         around = open_[thread]
         while around and around[-1][1] <= start:
             around.pop()
