@@ -183,7 +183,7 @@ def test_names_of_other_writers() -> None:
             op("b", "40.0", cat='"mtia_runtime"'),
         )
     )
-    assert trace.host["cat"].to_list() == ["op", "runtime", "mtia_runtime"]
+    assert trace.host["cat"].to_list() == ["op", "runtime"]
     assert trace.device["cat"].to_list() == ["kernel", "memcpy"]
     assert trace.device["launch"].to_list() == [1, -1]
     assert trace.device["op"].to_list() == [0, -1]

@@ -23,11 +23,12 @@ import numpy.typing as npt
 
 from hotlap.records.errors import RecordError, unable
 from hotlap.trace.build import build
-from hotlap.trace.decode import DEVICE_COLUMNS, HOST_COLUMNS, Columns
+from hotlap.trace.decode import Columns, piece
 from hotlap.trace.source import Source
 from hotlap.trace.tables import Trace
 
 Ints = npt.NDArray[np.int64]
+Cells = dict[str, Ints | int]
 
 MAGIC: Final = b"SQLite format 3\0"
 REPORTS: Final = (".nsys-rep", ".qdrep")
@@ -203,28 +204,12 @@ class _Export:
         return str(found[0]) if found else ""
 
 
-class _Table:
-    """Rows of `host` or `device`, as they come."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.parts: dict[str, list[Ints]] = {name: [] for name in columns}
-
-    def add(self, count: int, **given: Ints | int) -> None:
-        for name, parts in self.parts.items():
-            value = given.get(name, -1)
-            parts.append(np.full(count, value, np.int64) if isinstance(value, int) else value)
-
-    def columns(self) -> dict[str, Any]:
-        return {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in self.parts.items()}
-
-
 class _Reader:
     """Fills the columns of one process. Names are codes of `out.names`."""
 
     def __init__(self, export: _Export, process: int | None) -> None:
         self.export, self.process = export, process
         self.out = Columns()
-        self.host, self.device = _Table(HOST_COLUMNS), _Table(DEVICE_COLUMNS)
         self.strings = export.texts("StringIds", "value")
 
     def columns(self) -> Columns:
@@ -236,7 +221,6 @@ class _Reader:
         self._fills(kinds)
         self._graphs()
         self._threads()
-        self.out.host, self.out.device = self.host.columns(), self.device.columns()
         return self.out
 
     # cells
@@ -270,15 +254,14 @@ class _Reader:
 
     def _of_host(self, cat: str, start: Ints, dur: Ints, tid: Ints, name: Ints, **more: Ints) -> None:
         pid, thread = (tid >> 24) & 0xFFFFFF, tid & 0xFFFFFF
-        self.host.add(len(start), cat=self.out.cats[cat], start=start, dur=dur, pid=pid, tid=thread, name=name, **more)
+        given: Cells = {"cat": self.out.cats[cat], "start": start, "dur": dur, "pid": pid, "tid": thread, "name": name}
+        self.out.host.append(piece("host", len(start), {**given, **more}))
 
     def _of_device(self, cat: str, cells: Sequence[Ints], name: Ints, **more: Ints) -> None:
         start, dur, *rest = cells
-        device, context, stream, correlation = (_or_none(cell) for cell in rest)
-        self.device.add(
-            len(start), cat=self.out.cats[cat], start=start, dur=dur, name=name, device=device, context=context,
-            stream=stream, correlation=correlation, **more,
-        )  # fmt: skip
+        where = dict(zip(("device", "context", "stream", "correlation"), map(_or_none, rest), strict=True))
+        given: Cells = {"cat": self.out.cats[cat], "start": start, "dur": dur, "name": name, **where, **more}
+        self.out.device.append(piece("device", len(start), given))
 
     # tables
 

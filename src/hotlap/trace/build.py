@@ -21,8 +21,8 @@ def build(parts: list[Columns], src: source.Source) -> Trace:
     head = {**_object(src.head + b'"traceEvents":[]}'), **_tail(src)}
     base = head.get("baseTimeNanoseconds")
     base_ns = base if isinstance(base, int) and abs(base) < 1 << 62 else 0
-    host, device = _host(parts), _device(parts)
-    if not len(host) and not len(device) and not sum(len(part.memory["time"]) for part in parts):
+    host, device, memory = _host(parts), _device(parts), _frame(parts, "memory", MEMORY)
+    if not len(host) and not len(device) and not len(memory):
         lost = sum(part.lost for part in parts)
         raise RecordError(f"{src.name} holds no events" + (f"; {lost} could not be read" if lost else ""))
     distributed = head.get("distributedInfo")
@@ -31,7 +31,7 @@ def build(parts: list[Columns], src: source.Source) -> Trace:
         source=src.name,
         host=host,
         device=_linked(host, device),
-        memory=_frame(parts, "memory", MEMORY).sort("time", maintain_order=True),
+        memory=memory.sort("time", maintain_order=True),
         shapes=_shapes(parts),
         collectives=_collectives(parts),
         threads=_threads(parts),
@@ -89,15 +89,17 @@ def _merged(codes: list[dict[Any, int]]) -> tuple[list[Any], list[Ints]]:
 
 def _frame(parts: list[Columns], table: str, schema: Schema, **maps: list[Ints]) -> pl.DataFrame:
     """What events hold of a table, as they came. maps: for a column of codes, each part's in the common numbering."""
-    frames = [pl.DataFrame(schema={name: kind for name, kind in schema.items() if name in getattr(Columns(), table)})]
+    empty = pl.DataFrame(schema={name: schema[name] for name in decode.COLUMNS[table]})
+    frames = [empty]
     for at, part in enumerate(parts):
-        cells: dict[str, Any] = {name: np.frombuffer(column, np.int64) for name, column in getattr(part, table).items()}
-        for name, codes in maps.items():
-            cells[name] = np.append(codes[at], -1)[cells[name]]
-        for name, texts in (("name", part.names), ("cat", part.cats)):
-            if name in cells:
-                cells[name] = pl.Series(list(texts), dtype=pl.String).gather(cells[name])
-        frames.append(pl.DataFrame(cells).cast(dict(frames[0].schema)))  # type: ignore[arg-type]
+        for piece in getattr(part, table):
+            cells: dict[str, Any] = dict(piece)
+            for name, codes in maps.items():
+                cells[name] = np.append(codes[at], -1)[cells[name]]
+            for name, texts in (("name", part.names), ("cat", part.cats)):
+                if name in cells:
+                    cells[name] = pl.Series(list(texts), dtype=pl.String).gather(cells[name])
+            frames.append(pl.DataFrame(cells).cast(dict(empty.schema)))  # type: ignore[arg-type]
     return pl.concat(frames)
 
 

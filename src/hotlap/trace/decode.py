@@ -10,9 +10,8 @@ import json
 import math
 import re
 import zlib
-from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import attrgetter, or_
@@ -91,7 +90,9 @@ FLOWS: Final = tuple(
     for category in ("ac2g", "fwdbwd", "async_gpu", "async_cpu_to_gpu")
 )
 """Their facts are in correlation and sequence numbers too."""
-HOST_KINDS: Final = {
+Kinds = dict[str, tuple[str, type[Any]]]
+"""Torch's categories, our word for each, and its arguments."""
+HOST_KINDS: Final[Kinds] = {
     "cpu_op": ("op", OpArgs),
     "user_annotation": ("annotation", OpArgs),
     "cuda_runtime": ("runtime", CallArgs),
@@ -99,13 +100,19 @@ HOST_KINDS: Final = {
     "python_function": ("python", CallArgs),
     "overhead": ("overhead", CallArgs),
 }
-DEVICE_KINDS: Final = {
+DEVICE_KINDS: Final[Kinds] = {
     "kernel": ("kernel", KernelArgs),
     "gpu_memcpy": ("memcpy", WorkArgs),
     "gpu_memset": ("memset", WorkArgs),
     "gpu_user_annotation": ("annotation", WorkArgs),
     "cuda_sync": ("sync", WorkArgs),
 }
+KINDS: Final[dict[str, Kinds]] = {
+    "host": HOST_KINDS,
+    "device": DEVICE_KINDS,
+    "memory": {"cpu_instant_event": ("memory", MemoryArgs)},
+}
+"""By table."""
 OTHER_DEVICES: Final = {"hip_runtime": "cuda_runtime", "hip_driver": "cuda_driver", "xpu_runtime": "cuda_runtime"}
 """Categories by the names that Kineto gives them on other devices."""
 ARGS: Final[tuple[type[Any], ...]] = (OpArgs, CallArgs, KernelArgs, WorkArgs, MemoryArgs)
@@ -131,7 +138,8 @@ TYPES: Final[dict[str, type[Any]]] = {
         tag_field="cat",
         gc=False,
     )
-    for category, (_, args) in {**HOST_KINDS, **DEVICE_KINDS, "cpu_instant_event": ("memory", MemoryArgs)}.items()
+    for kinds in KINDS.values()
+    for category, (_, args) in kinds.items()
 }
 """One type for each category."""
 
@@ -144,14 +152,25 @@ class _Codes(dict[Any, int]):
         return code
 
 
-def _ints() -> "array[int]":
-    return array("q")
-
-
-HOST_COLUMNS: Final = tuple(name for name in HOST if name not in {"parent", "depth"})
-DEVICE_COLUMNS: Final = tuple(name for name in DEVICE if name not in {"launch", "op"})
-MEMORY_COLUMNS: Final = tuple(MEMORY)
+COLUMNS: Final = {
+    "host": tuple(name for name in HOST if name not in {"parent", "depth"}),
+    "device": tuple(name for name in DEVICE if name not in {"launch", "op"}),
+    "memory": tuple(MEMORY),
+}
 """What events hold of the tables; the rest is found when all are read."""
+
+
+Piece = dict[str, Ints]
+"""Some rows of a table, column by column."""
+
+
+def piece(table: str, count: int, given: Mapping[str, Sequence[int] | Ints | int]) -> Piece:
+    """Rows of `host`, `device` or `memory`; columns that are not given are -1. Raises OverflowError beyond 64 bits."""
+    columns = {name: given.get(name, -1) for name in COLUMNS[table]}
+    return {
+        name: np.full(count, cells, np.int64) if isinstance(cells, int) else np.fromiter(cells, np.int64, count)
+        for name, cells in columns.items()
+    }
 
 
 @dataclass
@@ -159,9 +178,9 @@ class Columns:
     """What some events hold, as columns of integers; `names`, `cats`, `shapes`, `collectives` say what codes stand for.
     shapes: four texts, BETWEEN them. lost: events; lost_bytes: their text."""
 
-    host: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in HOST_COLUMNS})
-    device: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in DEVICE_COLUMNS})
-    memory: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in MEMORY_COLUMNS})
+    host: list[Piece] = field(default_factory=list)
+    device: list[Piece] = field(default_factory=list)
+    memory: list[Piece] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=_Codes)
     cats: dict[str, int] = field(default_factory=_Codes)
     shapes: dict[bytes, int] = field(default_factory=_Codes)
@@ -172,11 +191,6 @@ class Columns:
     repaired: int = 0
     events: int = 0
 
-    @property
-    def rows(self) -> int:
-        """Of the tables."""
-        return len(self.host["cat"]) + len(self.device["cat"]) + len(self.memory["bytes"])
-
 
 class Decoder:
     """Decodes blocks of events."""
@@ -184,10 +198,11 @@ class Decoder:
     def __init__(self, separator: re.Pattern[bytes]) -> None:
         self.separator = separator
         self.decoder = msgspec.json.Decoder(list[reduce(or_, (*FLOWS, *TYPES.values()))])  # type: ignore[misc]
+        takers = {"host": self._host, "device": self._device, "memory": self._memory}
         self.kinds = {
-            TYPES[name]: (taker, *kind)
-            for kinds, taker in ((HOST_KINDS, self._host), (DEVICE_KINDS, self._device))
-            for name, kind in kinds.items()
+            TYPES[name]: (table, takers[table], category)
+            for table, kinds in KINDS.items()
+            for name, (category, _) in kinds.items()
         }
 
     def block(self, text: bytes) -> Columns:
@@ -196,6 +211,8 @@ class Decoder:
         for part in source.split(text, PART, self.separator):
             if not self._typed(part, out):
                 self._one_by_one(part, out)
+        for pieces in (out.host, out.device, out.memory):  # one is sent to another process faster than many
+            pieces[:] = [_joined(pieces)] if pieces else []
         return out
 
     # the fast way
@@ -203,80 +220,67 @@ class Decoder:
     def _typed(self, text: bytes, out: Columns) -> bool:
         """Take events that are written as today's torch does; False, and nothing taken, where one is not."""
         try:
-            self._take(self.decoder.decode(b"[%b]" % text), out)
+            events = self.decoder.decode(b"[%b]" % text)
+            self._take(events, out)
         except (msgspec.DecodeError, OverflowError, RecursionError, UnicodeDecodeError):
             return False
+        out.events += len(events)
         return True
 
     def _take(self, events: Sequence[Any], out: Columns) -> None:
+        """All of the events or, where one has a number beyond 64 bits, none."""
         by_type: defaultdict[type[Any], list[Any]] = defaultdict(list)
         for event in events:
             by_type[type(event)].append(event)
-        before = len(out.host["cat"]), len(out.device["cat"]), len(out.memory["time"])
-        try:
-            self._take_kinds(by_type, out)
-        except OverflowError:  # a number beyond 64 bits: whole or not at all
-            _shorten(out, *before)
-            raise
-        out.events += len(events)
-
-    def _take_kinds(self, by_type: dict[type[Any], list[Any]], out: Columns) -> None:
+        made: dict[str, list[Piece]] = {"host": [], "device": [], "memory": []}
         for kind, rows in by_type.items():
             if kind in self.kinds:
-                taker, category, args = self.kinds[kind]
-                taker(rows, category, args, out)
-            elif kind is TYPES["cpu_instant_event"]:
-                self._memory(rows, out)
+                table, take, category = self.kinds[kind]
+                made[table].append(take(rows, category, out))
+        for table, pieces in made.items():
+            getattr(out, table).extend(pieces)
 
-    def _common(self, rows: list[Any], category: str, out: Columns, table: dict[str, "array[int]"]) -> None:
-        codes = out.names
-        _put(table["name"], [codes[row.name] for row in rows])
-        _fill(table["cat"], out.cats[category], len(rows))
-        _put(table["start"], _ns([row.ts for row in rows]))
-        _put(table["dur"], _ns([row.dur for row in rows]))
+    def _common(self, rows: list[Any], category: str, out: Columns) -> dict[str, Any]:
+        return {
+            "name": [out.names[row.name] for row in rows],
+            "cat": out.cats[category],
+            "start": _ns([row.ts for row in rows]),
+            "dur": _ns([row.dur for row in rows]),
+        }
 
-    def _host(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
-        table, count = out.host, len(rows)
-        self._common(rows, category, out, table)
-        _put(table["pid"], _threads([row.pid for row in rows]))
-        _put(table["tid"], _threads([row.tid for row in rows]))
+    def _host(self, rows: list[Any], category: str, out: Columns) -> Piece:
         args = [row.args for row in rows]
-        given = {name: list(map(attrgetter(name), args)) for name in kind.__struct_fields__ if name in table}
-        if kind is OpArgs:
+        given = self._common(rows, category, out)
+        given["pid"], given["tid"] = (_threads([getattr(row, name) for row in rows]) for name in ("pid", "tid"))
+        for name in type(args[0]).__struct_fields__:
+            given[name] = list(map(attrgetter(name), args))
+        if isinstance(args[0], OpArgs):
             codes = out.shapes
             given["shapes"] = [
                 -1 if a.dims is NONE else codes[BETWEEN.join((a.dims, a.types, a.strides, a.inputs))] for a in args
             ]
-        for name in HOST_COLUMNS[6:]:
-            if name in given:
-                _put(table[name], given[name])
-            else:
-                _fill(table[name], -1, count)
+        return piece("host", len(rows), given)
 
-    def _device(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
-        table, count = out.device, len(rows)
-        self._common(rows, category, out, table)
+    def _device(self, rows: list[Any], category: str, out: Columns) -> Piece:
         args = [row.args for row in rows]
         both = list(zip(args, rows, strict=True))
-        _put(table["device"], [a.device if a.device >= 0 else _number(row.pid) for a, row in both])
-        _put(table["stream"], [a.stream if a.stream >= 0 else _number(row.tid) for a, row in both])
-        for name in ("context", "correlation", "external", "bytes"):
-            _put(table[name], list(map(attrgetter(name), args)))
-        if kind is not KernelArgs:
-            for name in DEVICE_COLUMNS[10:]:
-                _fill(table[name], -1, count)
-            return
-        _put(table["blocks"], [math.prod(a.grid) for a in args])
-        _put(table["threads"], [math.prod(a.block) for a in args])
-        for name in ("registers", "shared_memory", "graph_node", "graph"):
-            _put(table[name], list(map(attrgetter(name), args)))
-        _put(table["collective"], [_collective(a, out) if a.collective or a.group_size > 0 else -1 for a in args])
+        given = self._common(rows, category, out)
+        for name in type(args[0]).__struct_fields__:
+            given[name] = list(map(attrgetter(name), args))
+        given["device"] = [a.device if a.device >= 0 else _number(row.pid) for a, row in both]
+        given["stream"] = [a.stream if a.stream >= 0 else _number(row.tid) for a, row in both]
+        if isinstance(args[0], KernelArgs):
+            given["blocks"] = [math.prod(a.grid) for a in args]
+            given["threads"] = [math.prod(a.block) for a in args]
+            given["collective"] = [_collective(a, out) if a.collective or a.group_size > 0 else -1 for a in args]
+        return piece("device", len(rows), given)
 
-    def _memory(self, rows: list[Any], out: Columns) -> None:
+    def _memory(self, rows: list[Any], category: str, out: Columns) -> Piece:
         rows = [row for row in rows if row.name == "[memory]"]
-        _put(out.memory["time"], _ns([row.ts for row in rows]))
-        for name in MEMORY_COLUMNS[1:]:
-            _put(out.memory[name], [_wrapped(getattr(row.args, name)) for row in rows])
+        given: dict[str, Any] = {
+            name: [_wrapped(getattr(row.args, name)) for row in rows] for name in COLUMNS["memory"][1:]
+        }
+        return piece("memory", len(rows), {**given, "time": _ns([row.ts for row in rows])})
 
     # the slow way
 
@@ -310,8 +314,6 @@ class Decoder:
             return self._convert(event, "cpu_instant_event", out)
         elif phase == "X" and category in (*HOST_KINDS, *DEVICE_KINDS):
             return self._convert(event, category, out)
-        elif phase == "X" and category != "Trace" and "dur" in event:
-            return self._foreign(event, category, out)
         return True
 
     def _convert(self, event: dict[str, Any], category: str, out: Columns) -> bool:
@@ -332,16 +334,6 @@ class Decoder:
             self._take([made], out)
         except OverflowError:
             return False
-        out.events -= 1
-        return True
-
-    def _foreign(self, event: dict[str, Any], category: str, out: Columns) -> bool:
-        """A category that today's torch does not write: kept on the host under its own name."""
-        kept = {**event, "cat": "overhead", "args": {}}
-        before = len(out.host["cat"])
-        if not self._convert(kept, "overhead", out):
-            return False
-        out.host["cat"][before] = out.cats[category[:80] or "other"]
         return True
 
 
@@ -356,19 +348,8 @@ def _ns(times: list[float]) -> Ints:
     return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
 
 
-def _put(column: "array[int]", values: list[int] | Ints) -> None:
-    """Append: three times faster than `extend`. Raises OverflowError beyond 64 bits."""
-    column.frombytes(np.fromiter(values, np.int64, len(values)).tobytes())
-
-
-def _fill(column: "array[int]", value: int, count: int) -> None:
-    column.extend(array("q", [value]) * count)
-
-
-def _shorten(out: Columns, host: int, device: int, memory: int) -> None:
-    for table, count in ((out.host, host), (out.device, device), (out.memory, memory)):
-        for column in table.values():
-            del column[count:]
+def _joined(pieces: list[Piece]) -> Piece:
+    return {name: np.concatenate([one[name] for one in pieces]) for name in pieces[0]}
 
 
 def _microseconds(value: Any) -> float | None:

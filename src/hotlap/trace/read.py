@@ -57,13 +57,13 @@ def _decoded(blocks: Iterator[bytes], src: source.Source, workers: int) -> Itera
     decoder, every = Decoder(src.separator), chain(first, blocks)
     few = len(first) < PARALLEL_FROM or workers < 2
     parts = map(decoder.block, every) if few else _in_processes(every, decoder, workers)
-    events = rows = 0
+    events, used = 0, False
     for part in parts:
         events += part.events + part.lost
-        rows += part.rows
+        used = used or bool(part.host or part.device or part.memory)
         if events > MAX_EVENTS:
             raise RecordError(f"{src.name} holds more than {MAX_EVENTS:,} events; profile fewer steps")
-        if events > HOPELESS and not rows:
+        if events > HOPELESS and not used:
             raise RecordError(f"{src.name} is no trace: nothing to read in its first {events:,} events")
         yield part
 

@@ -6,7 +6,7 @@
 |---|---|---|
 | name | str | as recorded |
 | cat | str | `op` (cpu_op), `annotation` (user_annotation), `runtime` (cuda_runtime, cuda_driver), `python` \
-(python_function), `overhead`, else the trace's own word |
+(python_function), `overhead` |
 | pid, tid | i64 | process and thread; a thread named by a text gets a negative number |
 | start, dur | i64 | ns from the trace's `base_ns` |
 | external | i64 | `External id` |
