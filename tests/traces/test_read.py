@@ -657,7 +657,7 @@ def test_a_process_that_is_killed(large: Path, monkeypatch: pytest.MonkeyPatch) 
         read.read(large, processes=2)
 
 
-def _die(block: bytes) -> None:
+def _die(block: bytes, separator: re.Pattern[bytes]) -> None:
     os.kill(os.getpid(), 9)
 
 

@@ -181,9 +181,8 @@ class _Export:
     def head(self) -> Source:
         """What Kineto would write around the events."""
         epoch = [row for rows in self.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) for row in rows.flat]
-        version = self._said("EXPORT_PRODUCT_VERSION") or self._said("EXPORT_SCHEMA_VERSION")
         head = {
-            "schemaVersion": f"nsys {version}",
+            "schemaVersion": "nsys",
             "deviceProperties": self._gpus(),
             "baseTimeNanoseconds": int(epoch[0]) if epoch and abs(int(epoch[0])) < FAR else 0,
         }
@@ -195,13 +194,6 @@ class _Export:
             for rows, names in self.numbers("TARGET_INFO_GPU", ("id",), text="name")
             for (number,), name in zip(rows.tolist(), names, strict=True)
         ][:64]
-
-    def _said(self, name: str) -> str:
-        if not {"name", "value"} <= self.tables.get("META_DATA_EXPORT", set()):
-            return ""
-        query = "select substr(value, 1, 40) from META_DATA_EXPORT where name = ? and typeof(value) = 'text'"
-        found = self.database.execute(query, (name,)).fetchone()
-        return str(found[0]) if found else ""
 
 
 class _Reader:

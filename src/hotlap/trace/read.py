@@ -6,10 +6,12 @@ neither polars nor a lock of this process. Small files, and machines with one co
 
 import multiprocessing
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -54,9 +56,9 @@ def read_stream(file: BinaryIO, name: str, progress: Progress = lambda at: None,
 
 def _decoded(blocks: Iterator[bytes], src: source.Source, workers: int) -> Iterator[Columns]:
     first = list(islice(blocks, PARALLEL_FROM))
-    decoder, every = Decoder(src.separator), chain(first, blocks)
+    decode, every = partial(_decode, separator=src.separator), chain(first, blocks)
     few = len(first) < PARALLEL_FROM or workers < 2
-    parts = map(decoder.block, every) if few else _in_processes(every, decoder, workers)
+    parts = map(decode, every) if few else _in_processes(every, decode, workers)
     events, used = 0, False
     for part in parts:
         events += part.events + part.lost
@@ -68,28 +70,24 @@ def _decoded(blocks: Iterator[bytes], src: source.Source, workers: int) -> Itera
         yield part
 
 
-_forked: Decoder | None = None
-"""What a forked process decodes with."""
+@cache
+def _decoder(separator: re.Pattern[bytes]) -> Decoder:
+    """One in each process."""
+    return Decoder(separator)
 
 
-def _set_forked(decoder: Decoder) -> None:
-    global _forked
-    _forked = decoder
+def _decode(block: bytes, separator: re.Pattern[bytes]) -> Columns:
+    return _decoder(separator).block(block)
 
 
-def _decode(block: bytes) -> Columns:
-    assert _forked is not None
-    return _forked.block(block)
-
-
-def _in_processes(blocks: Iterable[bytes], decoder: Decoder, workers: int) -> Iterator[Columns]:
+def _in_processes(blocks: Iterable[bytes], decode: Callable[[bytes], Columns], workers: int) -> Iterator[Columns]:
     """Decode in order, with at most two blocks a process under way."""
     context = multiprocessing.get_context("fork")
     waiting: deque[Future[Columns]] = deque()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_forked, initargs=(decoder,)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
             for block in blocks:
-                waiting.append(pool.submit(_decode, block))
+                waiting.append(pool.submit(decode, block))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:

@@ -54,6 +54,7 @@ from hotlap.trace.tables import WORK
 from hotlap.trace.view import Bools, Ints, View
 
 from .grouping import host_of, outermost_op, packed_places, remembered, unpacked
+from .memory import CALLS
 from .waits import (
     ALLOCATOR,
     BETWEEN,
@@ -73,10 +74,6 @@ from .waits import (
     waiting_calls,
 )
 
-ALLOCATES: Final = re.compile(
-    r"^(cuda|hip|cu)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc)|Mem(Alloc|Free|Create|Release|Map|Unmap"
-    r"|SetAccess|Address|Host))"
-)
 LOADS: Final = re.compile(r"^enumerate\(DataLoader\)|^hotlap:data$")
 COMMUNICATION_NAMES: Final = ("c10d::", "nccl:", "gloo:")
 _NEVER: Final = -(2**62)
@@ -258,7 +255,7 @@ def _causes(view: View, rows: Ints, waits: Ints) -> Codes:
         return np.zeros(len(rows), np.int8)
     events = view.trace.host.select("name", "cat")[np.maximum(used, 0)]
     cause = np.where(events["cat"].is_in(["python", "annotation"]).to_numpy(), PYTHON, LAUNCH)
-    allocating = [name for name in events["name"].unique() if ALLOCATES.match(name)]
+    allocating = [name for name in events["name"].unique() if CALLS.match(name)]
     calls = (events["cat"] == "runtime").to_numpy()
     cause[calls & events["name"].is_in(allocating).to_numpy()] = ALLOCATOR
     cause[np.isin(used, waits)] = SYNC

@@ -22,8 +22,9 @@ from hotlap.records.phases import PHASES
 from hotlap.records.timeline import KINDS, Bars, Timeline
 
 from ..view import Ints, View
-from .gaps import ALLOCATES, pieces
+from .gaps import pieces
 from .grouping import outermost_op, packed_places, unpacked
+from .memory import CALLS
 from .waits import CAUSES, waiting_calls
 
 RESOLUTION: Final = 1500
@@ -210,7 +211,7 @@ def _host_kinds(view: View, rows: Ints) -> Ints:
     names = events["name"]
     launching = [name for name in names.unique() if "Launch" in name or "Memcpy" in name or "Memset" in name]
     kind[names.is_in(launching).to_numpy() & (kind != NUMBER["op"])] = NUMBER["launch call"]
-    kind[names.is_in([name for name in names.unique() if ALLOCATES.match(name)]).to_numpy()] = NUMBER["allocation"]
+    kind[names.is_in([name for name in names.unique() if CALLS.match(name)]).to_numpy()] = NUMBER["allocation"]
     kind[np.isin(rows, waiting_calls(view))] = NUMBER["wait"]
     return kind.astype(np.int64)
 
