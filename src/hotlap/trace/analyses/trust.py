@@ -12,7 +12,6 @@ How bad something is, is judged by the share of the numbers that it touches; wha
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -34,12 +33,8 @@ OPEN_QUESTION: Final = 1e-4
 """How bad it is if something is not known rather than wrong."""
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """bad: 0 to 1, about the share of the numbers that is touched."""
-
-    bad: float
-    said: str
+Doubt = tuple[float, str]
+"""How bad, 0 to 1, about the share of the numbers that is touched; and what is said."""
 
 
 def trust(view: View, unprofiled_step_ms: float | None = None) -> Trust:
@@ -61,7 +56,7 @@ def trust(view: View, unprofiled_step_ms: float | None = None) -> Trust:
         graph_under_recorded=short,
         lost_events=view.trace.losses.events,
         repaired_events=view.trace.losses.repaired,
-        said=tuple(doubt.said for doubt in sorted(doubts, key=lambda doubt: -doubt.bad)),
+        said=tuple(said for _, said in sorted(doubts, key=lambda doubt: -doubt[0])),
     )
 
 
@@ -71,66 +66,57 @@ def _missing(view: View) -> Iterator[Doubt]:
     exported = trace.schema_version.startswith("nsys")
     if launches and not len(trace.work):
         said = f"no device work was recorded, though there are {launches} launches: device times are unknown"
-        yield Doubt(1.0, said)
+        yield 1.0, said
     if not window.steps:
-        yield Doubt(0.5, "no steps were found: the whole trace counts as one, with whatever is at its ends")
+        yield 0.5, "no steps were found: the whole trace counts as one, with whatever is at its ends"
     elif window.found_by != "ProfilerStep":
         said = f"no ProfilerStep ranges (no profiler.step() in the loop): steps are cut by {window.found_by}"
-        yield Doubt(0.01, said)
+        yield 0.01, said
     if not len(trace.shapes):
         lacks = "an export of nsys has no shapes" if exported else "no shapes (record_shapes=True)"
-        yield Doubt(OPEN_QUESTION, f"{lacks}: no FLOPs, no roofline")
+        yield OPEN_QUESTION, f"{lacks}: no FLOPs, no roofline"
     if exported and (trace.device["name"].str.starts_with(GRAPH) & (trace.device["graph"] >= 0)).any():
-        yield Doubt(0.01, "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node): no kernels in them")
+        yield 0.01, "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node): no kernels in them"
     if not view.lines and not (trace.host["cat"] == "python").any():
         lacks = "an export of nsys has no Python stacks" if exported else "no stacks (with_stack=True)"
-        yield Doubt(OPEN_QUESTION, f"{lacks}: lines of the user's code are unknown")
+        yield OPEN_QUESTION, f"{lacks}: lines of the user's code are unknown"
 
 
-def _of_overhead(overhead: float | None, step_ms: float) -> list[Doubt]:
+def _of_overhead(overhead: float | None, step_ms: float) -> Iterator[Doubt]:
     if overhead is None:
-        return [Doubt(OPEN_QUESTION / 2, "what the profiler itself costs is unknown: no step time without it")]
+        yield OPEN_QUESTION / 2, "what the profiler itself costs is unknown: no step time without it"
+        return
     against = f"{ms(step_ms)} against {ms(step_ms / overhead)} without it"
     if overhead > 1 + NOTED:
-        return [Doubt(1 - 1 / overhead, f"under the profiler steps are {overhead:.2f} times as long, {against}")]
+        yield 1 - 1 / overhead, f"under the profiler steps are {overhead:.2f} times as long, {against}"
     if overhead < 1 - NOTED:
-        return [Doubt(1 - overhead, f"steps are shorter under the profiler, {against}: was it the same work?")]
-    return []
+        yield 1 - overhead, f"steps are shorter under the profiler, {against}: was it the same work?"
 
 
-def _of_unlinked(share: float, view: View) -> list[Doubt]:
-    if share < UNLINKED:
-        return []
-    count = int((view.work["launch"] < 0).sum())
-    what = f"{count} of {len(view.work)} pieces of device work ({share:.0%}) have no launch in the trace"
-    return [Doubt(share / 2, f"{what}: launched before the recording began, or lost; their ops and lines are unknown")]
+def _of_unlinked(share: float, view: View) -> Iterator[Doubt]:
+    if share >= UNLINKED:
+        count = int((view.work["launch"] < 0).sum())
+        what = f"{count} of {len(view.work)} pieces of device work ({share:.0%}) have no launch in the trace"
+        yield share / 2, f"{what}: launched before the recording began, or lost; their ops and lines are unknown"
 
 
-def _of_losses(view: View) -> list[Doubt]:
+def _of_losses(view: View) -> Iterator[Doubt]:
     losses, trace = view.trace.losses, view.trace
     events = len(trace.host) + len(trace.device) + len(trace.memory)
     why = f" ({'; '.join(losses.why)})" if losses.why else ""
-    found = []
-    if losses.events or losses.bytes:
+    lost = bool(losses.events or losses.bytes)
+    if lost:
         torn = f"{losses.events} events" if losses.events else f"{losses.bytes} bytes at the end"
-        found.append(Doubt(max(0.02, losses.events / max(1, losses.events + events)), f"{torn} could not be read{why}"))
-        why = ""
+        yield max(0.02, losses.events / max(1, losses.events + events)), f"{torn} could not be read{why}"
     if losses.repaired:
-        found.append(
-            Doubt(0.1 * losses.repaired / max(1, events), f"{losses.repaired} events were read after a repair{why}")
-        )
-    return found
+        said = f"{losses.repaired} events were read after a repair{'' if lost else why}"
+        yield 0.1 * losses.repaired / max(1, events), said
 
 
-def _of_graphs(short: int, graphs: int) -> list[Doubt]:
-    if not short:
-        return []
-    return [
-        Doubt(
-            short / graphs,
-            f"{short} of {graphs} CUDA graph launches show less work than their fellows: some was not recorded",
-        )
-    ]
+def _of_graphs(short: int, graphs: int) -> Iterator[Doubt]:
+    if short:
+        said = f"{short} of {graphs} CUDA graph launches show less work than their fellows: some was not recorded"
+        yield short / graphs, said
 
 
 def under_recorded(view: View) -> tuple[int, int]:
