@@ -112,7 +112,7 @@ class Losses:
     why: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """One rank's trace. source: the file; base_ns: what times count from (epoch ns); rank: from distributedInfo,
     None where absent."""
