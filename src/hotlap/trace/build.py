@@ -104,7 +104,7 @@ def _frame(parts: list[Columns], table: str, schema: Schema, **maps: list[Ints])
 
 
 def _host(parts: list[Columns]) -> pl.DataFrame:
-    _, shapes = _merged_shapes(parts)
+    _, shapes = _merged([part.shapes for part in parts])
     host = _frame(parts, "host", HOST, shapes=shapes).with_columns(pl.col("dur").clip(lower_bound=0))
     host = host.sort("start", "dur", descending=[False, True], maintain_order=True)
     start, dur = host["start"].to_numpy(), host["dur"].to_numpy()
@@ -139,31 +139,14 @@ def _linked(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shapes(parts: list[Columns]) -> pl.DataFrame:
-    rows, _ = _merged_shapes(parts)
-    return pl.DataFrame(rows, schema=SHAPES, orient="row") if rows else pl.DataFrame(schema=SHAPES)
-
-
-def _on_one_line(text: bytes) -> str:
-    try:
-        return msgspec.json.format(text, indent=0).decode() if text else ""
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return text.decode("utf-8", "replace")
-
-
-def _merged_shapes(parts: list[Columns]) -> tuple[list[Any], list[Ints]]:
-    """As `_merged`, of shapes' texts on one line each, however the file is indented."""
-    seen: dict[bytes, tuple[str, ...]] = {}
-    for part in parts:
-        for key in part.shapes:
-            if key not in seen:
-                seen[key] = tuple(map(_on_one_line, key.split(decode.BETWEEN)))
-    rows = {text: code for code, text in enumerate(dict.fromkeys(seen.values()))}
-    return list(rows), [np.array([rows[seen[key]] for key in part.shapes], np.int64) for part in parts]
+    texts, _ = _merged([part.shapes for part in parts])
+    rows = [[text.decode("utf-8", "replace") for text in row.split(decode.BETWEEN)] for row in texts]
+    return pl.DataFrame(rows, schema=SHAPES, orient="row")
 
 
 def _collectives(parts: list[Columns]) -> pl.DataFrame:
     rows, _ = _merged([part.collectives for part in parts])
-    return pl.DataFrame(rows, schema=COLLECTIVES, orient="row") if rows else pl.DataFrame(schema=COLLECTIVES)
+    return pl.DataFrame(rows, schema=COLLECTIVES, orient="row")
 
 
 def _threads(parts: list[Columns]) -> pl.DataFrame:
@@ -175,4 +158,4 @@ def _threads(parts: list[Columns]) -> pl.DataFrame:
         (pid, tid, said.get("process", ""), said.get("thread", ""), said.get("labels", ""))
         for (pid, tid), said in found.items()
     ]
-    return pl.DataFrame(rows, schema=THREADS, orient="row") if rows else pl.DataFrame(schema=THREADS)
+    return pl.DataFrame(rows, schema=THREADS, orient="row")
