@@ -27,11 +27,12 @@ def read_perf(path: Path) -> PerfStat:
     unknown: dict[str, None] = {}
     running, cpus = 100.0, None
     for line in text.splitlines():
-        value, event, share, metric, unit = _fields(line)
-        match = EVENT.fullmatch(event)
-        number = _number(value)
+        cells = line.split(",")
+        match = EVENT.fullmatch(cells[2]) if len(cells) >= 5 and not line.startswith("#") else None
         if match is None:
             continue
+        value, share, (metric, unit) = cells[0], cells[4], [*cells[5:], "", ""][:2]
+        number = _number(value)
         if UNKNOWN.fullmatch(value):
             unknown[match["name"]] = None
         elif number is not None:
@@ -48,14 +49,6 @@ def read_perf(path: Path) -> PerfStat:
         cpus=cpus,
         running=running,
     )
-
-
-def _fields(line: str) -> tuple[str, str, str, str, str]:
-    """Value, event, percent of the time it was counted in, derived metric and its unit; empty where there is none."""
-    cells = line.split(",")
-    if line.startswith("#") or len(cells) < 5:
-        return "", "", "", "", ""
-    return cells[0], cells[2], cells[4], *([*cells[5:], "", ""][:2])  # type: ignore[return-value]
 
 
 def _number(text: str) -> float | None:

@@ -42,7 +42,7 @@ HOTLAP: Final = str(Path(hotlap.__file__).resolve().parent) + os.sep
 AGENT: Final = (f"{HOTLAP}agent", f"{HOTLAP}launch{os.sep}inject", f"{HOTLAP}launch{os.sep}inject_site")
 """Folders of hotlap's own work; what it calls for the script lies in others."""
 SAMPLES: Final = re.compile(r"Samples: \d+ Errors: (\d{1,12})")
-LATE: Final = re.compile(r"([\d.]{1,12})(s|ms) behind in sampling")
+LATE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|ms) behind in sampling", re.A)
 HOTLAPS: Final = "hotlap's own"
 WORKERS: Final = "loader workers"
 
@@ -293,12 +293,5 @@ def _complaints(said: Path | None) -> tuple[int, list[float]]:
             left -= len(line)
             text = line.decode("utf-8", "replace")
             errors += sum(map(int, SAMPLES.findall(text)))
-            late += [_seconds(*found) for found in LATE.findall(text)]
+            late += [float(amount) / (1000 if unit == "ms" else 1) for amount, unit in LATE.findall(text)]
     return errors, late
-
-
-def _seconds(amount: str, unit: str) -> float:
-    try:
-        return float(amount) / (1000 if unit == "ms" else 1)
-    except ValueError:
-        return 0.0
