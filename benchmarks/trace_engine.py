@@ -6,7 +6,7 @@ Each way runs in a process of its own, in turns, so that all see the same machin
 msgspec into one typed struct per event, `args` left raw: nothing that decodes every event can be faster. `serial` and
 `parallel`: hotlap's read() with one process, and with one a core, then its windows and its table of work. `gzip`: the
 same of the packed file. `analyses`: what `hotlap trace --no-what-if` computes, from the file; `what-if`: replay too.
-`cached`: the tables from the cache. `hta`: its load alone.
+`hta`: its load alone.
 
 Memory is the sum of the processes' proportional set sizes, sampled every 20 ms; time is of the work, without imports.
 `--larger N` makes a file of N times the events (ids and times shifted) and reads it too.
@@ -91,12 +91,6 @@ def work():
     "gzip": OURS.replace("PROCESSES", "None"),
     "analyses": ALL.replace("WHAT_IF", "False"),
     "what-if": ALL.replace("WHAT_IF", "True"),
-    "cached": """
-from hotlap.trace.cache import read_cached
-def work():
-    trace = read_cached(path)
-    return len(trace.host) + len(trace.device)
-""",
     "hta": """
 import logging
 logging.disable(logging.CRITICAL)
@@ -195,8 +189,6 @@ def main() -> int:
             with asked.trace.open("rb") as source, gzip.open(packed, "wb", 6) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
             found["gzip_bytes"] = packed.stat().st_size
-        if "cached" in ways:
-            run("cached", sys.executable, asked.trace, environ)  # fills it
         runs: dict[str, list[dict[str, float]]] = {}
         for turn in range(asked.repeats):
             for way in [*ways, *(["hta"] if asked.hta and turn < asked.hta_repeats else [])]:

@@ -124,7 +124,6 @@ def test_ranges_marks_and_torchs_ops(path: Path) -> None:
         ("aten::addmm", "op", 12), ("Optimizer.step#AdamW.step", "annotation", -1), ("thrust::sort", "annotation", -1),
         ("by number", "annotation", -1),
     ]  # fmt: skip
-    assert trace.skipped == {"NVTX marks and open ranges": 3}
 
 
 def steps_of(names: list[str], path: Path) -> str:

@@ -32,12 +32,6 @@ PERF = """# started on Sat Nov 21 22:16:10 2026
 <not supported>,,branches,0,100.00,,
 <not counted>,,branch-misses,0,0.00,,
 """
-JSON = """{"counter-value" : "2.0", "unit" : "msec", "event" : "task-clock", "pcnt-running" : 100.00, \
-"metric-value" : 1.5, "metric-unit" : "CPUs utilized"}
-{"counter-value" : "<not supported>", "unit" : "", "event" : "cycles", "event-runtime" : 0, "pcnt-running" : 100.00}
-{"counter-value" : "7.000000", "unit" : "", "event" : "cpu-migrations", "pcnt-running" : 100.00}
-{broken
-"""
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -134,12 +128,6 @@ def test_perf_counters(tmp_path: Path) -> None:
     assert stat.counters["cycles"] == 1500 and stat.counters["page-faults"] == 12563
     assert stat.instructions_per_cycle == 2.0
     assert (stat.cpus, stat.running, stat.unknown) == (0.324, 55.5, ("branches", "branch-misses"))
-
-
-def test_perf_as_json(tmp_path: Path) -> None:
-    stat = read_perf(write(tmp_path, JSON))
-    assert stat.counters == {"task-clock": 2.0, "cpu-migrations": 7.0}
-    assert (stat.cpus, stat.instructions_per_cycle, stat.unknown) == (1.5, None, ("cycles",))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_lines_are_the_users_innermost_and_sum_to_the_samples(tmp_path: Path) ->
             'process 5:"python train.py";thread (5): MainThread 8',
         )
     )
-    assert (seen.pids, seen.samples, seen.own, seen.unread, seen.left_out) == ((5,), 88, 4, 0, 0)
+    assert (seen.pids, seen.samples, seen.own, seen.unread) == ((5,), 88, 4, 0)
     assert sum(line.samples for line in seen.lines) + seen.own == seen.samples
     told = {line.where and (line.where.file, line.where.line): line for line in seen.lines}
     forward, main = told["/w/net.py", 3], told["/w/train.py", 9]
@@ -155,14 +155,9 @@ def test_a_missing_or_very_large_file(tmp_path: Path, monkeypatch: pytest.Monkey
         read_py_spy(write(tmp_path, f"{TRAIN} 2"))
 
 
-def test_places_and_kinds_are_bounded_and_what_is_beyond_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(py_spy, "MOST_PLACES", 6)
-    monkeypatch.setattr(py_spy, "MOST_GROUPS", 2)
-    kinds = [f'process 5:"x";thread (1{kind}): {"abc"[kind]};f (/w/a.py:1) 1' for kind in range(3)]
-    places = [f'process 5:"x";thread (5);f (/w/a.py:{line}) 1' for line in range(9)]
-    seen = read_py_spy(write(tmp_path, *kinds, *places))
-    assert (seen.samples, len(seen.lines), len(seen.beside), seen.left_out) == (9, 4, 2, 1 + 5)
-    seen = read_py_spy(write(tmp_path, *places, *kinds))
-    assert (len(seen.lines), len(seen.beside), seen.left_out) == (6, 0, 3 + 3)
+def test_too_many_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(py_spy, "MOST_STACKS", 6)
+    stacks = [f'process 5:"x";thread (5);f (/w/a.py:{line}) 1' for line in range(7)]
+    assert read_py_spy(write(tmp_path, *stacks[:6])).samples == 6
+    with pytest.raises(RecordError, match=r"py-spy\.raw has more than 6 different stacks"):
+        read_py_spy(write(tmp_path, *stacks))

@@ -170,7 +170,6 @@ def timeline(bar_count: int = 20, span: int = 200 * MS) -> Timeline:
         span_ns=span,
         host=(0, span - 10),
         device=(10, span),
-        inferred=True,
         shortest_ns=1000,
         texts=("", "aten::mm", "train.py:41"),
         rows=rows,

@@ -56,7 +56,7 @@ def make(
     host = sorted(host, key=lambda r: (r["start"], -r["dur"]))
     device = sorted(device, key=lambda r: r["start"])
     h = table(HOST, list(host), {"pid": 1, "tid": 1})
-    d = table(DEVICE, list(device), {"device": 0, "stream": 7, "context": 1, "occupancy": float("nan")})
+    d = table(DEVICE, list(device), {"device": 0, "stream": 7, "context": 1})
     start = h["start"].to_numpy()
     parent, depth = nesting(h["tid"].to_numpy(), start, start + h["dur"].to_numpy())
     cat = h["cat"].to_numpy()

@@ -155,13 +155,6 @@ def test_a_size_that_only_one_rank_knows_is_the_calls() -> None:
     assert (found.count, found.bytes) == (2, 4_000_000)
 
 
-def test_sizes_that_disagree_are_no_call() -> None:
-    other = rank(1, [(10, 5000)], rows=[said(elements=7)])
-    found = collectives([rank(0, [(10, 5000)]), other])
-    assert sorted((row.bytes, row.ranks) for row in found) == [(28, 1), (4_000_000, 1)]
-    assert all(row.transfer_ns is None for row in found)
-
-
 def test_all_to_all_may_have_another_size_on_each_rank() -> None:
     ranks = [rank(r, [(10, 5000)], rows=[said("all_to_allv", elements=n)]) for r, n in enumerate((100, 300))]
     found = only(collectives(ranks))

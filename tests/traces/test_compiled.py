@@ -59,17 +59,6 @@ def test_backward_is_not_in_the_forward_region() -> None:
     assert compiled(view(trace))[0].kernels == 0
 
 
-def test_recursive_regions_count_once() -> None:
-    host = [
-        op("CompiledFunction", 0, 100),
-        op("CompiledFunction", 10, 50),
-        op("CompiledFunction", 200, 10),
-        call("l", 20, 1, 1),
-    ]
-    (row,) = compiled(view(make(host=host, device=[kernel("k", 30, 5, 1)])))
-    assert (row.count, row.host_ns, row.device_ns, row.kernels) == (2, 110, 5, 1)
-
-
 def test_regions_outside_the_window_do_not_count() -> None:
     assert compiled(view(compiled_step(), 150, 190)) == ()
     assert [row.name for row in compiled(view(compiled_step(), 150, 400))] == ["CompiledFunctionBackward"]

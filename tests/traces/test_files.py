@@ -1,16 +1,12 @@
-"""Which traces a path means, the cache, and SQL."""
+"""Which traces a path means, and SQL."""
 
 import gzip
-import os
 import tarfile
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from hotlap.records.errors import RecordError, UsageError
-from hotlap.records.files import cache_folder
-from hotlap.trace import cache
 from hotlap.trace.files import trace_files
 from hotlap.trace.read import read
 from hotlap.trace.sql import query
@@ -65,94 +61,6 @@ def test_what_holds_no_trace_says_so(tmp_path: Path) -> None:
     torn.write_bytes(whole.read_bytes()[:5000])
     with pytest.raises(RecordError, match="torn"):
         [file.load(lambda at: None) for file in trace_files(torn)]
-
-
-# the cache
-
-
-@pytest.fixture
-def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trace worth keeping, and an empty cache."""
-    monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "SMALL", 0)
-    path = tmp_path / "trace.json"
-    path.write_bytes((DATA / "eager.json").read_bytes())
-    return path
-
-
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that are decoded from now on."""
-    seen: list[Path] = []
-
-    def spy(path: Path, progress: object = None) -> object:
-        seen.append(path)
-        return read(path)
-
-    monkeypatch.setattr(cache, "read", spy)
-    return seen
-
-
-def same(path: Path) -> bool:
-    found, fresh = cache.read_cached(path), read(path)
-    tables = all(getattr(found, name).equals(getattr(fresh, name)) for name in TABLES)
-    rest = [field for field in found.__dataclass_fields__ if field not in TABLES]
-    return tables and all(getattr(found, name) == getattr(fresh, name) for name in rest)
-
-
-def test_a_second_read_decodes_nothing_and_is_the_same(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = reads(monkeypatch)
-    assert same(cached) and same(cached)
-    assert seen == [cached]
-
-
-def test_a_file_that_changed_is_read_again_and_one_that_moved_is_not(
-    cached: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = reads(monkeypatch)
-    cache.read_cached(cached)
-    moved = cached.with_name("moved.json")
-    cached.rename(moved)
-    assert same(moved) and seen == [cached]
-    moved.write_bytes((DATA / "stacks.json").read_bytes())
-    assert same(moved) and seen == [cached, moved]
-
-
-def test_another_format_or_broken_entries_are_read_anew(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = reads(monkeypatch)
-    cache.read_cached(cached)
-    for file in cache_folder("traces").glob("*-*/*"):
-        file.write_bytes(b"junk")
-    assert same(cached) and len(seen) == 2
-    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
-    assert same(cached) and len(seen) == 3
-
-
-def test_entries_of_another_shape_are_not_believed(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = reads(monkeypatch)
-    cache.read_cached(cached)
-    entry = next(cache_folder("traces").glob("*-*"))
-    pl.DataFrame({"name": [1]}).write_parquet(entry / "host.parquet")
-    assert same(cached) and len(seen) == 2
-
-
-def test_a_cache_that_cannot_be_used_costs_nothing_but_time(
-    cached: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("HOTLAP_CACHE", str(tmp_path / "file"))
-    assert same(cached)
-
-
-def test_the_oldest_entries_go_first(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache.read_cached(cached)
-    first = next(cache_folder("traces").glob("*-*"))
-    os.utime(first, (1, 1))
-    monkeypatch.setattr(cache, "LIMIT", sum(file.stat().st_size for file in first.iterdir()) + 1000)
-    other = cached.with_name("other.json")
-    other.write_bytes((DATA / "stacks.json").read_bytes())
-    cache.read_cached(other)
-    left = list(cache_folder("traces").glob("*-*"))
-    assert first not in left and len(left) == 1
 
 
 # SQL

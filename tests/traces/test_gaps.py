@@ -53,10 +53,6 @@ def test_work_queued_before_the_gap_is_the_devices_own_pause() -> None:
 def test_a_call_that_returns_as_the_gap_begins_has_queued_its_work(begin: int, cause: str) -> None:
     of = view(make([launch(0, 1), launch(begin, 2)], [kernel("a", 5, 35, 1), kernel("b", 50, 10, 2)]), 5, 60)
     assert causes(of) == {cause: 10}
-    # the same by the next call of the stream, where the work's own is not known
-    behind = [kernel("a", 5, 35, 1), kernel("b", 50, 10, 9), kernel("c", 60, 10, 2)]
-    known = causes(view(make([launch(0, 1), launch(begin, 2)], behind), 5, 60))
-    assert known == {cause if cause != "launch" else "unknown": 10}
 
 
 def test_a_late_launch_is_split_over_python_ops_and_the_call() -> None:
@@ -247,14 +243,6 @@ def test_kernels_of_a_running_graph_are_queued() -> None:
 
 def test_work_without_a_known_launch() -> None:
     host = [op("aten::add", 0, 40), launch(10, 50), op("aten::mul", 60, 20), launch(70, 51)]
-    # the call of the first was before the recording: its correlation is older
-    old = make(host, [kernel("a", 5, 5, 3), kernel("b", 20, 5, 4), kernel("c", 90, 5, 51)])
-    assert causes(view(old, 5, 90)) == {"between kernels": 10, "python": 20, "launch": 45}
-    # later than the first call, and behind work on its stream that was launched long before the gap
-    early = [launch(10, 50), launch(20, 51)]
-    behind = make(early, [kernel("a", 30, 5, 50), kernel("b", 90, 5, 60), kernel("c", 100, 5, 51)])
-    assert causes(view(behind, 30, 105)) == {"between kernels": 60}
-    # nothing is known
     lost = make(host, [kernel("a", 30, 5, 50), kernel("b", 90, 5, 60)])
     assert causes(view(lost, 30, 95)) == {"unknown": 55}
 
@@ -491,8 +479,6 @@ class Walk:
         following = [d for d in self.device if d["start"] >= end]
         nxt = min(following, key=lambda d: d["start"], default=None)  # the first of those that start together
         if nxt is None or nxt["launch"] < 0:
-            if nxt is not None and self.was_queued(nxt, start):
-                return "between kernels", start
             cause, self.rows[t] = self.asked(t, self.main)
             return ("unknown" if nxt is not None and cause in ("python", "launch") else cause), t
         by = self.host[nxt["launch"]]
@@ -502,15 +488,6 @@ class Walk:
             return "launch", max(by["start"], start)
         cause, self.rows[t] = self.asked(t, by["tid"])
         return cause, t
-
-    def was_queued(self, work: dict[str, Any], start: int) -> bool:
-        known = [h["correlation"] for h in self.host if h["correlation"] > 0]
-        if known and 0 < work["correlation"] < min(known):
-            return True
-        later = self.device[self.device.index(work) :]
-        behind = [d for d in later if d["stream"] == work["stream"] and d["launch"] >= 0]
-        call_ = self.host[behind[0]["launch"]] if behind else None
-        return call_ is not None and bool(call_["start"] + call_["dur"] <= start)
 
     def causes(self) -> dict[str, int]:
         idle = self.idle()

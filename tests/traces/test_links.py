@@ -3,11 +3,9 @@
 import time
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotlap.trace import links
 from hotlap.trace.links import enclosing, first_match, nesting
 
 Event = tuple[int, int, int]
@@ -42,39 +40,13 @@ def ancestors(parents: list[int], row: int) -> int:
 
 @given(events)
 @settings(max_examples=100)
-@pytest.mark.parametrize("few", [0, 64])
-def test_any_events_against_the_definition(few: int, rows: list[Event]) -> None:
-    """Crossing events too. With few = 0 the arrays are tried first."""
+def test_any_events_against_the_definition(rows: list[Event]) -> None:
+    """Crossing events too."""
     rows = sort(rows)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(links, "FEW", few)
-        parent, depth = nesting(*arrays(rows))
+    parent, depth = nesting(*arrays(rows))
     assert parent.tolist() == by_definition(rows)
     assert all(p < i for i, p in enumerate(parent.tolist()))
     assert depth.tolist() == [ancestors(parent.tolist(), row) for row in range(len(rows))]
-
-
-@st.composite
-def nested(draw: st.DrawFn, start: int = 0, level: int = 0) -> list[Event]:
-    """Properly nested events of one thread."""
-    rows, at = [], start
-    for _ in range(draw(st.integers(0, 3))):
-        inner = draw(nested(start=at, level=level + 1)) if level < 3 else []
-        length = max((s + d for _, s, d in inner), default=at) - at + draw(st.integers(0, 2))
-        rows += [(0, at, length), *inner]
-        at += length + draw(st.integers(0, 2))
-    return rows
-
-
-@given(nested())
-@settings(max_examples=100)
-def test_nested_events_go_by_levels(rows: list[Event]) -> None:
-    rows = sort(rows)
-    if rows:
-        _, starts, ends = arrays(rows)
-        parent, depth = links._by_level(starts, ends)
-        assert parent.tolist() == by_definition(rows)
-        assert depth.tolist() == [ancestors(parent.tolist(), row) for row in range(len(rows))]
 
 
 def test_an_event_that_ends_late_keeps_its_parent() -> None:

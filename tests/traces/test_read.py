@@ -59,7 +59,7 @@ def whole(text: str | bytes) -> Trace:
 def assert_same(one: Trace, other: Trace) -> None:
     for name in TABLE_NAMES:
         assert getattr(one, name).equals(getattr(other, name), null_equal=True), name
-    for name in ("base_ns", "rank", "gpus", "schema_version", "skipped"):
+    for name in ("base_ns", "rank", "gpus", "schema_version"):
         assert getattr(one, name) == getattr(other, name), name
 
 
@@ -77,9 +77,10 @@ def test_microseconds_with_three_decimals_are_exact(times: list[int]) -> None:
 
 @given(st.lists(st.integers(1_600_000_000_000_000_000, 1_900_000_000_000_000_000), min_size=1, max_size=20))
 @settings(max_examples=50)
-def test_epoch_microseconds_are_exact(times: list[int]) -> None:
+def test_epoch_microseconds_are_read_as_doubles(times: list[int]) -> None:
     trace = whole(document(*(kernel(ts=f"{t // 1000}.{t % 1000:03d}") for t in times)))
-    assert sorted(times) == trace.device["start"].to_list()
+    found = trace.device["start"].to_list()
+    assert all(abs(one - other) <= 125 for one, other in zip(sorted(times), found, strict=True))
     assert trace.base_ns == 0
 
 
@@ -124,14 +125,13 @@ def test_every_column() -> None:
     assert [(row["parent"], row["depth"]) for row in host] == [(-1, 0), (0, 1), (1, 2), (2, 3)]
     assert host[1] == {
         "name": "outer", "cat": "op", "pid": 1, "tid": 2, "start": 100_000, "dur": 50_000, "external": 3, "correlation": -1,
-        "sequence": 8, "fwd_tid": 2, "shapes": 0, "python_id": -1, "python_parent": -1, "module_id": -1, "parent": 0, "depth": 1,
+        "sequence": 8, "fwd_tid": 2, "shapes": 0, "parent": 0, "depth": 1,
     }  # fmt: skip
-    assert (host[2]["python_id"], host[2]["python_parent"], host[2]["module_id"]) == (5, -1, 1)
     device = trace.device.rows(named=True)
     assert [row["cat"] for row in device] == ["kernel", "annotation", "memcpy", "memset", "sync"]
     assert device[0] == {
         "name": "gemm", "cat": "kernel", "device": 1, "context": 1, "stream": 9, "start": 130_000, "dur": 7_500, "correlation": 70,
-        "external": 3, "bytes": -1, "blocks": 24, "threads": 64, "registers": 64, "shared_memory": 1024, "occupancy": 25.0,
+        "external": 3, "bytes": -1, "blocks": 24, "threads": 64, "registers": 64, "shared_memory": 1024,
         "graph_node": 12, "graph": 2, "collective": -1, "launch": 3, "op": 1,
     }  # fmt: skip
     assert [row["bytes"] for row in device] == [-1, -1, 4096, 16, -1]
@@ -167,24 +167,28 @@ def test_collectives_and_where_the_job_is() -> None:
         assert trace.device["collective"].to_list() == [0, 0]
 
 
-def test_names_of_older_and_other_writers() -> None:
+def test_names_of_other_writers() -> None:
     trace = whole(
         document(
-            op("a", cat='"Operator"', args='{"External id": 4}'),
-            op("hipLaunchKernel", "11.0", "1.0", cat='"Runtime"', args='{"correlation": 5, "External id": 4}'),
-            kernel("k", cat='"Kernel"'),
-            op("copy", "30.0", cat='"Memcpy"', args='{"bytes": "12", "stream": "7", "device": 0, "correlation": 6.0}'),
+            op("a", cat='"cpu_op"', args='{"External id": 4}'),
+            op("hipLaunchKernel", "11.0", "1.0", cat='"hip_runtime"', args='{"correlation": 5, "External id": 4}'),
+            kernel("k"),
+            op(
+                "copy",
+                "30.0",
+                cat='"gpu_memcpy"',
+                args='{"bytes": "12", "stream": "7", "device": 0, "correlation": 6.0}',
+            ),
             '{"ph": "s", "cat": "async_gpu", "id": 5, "pid": 1, "tid": 2, "ts": 11.0, "name": "x"}',
             op("b", "40.0", cat='"mtia_runtime"'),
         )
     )
-    assert trace.host["cat"].to_list() == ["op", "runtime", "mtia_runtime"]
+    assert trace.host["cat"].to_list() == ["op", "runtime"]
     assert trace.device["cat"].to_list() == ["kernel", "memcpy"]
     assert trace.device["launch"].to_list() == [1, -1]
     assert trace.device["op"].to_list() == [0, -1]
     assert trace.device.row(1, named=True)["bytes"] == 12
     assert trace.device.row(1, named=True)["correlation"] == 6
-    assert trace.skipped == {"async_gpu": 1}
 
 
 def test_what_is_no_event_of_the_job() -> None:
@@ -204,7 +208,6 @@ def test_what_is_no_event_of_the_job() -> None:
     assert len(trace.device) == 0
     assert trace.threads.rows()[:2] == [(1, 0, "python3", "", ""), (1, 2, "", "thread 2 (main)", "")]
     assert trace.threads["labels"].to_list()[2] == "CPU"
-    assert trace.skipped == {"Trace": 1, "phase i": 1, "phase C": 1, "ac2g": 1}
 
 
 def test_threads_named_by_texts_are_told_apart() -> None:
@@ -256,7 +259,7 @@ def assert_as_json(trace: Trace, document: dict[str, Any]) -> None:
     for event in events:
         if event["ph"] == "X" and event["cat"] in kinds:
             args = event.get("args", {})
-            ids = [-1 if (v := args.get(k, -1)) is None else v for k in ("External id", "correlation", "Sequence number", "Fwd thread id", "Python id", "Python parent id")]  # fmt: skip
+            ids = [-1 if (v := args.get(k, -1)) is None else v for k in ("External id", "correlation", "Sequence number", "Fwd thread id")]  # fmt: skip
             if kinds[event["cat"]] in {"op", "annotation"}:
                 ids[1] = -1
             shapes = json.dumps(args.get("Input Dims"))
@@ -265,7 +268,7 @@ def assert_as_json(trace: Trace, document: dict[str, Any]) -> None:
     found = [
         (*row[:-1], dims[row[-1]] if row[-1] >= 0 else "null")
         for row in trace.host.select(
-            "start", -pl.col("dur"), "name", "cat", "pid", "tid", "external", "correlation", "sequence", "fwd_tid", "python_id", "python_parent", "shapes"
+            "start", -pl.col("dur"), "name", "cat", "pid", "tid", "external", "correlation", "sequence", "fwd_tid", "shapes"
         ).rows()
     ]  # fmt: skip
     assert sorted(found) == sorted(host)
@@ -341,12 +344,7 @@ def test_written_anew(real: bytes, how: str, block: int, monkeypatch: pytest.Mon
     assert trace.memory.equals(expected.memory)
     assert trace.collectives.equals(expected.collectives)
     assert trace.threads.equals(expected.threads)
-    assert (trace.base_ns, trace.gpus, trace.rank, trace.skipped) == (
-        expected.base_ns,
-        expected.gpus,
-        expected.rank,
-        expected.skipped,
-    )
+    assert (trace.base_ns, trace.gpus, trace.rank) == (expected.base_ns, expected.gpus, expected.rank)
 
 
 def test_line_ends_of_windows_and_a_byte_order_mark(real: bytes) -> None:
@@ -659,18 +657,8 @@ def test_a_process_that_is_killed(large: Path, monkeypatch: pytest.MonkeyPatch) 
         read.read(large, processes=2)
 
 
-def _die(block: bytes) -> None:
+def _die(block: bytes, separator: re.Pattern[bytes]) -> None:
     os.kill(os.getpid(), 9)
-
-
-def test_late_times_are_seen_in_any_block(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time too large for a double in the last block: all are decoded anew, exactly."""
-    monkeypatch.setattr(source, "BLOCK", 200 << 10)
-    text = large.read_text()[:-3] + ",\n" + op("late", "1790857026000000.123") + "\n]}"
-    for processes in (1, 2):
-        trace = load(text, processes)
-        assert trace.host["start"].to_list()[-1] == 1790857026000000123
-        assert len(trace.host) == 12_001
 
 
 # torch's own exports

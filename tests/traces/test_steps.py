@@ -84,21 +84,7 @@ def test_one_optimizer_step_is_no_loop() -> None:
     assert find_windows(optimizers(["SGD"]))[0].found_by == "none"
 
 
-def test_repetition_finds_whole_turns_and_not_layers() -> None:
-    rows, at = [], 0
-    turns = []
-    for _ in range(6):
-        turns.append(at)
-        for name in ["load", *["norm", "matmul", "relu"] * 4, "loss", "backward", "update"]:
-            rows.append(op(name, at, 8))
-            at += 10
-    window = find_windows(make(rows))[0]
-    assert window.found_by == "repetition"
-    assert {end - start for start, end in window.steps} == {160}
-    assert window.steps[0][0] in turns
-
-
-def test_nothing_that_repeats() -> None:
+def test_no_steps() -> None:
     window = find_windows(make([op(f"op{i}", i * 10, 8) for i in range(40)], [kernel("k", 500, 30)]))[0]
     assert (window.found_by, window.steps, window.start_ns, window.end_ns, window.count) == ("none", (), 0, 530, 1)
 

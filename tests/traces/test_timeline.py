@@ -47,7 +47,6 @@ def test_rows_of_the_median_step() -> None:
     found = timeline(stepped())
     assert found is not None
     assert (found.step, found.start_ns, found.span_ns) == (0, 0, 1000)  # 900, 1000, 1100: the middle one
-    assert not found.inferred
     assert kinds(row(found, "phases")) == ["data", "forward"]
     ops = row(found, "training thread: ops")
     assert [found.texts[name] for name in ops.name] == ["aten::mm", "aten::item"]  # inner ops are inside theirs
@@ -69,26 +68,6 @@ def test_idle_bars_are_the_gaps() -> None:
     assert {
         kind: sum(b for b, k in zip(idle.busy, kinds(idle), strict=True) if k == kind) for kind in by_cause
     } == by_cause
-
-
-def test_phases_without_labels_are_inferred() -> None:
-    host = [
-        note("ProfilerStep#3", 0, 1000),
-        note("enumerate(DataLoader)#_Iter.__next__", 0, 100),
-        op("aten::mm", 200, 50),
-        op("autograd::engine::evaluate_function: A", 300, 100, tid=2),
-        op("autograd::engine::evaluate_function: B", 450, 100, tid=2),
-        note("Optimizer.step#AdamW.step", 600, 200),
-    ]
-    found = timeline(view(make(host), 0, 1000, ((0, 1000),)))
-    assert found is not None and found.inferred
-    phases = row(found, "phases")
-    assert list(zip(kinds(phases), phases.start, phases.dur, strict=True)) == [
-        ("data", 0, 100),
-        ("forward", 100, 200),
-        ("backward", 300, 250),
-        ("optimizer", 600, 200),
-    ]
 
 
 def test_host_ahead_of_the_device_shows_both_clocks() -> None:

@@ -110,8 +110,8 @@ def test_worst_first() -> None:
 # graphs
 
 
-def graphs(counts: list[list[int]], ids: list[int] | None = None, names: list[str] | None = None) -> View:
-    """Launches by step: how many kernels each shows; ids: the graph of each launch of a step; names: the op of each."""
+def graphs(counts: list[list[int]], names: list[str] | None = None) -> View:
+    """Launches by step: how many kernels each shows; names: the op of each launch of a step."""
     host, device, correlation = [], [], 0
     for step, launches in enumerate(counts):
         for place, pieces in enumerate(launches):
@@ -119,30 +119,27 @@ def graphs(counts: list[list[int]], ids: list[int] | None = None, names: list[st
             at = step * 10 * MS + place * MS
             host.append(op(names[place] if names else "replay", at, 1000))
             host.append(call("cudaGraphLaunch", at + 10, 100, correlation))
-            graph = ids[place] if ids else -1
-            device += [kernel("k", at + 200 + 10 * i, 5, correlation, graph=graph) for i in range(pieces)]
+            device += [kernel("k", at + 200 + 10 * i, 5, correlation) for i in range(pieces)]
     steps = tuple((s * 10 * MS, (s + 1) * 10 * MS) for s in range(len(counts)))
     return view(make(host, device), 0, len(counts) * 10 * MS, steps)
 
 
 @pytest.mark.parametrize(
-    ("counts", "ids", "short"),
+    ("counts", "short"),
     [
-        ([[5], [5], [5]], None, 0),
-        ([[5], [4], [5]], None, 1),
-        ([[5], [0], [0]], None, 2),  # nothing at all is always short
-        ([[3, 5], [3, 5]], None, 0),  # two graphs a step
-        ([[3, 5], [3, 4]], None, 1),
-        ([[5], [3], [5], [3]], None, 0),  # another graph every second step
-        ([[5], [3], [5], [3]], [9], 2),  # the same, as its id says
-        ([[5, 5], [5, 4]], [8, 8], 1),  # one graph, launched twice a step
-        ([[5, 3], [5, 0]], [8, 9], 1),  # the launch that shows nothing is of the graph at its place
-        ([[5]], None, 0),
-        ([], None, 0),
+        ([[5], [5], [5]], 0),
+        ([[5], [4], [5]], 1),
+        ([[5], [0], [0]], 2),  # nothing at all is always short
+        ([[3, 5], [3, 5]], 0),  # two graphs a step
+        ([[3, 5], [3, 4]], 1),
+        ([[5], [3], [5], [3]], 0),  # another graph every second step
+        ([[5, 3], [5, 0]], 1),  # the launch that shows nothing is of the graph at its place
+        ([[5]], 0),
+        ([], 0),
     ],
 )
-def test_graphs(counts: list[list[int]], ids: list[int] | None, short: int) -> None:
-    one = graphs(counts, ids)
+def test_graphs(counts: list[list[int]], short: int) -> None:
+    one = graphs(counts)
     assert under_recorded(one) == (short, sum(map(len, counts)))
     assert trust(one).graph_under_recorded == short
 

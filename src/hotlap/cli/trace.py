@@ -44,8 +44,7 @@ def trace(
 ) -> int:
     """Read torch.profiler traces, hotlap's or not: where the device's time goes, why it is idle, which lines wait.
 
-    Many files are the ranks of one run; an export of Nsight Systems (nsys export --type sqlite) is read too. Large
-    traces are kept decoded in ~/.cache/hotlap (HOTLAP_CACHE), so that reading one again takes no time.
+    Many files are the ranks of one run; an export of Nsight Systems (nsys export --type sqlite) is read too.
 
     Examples:
 

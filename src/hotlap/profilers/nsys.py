@@ -23,11 +23,12 @@ import numpy.typing as npt
 
 from hotlap.records.errors import RecordError, unable
 from hotlap.trace.build import build
-from hotlap.trace.decode import DEVICE_COLUMNS, HOST_COLUMNS, Columns
+from hotlap.trace.decode import Columns, piece
 from hotlap.trace.source import Source
 from hotlap.trace.tables import Trace
 
 Ints = npt.NDArray[np.int64]
+Cells = dict[str, Ints | int]
 
 MAGIC: Final = b"SQLite format 3\0"
 REPORTS: Final = (".nsys-rep", ".qdrep")
@@ -47,7 +48,6 @@ FAR: Final = 1 << 61
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 FILLS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
-SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 RANGES: Final = "NVTX_EVENTS"
@@ -61,7 +61,6 @@ DIRECTIONS: Final = dict(
 """CUpti_ActivityMemcpyKind."""
 KINDS: Final = dict(enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")))
 """ENUM_CUDA_MEM_KIND where an export lacks it."""
-SYNC_TYPES: Final = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 VERSION: Final = re.compile(r"(_ptsz|_ptds)?_v\d{4,}$")
 NO_OPS: Final = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", "nccl:", "hotlap:")
 """Ranges that Kineto has as annotations."""
@@ -182,9 +181,8 @@ class _Export:
     def head(self) -> Source:
         """What Kineto would write around the events."""
         epoch = [row for rows in self.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) for row in rows.flat]
-        version = self._said("EXPORT_PRODUCT_VERSION") or self._said("EXPORT_SCHEMA_VERSION")
         head = {
-            "schemaVersion": f"nsys {version}",
+            "schemaVersion": "nsys",
             "deviceProperties": self._gpus(),
             "baseTimeNanoseconds": int(epoch[0]) if epoch and abs(int(epoch[0])) < FAR else 0,
         }
@@ -197,28 +195,6 @@ class _Export:
             for (number,), name in zip(rows.tolist(), names, strict=True)
         ][:64]
 
-    def _said(self, name: str) -> str:
-        if not {"name", "value"} <= self.tables.get("META_DATA_EXPORT", set()):
-            return ""
-        query = "select substr(value, 1, 40) from META_DATA_EXPORT where name = ? and typeof(value) = 'text'"
-        found = self.database.execute(query, (name,)).fetchone()
-        return str(found[0]) if found else ""
-
-
-class _Table:
-    """Rows of `host` or `device`, as they come."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.parts: dict[str, list[Ints]] = {name: [] for name in columns}
-
-    def add(self, count: int, **given: Ints | int) -> None:
-        for name, parts in self.parts.items():
-            value = given.get(name, -1)
-            parts.append(np.full(count, value, np.int64) if isinstance(value, int) else value)
-
-    def columns(self) -> dict[str, Any]:
-        return {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in self.parts.items()}
-
 
 class _Reader:
     """Fills the columns of one process. Names are codes of `out.names`."""
@@ -226,7 +202,6 @@ class _Reader:
     def __init__(self, export: _Export, process: int | None) -> None:
         self.export, self.process = export, process
         self.out = Columns()
-        self.host, self.device = _Table(HOST_COLUMNS), _Table(DEVICE_COLUMNS)
         self.strings = export.texts("StringIds", "value")
 
     def columns(self) -> Columns:
@@ -237,10 +212,7 @@ class _Reader:
         self._copies(kinds)
         self._fills(kinds)
         self._graphs()
-        self._syncs()
         self._threads()
-        self.out.host, self.out.device = self.host.columns(), self.device.columns()
-        self.out.occupancy = np.full(len(self.out.device["cat"]), np.nan)  # type: ignore[assignment]
         return self.out
 
     # cells
@@ -250,9 +222,7 @@ class _Reader:
         for found in self.export.numbers(table, ("start", "end", *columns), self._mine(table), text):
             rows, texts = found if text else (found, [])
             timed = (np.abs(rows[:, :2]) < FAR).all(axis=1) & (rows[:, :2] > -FAR).all(axis=1)  # |NO| is NO itself
-            if text and table == RANGES:  # marks, and ranges that were open at the end, have no end
-                self.out.skip("NVTX marks and open ranges", int((~timed).sum()))
-            else:
+            if table != RANGES:  # marks, and ranges that were open at the end, have no end
                 self.out.lost += int((~timed).sum())
             rows = rows[timed]
             cells = [rows[:, 0], rows[:, 1] - rows[:, 0], *(rows[:, at] for at in range(2, rows.shape[1]))]
@@ -276,15 +246,14 @@ class _Reader:
 
     def _of_host(self, cat: str, start: Ints, dur: Ints, tid: Ints, name: Ints, **more: Ints) -> None:
         pid, thread = (tid >> 24) & 0xFFFFFF, tid & 0xFFFFFF
-        self.host.add(len(start), cat=self.out.cats[cat], start=start, dur=dur, pid=pid, tid=thread, name=name, **more)
+        given: Cells = {"cat": self.out.cats[cat], "start": start, "dur": dur, "pid": pid, "tid": thread, "name": name}
+        self.out.host.append(piece("host", len(start), {**given, **more}))
 
     def _of_device(self, cat: str, cells: Sequence[Ints], name: Ints, **more: Ints) -> None:
         start, dur, *rest = cells
-        device, context, stream, correlation = (_or_none(cell) for cell in rest)
-        self.device.add(
-            len(start), cat=self.out.cats[cat], start=start, dur=dur, name=name, device=device, context=context,
-            stream=stream, correlation=correlation, **more,
-        )  # fmt: skip
+        where = dict(zip(("device", "context", "stream", "correlation"), map(_or_none, rest), strict=True))
+        given: Cells = {"cat": self.out.cats[cat], "start": start, "dur": dur, "name": name, **where, **more}
+        self.out.device.append(piece("device", len(start), given))
 
     # tables
 
@@ -298,7 +267,6 @@ class _Reader:
         for start, dur, kind, tid, end_tid, text_id, texts in self._rows(RANGES, *wanted, text="text"):
             across = (end_tid != NO) & (end_tid > 0) & (end_tid != tid)
             chosen = np.nonzero(np.isin(kind, (*RANGE_TYPES, NO)) & (dur >= 0) & ~across)[0]
-            self.out.skip("NVTX marks and open ranges", len(start) - len(chosen))
             names = [texts[at] or self._string(int(text_id[at])) for at in chosen.tolist()]
             ops = [_op(str(name)) for name in names]
             number = np.array([self.out.names[name] for name, _, _ in ops], np.int64)
@@ -344,12 +312,6 @@ class _Reader:
         for *cells, graph in self._rows(GRAPHS, *WHERE, "graphId"):
             names = self._named(_or_none(graph), lambda number: f"{GRAPH}{number}")
             self._of_device("kernel", cells, names, graph=_or_none(graph))
-
-    def _syncs(self) -> None:
-        for start, dur, device, context, stream, correlation, kind in self._rows(SYNCS, *WHERE, "syncType"):
-            known = np.where((stream >= 0) & (stream < 1 << 31) & ((kind == 2) | (kind == 3)), stream, -1)
-            names = self._named(_byte(kind), lambda key: SYNC_TYPES.get(key, "Sync"))
-            self._of_device("sync", (start, dur, device, context, known, correlation), names)
 
     def _threads(self) -> None:
         for rows in self.export.numbers("ThreadNames", ("globalTid", "nameId"), self._mine("ThreadNames")):

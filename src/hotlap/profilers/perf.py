@@ -1,4 +1,4 @@
-"""What `perf stat` counted, as `perf stat -x,` or `perf stat -j` write it (perf-stat(1)).
+"""What `perf stat` counted, as `perf stat -x,` writes it (perf-stat(1)).
 
 Events are named without modifiers and units of the processor (`cpu_core/cycles/u` is `cycles`); those of one name are
 added. Lines by core or by interval are not read.
@@ -7,9 +7,7 @@ added. Lines by core or by interval are not read.
 import math
 import re
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from hotlap.records.errors import RecordError, unable
 from hotlap.records.profilers import PerfStat
@@ -29,11 +27,12 @@ def read_perf(path: Path) -> PerfStat:
     unknown: dict[str, None] = {}
     running, cpus = 100.0, None
     for line in text.splitlines():
-        value, event, share, metric, unit = _fields(line)
-        match = EVENT.fullmatch(event)
-        number = _number(value)
+        cells = line.split(",")
+        match = EVENT.fullmatch(cells[2]) if len(cells) >= 5 and not line.startswith("#") else None
         if match is None:
             continue
+        value, share, (metric, unit) = cells[0], cells[4], [*cells[5:], "", ""][:2]
+        number = _number(value)
         if UNKNOWN.fullmatch(value):
             unknown[match["name"]] = None
         elif number is not None:
@@ -41,7 +40,7 @@ def read_perf(path: Path) -> PerfStat:
             running = min(running, _number(share) or running)
             cpus = _number(metric) if unit == "CPUs utilized" else cpus
     if not counters:
-        raise RecordError(f"{path} is not what `perf stat -x,` or `perf stat -j` writes, or nothing could be counted")
+        raise RecordError(f"{path} is not what `perf stat -x,` writes, or nothing could be counted")
     cycles, instructions = counters.get("cycles"), counters.get("instructions")
     return PerfStat(
         counters=counters,
@@ -50,26 +49,6 @@ def read_perf(path: Path) -> PerfStat:
         cpus=cpus,
         running=running,
     )
-
-
-def _fields(line: str) -> tuple[str, str, str, str, str]:
-    """Value, event, percent of the time it was counted in, derived metric and its unit; empty where there is none."""
-    if line.startswith("{"):
-        return _of_json(line)
-    cells = line.split(",")
-    if line.startswith("#") or len(cells) < 5:
-        return "", "", "", "", ""
-    return cells[0], cells[2], cells[4], *([*cells[5:], "", ""][:2])  # type: ignore[return-value]
-
-
-def _of_json(line: str) -> tuple[str, str, str, str, str]:
-    try:
-        found: Any = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        found = {}
-    keys = ("counter-value", "event", "pcnt-running", "metric-value", "metric-unit")
-    value, event, share, metric, unit = (str(found.get(key, ""))[:100] for key in keys)
-    return value, event, share, metric, unit
 
 
 def _number(text: str) -> float | None:

@@ -21,12 +21,13 @@ from hotlap.records.profilers import PySpy, SpyGroup, SpyLine
 from hotlap.records.whose import INSTALLED, users
 
 MOST_BYTES: Final = 256 << 20
+MOST_STACKS: Final = 300_000
+"""Different ones, each of which may need a few hundred bytes to count."""
 LONGEST: Final = 1 << 18
 """Characters of a record; a thousand frames."""
 LONGEST_FRAME: Final = 1000
 MOST_PLACES: Final = 50_000
-MOST_THREADS: Final = 2_000
-MOST_GROUPS: Final = 200
+"""That are told only once whose they are."""
 MOST_LINES: Final = 100
 LONGEST_NAME: Final = 200
 LONGEST_COUNT: Final = 12
@@ -41,7 +42,7 @@ HOTLAP: Final = str(Path(hotlap.__file__).resolve().parent) + os.sep
 AGENT: Final = (f"{HOTLAP}agent", f"{HOTLAP}launch{os.sep}inject", f"{HOTLAP}launch{os.sep}inject_site")
 """Folders of hotlap's own work; what it calls for the script lies in others."""
 SAMPLES: Final = re.compile(r"Samples: \d+ Errors: (\d{1,12})")
-LATE: Final = re.compile(r"([\d.]{1,12})(s|ms) behind in sampling")
+LATE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|ms) behind in sampling", re.A)
 HOTLAPS: Final = "hotlap's own"
 WORKERS: Final = "loader workers"
 
@@ -84,10 +85,8 @@ class _Survey:
 
     def see(self, stack: Stack) -> None:
         for frame in stack.frames:
-            if frame.file not in self.files and len(self.files) < MOST_PLACES:
+            if frame.file not in self.files:
                 self._file(frame.file)
-        if stack.process not in self.stacks and len(self.stacks) >= MOST_THREADS:
-            return
         if any(frame.function == WORKER[0] and frame.file.endswith(WORKER[1]) for frame in stack.frames):
             self.workers.add(stack.process)
         self.stacks[stack.process] += stack.main
@@ -117,7 +116,9 @@ def read_py_spy(path: Path, said: Path | None = None, pids: Collection[int] = ()
         if path.stat().st_size > MOST_BYTES:
             raise RecordError(f"{path} is larger than {MOST_BYTES >> 20} MiB")
         survey = _Survey()
-        for stack in _stacks(path, survey):
+        for number, stack in enumerate(_stacks(path, survey)):
+            if number >= MOST_STACKS:
+                raise RecordError(f"{path} has more than {MOST_STACKS:,} different stacks; record for a shorter time")
             survey.see(stack)
         count = _Count(survey, survey.training(pids))
         for stack in _stacks(path):
@@ -137,7 +138,6 @@ def read_py_spy(path: Path, said: Path | None = None, pids: Collection[int] = ()
         late=len(late),
         late_s=max(late, default=0.0),
         unread=survey.unread,
-        left_out=count.left_out,
     )
 
 
@@ -195,12 +195,8 @@ def _named(frame: Frame) -> str:
     return f"{frame.function} ({file})"[:LONGEST_NAME]
 
 
-class _Group:
-    """Threads of one kind."""
-
-    def __init__(self) -> None:
-        self.threads: set[tuple[int, str]] = set()
-        self.at: Counter[tuple[Frame | None, str]] = Counter()
+At = Counter[tuple[Frame | None, str]]
+"""Samples by line of the user's and innermost function."""
 
 
 class _Count:
@@ -208,9 +204,10 @@ class _Count:
 
     def __init__(self, survey: _Survey, pids: set[int]) -> None:
         self.survey, self.pids = survey, pids
-        self.samples = self.own = self.left_out = self._places = 0
-        self.lines: Counter[tuple[Frame | None, str]] = Counter()
-        self._beside: dict[str, _Group] = defaultdict(_Group)
+        self.samples = self.own = 0
+        self.lines: At = Counter()
+        self._threads: dict[str, set[tuple[int, str]]] = defaultdict(set)
+        self._beside: dict[str, At] = defaultdict(Counter)
         self._libraries, self._standard = tuple(survey.libraries), tuple(survey.standard)
         self._users = functools.lru_cache(MOST_PLACES)(
             lambda file, main: users(file, self._libraries, self._standard, main)
@@ -227,25 +224,11 @@ class _Count:
             if self._hotlaps(stack):
                 self.own += stack.samples
             else:
-                self._to(self.lines, (line, inner), stack.samples)
+                self.lines[line, inner] += stack.samples
             return
         name = self._name(stack)
-        if name not in self._beside and len(self._beside) >= MOST_GROUPS:
-            self.left_out += stack.samples
-            return
-        group = self._beside[name]
-        if len(group.threads) < MOST_THREADS:
-            group.threads.add((stack.process, stack.thread))
-        self._to(group.at, (line, inner), stack.samples)
-
-    def _to(self, counter: Counter[tuple[Frame | None, str]], key: tuple[Frame | None, str], count: int) -> None:
-        if key in counter:
-            counter[key] += count
-        elif self._places < MOST_PLACES:
-            counter[key] = count
-            self._places += 1
-        else:
-            self.left_out += count
+        self._threads[name].add((stack.process, stack.thread))
+        self._beside[name][line, inner] += stack.samples
 
     def _hotlaps(self, stack: Stack) -> bool:
         """Whether the innermost frame is the agent's, or the standard library's that it calls."""
@@ -278,18 +261,17 @@ class _Count:
         found = [
             SpyGroup(
                 name=name,
-                threads=len(group.threads),
-                processes=len({process for process, _ in group.threads}),
-                samples=group.at.total(),
-                line=next(_lines(group.at)),
+                threads=len(self._threads[name]),
+                processes=len({process for process, _ in self._threads[name]}),
+                samples=at.total(),
+                line=next(_lines(at)),
             )
-            for name, group in self._beside.items()
-            if group.at
+            for name, at in self._beside.items()
         ]
         return tuple(sorted(found, key=lambda group: -group.samples))
 
 
-def _lines(counter: Counter[tuple[Frame | None, str]]) -> Iterator[SpyLine]:
+def _lines(counter: At) -> Iterator[SpyLine]:
     """Lines, most samples first, each with what is innermost there most often."""
     inside: dict[Frame | None, Counter[str]] = defaultdict(Counter)
     for (line, inner), count in counter.items():
@@ -311,12 +293,5 @@ def _complaints(said: Path | None) -> tuple[int, list[float]]:
             left -= len(line)
             text = line.decode("utf-8", "replace")
             errors += sum(map(int, SAMPLES.findall(text)))
-            late += [_seconds(*found) for found in LATE.findall(text)]
+            late += [float(amount) / (1000 if unit == "ms" else 1) for amount, unit in LATE.findall(text)]
     return errors, late
-
-
-def _seconds(amount: str, unit: str) -> float:
-    try:
-        return float(amount) / (1000 if unit == "ms" else 1)
-    except ValueError:
-        return 0.0

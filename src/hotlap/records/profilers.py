@@ -87,7 +87,7 @@ class PySpy(msgspec.Struct, frozen=True, kw_only=True):
     """What `py-spy record` saw. pids: the processes that train; samples: of their main threads, waits too; own: samples
     in hotlap's own code; lines: of the other samples, most first; beside: other threads and processes. errors: looks
     that failed; late: how often it was behind; late_s: by how many seconds at most; unread: records of its file that
-    are not as py-spy writes them; left_out: samples at places beyond those that are kept."""
+    are not as py-spy writes them."""
 
     pids: tuple[int, ...]
     samples: int
@@ -98,4 +98,3 @@ class PySpy(msgspec.Struct, frozen=True, kw_only=True):
     late: int = 0
     late_s: float = 0.0
     unread: int = 0
-    left_out: int = 0

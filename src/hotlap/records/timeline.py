@@ -33,16 +33,14 @@ class Bars(msgspec.Struct, frozen=True, kw_only=True):
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """The step whose length is the median, on the trace's clock. step: its index in the window; start_ns, span_ns:
     begin and length of what is shown; host, device: begin and end of the step on this clock, from start_ns; the same
-    unless the host runs ahead. inferred: phases are guessed from what torch marks itself. shortest_ns: shorter
-    neighbours are one bar. texts: that bars point to. left_out: rows of other threads, streams and devices, which are
-    not drawn."""
+    unless the host runs ahead. shortest_ns: shorter neighbours are one bar. texts: that bars point to. left_out: rows
+    of other threads, streams and devices, which are not drawn."""
 
     step: int
     start_ns: int
     span_ns: int
     host: tuple[int, int]
     device: tuple[int, int]
-    inferred: bool
     shortest_ns: int
     texts: tuple[str, ...]
     rows: tuple[Bars, ...]

@@ -23,9 +23,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class Window(Record, frozen=True):
     """What the answers cover: whole steps, or the whole trace where none were found.
 
-    start_ns, end_ns: an end of the window, on the trace's clock. found_by: `ProfilerStep`, `optimizer`, `annotation`,
-    `forward`, `repetition` or `none`. steps: (start, end) in ns of the trace's clock, end to end unless the loop
-    paused.
+    start_ns, end_ns: an end of the window, on the trace's clock. found_by: `ProfilerStep`, `optimizer`, `annotation`
+    or `none`. steps: (start, end) in ns of the trace's clock, end to end unless the loop paused.
     """
 
     start_ns: int

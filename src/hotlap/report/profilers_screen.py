@@ -139,7 +139,6 @@ def _looks(seen: PySpy, rows: int) -> list[str]:
         f"{number(seen.errors, 'look')} failed",
         late,
         f"{number(seen.unread, 'record')} could not be read" if seen.unread else "",
-        f"{number(seen.left_out, 'sample')} at places beyond those that are kept" if seen.left_out else "",
         f"{number(more[0], 'more line')}" if more[0] > 0 else "",
         f"{number(more[1], 'more kind')} of threads" if more[1] > 0 else "",
     ]

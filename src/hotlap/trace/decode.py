@@ -9,13 +9,11 @@ wrongly, and what is still unreadable is counted.
 import json
 import math
 import re
-import struct
-from array import array
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
-from functools import cache, reduce
+from functools import reduce
 from operator import attrgetter, or_
 from typing import Any, Final, Literal
 
@@ -24,12 +22,11 @@ import numpy as np
 from msgspec import Raw, Struct
 
 from . import source
+from .intervals import Ints
 from .tables import DEVICE, HOST, MEMORY
 
 PART: Final = 128 << 10
 """Bytes decoded at a time: what is made of them stays in the processor's cache."""
-EXACT_BELOW: Final = float(1 << 43)
-"""Microseconds up to which a double tells nanoseconds apart: its steps are then under 0.001 µs (IEEE 754)."""
 LONGEST: Final = (1 << 62) // 1000
 """Microseconds: with them the end of an event is still within 64 bits of nanoseconds."""
 NONE: Final = Raw(b"")
@@ -52,12 +49,6 @@ class CallArgs(Struct, gc=False, frozen=True):
     correlation: int = -1
 
 
-class PythonArgs(Struct, gc=False, frozen=True):
-    python_id: int | None = msgspec.field(default=-1, name="Python id")
-    python_parent: int | None = msgspec.field(default=-1, name="Python parent id")
-    module_id: int | None = msgspec.field(default=-1, name="Python module id")
-
-
 class WorkArgs(Struct, gc=False, frozen=True):
     external: int = msgspec.field(default=-1, name="External id")
     correlation: int = -1
@@ -72,7 +63,6 @@ class KernelArgs(WorkArgs, gc=False, frozen=True):
     block: tuple[int, int, int] = (-1, 1, 1)
     registers: int = msgspec.field(default=-1, name="registers per thread")
     shared_memory: int = msgspec.field(default=-1, name="shared memory")
-    occupancy: float = msgspec.field(default=math.nan, name="est. achieved occupancy %")
     graph_node: int = msgspec.field(default=-1, name="graph node id")
     graph: int = msgspec.field(default=-1, name="graph id")
     collective: str = msgspec.field(default="", name="Collective name")
@@ -100,62 +90,58 @@ FLOWS: Final = tuple(
     for category in ("ac2g", "fwdbwd", "async_gpu", "async_cpu_to_gpu")
 )
 """Their facts are in correlation and sequence numbers too."""
-HOST_KINDS: Final = {
+Kinds = dict[str, tuple[str, type[Any]]]
+"""Torch's categories, our word for each, and its arguments."""
+HOST_KINDS: Final[Kinds] = {
     "cpu_op": ("op", OpArgs),
     "user_annotation": ("annotation", OpArgs),
     "cuda_runtime": ("runtime", CallArgs),
     "cuda_driver": ("runtime", CallArgs),
-    "python_function": ("python", PythonArgs),
+    "python_function": ("python", CallArgs),
     "overhead": ("overhead", CallArgs),
 }
-DEVICE_KINDS: Final = {
+DEVICE_KINDS: Final[Kinds] = {
     "kernel": ("kernel", KernelArgs),
     "gpu_memcpy": ("memcpy", WorkArgs),
     "gpu_memset": ("memset", WorkArgs),
     "gpu_user_annotation": ("annotation", WorkArgs),
     "cuda_sync": ("sync", WorkArgs),
 }
-OLD_NAMES: Final = {
-    "Operator": "cpu_op",
-    "operator": "cpu_op",
-    "Runtime": "cuda_runtime",
-    "Kernel": "kernel",
-    "Memcpy": "gpu_memcpy",
-    "Memset": "gpu_memset",
-    "Overhead": "overhead",
-    "hip_runtime": "cuda_runtime",
-    "hip_driver": "cuda_driver",
-    "xpu_runtime": "cuda_runtime",
+KINDS: Final[dict[str, Kinds]] = {
+    "host": HOST_KINDS,
+    "device": DEVICE_KINDS,
+    "memory": {"cpu_instant_event": ("memory", MemoryArgs)},
 }
-"""Categories by the names that older Kineto, and Kineto on other devices, gives them."""
-ARGS: Final[tuple[type[Any], ...]] = (OpArgs, CallArgs, PythonArgs, KernelArgs, WorkArgs, MemoryArgs)
+"""By table."""
+OTHER_DEVICES: Final = {"hip_runtime": "cuda_runtime", "hip_driver": "cuda_driver", "xpu_runtime": "cuda_runtime"}
+"""Categories by the names that Kineto gives them on other devices."""
+ARGS: Final[tuple[type[Any], ...]] = (OpArgs, CallArgs, KernelArgs, WorkArgs, MemoryArgs)
 FIELDS: Final[dict[type[Any], tuple[msgspec.structs.FieldInfo, ...]]] = {
     kind: msgspec.structs.fields(kind) for kind in ARGS
 }
 NO_ARGS: Final[dict[type[Any], Any]] = {kind: kind() for kind in ARGS}
 
 
-@cache
-def _types(time: Any) -> dict[str, type[Any]]:
-    """One type for each category; `time` is what microseconds are decoded as."""
-    made: dict[str, type[Any]] = {}
-    for category, (_, args) in {**HOST_KINDS, **DEVICE_KINDS, "cpu_instant_event": ("memory", MemoryArgs)}.items():
-        made[category] = msgspec.defstruct(
-            f"Event_{category}",
-            [
-                ("name", str),
-                ("ts", time),
-                ("ph", Literal["i", "I"] if category == "cpu_instant_event" else Literal["X"]),
-                ("dur", time, time(0)),
-                ("pid", int | str, 0),
-                ("tid", int | str, 0),
-                ("args", args, NO_ARGS[args]),
-            ],
-            tag=category,
-            tag_field="cat",
-            gc=False,
-        )
-    return made
+TYPES: Final[dict[str, type[Any]]] = {
+    category: msgspec.defstruct(
+        f"Event_{category}",
+        [
+            ("name", str),
+            ("ts", float),
+            ("ph", Literal["i", "I"] if args is MemoryArgs else Literal["X"]),
+            ("dur", float, 0.0),
+            ("pid", int | str, 0),
+            ("tid", int | str, 0),
+            ("args", args, NO_ARGS[args]),
+        ],
+        tag=category,
+        tag_field="cat",
+        gc=False,
+    )
+    for kinds in KINDS.values()
+    for category, (_, args) in kinds.items()
+}
+"""One type for each category."""
 
 
 class _Codes(dict[Any, int]):
@@ -166,72 +152,67 @@ class _Codes(dict[Any, int]):
         return code
 
 
-def _ints() -> "array[int]":
-    return array("q")
-
-
-HOST_COLUMNS: Final = tuple(name for name in HOST if name not in {"parent", "depth"})
-DEVICE_COLUMNS: Final = tuple(name for name in DEVICE if name not in {"occupancy", "launch", "op"})
-MEMORY_COLUMNS: Final = tuple(MEMORY)
+COLUMNS: Final = {
+    "host": tuple(name for name in HOST if name not in {"parent", "depth"}),
+    "device": tuple(name for name in DEVICE if name not in {"launch", "op"}),
+    "memory": tuple(MEMORY),
+}
 """What events hold of the tables; the rest is found when all are read."""
+
+
+Piece = dict[str, Ints]
+"""Some rows of a table, column by column."""
+
+
+def piece(table: str, count: int, given: Mapping[str, Sequence[int] | Ints | int]) -> Piece:
+    """Rows of `host`, `device` or `memory`; columns that are not given are -1. Raises OverflowError beyond 64 bits."""
+    columns = {name: given.get(name, -1) for name in COLUMNS[table]}
+    return {
+        name: np.full(count, cells, np.int64) if isinstance(cells, int) else np.fromiter(cells, np.int64, count)
+        for name, cells in columns.items()
+    }
 
 
 @dataclass
 class Columns:
-    """What some events hold, as columns of integers; `names`, `cats`, `shapes`, `collectives`, `tids` say what codes
-    stand for. shapes: four texts, BETWEEN them. occupancy: of the device's rows. lost: events; lost_bytes: their
-    text."""
+    """What some events hold, as columns of integers; `names`, `cats`, `shapes`, `collectives` say what codes stand for.
+    shapes: four texts, BETWEEN them. lost: events; lost_bytes: their text."""
 
-    host: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in HOST_COLUMNS})
-    device: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in DEVICE_COLUMNS})
-    memory: dict[str, "array[int]"] = field(default_factory=lambda: {name: _ints() for name in MEMORY_COLUMNS})
-    occupancy: "array[float]" = field(default_factory=lambda: array("d"))
+    host: list[Piece] = field(default_factory=list)
+    device: list[Piece] = field(default_factory=list)
+    memory: list[Piece] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=_Codes)
     cats: dict[str, int] = field(default_factory=_Codes)
-    tids: dict[str, int] = field(default_factory=_Codes)
     shapes: dict[bytes, int] = field(default_factory=_Codes)
     collectives: dict[tuple[Any, ...], int] = field(default_factory=_Codes)
     threads: list[tuple[int, int, str, str]] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     lost_bytes: int = 0
     repaired: int = 0
     events: int = 0
 
-    def skip(self, kind: str, count: int = 1) -> None:
-        """Count events that hold nothing for the tables."""
-        self.skipped[kind] = self.skipped.get(kind, 0) + count
-
-    @property
-    def rows(self) -> int:
-        """Of the tables."""
-        return len(self.host["cat"]) + len(self.device["cat"]) + len(self.memory["bytes"])
-
 
 class Decoder:
-    """Decodes blocks of events. exact: times as decimal text, for times too large for a double."""
+    """Decodes blocks of events."""
 
-    def __init__(self, separator: re.Pattern[bytes], exact: bool = False) -> None:
+    def __init__(self, separator: re.Pattern[bytes]) -> None:
         self.separator = separator
-        self.exact = exact
-        self.types = _types(Decimal if exact else float)
-        union: Any = reduce(or_, (*FLOWS, *self.types.values()))
-        self.decoder = msgspec.json.Decoder(list[union])
-        self.times: Callable[[list[Any]], bytes] = _exact_ns if exact else _doubles
+        self.decoder = msgspec.json.Decoder(list[reduce(or_, (*FLOWS, *TYPES.values()))])  # type: ignore[misc]
+        takers = {"host": self._host, "device": self._device, "memory": self._memory}
         self.kinds = {
-            self.types[name]: (taker, *kind)
-            for kinds, taker in ((HOST_KINDS, self._host), (DEVICE_KINDS, self._device))
-            for name, kind in kinds.items()
+            TYPES[name]: (table, takers[table], category)
+            for table, kinds in KINDS.items()
+            for name, (category, _) in kinds.items()
         }
 
     def block(self, text: bytes) -> Columns:
-        """The columns of a block. Raises TooLate where a double can't hold the times."""
-        out = Columns() if self.exact else _with_float_times()
+        """The columns of a block."""
+        out = Columns()
         for part in source.split(text, PART, self.separator):
             if not self._typed(part, out):
                 self._one_by_one(part, out)
-        if not self.exact:
-            _times_to_ns(out)
+        for pieces in (out.host, out.device, out.memory):  # one is sent to another process faster than many
+            pieces[:] = [_joined(pieces)] if pieces else []
         return out
 
     # the fast way
@@ -239,95 +220,67 @@ class Decoder:
     def _typed(self, text: bytes, out: Columns) -> bool:
         """Take events that are written as today's torch does; False, and nothing taken, where one is not."""
         try:
-            self._take(self.decoder.decode(b"[%b]" % text), out)
+            events = self.decoder.decode(b"[%b]" % text)
+            self._take(events, out)
         except (msgspec.DecodeError, OverflowError, RecursionError, UnicodeDecodeError):
             return False
+        out.events += len(events)
         return True
 
     def _take(self, events: Sequence[Any], out: Columns) -> None:
+        """All of the events or, where one has a number beyond 64 bits, none."""
         by_type: defaultdict[type[Any], list[Any]] = defaultdict(list)
         for event in events:
             by_type[type(event)].append(event)
-        before = len(out.host["cat"]), len(out.device["cat"]), len(out.memory["time"])
-        try:
-            self._take_kinds(by_type, out)
-        except OverflowError:  # a number beyond 64 bits: whole or not at all
-            _shorten(out, *before)
-            raise
-        out.events += len(events)
-
-    def _take_kinds(self, by_type: dict[type[Any], list[Any]], out: Columns) -> None:
+        made: dict[str, list[Piece]] = {"host": [], "device": [], "memory": []}
         for kind, rows in by_type.items():
             if kind in self.kinds:
-                taker, category, args = self.kinds[kind]
-                taker(rows, category, args, out)
-            elif kind is self.types["cpu_instant_event"]:
-                self._memory(rows, out)
-            else:
-                out.skip(kind.__struct_config__.tag, len(rows))
+                table, take, category = self.kinds[kind]
+                made[table].append(take(rows, category, out))
+        for table, pieces in made.items():
+            getattr(out, table).extend(pieces)
 
-    def _common(self, rows: list[Any], category: str, out: Columns, table: dict[str, "array[int]"]) -> None:
-        codes = out.names
-        _put(table["name"], [codes[row.name] for row in rows])
-        _fill(table["cat"], out.cats[category], len(rows))
-        table["start"].frombytes(self.times([row.ts for row in rows]))
-        table["dur"].frombytes(self.times([row.dur for row in rows]))
+    def _common(self, rows: list[Any], category: str, out: Columns) -> dict[str, Any]:
+        return {
+            "name": [out.names[row.name] for row in rows],
+            "cat": out.cats[category],
+            "start": _ns([row.ts for row in rows]),
+            "dur": _ns([row.dur for row in rows]),
+        }
 
-    def _host(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
-        table, count = out.host, len(rows)
-        self._common(rows, category, out, table)
-        _put(table["pid"], self._threads([row.pid for row in rows], out))
-        _put(table["tid"], self._threads([row.tid for row in rows], out))
+    def _host(self, rows: list[Any], category: str, out: Columns) -> Piece:
         args = [row.args for row in rows]
-        given = {name: list(map(attrgetter(name), args)) for name in kind.__struct_fields__ if name in table}
-        if kind is OpArgs:
+        given = self._common(rows, category, out)
+        given["pid"], given["tid"] = (_threads([getattr(row, name) for row in rows]) for name in ("pid", "tid"))
+        for name in type(args[0]).__struct_fields__:
+            given[name] = list(map(attrgetter(name), args))
+        if isinstance(args[0], OpArgs):
             codes = out.shapes
             given["shapes"] = [
                 -1 if a.dims is NONE else codes[BETWEEN.join((a.dims, a.types, a.strides, a.inputs))] for a in args
             ]
-        elif kind is PythonArgs:
-            given = {name: [-1 if value is None else value for value in values] for name, values in given.items()}
-        for name in HOST_COLUMNS[6:]:
-            if name in given:
-                _put(table[name], given[name])
-            else:
-                _fill(table[name], -1, count)
+        return piece("host", len(rows), given)
 
-    def _threads(self, values: list[Any], out: Columns) -> list[int]:
-        """Threads by number; one named by a text gets a negative number."""
-        if set(map(type, values)) == {int}:
-            return values
-        return [value if isinstance(value, int) else -2 - out.tids[value] for value in values]
-
-    def _device(self, rows: list[Any], category: str, kind: type[Any], out: Columns) -> None:
-        table, count = out.device, len(rows)
-        self._common(rows, category, out, table)
+    def _device(self, rows: list[Any], category: str, out: Columns) -> Piece:
         args = [row.args for row in rows]
         both = list(zip(args, rows, strict=True))
-        _put(table["device"], [a.device if a.device >= 0 else _number(row.pid) for a, row in both])
-        _put(table["stream"], [a.stream if a.stream >= 0 else _number(row.tid) for a, row in both])
-        for name in ("context", "correlation", "external", "bytes"):
-            _put(table[name], list(map(attrgetter(name), args)))
-        if kind is not KernelArgs:
-            for name in DEVICE_COLUMNS[10:]:
-                _fill(table[name], -1, count)
-            out.occupancy.extend([math.nan] * count)
-            return
-        _put(table["blocks"], [math.prod(a.grid) for a in args])
-        _put(table["threads"], [math.prod(a.block) for a in args])
-        for name in ("registers", "shared_memory", "graph_node", "graph"):
-            _put(table[name], list(map(attrgetter(name), args)))
-        _put(table["collective"], [_collective(a, out) if a.collective or a.group_size > 0 else -1 for a in args])
-        out.occupancy.extend([a.occupancy for a in args])
+        given = self._common(rows, category, out)
+        for name in type(args[0]).__struct_fields__:
+            given[name] = list(map(attrgetter(name), args))
+        given["device"] = [a.device if a.device >= 0 else _number(row.pid) for a, row in both]
+        given["stream"] = [a.stream if a.stream >= 0 else _number(row.tid) for a, row in both]
+        if isinstance(args[0], KernelArgs):
+            given["blocks"] = [math.prod(a.grid) for a in args]
+            given["threads"] = [math.prod(a.block) for a in args]
+            given["collective"] = [_collective(a, out) if a.collective or a.group_size > 0 else -1 for a in args]
+        return piece("device", len(rows), given)
 
-    def _memory(self, rows: list[Any], out: Columns) -> None:
-        others = len(rows)
+    def _memory(self, rows: list[Any], category: str, out: Columns) -> Piece:
         rows = [row for row in rows if row.name == "[memory]"]
-        if others := others - len(rows):
-            out.skip("cpu_instant_event", others)
-        out.memory["time"].frombytes(self.times([row.ts for row in rows]))
-        for name in MEMORY_COLUMNS[1:]:
-            _put(out.memory[name], [_wrapped(getattr(row.args, name)) for row in rows])
+        given: dict[str, Any] = {
+            name: [_wrapped(getattr(row.args, name)) for row in rows] for name in COLUMNS["memory"][1:]
+        }
+        return piece("memory", len(rows), {**given, "time": _ns([row.ts for row in rows])})
 
     # the slow way
 
@@ -354,17 +307,13 @@ class Decoder:
     def _sort(self, event: dict[str, Any], out: Columns) -> bool:
         """Put an event where it belongs; False where its fields make no sense."""
         phase, category = (word if isinstance(word, str) else "" for word in (event.get("ph"), event.get("cat")))
-        category = OLD_NAMES.get(category, category)
+        category = OTHER_DEVICES.get(category, category)
         if phase == "M":
             _metadata(event, out)
         elif phase in {"i", "I"} and event.get("name") == "[memory]":
             return self._convert(event, "cpu_instant_event", out)
         elif phase == "X" and category in (*HOST_KINDS, *DEVICE_KINDS):
             return self._convert(event, category, out)
-        elif phase == "X" and category != "Trace" and "dur" in event:
-            return self._foreign(event, category, out)
-        else:
-            out.skip(category[:80] or f"phase {phase[:8]}".strip())
         return True
 
     def _convert(self, event: dict[str, Any], category: str, out: Columns) -> bool:
@@ -373,98 +322,50 @@ class Decoder:
         name = event.get("name", "")
         kept: dict[str, Any] = {"cat": category, "name": name if isinstance(name, str) else "", "ph": event["ph"]}
         for name in ("ts", "dur"):
-            value = _decimal(event.get(name, 0 if name == "dur" else None))
-            if value is None:
+            kept[name] = _microseconds(event.get(name, 0 if name == "dur" else None))
+            if kept[name] is None:
                 return False
-            kept[name] = value if self.exact else float(value)
         for name in ("pid", "tid"):
             kept[name] = _thread(event.get(name, 0))
-        kind = self.types[category]
-        made = msgspec.convert(kept, kind, strict=False)
+        made = msgspec.convert(kept, TYPES[category], strict=False)
         if isinstance(args, dict):
             made.args = _lenient(args, type(made.args))
         try:
             self._take([made], out)
         except OverflowError:
             return False
-        out.events -= 1
-        return True
-
-    def _foreign(self, event: dict[str, Any], category: str, out: Columns) -> bool:
-        """A category that today's torch does not write: kept on the host under its own name."""
-        kept = {**event, "cat": "overhead", "args": {}}
-        before = len(out.host["cat"])
-        if not self._convert(kept, "overhead", out):
-            return False
-        out.host["cat"][before] = out.cats[category[:80] or "other"]
         return True
 
 
-class TooLate(Exception):
-    """Times are too large for doubles to tell nanoseconds apart."""
-
-
-TIMES: Final = (("host", "start"), ("host", "dur"), ("device", "start"), ("device", "dur"), ("memory", "time"))
-
-
-def _with_float_times() -> Columns:
-    """Columns whose times are microseconds as doubles until the block is done."""
-    out = Columns()
-    for table, name in TIMES:
-        getattr(out, table)[name] = array("d")
-    return out
-
-
-def _times_to_ns(out: Columns) -> None:
-    """Microseconds to nanoseconds, exactly: the fraction is split off first, so that nothing is rounded but it."""
-    for table, name in TIMES:
-        times = np.frombuffer(getattr(out, table)[name], np.float64)
-        if not (np.abs(times) < EXACT_BELOW).all():
-            raise TooLate
-        whole = np.floor(times)
-        ns = whole.astype(np.int64) * 1000 + np.rint((times - whole) * 1000).astype(np.int64)
-        getattr(out, table)[name] = array("q", ns.tobytes())
-
-
-def _put(column: "array[int]", values: list[int]) -> None:
-    """Append: three times faster than `extend`. Raises OverflowError beyond 64 bits."""
-    column.frombytes(np.fromiter(values, np.int64, len(values)).tobytes())
-
-
-def _fill(column: "array[int]", value: int, count: int) -> None:
-    column.extend(array("q", [value]) * count)
-
-
-def _doubles(times: list[float]) -> bytes:
-    return struct.pack(f"{len(times)}d", *times)
-
-
-def _shorten(out: Columns, host: int, device: int, memory: int) -> None:
-    for table, count in ((out.host, host), (out.device, device), (out.memory, memory)):
-        for column in table.values():
-            del column[count:]
-    del out.occupancy[device:]
-
-
-def _exact_ns(times: list[Decimal]) -> bytes:
-    if not all(map(_bounded, times)):
+def _ns(times: list[float]) -> Ints:
+    """Microseconds as nanoseconds: the fraction is split off first, so that nothing is rounded but it. Exact for 101
+    days; times since the epoch, as torch wrote them before it gave a base, to 0.25 µs. Raises OverflowError beyond 146
+    years."""
+    us = np.array(times, np.float64)
+    if not (np.abs(us) < LONGEST).all():
         raise OverflowError("a time beyond 146 years")
-    return np.array([round(time.scaleb(3)) for time in times], np.int64).tobytes()
+    whole = np.floor(us)
+    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
 
 
-def _bounded(time: Decimal) -> bool:
-    return time.is_finite() and -LONGEST < time < LONGEST
+def _joined(pieces: list[Piece]) -> Piece:
+    return {name: np.concatenate([one[name] for one in pieces]) for name in pieces[0]}
 
 
-def _decimal(value: Any) -> Decimal | None:
+def _microseconds(value: Any) -> float | None:
     """The time in a number, or in the text of one."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        made = Decimal(value if isinstance(value, int) else str(value))
-    except ArithmeticError:
+        made = float(value)
+    except (ValueError, OverflowError):
         return None
-    return made if _bounded(made) else None
+    return made if abs(made) < LONGEST else None
+
+
+def _threads(values: list[int | str]) -> list[int]:
+    """Processes or threads by number; one named by a text gets a negative number, the same in every block."""
+    return [value if isinstance(value, int) else -2 - zlib.crc32(value.encode("utf-8", "replace")) for value in values]
 
 
 def _number(value: int | str) -> int:
@@ -516,8 +417,7 @@ def _metadata(event: dict[str, Any], out: Columns) -> None:
         )
         if kind:
             pid, tid = (_thread(event.get(name, 0)) for name in ("pid", "tid"))
-            numbers = [item if isinstance(item, int) else -2 - out.tids[item] for item in (pid, tid)]
-            out.threads.append((numbers[0], numbers[1], kind, value[:1000]))
+            out.threads.append((*_threads([pid, tid]), kind, value[:1000]))  # type: ignore[arg-type]
 
 
 def _thread(value: Any) -> int | str:

@@ -13,8 +13,7 @@ from hotlap.profilers import nsys
 from hotlap.records.errors import RecordError
 from hotlap.runs.folder import FILES, REQUEST, TRACE, RunFolder
 
-from .cache import read_cached
-from .read import Progress, read_stream
+from .read import Progress, read, read_stream
 from .tables import Trace
 
 NAMES: Final = re.compile(r"\.json(\.gz)?$|\.trace(\.gz)?$")
@@ -81,7 +80,7 @@ def _in_file(path: Path) -> list[TraceFile]:
 def _of_file(path: Path) -> TraceFile:
     size = path.stat().st_size if path.is_file() else 0
     name = f"{path.parent.name}/{path.name}" if path.name == TRACE else path.name
-    return TraceFile(name, size, _rank(name), lambda progress: read_cached(path, progress))
+    return TraceFile(name, size, _rank(name), lambda progress: read(path, progress))
 
 
 def _in_tar(path: Path) -> Iterator[TraceFile]:

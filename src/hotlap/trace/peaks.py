@@ -4,26 +4,7 @@ Dense rates with fp32 accumulation, as torch computes; none with sparsity: where
 it. Boost clock, full power. fp64: without tensor cores; fp64_tensor: with. A measured record is nearer the truth:
 clocks under load, power limits and copies stay 10 to 20% below the sheets.
 
-Checked, 2026-11, against copies of the sheets, each number but those named below:
-
-* H100 SXM, PCIe: data sheet, at archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html. It rounds (67, 34, 1979 with
-  sparsity); the finer rates of the SXM are the Hopper whitepaper's, at glennklockwood.com/garden/processors/h100, of
-  the PCIe (51.2, 25.6) those of its clock, which the sheet rounds to 51 and 26.
-* H200 SXM: the H100's chip, other memory: itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html.
-* A100: data sheet, at glennklockwood.com/garden/processors/A100; memory of all four at
-  www.thundercompute.com/blog/nvidia-a100-specs-full-guide.
-* B200: Blackwell data sheet, HGX B200's column, at zdszero.github.io/Computer/Artificial_Intelligence/Hardware.html.
-  It says 2.2 PFLOPS of sparse TF32, which is 2.25 cut short (HGX: 18 PFLOPS over 8). The architecture brief, older, has
-  80 fp32, 40 fp64, 8000 GB/s (glennklockwood.com/garden/processors/B200): not these.
-* L4, L40S: data sheets, at store.sourcecode.com/en-us/bg-bucket-compare/125/9820 and
-  www.mullet.se/product.html?product_id=355414; their fp64 is 1/64 of fp32. From clock and cores L4 would have 3% more.
-* T4, V100: data sheets, as noted in Lightning's lightning/fabric/utilities/throughput.py; memory and fp64 of both at
-  sysrqmts.com/es/gpus/compare/nvidia-tesla-t4-vs-nvidia-tesla-v100-sxm3-32-gb (V100: 897 GB/s, 900 on the sheet).
-* RTX 4090: waredb.com/processor/nvidia-geforce-rtx-4090, after the Ada whitepaper.
-* RTX 3090: fp32 and memory at holynerdvana.blogspot.com (the 142 there accumulates in fp16; in fp32 it is half).
-
-Not seen on a page that names its source: the rates of H100 NVL, and so of H200 NVL; the tensor rates and fp64 of A10G,
-which are of AWS's own sheet (A10's 125 is another card's); bf16 and tf32 of RTX 3090, of the GA102 whitepaper.
+Where each number was checked, and which could not be, is in `benchmarks/results/peaks.md`.
 """
 
 import re

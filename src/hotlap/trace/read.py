@@ -6,10 +6,12 @@ neither polars nor a lock of this process. Small files, and machines with one co
 
 import multiprocessing
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -18,7 +20,7 @@ from hotlap.records.errors import RecordError
 
 from . import source
 from .build import build
-from .decode import Columns, Decoder, TooLate
+from .decode import Columns, Decoder
 from .tables import Trace
 
 MAX_EVENTS: Final = 100_000_000
@@ -45,59 +47,47 @@ def read(path: Path, progress: Progress = lambda at: None, processes: int | None
 
 
 def read_stream(file: BinaryIO, name: str, progress: Progress = lambda at: None, processes: int | None = None) -> Trace:
-    """As `read`, of an open file that can seek."""
+    """As `read`, of an open file."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(cores, 8) if processes is None else processes
-    begin = file.tell()
-    for exact in (False, True):
-        file.seek(begin)
-        src = source.Source(name)
-        try:
-            columns = list(_decoded(source.blocks(file, src, progress), src, exact, workers))
-        except TooLate:
-            continue
-        return build(columns, src)
-    raise AssertionError("exact times are never too late")
+    src = source.Source(name)
+    return build(list(_decoded(source.blocks(file, src, progress), src, workers)), src)
 
 
-def _decoded(blocks: Iterator[bytes], src: source.Source, exact: bool, workers: int) -> Iterator[Columns]:
+def _decoded(blocks: Iterator[bytes], src: source.Source, workers: int) -> Iterator[Columns]:
     first = list(islice(blocks, PARALLEL_FROM))
-    decoder, every = Decoder(src.separator, exact), chain(first, blocks)
+    decode, every = partial(_decode, separator=src.separator), chain(first, blocks)
     few = len(first) < PARALLEL_FROM or workers < 2
-    parts = map(decoder.block, every) if few else _in_processes(every, decoder, workers)
-    events = rows = 0
+    parts = map(decode, every) if few else _in_processes(every, decode, workers)
+    events, used = 0, False
     for part in parts:
         events += part.events + part.lost
-        rows += part.rows
+        used = used or bool(part.host or part.device or part.memory)
         if events > MAX_EVENTS:
             raise RecordError(f"{src.name} holds more than {MAX_EVENTS:,} events; profile fewer steps")
-        if events > HOPELESS and not rows:
+        if events > HOPELESS and not used:
             raise RecordError(f"{src.name} is no trace: nothing to read in its first {events:,} events")
         yield part
 
 
-_forked: Decoder | None = None
-"""What a forked process decodes with."""
+@cache
+def _decoder(separator: re.Pattern[bytes]) -> Decoder:
+    """One in each process."""
+    return Decoder(separator)
 
 
-def _set_forked(decoder: Decoder) -> None:
-    global _forked
-    _forked = decoder
+def _decode(block: bytes, separator: re.Pattern[bytes]) -> Columns:
+    return _decoder(separator).block(block)
 
 
-def _decode(block: bytes) -> Columns:
-    assert _forked is not None
-    return _forked.block(block)
-
-
-def _in_processes(blocks: Iterable[bytes], decoder: Decoder, workers: int) -> Iterator[Columns]:
+def _in_processes(blocks: Iterable[bytes], decode: Callable[[bytes], Columns], workers: int) -> Iterator[Columns]:
     """Decode in order, with at most two blocks a process under way."""
     context = multiprocessing.get_context("fork")
     waiting: deque[Future[Columns]] = deque()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_forked, initargs=(decoder,)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
             for block in blocks:
-                waiting.append(pool.submit(_decode, block))
+                waiting.append(pool.submit(decode, block))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:

@@ -5,7 +5,7 @@ puts a line break between events, which JSON strings can't hold; in text without
 `}, {"ph":` and the like, which decoding proves or refutes.
 """
 
-import contextlib
+import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +17,8 @@ import msgspec
 from hotlap.records.errors import RecordError
 
 READ: Final = 1 << 20
+READ_PACKED: Final = 256 << 10
+"""So much text is lost before damage at most."""
 BLOCK: Final = 4 << 20
 """Bytes of events that are handed on together."""
 MAX_PIECE: Final = 64 << 20
@@ -108,63 +110,32 @@ def _cut(text: bytes | bytearray, start: int, separator: re.Pattern[bytes]) -> t
 
 
 def _text(file: BinaryIO, source: Source, progress: Callable[[int], None]) -> Iterator[bytes]:
-    """The decompressed text in pieces. A torn gzip ends early, and `source` says so."""
+    """The decompressed text in pieces."""
+    begin = file.tell()
     try:
-        first = file.read(READ)
-        packed = first[:2] == GZIP
-        for piece in _gunzip(file, first, source, progress) if packed else _plain(file, first, progress):
+        packed = file.read(len(GZIP)) == GZIP
+        file.seek(begin)
+        for piece in _gunzip(file, source) if packed else iter(lambda: file.read(READ), b""):
             source.text_bytes += len(piece)
             yield piece
+            progress(file.tell() - begin)
     except OSError as error:
         raise RecordError(f"cannot read {source.name}: {error.strerror or error}") from error
 
 
-def _plain(file: BinaryIO, first: bytes, progress: Callable[[int], None]) -> Iterator[bytes]:
-    at = 0
-    while first:
-        yield first
-        at += len(first)
-        progress(at)
-        first = file.read(READ)
-
-
-def _gunzip(file: BinaryIO, packed: bytes, source: Source, progress: Callable[[int], None]) -> Iterator[bytes]:
-    """Every member of a gzip file, in pieces of at most READ bytes however well it is packed."""
-    inflate = zlib.decompressobj(wbits=31)
-    at = len(packed)
-    before = inflate
+def _gunzip(file: BinaryIO, source: Source) -> Iterator[bytes]:
+    """Every member of a gzip file, however well it is packed. Where it is torn or damaged it ends early, and `source`
+    says so."""
+    unpacked = gzip.GzipFile(fileobj=file)
     try:
-        while True:
-            if inflate.eof:
-                packed = inflate.unused_data or file.read(READ)
-                if not packed.strip(b"\0"):
-                    return
-                inflate = zlib.decompressobj(wbits=31)
-            before = inflate.copy()
-            piece = inflate.decompress(packed, READ)
-            if piece:
-                yield piece
-            packed = inflate.unconsumed_tail
-            if not packed and not inflate.eof:
-                packed = file.read(READ)
-                at += len(packed)
-                progress(at)
-                if not packed:
-                    source.why.append("the gzip file ends before its data does")
-                    return
-            if source.text_bytes > max(PACKED_FROM, MOST_PACKED * at):
+        while piece := unpacked.read1(READ_PACKED):
+            yield piece
+            if source.text_bytes > max(PACKED_FROM, MOST_PACKED * file.tell()):
                 raise RecordError(f"{source.name} unpacks to more than {MOST_PACKED} times its size; this is no trace")
-    except zlib.error as error:
+    except EOFError:
+        source.why.append("the gzip file ends before its data does")
+    except (zlib.error, gzip.BadGzipFile) as error:
         source.why.append(f"the gzip data are damaged ({error})")
-        yield from _until_damage(before, packed)
-
-
-def _until_damage(inflate: "zlib._Decompress", packed: bytes) -> Iterator[bytes]:
-    """What a piece that does not unpack as a whole holds before its damage."""
-    with contextlib.suppress(zlib.error):
-        for at in range(0, len(packed), 64):
-            if piece := inflate.decompress(packed[at : at + 64]):
-                yield piece
 
 
 def _begin(pieces: Iterator[bytes], buffer: bytearray, source: Source) -> int:

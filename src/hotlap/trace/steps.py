@@ -2,7 +2,7 @@
 
 Host steps are taken from, in this order: `ProfilerStep#` annotations; the ends of `Optimizer.step#` annotations (in
 cycles, where several optimizers take turns); ranges that somebody named `step 3`, `iteration`, `train_iter#7` (as in
-traces of nsys, which know no optimizer); repetition in the sequence of top-level ops of the thread that trains.
+traces of nsys, which know no optimizer). A trace without them is taken as a whole.
 
 The host may run ahead of the device. Where the work of the last step ends later than its host step by more than AHEAD
 of all steps together, steps are cut on the device's clock instead: each begins with the first work that it launched,
@@ -10,7 +10,6 @@ and the last ends with its last work. The device is then never idle at a cut, so
 """
 
 import itertools
-from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -25,15 +24,8 @@ Ints = npt.NDArray[np.int64]
 Steps = list[tuple[int, int]]
 
 AHEAD: Final = 0.05
-LEAST_REPEATS: Final = 3
 NAMED: Final = r"(?i)^(train(ing)?[ _-]?)?(step|iter|iteration)[ _:#-]*\d*$"
 """Names that people give to the range around a step."""
-ALIKE: Final = 0.9
-"""Share of ops that are the same one period later, for a sequence to count as repeating."""
-AS_GOOD: Final = 0.005
-LONGEST_PERIOD: Final = 20_000
-MOST_NAMES: Final = 300
-"""Different ops that are looked at, the most frequent first."""
 
 
 def find_windows(trace: Trace) -> tuple[Window, Window]:
@@ -79,8 +71,7 @@ def _host_steps(trace: Trace) -> tuple[Steps, str]:
     steps = _end_to_end(named["start"].to_numpy(), (named["start"] + named["dur"]).to_numpy())
     if len(steps) > 1 and all(one[1] <= other[0] for one, other in itertools.pairwise(steps)):
         return steps, "annotation"
-    steps = _by_repetition(trace)
-    return (steps, "repetition") if steps else ([], "none")
+    return [], "none"
 
 
 def _end_to_end(starts: Ints, ends: Ints) -> Steps:
@@ -112,49 +103,6 @@ def _cycle(names: list[str]) -> int:
         if all(one == other for one, other in zip(names, names[period:], strict=False)):
             return period
     return 1
-
-
-def _by_repetition(trace: Trace) -> Steps:
-    """Turns of a loop known only by the ops that come again, on the thread with most ops."""
-    ops = trace.host.filter(pl.col("cat") == "op")
-    if not len(ops):
-        return []
-    busiest = ops.group_by("pid", "tid").agg(pl.len().alias("n"), pl.col("dur").sum()).sort("dur")
-    pid, tid = busiest["pid"][-1], busiest["tid"][-1]
-    mine = ops.filter((pl.col("pid") == pid) & (pl.col("tid") == tid))
-    top = mine.filter(pl.col("depth") == mine["depth"].min())
-    codes = top["name"].rank("dense").to_numpy().astype(np.int64)
-    period = _period(codes)
-    if period is None:
-        return []
-    counts = Counter(codes[: period * (len(codes) // period)].tolist())
-    turns = len(codes) // period
-    anchor = next((code for code, n in counts.items() if n == turns), None)  # the first; a Counter keeps order
-    starts: Ints = top["start"].to_numpy()
-    cuts: list[int] = (starts[::period] if anchor is None else starts[codes == anchor]).tolist()
-    return list(itertools.pairwise(cuts)) if len(cuts) >= LEAST_REPEATS else []
-
-
-def _period(codes: Ints) -> int | None:
-    """The period after which a sequence repeats best, by the autocorrelation of each of its values (FFT); of periods as
-    good, the shortest. Layers of a model repeat too, but not as well as whole turns do."""
-    codes = codes[: 3 * LONGEST_PERIOD]
-    count = len(codes)
-    if count < 2 * LEAST_REPEATS:
-        return None
-    same = np.zeros(count)
-    names = [code for code, n in Counter(codes.tolist()).most_common(MOST_NAMES) if n >= LEAST_REPEATS]
-    if np.isin(codes, names).mean() < ALIKE:  # the others can't repeat often enough; each costs an FFT
-        return None
-    for code in names:
-        spectrum = np.fft.rfft((codes == code).astype(float), 2 * count)
-        same += np.fft.irfft(spectrum * np.conj(spectrum))[:count]
-    share = same / np.maximum(count - np.arange(count), 1)
-    share = share[2 : count // LEAST_REPEATS + 1]
-    if not len(share) or share.max() < ALIKE:
-        return None
-    good = np.nonzero(share >= share.max() - AS_GOOD)[0] + 2
-    return int(good[0]) if len(good) and len(np.unique(codes)) > 1 else None
 
 
 def _on_device(trace: Trace, steps: Steps) -> Steps:

@@ -6,14 +6,13 @@
 |---|---|---|
 | name | str | as recorded |
 | cat | str | `op` (cpu_op), `annotation` (user_annotation), `runtime` (cuda_runtime, cuda_driver), `python` \
-(python_function), `overhead`, else the trace's own word |
+(python_function), `overhead` |
 | pid, tid | i64 | process and thread; a thread named by a text gets a negative number |
 | start, dur | i64 | ns from the trace's `base_ns` |
 | external | i64 | `External id` |
 | correlation | i64 | joins a launch to device work |
 | sequence, fwd_tid | i64 | autograd's `Sequence number` (a forward op's is its backward's too), `Fwd thread id` |
 | shapes | i32 | row of `shapes`, -1 where not recorded |
-| python_id, python_parent, module_id | i64 | of `python` rows |
 | parent | i32 | row of the innermost event of the same thread that encloses this one |
 | depth | i16 | number of enclosing events |
 
@@ -29,7 +28,6 @@
 | bytes | i64 | of memcpy and memset |
 | blocks, threads | i64 | product of `grid`; product of `block` |
 | registers, shared_memory | i64 | per thread; bytes per block |
-| occupancy | f32 | estimated, percent; NaN unknown |
 | graph_node, graph | i64 | `graph node id`, `graph id`, of CUDA graphs |
 | collective | i32 | row of `collectives` |
 | launch | i32 | row of `host`: the runtime or driver call that launched it, by correlation |
@@ -46,7 +44,7 @@ comms_id (text), one row per distinct description.
 `threads`: pid, tid, process (name), thread (name), labels, as metadata events say.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -66,16 +64,13 @@ HOST: Final[Schema] = {
     **_texts("name", "cat"),
     **_ints("pid", "tid", "start", "dur", "external", "correlation", "sequence", "fwd_tid"),
     "shapes": pl.Int32,
-    **_ints("python_id", "python_parent", "module_id"),
     "parent": pl.Int32,
     "depth": pl.Int16,
 }
 DEVICE: Final[Schema] = {
     **_texts("name", "cat"),
     **_ints("device", "context", "stream", "start", "dur", "correlation", "external", "bytes", "blocks", "threads"),
-    **_ints("registers", "shared_memory"),
-    "occupancy": pl.Float32,
-    **_ints("graph_node", "graph"),
+    **_ints("registers", "shared_memory", "graph_node", "graph"),
     **dict.fromkeys(("collective", "launch", "op"), pl.Int32),
 }
 MEMORY: Final = _ints("time", "address", "bytes", "device_type", "device", "allocated", "reserved")
@@ -117,10 +112,10 @@ class Losses:
     why: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """One rank's trace. source: the file; base_ns: what times count from (epoch ns); rank: from distributedInfo,
-    None where absent; skipped: events by kind that hold nothing for the tables."""
+    None where absent."""
 
     source: str
     host: pl.DataFrame
@@ -133,8 +128,7 @@ class Trace:
     rank: int | None = None
     gpus: tuple[Gpu, ...] = ()
     schema_version: str = ""
-    losses: Losses = field(default_factory=Losses)
-    skipped: dict[str, int] = field(default_factory=dict)
+    losses: Losses = Losses()
 
     @property
     def work(self) -> pl.DataFrame:

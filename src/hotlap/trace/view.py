@@ -30,7 +30,7 @@ NOT_USERS: Final = re.compile(
 """Files whose lines users did not write."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
     """One rank's trace over a window. `lines` maps rows of `host` to a place, where something better than the
     profiler's stacks is known (see `lines.py`). host_window: the same steps on the host's clock, where it is ahead.

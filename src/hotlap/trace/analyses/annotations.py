@@ -13,7 +13,6 @@ only, so that torch's projection of an outer range leaves out the work of inner 
 row for each stream.
 """
 
-import re
 from typing import Final
 
 import numpy as np
@@ -26,7 +25,7 @@ from ..tables import WORK
 from ..view import View
 from .grouping import Ints, host_of, union_ns
 
-NUMBERED: Final = re.compile(r"#\d+$")
+NUMBERED: Final = r"#\d+$"
 ENGINE: Final = "autograd::engine::"
 ENGINE_THREAD: Final = "pt_autograd"
 """How torch names the engine's threads; nsys records that, and no ops."""
@@ -36,7 +35,7 @@ def annotations(view: View) -> tuple[Annotation, ...]:
     """By name, most projected time first, then most host time."""
     marked = (view.trace.host["cat"] == "annotation").to_numpy() & view.in_window(view.host("start"))
     rows = np.nonzero(marked)[0].astype(np.int64)
-    names = pl.Series([NUMBERED.sub("#", text) for text in host_of(view).name(rows)], dtype=pl.String)
+    names = view.trace.host["name"].gather(rows).str.replace(NUMBERED, "#")
     held = pl.DataFrame({"name": names, "host_ns": view.host("dur")[rows]})
     work = launched(view, rows).sort("start")
     work = work.with_columns(name=names.gather(work["range"]))

@@ -12,8 +12,8 @@ median of these differences. None is preferred if it fits half of the calls; les
 the order in which ranks finish. Clocks are taken not to drift within the trace.
 
 Matching. Calls of one group and one name follow one another, so their ends lie apart: two kernels belong to one call if
-on the common clock each one's end is the nearest to the other's, they overlap (with 0.2 ms of grace), and their sizes
-agree. That is the k-th call here with the k-th call there, also where a rank has a record less. Sends and receives are
+on the common clock each one's end is the nearest to the other's, and they overlap (with 0.2 ms of grace). That is the
+k-th call here with the k-th call there, also where a rank has a record less. Sends and receives are
 matched in groups of two only: a trace does not say whom they talk to.
 
 Bandwidth, as nccl-tests count it (doc/PERFORMANCE.md, and src/alltoall.cu, src/sendrecv.cu). Algorithm bandwidth is
@@ -296,21 +296,11 @@ def _mutual(starts: Ints, ends: Ints, mine: Ints, reference: Ints) -> tuple[Ints
 
 
 def _agreed(parts: pl.DataFrame) -> pl.DataFrame:
-    """Sizes of a call where all that are known agree, each rank's own for all_to_all; else kernels are calls of their
-    own."""
+    """Sizes of a call, as the ranks that say one have it; of all_to_all each rank's own differs, so their mean."""
     known = pl.when(pl.col("elements") > 0).then("elements")
-    differ = known.n_unique().over("call") - known.is_null().any().over("call").cast(pl.Int64) > 1
-    uneven = pl.col("name") == "all_to_all"
-    return (
-        parts.with_columns(differ.alias("differ"))
-        .with_columns(pl.when(pl.col("differ") & ~uneven).then(pl.int_range(pl.len())).otherwise("call").alias("call"))
-        .with_columns(
-            known.mean().over("call").fill_null(0).alias("volume"),
-            pl.col("dtype", "size").max().over("call"),
-            pl.when(pl.col("differ") & uneven)
-            .then(-1)
-            .otherwise(pl.col("elements").max().over("call"))
-            .alias("elements"),
-        )
-        .drop("differ")
+    size = pl.when(pl.col("name") == "all_to_all").then(-1).otherwise(pl.col("elements").max().over("call"))
+    return parts.with_columns(
+        known.mean().over("call").fill_null(0).alias("volume"),
+        pl.col("dtype", "size").max().over("call"),
+        size.alias("elements"),
     )

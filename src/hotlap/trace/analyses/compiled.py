@@ -5,7 +5,7 @@ it was recompiled before), `TorchDynamo Cache Lookup` (guards are checked), `Pre
 (what runs around the graph), `CompiledFunction` and `CompiledFunctionBackward` (the graphs, as autograd sees them) and
 `## Call CompiledFxGraph HASH ##` (Inductor's code). They nest: `CompiledFunction` holds the call of its graph, so times
 of different names do not add up. A region that begins in the window counts with all work that its own thread launches
-in it; of recursive ones of one name the outer. Work is summed, not its union. Triton kernels are those whose name
+in it. Work is summed, not its union. Triton kernels are those whose name
 begins with `triton_`; the rest are library calls, ATen's own kernels, copies and memsets. A CUDA graph's work hangs on
 one launch, so it is in whichever region holds that.
 """
@@ -18,10 +18,9 @@ import polars as pl
 
 from hotlap.records.trace import CompiledRegion
 
-from ..links import enclosing
 from ..view import View
 from .annotations import launched
-from .grouping import Ints, host_of
+from .grouping import host_of
 
 REGION: Final = re.compile(
     r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher |CompiledFunction|"
@@ -33,7 +32,7 @@ TRITON: Final = "triton_"
 def compiled(view: View) -> tuple[CompiledRegion, ...]:
     """By name, most device time first, then most host time."""
     begun = host_of(view).named(REGION.match) & view.in_window(view.host("start"))
-    rows = _outermost(view, np.nonzero(begun)[0].astype(np.int64))
+    rows = np.nonzero(begun)[0].astype(np.int64)
     regions = pl.DataFrame({"name": view.trace.host["name"].gather(rows), "host_ns": view.host("dur")[rows]})
     work = launched(view, rows, backward=False)
     triton = view.trace.device["name"].gather(work["row"]).str.starts_with(TRITON)
@@ -56,16 +55,3 @@ def compiled(view: View) -> tuple[CompiledRegion, ...]:
         .sort("device_ns", "host_ns", "name", descending=[True, True, False])
     )
     return tuple(CompiledRegion(**row) for row in found.iter_rows(named=True))
-
-
-def _outermost(view: View, rows: Ints) -> Ints:
-    """Without rows inside another of the same name."""
-    names = view.trace.host["name"].gather(rows)
-    parent = host_of(view).parent
-    inner = np.zeros(len(rows), np.bool_)
-    for name in names.unique().to_list():
-        mine = (names == name).to_numpy()
-        same = np.zeros(len(parent), np.bool_)
-        same[rows[mine]] = True
-        inner[mine] = enclosing(parent[rows[mine]], parent, same) >= 0
-    return rows[~inner]

@@ -34,10 +34,8 @@ Three rules add to that:
   what the device stood still meanwhile (`waits.py`).
 * Between the nodes of a backward. Where no asked thread is in an op or a call, and the last one as well as the next are
   on the same thread, not the main one, autograd's engine is at work: `launch`, booked to the next.
-* No known launch. Work whose call is not in the trace was queued before the gap if its correlation is older than every
-  recorded call's (it was launched before the recording began), or if the call of the next linked work of its stream
-  returned before the gap (streams are first in, first out). Otherwise `launch` and `python` read `unknown`. Where no
-  work follows at all, the host is asked up to the window's end.
+* No known launch. Before work whose call is not in the trace `launch` and `python` read `unknown`. Where no work
+  follows at all, the host is asked up to the window's end.
 
 Every idle nanosecond is in one piece, so the sum over gaps is the idle time of `breakdown`.
 """
@@ -56,6 +54,7 @@ from hotlap.trace.tables import WORK
 from hotlap.trace.view import Bools, Ints, View
 
 from .grouping import host_of, outermost_op, packed_places, remembered, unpacked
+from .memory import CALLS
 from .waits import (
     ALLOCATOR,
     BETWEEN,
@@ -75,10 +74,6 @@ from .waits import (
     waiting_calls,
 )
 
-ALLOCATES: Final = re.compile(
-    r"^(cuda|hip|cu)(Malloc|Free|Host(Alloc|Free|Register|Unregister|Malloc)|Mem(Alloc|Free|Create|Release|Map|Unmap"
-    r"|SetAccess|Address|Host))"
-)
 LOADS: Final = re.compile(r"^enumerate\(DataLoader\)|^hotlap:data$")
 COMMUNICATION_NAMES: Final = ("c10d::", "nccl:", "gloo:")
 _NEVER: Final = -(2**62)
@@ -160,9 +155,6 @@ def _late(view: View, device: int, idle: Intervals) -> Late:
     row = np.maximum(launch, 0)
     called = view.host("start")[row]
     queued = known & ((called + view.host("dur")[row] <= idle.starts) | (first < idle.ends))
-    if unknown.any():
-        early = _queued(view, work[index[unknown]], idle.starts[unknown])
-        queued[unknown], unknown[unknown] = early, ~early
     until = np.where(known, np.clip(called, idle.starts, idle.ends), idle.ends)
     until = np.where(queued, idle.starts, until)
     tail = np.where(queued, BETWEEN, np.where(np.isin(launch, pageable_copies(view)), COPY, LAUNCH)).astype(np.int8)
@@ -170,31 +162,15 @@ def _late(view: View, device: int, idle: Intervals) -> Late:
 
 
 def _work(view: View, device: int) -> pl.DataFrame:
-    """All work of a device that takes time, in order of start, each with the start of the first work of its launch, and
-    the launch of the next on its stream that has one (itself included); -1 where none has."""
+    """All work of a device that takes time, in order of start, each with the start of the first work of its launch."""
     launch = pl.col("launch").cast(pl.Int64)
     wanted = pl.col("cat").is_in(WORK) & (pl.col("device") == device) & (pl.col("dur") > 0)
     return (
         view.trace.device.lazy()
         .filter(wanted)
-        .select(
-            *("start", launch, "correlation"),
-            pl.col("start").first().over("launch").alias("first"),
-            pl.when(launch >= 0).then(launch).backward_fill().over("stream").fill_null(-1).alias("next"),
-        )
+        .select("start", launch, pl.col("start").first().over("launch").alias("first"))
         .collect()
     )
-
-
-def _queued(view: View, work: pl.DataFrame, times: Ints) -> Bools:
-    """Whether work without a known launch was certainly launched before each time."""
-    calls = view.host("correlation")
-    calls = calls[(calls > 0) & (view.trace.host["cat"] == "runtime").to_numpy()]
-    correlation, following = work["correlation"].to_numpy(), work["next"].to_numpy()
-    before = (correlation > 0) & (correlation < calls.min(initial=np.iinfo(np.int64).max)) & (len(calls) > 0)
-    returned = (view.host("start") + view.host("dur"))[np.maximum(following, 0)]
-    queued: Bools = before | ((following >= 0) & (returned <= times))
-    return queued
 
 
 # the host's part
@@ -279,7 +255,7 @@ def _causes(view: View, rows: Ints, waits: Ints) -> Codes:
         return np.zeros(len(rows), np.int8)
     events = view.trace.host.select("name", "cat")[np.maximum(used, 0)]
     cause = np.where(events["cat"].is_in(["python", "annotation"]).to_numpy(), PYTHON, LAUNCH)
-    allocating = [name for name in events["name"].unique() if ALLOCATES.match(name)]
+    allocating = [name for name in events["name"].unique() if CALLS.match(name)]
     calls = (events["cat"] == "runtime").to_numpy()
     cause[calls & events["name"].is_in(allocating).to_numpy()] = ALLOCATOR
     cause[np.isin(used, waits)] = SYNC

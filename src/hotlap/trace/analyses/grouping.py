@@ -23,15 +23,13 @@ Answer = TypeVar("Answer")
 
 def remembered(function: Callable[[Owner], Answer]) -> Callable[[Owner], Answer]:
     """The same answer for the same object while it lives; the answer must not hold the object."""
-    kept: dict[int, tuple[weakref.ref[Owner], Answer]] = {}
+    kept: weakref.WeakKeyDictionary[Owner, Answer] = weakref.WeakKeyDictionary()
 
     @wraps(function)
     def answer(owner: Owner) -> Answer:
-        key = id(owner)
-        found = kept.get(key)
-        if found is None or found[0]() is not owner:
-            found = kept[key] = (weakref.ref(owner, lambda _: kept.pop(key, None)), function(owner))
-        return found[1]
+        if owner not in kept:
+            kept[owner] = function(owner)
+        return kept[owner]
 
     return answer
 

@@ -14,7 +14,6 @@ Events need not nest: an annotation begins in one Python frame and outlasts it. 
 has it, and with it what comes later, below the frame that it began in. Addresses of objects are left out of names.
 """
 
-import re
 from typing import Final
 
 import numpy as np
@@ -27,7 +26,7 @@ from ..view import View
 from .grouping import Bools, Ints, host_of, places, union_ns
 
 NOTHING: Final = "(no event: Python or native code)"
-ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+ADDRESS: Final = r" at 0x[0-9a-f]+"
 MARKS: Final = "ProfilerStep#"
 LABEL: Final = "hotlap:"
 MODEL: Final = ("forward", "backward", "optimizer")
@@ -50,24 +49,21 @@ def _times(view: View, top: int | None, only: Bools | None) -> tuple[HostTime, .
     event is open too."""
     rows = of_main_thread(view)
     starts, ends, own = owned(view, rows)
-    names, codes = _named(view, rows)
+    names = view.trace.host["name"].gather(rows).str.replace_all(ADDRESS, "")  # methods of objects of a type are one
     where, here = places(view, rows)
-    marks = np.array([name.startswith(MARKS) for name in names], np.bool_)[codes]
-    counted = ~marks if only is None else ~marks & only
-    idle = 0 if only is not None else view.window.span_ns - int(own[counted].sum())
-    events = pl.DataFrame({"code": codes, "place": here, "start": starts, "end": ends, "own": own})  # in order of start
+    counted = ~names.str.starts_with(MARKS)
+    counted = counted if only is None else counted & pl.Series(only)
+    idle = 0 if only is not None else view.window.span_ns - int(own[counted.to_numpy()].sum())
+    events = pl.DataFrame({"name": names, "place": here, "start": starts, "end": ends, "own": own})  # in order of start
     groups = (
         events.filter(counted)
-        .group_by("code", "place")
+        .group_by("name", "place")
         .agg(pl.col("own").sum().alias("ns"), union_ns().alias("total"), pl.len().alias("count"))
+        .sort("ns", "total", "name", "place", descending=[True, True, False, False])
     )
-    groups = groups.with_columns(name=pl.Series(names, dtype=pl.String).gather(groups["code"]))
-    groups = groups.sort("ns", "total", "name", "place", descending=[True, True, False, False])
     found = [
         HostTime(name=name, ns=ns, total_ns=total, count=count, where=where[place])
-        for name, place, ns, total, count in groups.head(len(groups) if top is None else top)
-        .select("name", "place", "ns", "total", "count")
-        .iter_rows()
+        for name, place, ns, total, count in groups.head(len(groups) if top is None else top).iter_rows()
     ]
     nothing = HostTime(name=NOTHING, ns=idle, total_ns=idle, count=0)
     return tuple(sorted([*found, nothing] if idle else found, key=lambda row: -row.ns)[:top])
@@ -87,15 +83,6 @@ def _in_model(view: View, rows: Ints) -> Bools:
     lost = (after >= 0) & (names.gather(np.maximum(after, 0)) == f"{LABEL}backward").to_numpy()
     inside: Bools = np.where(around >= 0, model[np.maximum(around, 0)], lost)
     return inside
-
-
-def _named(view: View, rows: Ints) -> tuple[list[str], Ints]:
-    """Distinct names, and for each row the number of its own; methods of different objects of a type are one."""
-    host = host_of(view)
-    used, codes = np.unique(host.code[rows], return_inverse=True)
-    names: dict[str, int] = {}
-    numbers = [names.setdefault(ADDRESS.sub("", host.names[name]), len(names)) for name in used.tolist()]
-    return list(names), np.array(numbers, np.int64)[codes.reshape(-1)]
 
 
 def of_main_thread(view: View) -> Ints:

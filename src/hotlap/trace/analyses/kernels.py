@@ -30,7 +30,7 @@ from hotlap.records.trace import KernelTime
 
 from ..links import enclosing, topmost
 from ..view import View
-from .grouping import Ints, coded, host_of, places, remembered
+from .grouping import Ints, host_of, places, remembered
 
 UNATTRIBUTED: Final = "(unattributed)"
 WRAPPERS: Final = re.compile(
@@ -39,32 +39,28 @@ WRAPPERS: Final = re.compile(
 """Ops that only hold others."""
 MODULE: Final = "nn.Module: "
 
-Keys = tuple[list[str], Ints]
-"""Distinct keys, and for each piece of work the number of its own."""
-
 
 def kernels(view: View, by: str = "name", top: int | None = None) -> tuple[KernelTime, ...]:
     """Device work by `name`, `op`, `module`, `shape` or `line`, most time first."""
-    if not len(view.work):
+    keys = KEYS[by](view) if len(view.work) else None
+    if keys is None:
         return ()
-    labels, codes = KEYS[by](view)
-    if not labels:
-        return ()
-    work = view.work.select((pl.col("to") - pl.col("from")).alias("ns")).with_columns(pl.Series("key", codes))
+    distinct, codes = _anchored(view)
+    work = pl.DataFrame({"key": keys, "ns": view.work["to"] - view.work["from"], "place": codes})
     total = int(work["ns"].sum())
     groups = work.group_by("key").agg(pl.col("ns").sum(), pl.len().alias("count"), pl.col("ns").max().alias("longest"))
-    groups = groups.with_columns(pl.Series("label", [labels[key] for key in groups["key"].to_list()], pl.String))
-    groups = groups.sort(["ns", "label"], descending=[True, False]).head(len(groups) if top is None else top)
-    where = _where(view, work, groups["key"].to_list())
+    groups = groups.sort(["ns", "key"], descending=[True, False]).head(len(groups) if top is None else top)
+    spread = work.filter(pl.col("key").is_in(groups["key"].implode())).group_by("key", "place").agg(pl.col("ns").sum())
+    where = {key: distinct[place] for key, place, _ in spread.sort("ns", "place").iter_rows()}  # with most of its time
     return tuple(
         KernelTime(
             by=by,
-            key=row["label"],
+            key=row["key"],
             ns=row["ns"],
             count=row["count"],
             share=row["ns"] / total if total else 0.0,
             longest_ns=row["longest"],
-            where=where.get(row["key"]),
+            where=where[row["key"]],
         )
         for row in groups.iter_rows(named=True)
     )
@@ -82,34 +78,19 @@ def _anchored(view: View) -> tuple[list[Place | None], Ints]:
     return places(view, anchors(view))
 
 
-def _where(view: View, work: pl.DataFrame, keys: list[int]) -> dict[int, Place | None]:
-    """For each key the place with most of its time."""
-    distinct, codes = _anchored(view)
-    if distinct == [None]:
-        return {}
-    spread = work.with_columns(pl.Series("place", codes)).filter(pl.col("key").is_in(keys))
-    spread = spread.group_by("key", "place").agg(pl.col("ns").sum()).sort("ns", "place")
-    return {key: distinct[place] for key, place, _ in spread.iter_rows()}
+def _labelled(view: View, rows: Ints, nothing: str, labels: pl.Series) -> pl.Series:
+    """For each piece of work the label of its host row; -1: none, which is `nothing` where there is a launch."""
+    none = pl.when(pl.Series(anchors(view) < 0)).then(pl.lit(UNATTRIBUTED)).otherwise(pl.lit(nothing))
+    known = labels.gather(pl.Series(rows).replace(-1, None))
+    return pl.select(pl.coalesce(known, none)).to_series()
 
 
-def _by_name(view: View) -> Keys:
-    return coded(view.work["name"])
+def _by_name(view: View) -> pl.Series:
+    return view.work["name"]
 
 
-def _labelled(view: View, rows: Ints, nothing: str, prefix: str = "") -> Keys:
-    """Names of host rows, one for each piece of work, without their prefix; -1: none, which is `nothing` where there
-    is a launch."""
-    host = host_of(view)
-    distinct, at = np.unique(rows, return_inverse=True)
-    used, code = np.unique(host.code[distinct[distinct >= 0]], return_inverse=True)
-    codes = np.full(len(distinct), len(used), np.int64)
-    codes[distinct >= 0] = code.reshape(-1)
-    numbers = np.where((rows < 0) & (anchors(view) < 0), len(used) + 1, codes[at.reshape(-1)])
-    return [*(host.names[name].removeprefix(prefix) for name in used.tolist()), nothing, UNATTRIBUTED], numbers
-
-
-def _by_op(view: View) -> Keys:
-    return _labelled(view, outer_ops(view, anchors(view)), "(no op)")
+def _by_op(view: View) -> pl.Series:
+    return _labelled(view, outer_ops(view, anchors(view)), "(no op)", view.trace.host["name"])
 
 
 def outer_ops(view: View, rows: Ints) -> Ints:
@@ -120,33 +101,19 @@ def outer_ops(view: View, rows: Ints) -> Ints:
     return np.where(outer >= 0, outer, enclosing(row, host.parent, host.op))[back]
 
 
-def _by_module(view: View) -> Keys:
-    host = host_of(view)
+def _by_module(view: View) -> pl.Series | None:
+    host, names = host_of(view), view.trace.host["name"]
     wanted = host.named(lambda name: name.startswith(MODULE)) & host.python
     if not wanted.any():
-        return [], np.empty(0, np.int64)
-    return _labelled(view, host.nearest(anchors(view), wanted), "(no module)", MODULE)
+        return None
+    return _labelled(view, host.nearest(anchors(view), wanted), "(no module)", names.str.strip_prefix(MODULE))
 
 
-def _by_shape(view: View) -> Keys:
-    """One label for each distinct (op, row of shapes), not for each op."""
-    host = host_of(view)
-    rows, at = np.unique(view.work["op"].to_numpy().astype(np.int64), return_inverse=True)
-    width = len(view.trace.shapes) + 1
-    key = rows.copy()
-    key[rows >= 0] = host.code[rows[rows >= 0]] * width + view.host("shapes")[rows[rows >= 0]] + 1
-    found, back = np.unique(np.where(anchors(view) < 0, -2, key[at.reshape(-1)]), return_inverse=True)
-    distinct: dict[str, int] = {}
-    numbers = [distinct.setdefault(_shape_label(view, host.names, key, width), len(distinct)) for key in found.tolist()]
-    return list(distinct), np.array(numbers, np.int64)[back.reshape(-1)]
-
-
-def _shape_label(view: View, names: list[str], key: int, width: int) -> str:
-    if key < 0:
-        return UNATTRIBUTED if key == -2 else "(no op)"
-    shape = key % width - 1
-    sizes = shown(view.trace.shapes["dims"][shape]) if shape >= 0 else ""
-    return f"{names[key // width]} {sizes}".rstrip()
+def _by_shape(view: View) -> pl.Series:
+    sizes = pl.Series([shown(dims) for dims in view.trace.shapes["dims"]], dtype=pl.String)
+    known = sizes.gather(view.trace.host["shapes"].replace(-1, None)).fill_null("")
+    labels = (view.trace.host["name"] + " " + known).str.strip_chars_end()
+    return _labelled(view, view.work["op"].to_numpy().astype(np.int64), "(no op)", labels)
 
 
 def shown(dims: str) -> str:
@@ -158,16 +125,15 @@ def shown(dims: str) -> str:
     return " ".join(str(size) for size in sizes if size)
 
 
-def _by_line(view: View) -> Keys:
+def _by_line(view: View) -> pl.Series:
     distinct, codes = _anchored(view)
     texts = [
         f"{place.file}:{place.line} {place.function or ''}".rstrip() if place else "(no line)" for place in distinct
     ]
-    lost = anchors(view) < 0
-    return [*texts, UNATTRIBUTED], np.where(lost, len(texts), codes)
+    return _labelled(view, np.where(anchors(view) < 0, -1, codes), "", pl.Series(texts, dtype=pl.String))
 
 
-KEYS: Final[dict[str, Callable[[View], Keys]]] = {
+KEYS: Final[dict[str, Callable[[View], pl.Series | None]]] = {
     "name": _by_name,
     "op": _by_op,
     "module": _by_module,

@@ -60,10 +60,7 @@ def launches(view: View) -> Launches:
 
 def _quantile(values: Ints, share: float) -> int:
     """The value of nearest rank; 0 of nothing."""
-    if not len(values):
-        return 0
-    rank = max(0, int(np.ceil(share * len(values))) - 1)
-    return int(np.partition(values, rank)[rank])
+    return int(np.quantile(values, share, method="inverted_cdf")) if len(values) else 0
 
 
 def _queue(view: View, work: pl.DataFrame) -> tuple[float, float]:

@@ -22,9 +22,10 @@ from ..view import View
 from .grouping import host_of
 
 CALLS: Final = re.compile(
-    r"^(cudaMalloc(Async|Pitch|3D|Managed|Host|Array|FromPoolAsync)?|cudaFree(Async|Host|Array)?|cudaHost(Alloc|Register|"
-    r"Unregister)|cuMem(AllocAsync|Alloc|AllocPitch|AllocManaged|AllocHost|HostAlloc|FreeAsync|Free|FreeHost|Create|"
-    r"Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostRegister|HostUnregister))(_v\d+)?(_ptsz)?$"
+    r"^((cuda|hip)Malloc(Async|Pitch|3D|Managed|Host|Array|FromPoolAsync)?|(cuda|hip)Free(Async|Host|Array)?|"
+    r"(cuda|hip)Host(Alloc|Free|Malloc|Register|Unregister)|cuMem(AllocAsync|Alloc|AllocPitch|AllocManaged|AllocHost|"
+    r"HostAlloc|FreeAsync|Free|FreeHost|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostRegister|"
+    r"HostUnregister))(_v\d+)?(_ptsz)?$"
 )
 CELLS: Final = 400
 """Of a curve."""

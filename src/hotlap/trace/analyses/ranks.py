@@ -112,11 +112,13 @@ def _doubt(costs: Floats, lane: int) -> str | None:
 
 def _together(calls: Calls, step: float) -> str | None:
     """Several ranks that are late together: no one of them is the straggler, but the others do wait."""
-    waits = _waits(calls)
-    if waits.max() <= WORTH * step:
+    count = calls.lanes[0].share.window.count
+    waits = {rank: ns / count for rank, ns in waited(calls).items()}
+    longest = max(waits.values(), default=0.0)
+    if longest <= WORTH * step:
         return None
-    late = sorted({lane.share.rank for lane, ns in zip(calls.lanes, waits, strict=True) if ns <= FEW * waits.max()})
-    said = f"some ranks wait {_ms(waits.max())} a step, but not for one rank alone"
+    late = sorted(rank for rank, ns in waits.items() if ns <= FEW * longest)
+    said = f"some ranks wait {_ms(longest)} a step, but not for one rank alone"
     return f"{said}: {', '.join(map(str, late))} are late together" if len(late) > 1 else said
 
 
@@ -135,13 +137,6 @@ def step_costs(calls: Calls) -> Floats:
     steps = _steps(calls.lanes[0], each["last"].to_numpy())
     np.add.at(costs, (steps, each["late"].to_numpy()), _exposed(calls, each, "second") / (each["parts"].to_numpy() - 1))
     return costs
-
-
-def _waits(calls: Calls) -> Floats:
-    """What each lane waits for others, ns a step."""
-    each = calls.parts.join(_counted(calls).select("call", "last"), on="call")
-    waits = np.bincount(each["lane"].to_numpy(), _exposed(calls, each, "start"), len(calls.lanes))
-    return waits / calls.lanes[0].share.window.count
 
 
 def waited(calls: Calls) -> dict[int, int]:

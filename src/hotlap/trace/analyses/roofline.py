@@ -351,7 +351,7 @@ def roofline(view: View, peaks: Peaks | None) -> tuple[OpRoofline, ...]:
     if not len(work) or not len(view.trace.shapes):
         return ()
     rows = claimed(view, work["op"].to_numpy().astype(np.int64))
-    groups = _groups(view, work.select("name", "dur").with_columns(pl.Series("row", rows)).filter(pl.col("row") >= 0))
+    groups = grouped(view, work.select("name", "dur").with_columns(pl.Series("row", rows)))
     merged: dict[tuple[str, str, str], list[tuple[dict[str, int], Call, Work]]] = {}
     for group in groups.iter_rows(named=True):
         call = call_of(view, group["op"], group["shapes"])
@@ -379,21 +379,22 @@ def claimed(view: View, rows: Ints) -> Ints:
     return np.where(outer >= 0, outer, np.where(np.append(direct, False)[row], row, -1))[back]
 
 
-def _groups(view: View, work: pl.DataFrame) -> pl.DataFrame:
-    """By op and row of `shapes`: row (the first op), op, shapes, ns, count (of ops), kernels (distinct names)."""
-    row = work["row"].to_numpy()
-    ops = view.trace.host.select("name", "shapes")[row]
-    work = work.with_columns(ops["name"].alias("op"), ops["shapes"])
+def grouped(view: View, work: pl.DataFrame, *more: str) -> pl.DataFrame:
+    """By op, row of `shapes` and `more`: row (the first op), rows and count (of ops), op, shapes, ns, kernels
+    (distinct names). work: name, dur and row (of the op), -1 and unknown shapes left out."""
+    ops = view.trace.host.select("name", "shapes")[work["row"].to_numpy()]
     return (
-        work.filter(pl.col("shapes") >= 0)
-        .group_by("op", "shapes")
+        work.with_columns(ops["name"].alias("op"), ops["shapes"])
+        .filter((pl.col("row") >= 0) & (pl.col("shapes") >= 0))
+        .group_by("op", "shapes", *more)
         .agg(
             pl.col("row").min(),
             pl.col("dur").sum().alias("ns"),
-            pl.col("row").n_unique().alias("count"),
+            pl.col("row").unique().alias("rows"),
             pl.col("name").unique().sort().alias("kernels"),
         )
-        .sort("row")
+        .with_columns(pl.col("rows").list.len().alias("count"))
+        .sort("row", *more)
     )
 
 

@@ -19,6 +19,8 @@ Waits are summed by (cause, op, where), those with most idle time first.
 """
 
 import re
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -141,14 +143,10 @@ def _printing(waits: pl.DataFrame) -> pl.DataFrame:
     return named.with_columns(op=pl.when(pl.col("cause") == PRINT).then(pl.lit("")).otherwise("op"))
 
 
-def _innermost_op(view: View, rows: Ints) -> Ints:
-    host = host_of(view)
-    return enclosing(rows, host.parent, host.op)
-
-
 def _waits(view: View, rows: Ints) -> Ints:
     """The wait that each call belongs to: its innermost op, else itself."""
-    ops = _innermost_op(view, rows)
+    host = host_of(view)
+    ops = enclosing(rows, host.parent, host.op)
     return np.where(ops >= 0, ops, rows)
 
 
@@ -174,16 +172,25 @@ def _idle(view: View, rows: Ints) -> Ints:
 # causes
 
 
-def _causes(view: View, rows: Ints) -> pl.Series:
-    chains = _chains(view, rows)
-    words = {chain: cause_of(chain) for chain in chains.unique()}
-    causes = [words[chain] for chain in chains]
-    last = _end_of_profile(view, rows)
-    return pl.Series(
-        [END_OF_PROFILE if end else cause for cause, end in zip(causes, last, strict=True)], dtype=pl.String
-    )
+def _causes(view: View, rows: Ints) -> list[str]:
+    ways, last = _ways(view, rows).tolist(), _end_of_profile(view, rows)
+    return [
+        END_OF_PROFILE if end else cause_of("\n".join(_names_around(view, row)) + _COPY_WORDS[way])
+        for row, way, end in zip(rows.tolist(), ways, last, strict=True)
+    ]
 
 
+def _names_around(view: View, row: int) -> Iterator[str]:
+    """The names of a call and of what encloses it, innermost first."""
+    host = host_of(view)
+    for _ in range(MAX_DEPTH):
+        yield host.names[host.code[row]]
+        row = int(host.parent[row])
+        if row < 0:
+            return
+
+
+@lru_cache(10_000)
 def cause_of(chain: str) -> str:
     """The cause in words. chain: names of the call and of what encloses it, innermost first, a line each."""
     for pattern, cause in _RULES:
@@ -193,23 +200,8 @@ def cause_of(chain: str) -> str:
     return next((name for name in reversed(names) if name.startswith("aten::")), names[0])
 
 
-def _chains(view: View, rows: Ints) -> pl.Series:
-    """Per call the names around it, innermost first, and which way its op copies."""
-    parent, names = view.host("parent"), view.trace.host["name"]
-    chain, at = names.gather(rows), rows.copy()
-    for _ in range(MAX_DEPTH):
-        at = np.where(at >= 0, parent[np.maximum(at, 0)], -1)
-        if not (at >= 0).any():
-            break
-        above = pl.select(
-            pl.when(pl.Series(at >= 0)).then("\n" + names.gather(np.maximum(at, 0))).otherwise(pl.lit(""))
-        ).to_series()
-        chain = chain + above
-    return chain + pl.Series([_COPY_WORDS[int(way)] for way in _ways(view, rows)], dtype=pl.String)
-
-
 def _ways(view: View, rows: Ints) -> Ints:
-    """Which way the copies of each call's op, or of the call itself, go; 0 for none."""
+    """Which way the copies of each call, or of its op, go; 0 for none."""
     copies = view.trace.device.filter((pl.col("cat") == "memcpy") & (pl.col("launch") >= 0))
     name = pl.col("name")
     way = (
@@ -229,8 +221,7 @@ def _ways(view: View, rows: Ints) -> Ints:
     for column in ("launch", "op"):
         at = copies[column].to_numpy()
         of[at[(at >= 0) & (way > 0)]] = way[(at >= 0) & (way > 0)]
-    ops = _innermost_op(view, rows)
-    return np.where(of[rows] > 0, of[rows], np.where(ops >= 0, of[np.maximum(ops, 0)], 0))
+    return np.where(of[rows] > 0, of[rows], of[_waits(view, rows)])
 
 
 def _end_of_profile(view: View, rows: Ints) -> list[bool]:

@@ -8,9 +8,7 @@ neighbours if these are as short and nearer than that, in cells of twice that le
 name of its longest event, and says how many there are and how long they last together. Nothing else is left out but
 threads and streams beyond the busiest few and devices beyond the first few, whose number is said.
 
-Phases are hotlap's labels. In a trace without them they are inferred: data is inside `enumerate(DataLoader)`, backward
-from the first to the last event of autograd's engine, optimizer inside `Optimizer.step`, and forward from the end of
-the last data, h2d or optimizer phase to the start of the backward (`records/phases.py`).
+Phases are hotlap's labels; other traces have no row of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,8 +22,9 @@ from hotlap.records.phases import PHASES
 from hotlap.records.timeline import KINDS, Bars, Timeline
 
 from ..view import Ints, View
-from .gaps import ALLOCATES, pieces
+from .gaps import pieces
 from .grouping import outermost_op, packed_places, unpacked
+from .memory import CALLS
 from .waits import CAUSES, waiting_calls
 
 RESOLUTION: Final = 1500
@@ -34,9 +33,7 @@ MOST_STREAMS: Final = 8
 MOST_DEVICES: Final = 4
 LONGEST_NAME: Final = 160
 LABEL: Final = "hotlap:"
-LOADER: Final = "enumerate(DataLoader)"
 ENGINE: Final = "autograd::engine"
-STEPPING: Final = "Optimizer.step#"
 NUMBER: Final = {kind: number for number, kind in enumerate(KINDS)}
 IDLE: Final = {at: NUMBER[f"idle: {cause}"] for at, cause in enumerate(CAUSES)}
 
@@ -64,7 +61,7 @@ def timeline(view: View) -> Timeline | None:
     if end <= start:
         return None
     draw = _Drawing(view, start, max(1, (end - start) // RESOLUTION))
-    phases, inferred = _phases(view, start, end)
+    phases = _phases(view, start, end)
     rows = [draw.bars("phases", "phases", phases, _of_phases, 1)] if len(phases) else []
     threads, (streams, undrawn) = list(_threads(view, start, end)), _streams(view, start, end)
     rows += [draw.bars(label, "host", row, _of_host) for label, row in threads[: 2 * MOST_THREADS]]
@@ -79,7 +76,6 @@ def timeline(view: View) -> Timeline | None:
         span_ns=end - start,
         host=(host[0] - start, host[1] - start),
         device=(device[0] - start, device[1] - start),
-        inferred=inferred,
         shortest_ns=draw.least,
         texts=tuple(draw.texts),
         rows=tuple(row for row in rows if row.start),
@@ -169,44 +165,17 @@ def _places(view: View, rows: Ints) -> list[str]:
 # phases
 
 
-def _phases(view: View, start: int, end: int) -> tuple[Events, bool]:
-    """The phases in [start, end), and whether they are inferred."""
-    here = view.trace.host.filter(_touching(start, end))
-    labels = here.filter((pl.col("cat") == "annotation") & pl.col("name").str.starts_with(LABEL))
-    inferred = not len(labels)
-    if inferred:
-        found = pl.DataFrame(
-            _inferred(here, start), {"start": pl.Int64, "end": pl.Int64, "name": pl.String}, orient="row"
-        )
-    else:
-        found = labels.select("start", END, pl.col("name").str.strip_prefix(LABEL))
-    known = found.filter(pl.col("name").is_in(PHASES))
-    return _cut(known.with_columns(kind=_number("name"), row=_number("name")), start, end), inferred
+def _phases(view: View, start: int, end: int) -> Events:
+    """The phases in [start, end)."""
+    labels = view.trace.host.filter(
+        _touching(start, end) & (pl.col("cat") == "annotation") & pl.col("name").str.starts_with(LABEL)
+    )
+    found = labels.select("start", END, pl.col("name").str.strip_prefix(LABEL)).filter(pl.col("name").is_in(PHASES))
+    return _cut(found.with_columns(kind=_number("name"), row=_number("name")), start, end)
 
 
 def _number(kind: str) -> pl.Expr:
     return pl.col(kind).replace_strict(NUMBER, return_dtype=pl.Int64)
-
-
-def _inferred(here: pl.DataFrame, start: int) -> list[tuple[int, int, str]]:
-    marks = here.filter((pl.col("cat") == "annotation") | pl.col("name").str.starts_with(ENGINE)).sort("start")
-    found: list[tuple[int, int, str]] = []
-    last = start
-    for name, begin, dur in marks.select("name", "start", "dur").iter_rows():
-        stop = begin + dur
-        if name.startswith(ENGINE):
-            if found and found[-1][2] == "backward":
-                found[-1] = (found[-1][0], max(found[-1][1], stop), "backward")
-                continue
-            if begin > last:
-                found.append((last, begin, "forward"))
-            found.append((begin, stop, "backward"))
-        elif name.startswith((LOADER, STEPPING)):
-            found.append((begin, stop, "data" if name.startswith(LOADER) else "optimizer"))
-        else:
-            continue
-        last = stop
-    return found
 
 
 def _of_phases(view: View, kinds: Ints) -> tuple[list[str], list[str]]:
@@ -242,7 +211,7 @@ def _host_kinds(view: View, rows: Ints) -> Ints:
     names = events["name"]
     launching = [name for name in names.unique() if "Launch" in name or "Memcpy" in name or "Memset" in name]
     kind[names.is_in(launching).to_numpy() & (kind != NUMBER["op"])] = NUMBER["launch call"]
-    kind[names.is_in([name for name in names.unique() if ALLOCATES.match(name)]).to_numpy()] = NUMBER["allocation"]
+    kind[names.is_in([name for name in names.unique() if CALLS.match(name)]).to_numpy()] = NUMBER["allocation"]
     kind[np.isin(rows, waiting_calls(view))] = NUMBER["wait"]
     return kind.astype(np.int64)
 

@@ -57,30 +57,26 @@ def host(view: View) -> Totals:
 
 def inputs(view: View) -> Totals:
     """Waits inside loaders, on any thread."""
-    return _totals(_clipped(view).filter(pl.col("name").str.contains(INPUT)))
+    return _totals(_clipped(view, INPUT))
 
 
 def syncs(view: View) -> Totals:
     """Calls of the runtime that wait for the device, on any thread."""
-    return _totals(_runtime(view).filter(pl.col("name").str.contains(SYNCS)))
+    return _totals(_clipped(view, SYNCS).filter(pl.col("cat") == "runtime"))
 
 
 def launches(view: View) -> Totals:
     """Calls of the runtime that launch kernels and graphs."""
-    return _totals(_runtime(view).filter(pl.col("name").str.contains(LAUNCHES)))
+    return _totals(_clipped(view, LAUNCHES).filter(pl.col("cat") == "runtime"))
 
 
-def _runtime(view: View) -> pl.DataFrame:
-    return _clipped(view).filter(pl.col("cat") == "runtime")
-
-
-def _clipped(view: View) -> pl.DataFrame:
-    """Host events in the window: name, cat, and the ns inside."""
+def _clipped(view: View, pattern: str) -> pl.DataFrame:
+    """Host events of such names in the window: name, cat, and the ns inside."""
     start, end = pl.col("start"), pl.col("start") + pl.col("dur")
     first, last = view.window.start_ns, view.window.end_ns
     inside = (start < last) & ((end > first) | ((pl.col("dur") == 0) & (start >= first)))
     ns = pl.min_horizontal(end, pl.lit(last)) - pl.max_horizontal(start, pl.lit(first))
-    return view.trace.host.lazy().filter(inside).select("name", "cat", ns.alias("ns")).collect()
+    return view.trace.host.filter(inside & pl.col("name").str.contains(pattern)).select("name", "cat", ns.alias("ns"))
 
 
 def _totals(rows: pl.DataFrame) -> Totals:

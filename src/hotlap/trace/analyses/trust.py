@@ -3,9 +3,8 @@
 * Overhead: profiled step over the same command's step without the profiler.
 * Unlinked: share of device work whose launch is not in the trace; launched before the recording, or lost.
 * Graphs under-recorded. A graph runs the same work at each launch, so launches of one graph should show equally much.
-  Fellows are launches with the same graph id, or where traces have none, from the same op at the same place in the
-  step. A launch is short if it shows less than the most of its fellows; without ids, not if the same lower number (but
-  0) occurs twice among them: then another graph runs there.
+  Fellows are launches from the same op at the same place in the step. A launch is short if it shows less than the most
+  of its fellows, but not if the same lower number (but 0) occurs twice among them: then another graph runs there.
 * Lost and repaired events of a broken file, and what it says of them.
 * What is missing: device work though there are launches, steps, shapes, stacks.
 
@@ -13,7 +12,6 @@ How bad something is, is judged by the share of the numbers that it touches; wha
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -35,12 +33,8 @@ OPEN_QUESTION: Final = 1e-4
 """How bad it is if something is not known rather than wrong."""
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """bad: 0 to 1, about the share of the numbers that is touched."""
-
-    bad: float
-    said: str
+Doubt = tuple[float, str]
+"""How bad, 0 to 1, about the share of the numbers that is touched; and what is said."""
 
 
 def trust(view: View, unprofiled_step_ms: float | None = None) -> Trust:
@@ -62,7 +56,7 @@ def trust(view: View, unprofiled_step_ms: float | None = None) -> Trust:
         graph_under_recorded=short,
         lost_events=view.trace.losses.events,
         repaired_events=view.trace.losses.repaired,
-        said=tuple(doubt.said for doubt in sorted(doubts, key=lambda doubt: -doubt.bad)),
+        said=tuple(said for _, said in sorted(doubts, key=lambda doubt: -doubt[0])),
     )
 
 
@@ -72,66 +66,57 @@ def _missing(view: View) -> Iterator[Doubt]:
     exported = trace.schema_version.startswith("nsys")
     if launches and not len(trace.work):
         said = f"no device work was recorded, though there are {launches} launches: device times are unknown"
-        yield Doubt(1.0, said)
+        yield 1.0, said
     if not window.steps:
-        yield Doubt(0.5, "no steps were found: the whole trace counts as one, with whatever is at its ends")
+        yield 0.5, "no steps were found: the whole trace counts as one, with whatever is at its ends"
     elif window.found_by != "ProfilerStep":
         said = f"no ProfilerStep ranges (no profiler.step() in the loop): steps are cut by {window.found_by}"
-        yield Doubt(0.01, said)
+        yield 0.01, said
     if not len(trace.shapes):
         lacks = "an export of nsys has no shapes" if exported else "no shapes (record_shapes=True)"
-        yield Doubt(OPEN_QUESTION, f"{lacks}: no FLOPs, no roofline")
+        yield OPEN_QUESTION, f"{lacks}: no FLOPs, no roofline"
     if exported and (trace.device["name"].str.starts_with(GRAPH) & (trace.device["graph"] >= 0)).any():
-        yield Doubt(0.01, "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node): no kernels in them")
+        yield 0.01, "CUDA graphs were recorded whole (nsys profile --cuda-graph-trace=node): no kernels in them"
     if not view.lines and not (trace.host["cat"] == "python").any():
         lacks = "an export of nsys has no Python stacks" if exported else "no stacks (with_stack=True)"
-        yield Doubt(OPEN_QUESTION, f"{lacks}: lines of the user's code are unknown")
+        yield OPEN_QUESTION, f"{lacks}: lines of the user's code are unknown"
 
 
-def _of_overhead(overhead: float | None, step_ms: float) -> list[Doubt]:
+def _of_overhead(overhead: float | None, step_ms: float) -> Iterator[Doubt]:
     if overhead is None:
-        return [Doubt(OPEN_QUESTION / 2, "what the profiler itself costs is unknown: no step time without it")]
+        yield OPEN_QUESTION / 2, "what the profiler itself costs is unknown: no step time without it"
+        return
     against = f"{ms(step_ms)} against {ms(step_ms / overhead)} without it"
     if overhead > 1 + NOTED:
-        return [Doubt(1 - 1 / overhead, f"under the profiler steps are {overhead:.2f} times as long, {against}")]
+        yield 1 - 1 / overhead, f"under the profiler steps are {overhead:.2f} times as long, {against}"
     if overhead < 1 - NOTED:
-        return [Doubt(1 - overhead, f"steps are shorter under the profiler, {against}: was it the same work?")]
-    return []
+        yield 1 - overhead, f"steps are shorter under the profiler, {against}: was it the same work?"
 
 
-def _of_unlinked(share: float, view: View) -> list[Doubt]:
-    if share < UNLINKED:
-        return []
-    count = int((view.work["launch"] < 0).sum())
-    what = f"{count} of {len(view.work)} pieces of device work ({share:.0%}) have no launch in the trace"
-    return [Doubt(share / 2, f"{what}: launched before the recording began, or lost; their ops and lines are unknown")]
+def _of_unlinked(share: float, view: View) -> Iterator[Doubt]:
+    if share >= UNLINKED:
+        count = int((view.work["launch"] < 0).sum())
+        what = f"{count} of {len(view.work)} pieces of device work ({share:.0%}) have no launch in the trace"
+        yield share / 2, f"{what}: launched before the recording began, or lost; their ops and lines are unknown"
 
 
-def _of_losses(view: View) -> list[Doubt]:
+def _of_losses(view: View) -> Iterator[Doubt]:
     losses, trace = view.trace.losses, view.trace
     events = len(trace.host) + len(trace.device) + len(trace.memory)
     why = f" ({'; '.join(losses.why)})" if losses.why else ""
-    found = []
-    if losses.events or losses.bytes:
+    lost = bool(losses.events or losses.bytes)
+    if lost:
         torn = f"{losses.events} events" if losses.events else f"{losses.bytes} bytes at the end"
-        found.append(Doubt(max(0.02, losses.events / max(1, losses.events + events)), f"{torn} could not be read{why}"))
-        why = ""
+        yield max(0.02, losses.events / max(1, losses.events + events)), f"{torn} could not be read{why}"
     if losses.repaired:
-        found.append(
-            Doubt(0.1 * losses.repaired / max(1, events), f"{losses.repaired} events were read after a repair{why}")
-        )
-    return found
+        said = f"{losses.repaired} events were read after a repair{'' if lost else why}"
+        yield 0.1 * losses.repaired / max(1, events), said
 
 
-def _of_graphs(short: int, graphs: int) -> list[Doubt]:
-    if not short:
-        return []
-    return [
-        Doubt(
-            short / graphs,
-            f"{short} of {graphs} CUDA graph launches show less work than their fellows: some was not recorded",
-        )
-    ]
+def _of_graphs(short: int, graphs: int) -> Iterator[Doubt]:
+    if short:
+        said = f"{short} of {graphs} CUDA graph launches show less work than their fellows: some was not recorded"
+        yield short / graphs, said
 
 
 def under_recorded(view: View) -> tuple[int, int]:
@@ -140,42 +125,26 @@ def under_recorded(view: View) -> tuple[int, int]:
     if not len(launches):
         return 0, 0
     fellows = launches.with_columns(
-        pl.col("pieces").max().over("graph", "place", "op").alias("most"),
-        pl.len().over("graph", "place", "op", "pieces").alias("alike"),
+        pl.col("pieces").max().over("op", "place").alias("most"), pl.len().over("op", "place", "pieces").alias("alike")
     )
-    certain = (pl.col("graph") >= 0) | (pl.col("alike") < 2) | (pl.col("pieces") == 0)
-    short = fellows.filter((pl.col("pieces") < pl.col("most")) & certain)
-    return len(short), len(launches)
+    certain = (pl.col("alike") < 2) | (pl.col("pieces") == 0)
+    return len(fellows.filter((pl.col("pieces") < pl.col("most")) & certain)), len(launches)
 
 
 def _graph_launches(view: View) -> pl.DataFrame:
-    """Launches of graphs in the window: pieces (of work, in the whole trace), and what fellows share: graph (-1
-    unknown), op (name of what encloses it) and place (its number within step and op), blank where graph is known."""
+    """Launches of graphs in the window: pieces (of work, in the whole trace), op (name of what encloses it) and place
+    (its number within step and op)."""
     host = view.trace.host.with_row_index("row")
     inside = (pl.col("start") >= view.window.start_ns) & (pl.col("start") < view.window.end_ns)
     rows = host.filter((pl.col("cat") == "runtime") & pl.col("name").str.contains(GRAPH_LAUNCH) & inside)
-    work = (
-        view.trace.work.filter(pl.col("launch") >= 0)
-        .group_by("launch")
-        .agg(pl.len().alias("pieces"), pl.col("graph").max())
-    )
+    work = view.trace.work.filter(pl.col("launch") >= 0).group_by("launch").agg(pl.len().cast(pl.Int64).alias("pieces"))
     counted = rows.select(pl.col("row").cast(pl.Int32), "start", "parent").join(
         work, left_on="row", right_on="launch", how="left", maintain_order="left"
     )
     parents = [totals.plain(host["name"][parent]) if parent >= 0 else "" for parent in counted["parent"].to_list()]
     steps = np.array([start for start, _ in view.window.steps], np.int64)
-    return (
-        counted.with_columns(
-            pl.col("pieces").fill_null(0).cast(pl.Int64),
-            pl.col("graph").fill_null(-1),
-            pl.Series("op", parents, pl.String),
-            pl.Series("step", np.searchsorted(steps, counted["start"].to_numpy(), side="right"), pl.Int64),
-        )
-        .with_columns(pl.int_range(pl.len()).over("step", "op").alias("place"))
-        # a launch that shows nothing does not say its graph: that of its fellows
-        .with_columns(pl.when(pl.col("graph") < 0).then(pl.col("graph").max().over("op", "place")).otherwise("graph"))
-        .with_columns(
-            pl.when(pl.col("graph") < 0).then("op").otherwise(pl.lit("")).alias("op"),
-            pl.when(pl.col("graph") < 0).then("place").otherwise(-1).alias("place"),
-        )
-    )
+    return counted.with_columns(
+        pl.col("pieces").fill_null(0),
+        pl.Series("op", parents, pl.String),
+        pl.Series("step", np.searchsorted(steps, counted["start"].to_numpy(), side="right"), pl.Int64),
+    ).with_columns(pl.int_range(pl.len()).over("step", "op").alias("place"))

@@ -35,7 +35,7 @@ from hotlap.records.utilisation import Products, Utilisation
 from ..links import enclosing
 from ..view import View
 from .grouping import Ints, host_of
-from .roofline import MATRIX, UNUSED, USED, Call, call_of, claimed, needs, tensor_cores
+from .roofline import MATRIX, UNUSED, USED, Call, call_of, claimed, grouped, needs, tensor_cores
 
 UNSEEN: Final = 0.02
 """By so much MFU may be too low, which is no more than steps differ."""
@@ -146,33 +146,20 @@ def _count(view: View) -> _Counted:
     work = view.work.filter((pl.col("start") >= view.window.start_ns) & (pl.col("kind") == "compute"))
     rows = claimed(view, work["op"].to_numpy().astype(np.int64))
     work = work.select("name", "dur").with_columns(pl.Series("row", rows), pl.Series("whose", _whose(view, rows)))
-    ops = view.trace.host.select(pl.col("name").alias("op"), "shapes").with_row_index("row")
-    joined = work.join(ops.with_columns(pl.col("row").cast(pl.Int64)), on="row", how="left")
-    found = _Counted()
-    unseen: dict[str, int] = {}
-    for group in _grouped(joined).iter_rows(named=True):
-        call = call_of(view, group["op"], group["shapes"]) if group["op"] is not None and group["shapes"] >= 0 else None
+    found, known = _Counted(), np.zeros(len(view.trace.host) + 1, np.bool_)  # the last is that of no op
+    for group in grouped(view, work, "whose").iter_rows(named=True):
+        call = call_of(view, group["op"], group["shapes"])
         flops = model_flops(call) if call is not None else None
         if call is not None and flops:
             key = group["whose"], call.dtype, tensor_cores(group["kernels"]) is not False
             found.flops[key] = found.flops.get(key, 0) + group["count"] * flops
             found.known_ns += group["ns"]
-            continue
-        for kernel, ns in zip(group["kernels"], group["each_ns"], strict=True):
-            if MULTIPLIES.search(kernel):
-                unseen[kernel] = unseen.get(kernel, 0) + ns
-    found.unseen_ns = sum(unseen.values())
-    found.unseen = max(unseen, key=unseen.__getitem__, default="")
+            known[group["rows"]] = True
+    multiplies = [name for name in work["name"].unique() if MULTIPLIES.search(name)]
+    unseen = work.filter(pl.Series(~known[rows]) & pl.col("name").is_in(multiplies))
+    kernels = unseen.group_by("name").agg(pl.col("dur").sum()).sort("dur", "name", descending=[True, False])
+    found.unseen_ns, found.unseen = int(unseen["dur"].sum()), kernels["name"][0] if len(kernels) else ""
     return found
-
-
-def _grouped(work: pl.DataFrame) -> pl.DataFrame:
-    """By op, row of `shapes` and whose: count (of ops), ns, kernels (distinct names) and each_ns."""
-    keys = ["op", "shapes", "whose"]
-    kernels = work.group_by(*keys, "name").agg(pl.col("dur").sum()).sort("name")
-    named = kernels.group_by(keys).agg(pl.col("name").alias("kernels"), pl.col("dur").alias("each_ns"))
-    calls = work.group_by(keys).agg(pl.col("row").n_unique().alias("count"), pl.col("dur").sum().alias("ns"))
-    return calls.join(named, on=keys, nulls_equal=True).sort(keys)
 
 
 def _whose(view: View, rows: Ints) -> Ints:

@@ -66,7 +66,7 @@ def replay(views: Sequence[View], unprofiled_ms: float | None = None) -> Replay 
     if plan is None or not any(len(span.work) for span in graph.spans):
         return None
     of, costs = Facts(graph), Costs(graph.dur, graph.lag)
-    measured = _of_ranks(steps_ns(graph, graph.start + graph.dur))
+    measured = median_low(steps_ns(graph, graph.start + graph.dur))
     replayed = step_ns(plan, costs)
     if unprofiled_ms is not None:
         costs = deflated(plan, costs, unprofiled_ms * 1e6)
@@ -82,11 +82,7 @@ def replay(views: Sequence[View], unprofiled_ms: float | None = None) -> Replay 
 
 def step_ns(plan: Plan, costs: Costs) -> float:
     """The step at some costs."""
-    return _of_ranks(steps_ns(plan.graph, simulate(plan, costs)[1]))
-
-
-def _of_ranks(steps: Sequence[float]) -> float:
-    return float(median_low(steps))
+    return median_low(steps_ns(plan.graph, simulate(plan, costs)[1]))
 
 
 def predicted(plan: Plan, of: Facts, costs: Costs, change: Change) -> float | None:

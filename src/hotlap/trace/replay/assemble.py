@@ -11,7 +11,7 @@ from hotlap.records.trace import Window
 
 from ..steps import find_windows
 from ..view import View
-from .device import device_tasks, event_edges, queue_edges, sync_edges
+from .device import device_tasks, event_edges, sync_edges
 from .graph import Builder, Edge, Graph, Ints, Kind, Span
 from .host import host_tasks
 from .simulate import fitted, unwaited
@@ -63,7 +63,6 @@ def _rank(build: Builder, view: View, first: int, end: int) -> Span:
     device = device_tasks(build, view, host, start, stop)
     sync_edges(build, view, host, device)
     event_edges(build, host, device)
-    queue_edges(build, host, device)
     work, prior = device.task[~device.prior], device.task[device.prior]
     moved = build.offset
     return Span(view, start + moved, stop + moved, max(1, len(steps)), host.last, work, prior, moved)

@@ -148,7 +148,7 @@ def no_launch_cost(of: Facts, costs: Costs) -> Costs | None:
 
 def device_infinitely_fast(of: Facts, costs: Costs) -> Costs | None:
     """Device work takes no time: what is left is the host's."""
-    device = np.isin(of.graph.edge, [Edge.LAUNCH, Edge.STREAM, Edge.EVENT, Edge.SYNC, Edge.COLLECTIVE, Edge.QUEUE])
+    device = np.isin(of.graph.edge, [Edge.LAUNCH, Edge.STREAM, Edge.EVENT, Edge.SYNC, Edge.COLLECTIVE])
     return Costs(np.where(of.device, 0, costs.dur), _lowered(costs.lag, device, 0))
 
 

@@ -17,10 +17,6 @@ CLOCK_NS: Final = 1_000
 """How far clocks of host and device may disagree about what came first."""
 EXPLAINS_NS: Final = 30_000
 """An event that some work waited for ended at most this long before it started."""
-FULL_NS: Final = 200_000
-"""A launch call longer than this with FULL_DEPTH pieces of work ahead of it waited for room in the launch queue (CUDA's
-holds about a thousand); launches of whole graphs take long by themselves and are left out."""
-FULL_DEPTH: Final = 512
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,6 @@ class Device:
     task: Ints
     row: Ints
     lane: Ints
-    stream: Ints
     start: Ints
     end: Ints
     launched: Ints
@@ -54,8 +49,7 @@ def device_tasks(build: Builder, view: View, host: Host, start: int, end: int) -
     if len(calls.call):
         by = np.where((call < 0) & ~prior, _last_call(calls, launched), call)
         build.link(Edge.LAUNCH, np.where(by >= 0, calls.call[by], -1), task, from_start=True)
-    stream = work["stream"].to_numpy()
-    return Device(task, row, lane, stream, cut, begin + dur, launched, call, prior)
+    return Device(task, row, lane, cut, begin + dur, launched, call, prior)
 
 
 def _work(view: View, start: int, end: int) -> pl.DataFrame:
@@ -109,13 +103,13 @@ def _call_of(calls: Calls, launch: Ints, view: View) -> Ints:
 def sync_edges(build: Builder, view: View, host: Host, device: Device) -> None:
     """Calls that wait: for all streams, for one, for an event, or for their own copy. A call waited for nothing that
     ended after it returned."""
-    calls, streams = host.calls, _sync_streams(view, host.calls)
+    calls = host.calls
     own = _own_copies(view, calls, device)
     targets = [(call, i) for call, mine in own.items() for i in mine]
     for call in np.nonzero(calls.sync)[0].tolist():
         if call not in own:
             name = view.trace.host["name"][int(calls.row[call])]
-            targets += [(call, i) for i in _awaited(call, name, streams.get(call, -1), calls, device)]
+            targets += [(call, i) for i in _awaited(call, name, calls, device)]
     waiting, index = _columns(targets)
     done = device.end[index] <= calls.end[waiting] + CLOCK_NS
     build.link(Edge.SYNC, device.task[index[done]], calls.ret[waiting[done]])
@@ -136,21 +130,11 @@ def _own_copies(view: View, calls: Calls, device: Device) -> dict[int, list[int]
     return found
 
 
-def _sync_streams(view: View, calls: Calls) -> dict[int, int]:
-    """Stream that a call waits for, where the trace has cuda_sync events."""
-    marks = view.trace.device.filter((pl.col("cat") == "sync") & (pl.col("stream") >= 0))
-    if not len(marks):
-        return {}
-    stream = dict(zip(marks["correlation"].to_list(), marks["stream"].to_list(), strict=True))
-    correlation = view.host("correlation")[calls.row]
-    return {i: stream[c] for i, c in enumerate(correlation.tolist()) if c in stream}
-
-
-def _awaited(call: int, name: str, stream: int, calls: Calls, device: Device) -> list[int]:
+def _awaited(call: int, name: str, calls: Calls, device: Device) -> list[int]:
     """Index of the device work that a synchronising call waits for: per lane the last that was launched before."""
     time = int(calls.start[call])
     if re.search("Stream|Memcpy|Memset", name):
-        lanes = np.unique(device.lane[device.stream == stream]).tolist() or [_lane_of_last(call, time, calls, device)]
+        lanes = [_lane_of_last(call, time, calls, device)]
     else:
         lanes = np.unique(device.lane).tolist()
     found = [i for lane in lanes if (i := _last_before(lane, time, device)) >= 0]
@@ -178,7 +162,7 @@ def _last_before(lane: int, time: int, device: Device) -> int:
     return index if index >= low else -1
 
 
-# streams that wait for one another, and full launch queues
+# streams that wait for one another
 
 
 def event_edges(build: Builder, host: Host, device: Device) -> None:
@@ -197,25 +181,8 @@ def event_edges(build: Builder, host: Host, device: Device) -> None:
             continue
         waiting = int(order[index + (int(mine[0]) if len(mine) else 0)])
         found += [(i, waiting) for lane in lanes if (i := _event(lane, time, waiting, device)) >= 0]
-    found += _prior_events(lanes, device)
     before, after = _columns(found)
     build.link(Edge.EVENT, device.task[before], device.task[after])
-
-
-def _prior_events(lanes: list[int], device: Device) -> list[tuple[int, int]]:
-    """The same for work launched before the window, whose calls are not known: where its stream's previous work does
-    not explain its start and the end of another stream's does."""
-    late = device.prior.copy()
-    late[1:] &= (device.lane[1:] == device.lane[:-1]) & (device.start[1:] - device.end[:-1] > EXPLAINS_NS)
-    found = []
-    for index in np.nonzero(late[1:])[0] + 1:
-        for lane in lanes:
-            low, high = np.searchsorted(device.lane, [lane, lane + 1])
-            begun = int(device.start[index])
-            before = int(low + np.searchsorted(device.start[low:high], begun, side="left")) - 1
-            if lane != device.lane[index] and before >= low and 0 <= begun - device.end[before] < EXPLAINS_NS:
-                found.append((before, int(index)))
-    return found
 
 
 def _event(lane: int, time: int, waiting: int, device: Device) -> int:
@@ -229,21 +196,3 @@ def _event(lane: int, time: int, waiting: int, device: Device) -> int:
     if index < low or last < 0:
         return -1
     return index if index == last or begun - device.end[index] < EXPLAINS_NS else -1
-
-
-def queue_edges(build: Builder, host: Host, device: Device) -> None:
-    """Launch calls that found the queue full wait for work far ahead of them to end."""
-    calls = host.calls
-    if not len(calls.row):
-        return
-    pieces = np.bincount(device.call[device.call >= 0], minlength=len(calls.row))
-    slow = (calls.end - calls.start > FULL_NS) & (pieces == 1) & ~calls.sync
-    slow = (device.call >= 0) & slow[device.call]
-    pairs = []
-    for index in np.nonzero(slow)[0].tolist():
-        low = int(np.searchsorted(device.lane, device.lane[index]))
-        ended = low + int(np.searchsorted(device.end[low:index], calls.end[device.call[index]], side="right")) - 1
-        if ended >= low and index - ended > FULL_DEPTH:
-            pairs.append((ended, int(device.call[index])))
-    work, call = _columns(pairs)
-    build.link(Edge.QUEUE, device.task[work], calls.ret[call])

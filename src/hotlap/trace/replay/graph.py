@@ -10,7 +10,7 @@ Tasks (arrays over tasks; times in ns, `start` and `dur` as measured):
 
 Edges say that a task starts no earlier than `lag` after another one ends (or starts, where `from_start`):
 * PROGRAM: a thread does one thing after another. HANDOVER: the main thread starts autograd's thread and waits for it;
-* LAUNCH: device work after the start of its call. QUEUE: a launch call that found the launch queue full;
+* LAUNCH: device work after the start of its call;
 * STREAM: work of one stream in order. EVENT: cudaStreamWaitEvent between streams. COLLECTIVE: see above;
 * SYNC: a call that waits for device work.
 
@@ -48,11 +48,10 @@ class Edge(IntEnum):
     PROGRAM = 0
     HANDOVER = 1
     LAUNCH = 2
-    QUEUE = 3
-    STREAM = 4
-    EVENT = 5
-    SYNC = 6
-    COLLECTIVE = 7
+    STREAM = 3
+    EVENT = 4
+    SYNC = 5
+    COLLECTIVE = 6
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ DELAYS_NS: Final = {
     Edge.PROGRAM: (0, 0),
     Edge.HANDOVER: (0, 0),
     Edge.LAUNCH: (50_000, 7_000),
-    Edge.QUEUE: (50_000, 5_000),
     Edge.STREAM: (20_000, 1_000),
     Edge.EVENT: (20_000, 1_500),
     Edge.SYNC: (50_000, 5_000),
@@ -126,7 +125,7 @@ def steps_ns(graph: Graph, end: Ints) -> list[float]:
 
 def unwaited(graph: Graph) -> Graph:
     """The graph with calls that waited at the usual cost of those that had nothing to wait for."""
-    waits = np.isin(graph.edge, [Edge.SYNC, Edge.QUEUE])
+    waits = graph.edge == Edge.SYNC
     freed = np.full(len(graph), NEVER, np.int64)
     np.maximum.at(freed, graph.dst[waits], graph.source_time[waits])
     call_of = np.full(len(graph), -1, np.int64)
