@@ -36,7 +36,7 @@ LARGEST: Final = 1 << 20
 def keep_what_is_saved() -> None:
     """From now on, in what is compiled in this process, where the script asks for it."""
     config = internals().functorch_config()
-    if config.donated_buffer and any(_holds(file, KEPT) for file in _files()):
+    if getattr(config, "donated_buffer", False) and any(_holds(file, KEPT) for file in _files()):
         config.donated_buffer = False
 
 

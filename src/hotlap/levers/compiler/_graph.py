@@ -86,7 +86,7 @@ def backward_by_dtypes() -> None:
     in float32. With one to a half precision, products that a model keeps in float32 had a backward in that.
     """
     config = internals().functorch_config()
-    if config.backward_pass_autocast == "same_as_forward":
+    if getattr(config, "backward_pass_autocast", None) == "same_as_forward":  # older torch has no choice
         config.backward_pass_autocast = "off"
 
 
@@ -104,7 +104,7 @@ def one_order_of_sums() -> None:
     once. Such a kernel loses the shape of what it sums, as of a norm's gain of (1, 64, 1, 1), and the backward raises
     (pytorch#178080, seen with torch 2.11), or it leaves parts of gradients unwritten (pytorch#193061)."""
     triton = internals().inductor_config().triton
-    if "TORCHINDUCTOR_MIX_ORDER_REDUCTION" not in os.environ:
+    if hasattr(triton, "mix_order_reduction") and "TORCHINDUCTOR_MIX_ORDER_REDUCTION" not in os.environ:
         triton.mix_order_reduction = False
 
 

@@ -34,7 +34,12 @@ class ActivationBudget(Lever):
         return [{"budget": 0.8}, {"budget": 0.5}, {"budget": 0.3}]
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        internals().functorch_config().activation_memory_budget = settings["budget"]
+        from hotlap.agent.seams import Refused
+
+        config = internals().functorch_config()
+        if not hasattr(config, "activation_memory_budget"):
+            raise Refused("this torch has no activation_memory_budget")
+        config.activation_memory_budget = settings["budget"]
 
     def source(self, settings: Settings) -> str:
         return f"torch._functorch.config.activation_memory_budget = {settings['budget']}  # before torch.compile"

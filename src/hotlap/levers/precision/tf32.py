@@ -42,7 +42,7 @@ class Tf32(Lever):
         return (0.01 if "bf16-autocast" in context.active else 0.6) * context.share_of("forward", "backward")
 
     def install(self, seams: "Seams", settings: Settings) -> None:
-        hold(seams, _precision, _set_precision, ("high", "tf32", "tf32"))
+        hold(seams, _precision, _set_precision, ("high", *(("tf32",) * len(_owners()))))
 
     def source(self, settings: Settings) -> str:
         return 'torch.set_float32_matmul_precision("high")  # before the loop'
@@ -53,7 +53,7 @@ def _owners() -> list[Any]:
     code is cached by it, and would be compiled again in the next process."""
     import torch
 
-    return [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]
+    return [one for one in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if hasattr(one, "fp32_precision")]
 
 
 def _precision() -> tuple[str, ...]:
