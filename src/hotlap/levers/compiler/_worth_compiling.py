@@ -17,12 +17,12 @@ since a penalty may come once in hundreds of steps. Gradients of parameters: see
 """
 
 import sys
+from collections.abc import Mapping
 from functools import cache
 from operator import le
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-from .._internals import internals
 from .._nested import tensors
 from ._asked_gradients import differentiates_again
 
@@ -112,23 +112,36 @@ class Unseen(NamedTuple):
 
 def read(args: Any, kwargs: Any) -> tuple[Kinds, Sizes]:
     """What tells calls apart: the kinds of their arguments, and the sizes of tensors and whole numbers in them."""
+    kinds: list[Any] = []
+    sizes: list[int] = []
+    _read(args, kinds, sizes)
+    _read(kwargs, kinds, sizes)
+    return tuple(kinds), tuple(sizes)
+
+
+def _read(value: Any, kinds: list[Any], sizes: list[int]) -> None:
     import torch
 
-    leaves, nest = internals().tree_flatten((args, kwargs))
-    kinds: list[Any] = [nest]
-    sizes: list[int] = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
-            kinds.append((leaf.dtype, leaf.dim()))
-            sizes.extend(leaf.shape)
-        elif type(leaf) is int:
-            kinds.append(int)
-            sizes.append(leaf)
-        elif leaf is None or isinstance(leaf, (bool, str)):
-            kinds.append(leaf)
-        else:
-            kinds.append(float if isinstance(leaf, float) else Unseen(type(leaf)))
-    return tuple(kinds), tuple(sizes)
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        kinds.append((value.dtype, value.dim()))
+        sizes.extend(value.shape)
+    elif isinstance(value, (tuple, list)):
+        kinds.append((type(value), len(value)))
+        for item in value:
+            _read(item, kinds, sizes)
+    elif isinstance(value, Mapping):
+        kinds.append((type(value), *value))
+        for item in value.values():
+            _read(item, kinds, sizes)
+    elif type(value) is int:
+        kinds.append(int)
+        sizes.append(value)
+    elif value is None or isinstance(value, (bool, str)):
+        kinds.append(value)
+    elif isinstance(value, float):
+        kinds.append(float)
+    else:
+        kinds.append(Unseen(type(value)))
 
 
 def _between(sizes: Sizes, least: Sizes, greatest: Sizes) -> bool:
