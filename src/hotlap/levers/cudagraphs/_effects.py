@@ -183,3 +183,14 @@ def _inside(value: Any) -> list[Any]:
     if isinstance(value, (type, str)):
         return []
     return list((value if isinstance(value, dict) else getattr(value, "__dict__", {})).values())
+
+
+def strange(value: Any) -> str:
+    """The class of something in an output that `each_tensor` does not look into and that may hold tensors, if any."""
+    import torch
+
+    if isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return next((found for item in items if (found := strange(item))), "")
+    known = value is None or isinstance(value, (torch.Tensor, int, float, complex, str))
+    return "" if known else type(value).__qualname__

@@ -34,7 +34,7 @@ from .._nested import each_tensor, tensors
 from ._call_inputs import ODD, Inputs, Key, Unfit, read
 from ._compared import apart, tried, without_cached_casts
 from ._device import Device
-from ._effects import PLAIN, Effects, storage, watched
+from ._effects import PLAIN, Effects, storage, strange, watched
 from ._model_state import Model
 from ._training_call import Call, Lent, Results, aliased, as_if_once, reach_of, waves
 
@@ -444,6 +444,8 @@ class GraphedTraining:
 
 
 def _unfit_output(output: Any, effects: Effects, inputs: Inputs) -> str:
+    if other := strange(output):
+        return f"it returns an object of class {other}"
     given, made = {id(tensor) for tensor in inputs.tensors}, tensors(output)
     for leaf in internals().tree_leaves(output):
         if not hasattr(leaf, "untyped_storage") and type(leaf) not in PLAIN:
