@@ -5,6 +5,7 @@ work on the device; so idle time of the trace is scaled to what is left of the u
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from hotlap.trace.tables import Trace
 from .diagnose import diagnose
 from .findings import BESIDE_THE_REST, replaced
 from .small_ops import small_ops
+from .statements import CELL, ONE_HOT, PAIRS
 
 TOP_OPS: Final = 3
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
@@ -39,6 +41,11 @@ COMPUTE: Final = 0.1
 """Share of the step below which the run's `compute` is not worth a line beside a trace."""
 LATE_MALLOCS: Final = "late-mallocs"
 """Counted by the run; a trace shows what such calls cost, as `allocator`."""
+IDLE_ROWS: Final = "idle-rows"
+DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
+"""How the op is called that makes the dense gradient of an embedding."""
+WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, ONE_HOT, PAIRS))
+"""Causes of which only the forward is sampled."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 
@@ -128,6 +135,33 @@ def _with_batches(finding: Finding, made: Place | None, traces: TraceReport) -> 
     if made is None or not (finding.id == "input" or slow) or finding.where not in (None, *loops):
         return finding
     return msgspec.structs.replace(finding, where=made)
+
+
+def with_backwards(diagnosis: Diagnosis, traces: TraceReport) -> Diagnosis:
+    """The verdict of a run on the CPU, with what the backward takes of the causes in its model."""
+    if any(rank.breakdown for rank in traces.ranks):
+        return diagnosis
+    found = diagnosis.findings
+    ordered = tuple(in_order(_with_backward(finding, found, traces.ranks[0]) for finding in found))
+    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+
+
+def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrace) -> Finding:
+    """A cause in the model with what the backward takes of it, in which only a trace tells lines and ops apart."""
+    model = next((one.share for one in findings if one.id == "compute"), 0.0)
+    whole = sum(row.ns for row in rank.model)
+    if not whole or finding.where is None:
+        return finding
+    if finding.id == IDLE_ROWS:
+        took = sum(row.total_ns for row in rank.model if row.name.startswith(DENSE))
+        said = f"; their gradients take {ms(took / rank.window.count / 1e6)} of the backward"
+        share = finding.share + model * took / whole
+        return msgspec.structs.replace(finding, share=share, evidence=finding.evidence + said) if took else finding
+    if finding.id not in WITH_ITS_BACKWARD:
+        return finding
+    at = finding.where.file, finding.where.line
+    took = sum(row.ns for row in rank.model if row.where is not None and (row.where.file, row.where.line) == at)
+    return msgspec.structs.replace(finding, share=max(finding.share, model * took / whole))
 
 
 def _with_ops(finding: Finding, traces: TraceReport) -> Finding:

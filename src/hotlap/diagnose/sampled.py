@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -55,7 +56,8 @@ def _pairs(place: Place, inside: str) -> Cause | None:
 
 def _nested(place: Place, inside: str) -> Cause | None:
     """Python's own time: what a function of torch takes inside a loop may be computing."""
-    return None if inside else elements(place, nested=True)
+    cause = None if inside else elements(place, nested=True)
+    return cause and replace(cause, bound="launch")
 
 
 IN_FUNCTIONS: Final = ((_by_numpy, "compute with numpy"), (_pairs, "hold all pairs"), (_nested, "lie in nested loops"))

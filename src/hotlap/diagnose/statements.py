@@ -168,6 +168,7 @@ KNOWN: Final = (
             "all ranks wait for one another",
             "each step then takes as long as its slowest rank, and the backward's exchange keeps them together anyway",
             "take out `{it}`; before a file is read that another rank writes, once",
+            "communication",
         ),
         ends=("monitored_barrier", "wait_for_everyone"),
         whole=("dist.barrier", "torch.distributed.barrier"),
@@ -181,6 +182,7 @@ KNOWN: Final = (
             "numbers for a log: add them up on each rank, and every n steps exchange them all in one all_reduce, "
             "`torch.stack(numbers)`; gradients: after the last micro-batch only, and by DistributedDataParallel "
             "(`no_sync()` before the last), which sends them while the backward still runs",
+            "communication",
         ),
         ends=("gather_for_metrics", "reduce_dict", "all_gather_object"),
         whole=("dist.all_reduce", "torch.distributed.all_reduce", "dist.reduce", "torch.distributed.reduce"),

@@ -54,15 +54,15 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
     try:
         if run.traces:
             with missing_named():
-                from .profiled import read_traces, with_traces  # polars takes a moment to import
+                from .profiled import read_traces, with_backwards, with_traces  # polars takes a moment to import
 
                 traces = traces or read_traces(run.path, found)
             rank = _looked_at(run, traces.balance)
             found = with_traces(found, traces, Measured.place_of(rank.facts.feeding) if rank.facts else None)
-        if (samples := rank.document(Samples)) is None:
-            return found
-        late = traces.balance.cause if traces and traces.balance else None
-        return with_samples(found, samples, _loop(rank), late)
+        if (samples := rank.document(Samples)) is not None:
+            late = traces.balance.cause if traces and traces.balance else None
+            found = with_samples(found, samples, _loop(rank), late)
+        return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"what the profile shows: {error}"))
 

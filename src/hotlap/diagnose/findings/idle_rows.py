@@ -11,7 +11,7 @@ MOSTLY = 0.5
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: of the update what these rows are of it. Their dense gradients cost part of the backward besides."""
+    """Share: of the update what these rows are of it; beside a trace of the CPU what their dense gradients take too."""
     optimizers: tuple[OptimizerFacts, ...] = measured.facts.optimizers if measured.facts else ()
     one = max(optimizers, key=lambda optimizer: optimizer.idle, default=None)
     if one is None or one.idle < MOSTLY or len(one.matrix) != 2:
@@ -20,7 +20,7 @@ def find(measured: Measured) -> Finding | None:
     rows, width = one.matrix
     return Finding(
         id="idle-rows",
-        bound="compute",
+        bound="bandwidth",
         share=measured.share("optimizer") * one.idle,
         cost_ms=updating * one.idle,
         title=f"{one.name} updates all rows of an embedding, of which few were used",

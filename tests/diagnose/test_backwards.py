@@ -1,0 +1,50 @@
+"""What the backward takes of causes in the model, which a trace of the CPU tells."""
+
+import msgspec
+import pytest
+
+from hotlap.diagnose.profiled import DENSE, with_backwards
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.run import Phases
+from hotlap.records.trace import Breakdown, HostTime, RankTrace, TraceReport, Window
+
+MS = 1_000_000
+HERE, THERE = Place(file="net.py", line=4, function="f"), Place(file="net.py", line=9, function="g")
+ROWS = (
+    HostTime(name="aten::mul", ns=30 * MS, total_ns=30 * MS, count=2, where=HERE),
+    HostTime(name="aten::sub", ns=10 * MS, total_ns=10 * MS, count=2, where=HERE),
+    HostTime(name=f"{DENSE}0", ns=4 * MS, total_ns=40 * MS, count=2, where=THERE),
+    HostTime(name="aten::fill_", ns=36 * MS, total_ns=36 * MS, count=2, where=THERE),
+)
+COMPUTE = Finding(id="compute", bound="compute", share=0.8, where=THERE)
+
+
+def judged(cause: Finding, **more: object) -> Diagnosis:
+    window = Window(start_ns=0, end_ns=200 * MS, found_by="ProfilerStep", steps=((0, 100 * MS), (100 * MS, 200 * MS)))
+    rank = RankTrace(source="t", rank=0, device_name="cpu", events=0, window=window, step_ms=100.0, model=ROWS)
+    rank = msgspec.structs.replace(rank, **more)
+    before = Diagnosis(
+        mode="train", bound="compute", step_ms=100.0, spread=Spread(p10=1, p50=1, p90=1), phases=Phases(),
+        findings=(cause, COMPUTE),
+    )  # fmt: skip
+    return with_backwards(before, TraceReport(ranks=(rank,)))
+
+
+@pytest.mark.parametrize(("id_", "share"), [("all-pairs", 0.4), ("one-hot-product", 0.4), ("read-value", 0.2)])
+def test_a_sampled_cause_has_all_that_its_line_takes(id_: str, share: float) -> None:
+    """Half of the time in the model, which is 80% of the step."""
+    found = judged(Finding(id=id_, bound="bandwidth", share=0.2, where=HERE, named=True))
+    assert found.findings[0].share == pytest.approx(share)
+    assert found.bound == ("bandwidth" if share > 0.3 else "compute")
+
+
+def test_idle_rows_have_their_dense_gradients() -> None:
+    found = judged(Finding(id="idle-rows", bound="bandwidth", share=0.1, where=THERE, named=True))
+    assert found.findings[0].share == pytest.approx(0.1 + 0.4)
+    assert "take 20.0 ms of the backward" in found.findings[0].evidence
+
+
+def test_beside_a_device_the_hosts_time_says_nothing_of_it() -> None:
+    cause = Finding(id="all-pairs", bound="bandwidth", share=0.2, where=HERE, named=True)
+    one = Breakdown(**dict.fromkeys(Breakdown.__struct_fields__, 0))
+    assert judged(cause, breakdown=(one,)).findings[0] == cause
