@@ -18,7 +18,6 @@ from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
 from .host import Host
-from .lines import HOTLAP, TORCH
 from .probe import Probe
 from .profile import Profile
 from .recorder import Folder, Recorder
@@ -58,7 +57,7 @@ class Agent:
         self.marks = DeviceMarks()
         self.losses = LateLosses()
         self.timeline = Timeline(time.perf_counter_ns, self.marks.mark if self.marks.alive else None)
-        self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack, _called_from)
+        self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack)
         self.recorder = Recorder(self.folder, self.marks, self.losses)
         if session.turns:  # it ends with its tune, which follows one file
             self.recorder.most_bytes = sys.maxsize
@@ -274,14 +273,6 @@ def _optimizer_steps_on_stack() -> int:
         found += frame.f_code is _STEP_CODE
         frame = frame.f_back  # type: ignore[assignment]
     return found
-
-
-def _called_from() -> object:
-    """Where the innermost code that is neither torch's nor hotlap's stands."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((TORCH, HOTLAP)):
-        frame = frame.f_back  # type: ignore[assignment]
-    return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def register_exit(agent: Agent) -> None:

@@ -11,8 +11,7 @@
   by hand (`updates`), or after IDLE_OPTIMIZER_BACKWARDS (an attack in an evaluation makes hundreds). Then a forward and
   its backward make a step, which ends where the next data, transfer or forward begins (manual updates then belong to
   the step they finish). Where none of these is ever seen, as the forward is plain functions of what is there already,
-  it is a turn of the lines that call backwards, and ends where the last of them does. Until PATIENCE turns came on end
-  these are held back.
+  it ends where the next backward begins.
 * No backward at all and no optimizer: inference; a step is one outermost forward.
 * A replay of a CUDA graph of the script's own ends a step where it holds an update, as `Optimizer.step` does.
 
@@ -107,17 +106,14 @@ class Hot:
 class Steps(Hot):
     """The state machine behind the hooks. `emit(segment, kind)` is called once for each finished step.
 
-    on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer. called_from: the
-    place in the user's code that calls what runs now.
+    on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer.
     """
 
     __slots__ = (
-        "alone",
         "aside",
         "asked",
         "begins",
         "by_hand",
-        "called_from",
         "cycle",
         "emit",
         "evaluated",
@@ -126,7 +122,6 @@ class Steps(Hot):
         "held",
         "last_row_root",
         "learned_at",
-        "lines",
         "loader_rows",
         "nested",
         "on_stack",
@@ -142,7 +137,6 @@ class Steps(Hot):
         "stepping",
         "timeline",
         "together",
-        "turns",
         "updates",
     )
 
@@ -151,12 +145,10 @@ class Steps(Hot):
         timeline: Timeline,
         emit: Callable[[Segment, str], None],
         on_stack: Callable[[], int] = lambda: 2,
-        called_from: Callable[[], object] = lambda: None,
     ) -> None:
         self.timeline = timeline
         self.emit = emit
         self.on_stack = on_stack
-        self.called_from = called_from
         self.optimizers_built = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.updates = Updates(self.optimizers)
@@ -166,14 +158,8 @@ class Steps(Hot):
         self.stepping: int | None = None
         self.manual_open = 0
         """Backwards that no step ends with yet."""
-        self.alone = 0
-        """Where nothing but backwards is seen of the loop: how many lines call them in a turn."""
-        self.lines: set[object] = set()
-        """Those that did in the running step; of one that each turn has alone, that one."""
-        self.turns: list[Segment] = []
-        """Of backwards with nothing between, which are steps or parts of one."""
         self.begins = False
-        """Whether there are others: something that begins has ended a step, or a forward had gradients."""
+        """Whether more than backwards is seen of the loop: something has ended a step, or a forward had gradients."""
         self.by_hand = 0
         """Steps on end that no optimizer ended, of one backward each."""
         self.functional = False
@@ -215,7 +201,7 @@ class Steps(Hot):
         if not self.in_data:
             if self.step_depth:
                 self._drop_failed_step()
-            if (self.manual_open or self.alone) and self._event():
+            if self.manual_open and self._event():
                 return
             self.timeline.enter(DATA)
         self.in_data += 1
@@ -248,7 +234,7 @@ class Steps(Hot):
             self._functional_gap()
 
     def transfer_begin(self) -> None:
-        if (self.manual_open or self.alone) and self._event():
+        if self.manual_open and self._event():
             return
         if self.functional and not self.forward_seen:
             self.timeline.close_gap()
@@ -265,7 +251,7 @@ class Steps(Hot):
         if self.step_depth:
             self._drop_failed_step()
         if training:
-            if (self.manual_open or self.alone) and self._event():
+            if self.manual_open and self._event():
                 return
             self.begins = True
             if self.passed:
@@ -323,8 +309,8 @@ class Steps(Hot):
 
     def backward_begin(self, learns: bool = True) -> None:
         """learns: it adds to gradients, and does not only return them."""
-        self.in_backward += 1
-        if self.in_backward > 1:
+        if self.in_backward:
+            self.in_backward += 1
             return
         if learns:
             self._learned()
@@ -332,10 +318,14 @@ class Steps(Hot):
             self._drop_failed_step()
         self.updates.before_backward(learns, self.optimizer_steps > 0)
         known = self.begins or self.optimizer_steps or self.loader_rows or self.step_depth
-        if not known and self._is_manual():
-            self._one_more()
+        if self.manual_open and not known and self._is_manual():
+            self.timeline.cut()
+            self._close_by_hand(gap=False)
+            if self.thin:  # from here on
+                return
         if not self.forward_seen:
             self.functional = True
+        self.in_backward = 1
         self.timeline.enter(BACKWARD)
 
     def backward_end(self) -> None:
@@ -350,15 +340,12 @@ class Steps(Hot):
             self.updates.after_backward(self.optimizer_steps > 0)
         if self.inside:
             self.updated_inside()
-        elif self.alone == 1:
-            self._close_by_hand(gap=False)
 
     # optimizers
 
     def optimizer_built(self, optimizer: Any) -> None:
         self.optimizers_built += 1
         self.optimizers.add(optimizer)
-        self.alone = 0
 
     def optimizer_begin(self, optimizer: int) -> bool:
         """Returns whether this is an outermost step."""
@@ -388,7 +375,7 @@ class Steps(Hot):
             self.inside.append(optimizer)
             return
         self.updates.forget()
-        self.backwards_since_step = self.manual_open = self.alone = 0
+        self.backwards_since_step = self.manual_open = 0
         if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.held:
             self._close(self._take())
             return
@@ -452,7 +439,7 @@ class Steps(Hot):
         if self.step_depth:
             self._drop_failed_step()
         self.by_hand = 0  # it may hold a backward: all is looked at
-        if self.manual_open or self.alone:
+        if self.manual_open:
             self._event()
         self.forward_seen = True
         if held.evaluation and not self.infers:
@@ -496,7 +483,6 @@ class Steps(Hot):
         self.rows.clear()
         self.asked.forget()
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
-        self.turns.clear()
 
     def look_again(self, ended: list[Segment], beginning: int) -> None:
         """All is looked at from here on, in the midst of a thin step. ended: its parts that other optimizers of the
@@ -512,8 +498,6 @@ class Steps(Hot):
     def finish(self) -> None:
         """The process ends: close what waited to be told apart. A part of a known cycle is no step."""
         if self.manual_open and self._is_manual():
-            if not self.begins:
-                self._close_turns()
             self._close_by_hand()
         order = [known for known, _ in self.held]
         if len(self.cycle) > 1 and order == self.cycle[: len(order)]:
@@ -592,14 +576,10 @@ class Steps(Hot):
         self.timeline.segment.evaluation = True
 
     def _take(self) -> Segment:
-        """The running segment, and with it turns that were held."""
+        """The running segment."""
         if not self.timeline.segment.samples:
             self._learned()  # there was no backward that adds to gradients
-        first, *others = *self.turns, self.timeline.take()
-        self.turns.clear()
-        for other in others:
-            first.absorb(other)
-        return first
+        return self.timeline.take()
 
     # loops that no optimizer object ends
 
@@ -607,45 +587,16 @@ class Steps(Hot):
         """Data, a transfer or a forward: it ends the step of a backward before. Whether the next is not looked at."""
         if self.in_backward or self.in_forward or self.step_depth:
             return False
-        if self.alone:
-            self.alone = self.by_hand = 0
         if self.manual_open and self._is_manual():
             self.begins = True
             self.timeline.cut()
             self._close_by_hand()
         return self.thin != 0
 
-    def _one_more(self) -> None:
-        """A backward in a loop of nothing else. Where its line called one before, a turn has ended with the last one.
-        (The update after that, and the forward, can't be told apart.)"""
-        place = self.called_from()
-        if place not in self.lines:
-            if self.alone == 1:
-                self.alone = self.by_hand = 0
-        elif self.manual_open and self.alone:
-            self._close_by_hand(gap=False)
-        elif self.manual_open:
-            self.turns.append(self.timeline.take())
-            if len(self.turns) == PATIENCE:
-                self.alone = len(self.lines)
-                self._close_turns()
-            self.lines.clear()
-        self.lines.add(place)
-
-    def _close_turns(self) -> None:
-        """They were steps."""
-        turns = self.turns.copy()
-        self.turns.clear()
-        for turn in turns:
-            self.manual_open = 0
-            self._close(turn, gap=False)
-
     def _close_by_hand(self, gap: bool = True) -> None:
         """gap: what follows may turn out to be the forward."""
         self.by_hand = self.by_hand + 1 if self.manual_open == 1 else 0
         self.manual_open = 0
-        if self.alone != 1:
-            self.lines.clear()
         self._close(self._take(), gap)
 
     def _is_manual(self) -> bool:

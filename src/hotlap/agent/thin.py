@@ -241,18 +241,11 @@ class Thin:
             self.agent.recorder.drain()
 
     def _event(self) -> None:
-        """Data, a transfer or a forward, in a loop that no optimizer ends: the step ends whose backward was before."""
+        """What begins a step, in a loop that no optimizer ends: that ends whose backward was before."""
         steps = self.steps
-        if steps.alone:
-            self.leave()
-        elif steps.manual_open:
+        if steps.manual_open:
             steps.manual_open = 0
             self.lapped()
-
-    def goes_on(self) -> bool:
-        """Whether a backward is the one that a step has in a loop of nothing else."""
-        steps = self.steps
-        return bool(steps.alone and not steps.manual_open and steps.called_from() in steps.lines)
 
     def inside(self) -> None:
         """Optimizers stepped inside a backward that has ended, in a step that was thin as that began."""

@@ -222,7 +222,7 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     steps = root.steps
     if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
         return root.seen(args, kwargs)
-    if steps.thin == BY_HAND and (steps.manual_open or steps.alone) and is_grad_enabled():
+    if steps.thin == BY_HAND and steps.manual_open and is_grad_enabled():
         root.agent.thin.event()
         if not steps.thin:
             return root.seen(args, kwargs)

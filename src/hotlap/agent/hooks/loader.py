@@ -69,12 +69,9 @@ def _patch_next(agent: "Agent") -> None:
     def __next__(self: Any) -> Any:
         if not steps.thin or get_ident() != guard.live:
             return seen(self)
-        if steps.thin == BY_HAND and (steps.manual_open or steps.alone):
-            if steps.alone:
-                thin.event()
-            else:
-                steps.manual_open = 0
-                lapped()
+        if steps.thin == BY_HAND and steps.manual_open:
+            steps.manual_open = 0
+            lapped()
             if not steps.thin:
                 return seen(self)
         if steps.thin != INFERENCE and not is_grad_enabled():
