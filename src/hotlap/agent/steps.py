@@ -20,6 +20,7 @@ Most of this runs in every step: what is rare is asked for by a look at one attr
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .asked import Asked
@@ -48,17 +49,15 @@ def period(order: list[int]) -> int:
     return 0
 
 
+@dataclass(slots=True, eq=False)
 class Recorded:
     """What is in a CUDA graph: phases of which there is something, how many backwards, and the optimizers that step in
     it, in order. evaluation: a forward without gradients of a module in eval mode."""
 
-    __slots__ = ("backwards", "evaluation", "phases", "updates")
-
-    def __init__(self) -> None:
-        self.phases: set[int] = set()
-        self.backwards = 0
-        self.updates: list[int] = []
-        self.evaluation = False
+    phases: set[int] = field(default_factory=set)
+    backwards: int = 0
+    updates: list[int] = field(default_factory=list)
+    evaluation: bool = False
 
     @property
     def several(self) -> bool:
@@ -83,112 +82,78 @@ class Recorded:
         self.updates.append(optimizer)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Hot:
     """What the hooks look at in every step, in few cache lines: slots of a base class lie before those of its own."""
 
-    __slots__ = (
-        "backwards",
-        "backwards_since_step",
-        "forwards",
-        "in_backward",
-        "in_data",
-        "in_forward",
-        "inside",
-        "manual_open",
-        "optimizer_steps",
-        "recording",
-        "thin",
-        "thin_most",
-        "thin_until",
-    )
+    forwards: int = 0
+    backwards: int = 0
+    backwards_since_step: int = 0
+    optimizer_steps: int = 0
+    in_data: int = 0
+    in_forward: int = 0
+    in_backward: int = 0
+    inside: list[int] = field(default_factory=list)
+    """Optimizers that have stepped inside the running backward."""
+    manual_open: int = 0
+    """Backwards that no step ends with yet."""
+    begins: bool = False
+    """Whether more than backwards is seen of the loop: something has ended a step, or a forward had gradients."""
+    recording: Recorded | None = None
+    """What is in the CUDA graph that is recorded now."""
+    thin: int = 0
+    """Where the running step is not looked at (`thin.py`): the optimizer that steps next, INFERENCE or BY_HAND."""
+    thin_most: int = 0
+    thin_until: int = 0
+    """After so many thin steps, or from then on, ns, there is more to do at the end of one than to note it."""
 
 
+@dataclass(slots=True, eq=False)
 class Steps(Hot):
     """The state machine behind the hooks. `emit(segment, kind)` is called once for each finished step.
 
     on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer.
     """
 
-    __slots__ = (
-        "aside",
-        "asked",
-        "begins",
-        "by_hand",
-        "cycle",
-        "emit",
-        "evaluated",
-        "forward_seen",
-        "functional",
-        "held",
-        "last_row_root",
-        "learned_at",
-        "loader_rows",
-        "nested",
-        "on_stack",
-        "optimizers",
-        "optimizers_built",
-        "passed",
-        "replayed",
-        "row_root",
-        "rows",
-        "rows_evaluated",
-        "samples_from",
-        "step_depth",
-        "stepping",
-        "timeline",
-        "together",
-        "updates",
-    )
+    timeline: Timeline
+    emit: Callable[[Segment, str], None]
+    on_stack: Callable[[], int] = lambda: 2
+    optimizers_built: int = 0
+    optimizers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    updates: Updates = field(init=False)
+    step_depth: int = 0
+    stepping: int | None = None
+    nested: bool = False
+    """A step ran inside `Optimizer.step`."""
+    by_hand: int = 0
+    """Steps on end that no optimizer ended, of one backward each."""
+    functional: bool = False
+    forward_seen: bool = False
+    cycle: list[int] = field(default_factory=list)
+    held: list[tuple[int, Segment]] = field(default_factory=list)
+    together: dict[int, int] = field(default_factory=dict)
+    """Of each optimizer that ever stepped inside a backward, one that stands for all of its backward: in some steps
+    some have no gradient."""
+    rows: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of batches that came since the last backward, and how many, by loader."""
+    loader_rows: bool = False
+    evaluated: bool = False
+    """A module in eval mode has seen some of these batches."""
+    passed: int = 0
+    """A loader that came to its end with nothing learned from them."""
+    learned_at: int = 0
+    """Forwards before the last backward."""
+    asked: Asked = field(default_factory=Asked)
+    rows_evaluated: bool = False
+    aside: bool = False
+    row_root: int | None = None
+    last_row_root: int | None = None
+    samples_from: str = "none"
+    replayed: set[int] = field(default_factory=set)
+    """Of what phases there was something in graphs that were replayed and hold more than one."""
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        emit: Callable[[Segment, str], None],
-        on_stack: Callable[[], int] = lambda: 2,
-    ) -> None:
-        self.timeline = timeline
-        self.emit = emit
-        self.on_stack = on_stack
-        self.optimizers_built = 0
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+    def __post_init__(self) -> None:
         self.updates = Updates(self.optimizers)
-        self.forwards = self.backwards = self.optimizer_steps = 0
-        self.backwards_since_step = 0
-        self.in_data = self.in_forward = self.in_backward = self.step_depth = 0
-        self.stepping: int | None = None
-        self.manual_open = 0
-        """Backwards that no step ends with yet."""
-        self.begins = False
-        """Whether more than backwards is seen of the loop: something has ended a step, or a forward had gradients."""
-        self.by_hand = 0
-        """Steps on end that no optimizer ended, of one backward each."""
-        self.functional = False
-        self.forward_seen = False
-        self.cycle: list[int] = []
-        self.held: list[tuple[int, Segment]] = []
-        self.loader_rows = self.evaluated = self.rows_evaluated = self.aside = False
-        self.rows: dict[int, tuple[int, int]] = {}
-        """Of batches that came since the last backward, and how many, by loader; evaluated: a module in eval mode has
-        seen some; passed: a loader that came to its end with nothing learned from them; learned_at: forwards before."""
-        self.learned_at = self.passed = 0
-        self.asked = Asked()
-        self.row_root: int | None = None
-        self.last_row_root: int | None = None
-        self.samples_from = "none"
-        self.recording: Recorded | None = None
-        """What is in the CUDA graph that is recorded now."""
-        self.replayed: set[int] = set()
-        """Of what phases there was something in those that were replayed and hold more than one."""
-        self.nested = False
-        """A step ran inside `Optimizer.step`."""
-        self.inside: list[int] = []
-        """Optimizers that have stepped inside the running backward."""
-        self.together: dict[int, int] = {}
-        """Of each that ever did one that stands for all of its backward: in some steps some have no gradient."""
-        self.thin = 0
-        """Where the running step is not looked at (`thin.py`): the optimizer that steps next, INFERENCE or BY_HAND."""
-        self.thin_most = self.thin_until = 0
-        """After so many thin steps, or from then on, ns, there is more to do at the end of one than to note it."""
 
     @property
     def infers(self) -> bool:

@@ -244,7 +244,7 @@ def is_starved(iterator: Any) -> bool:
     make ahead. One that takes its worker longer is late though the others' are there; an epoch's first ones are late as
     its workers begin together."""
     ahead, there = iterator._num_workers * iterator._prefetch_factor, batches_there(iterator)
-    return there <= ahead // 4 and iterator._rcvd_idx >= ahead
+    return there <= ahead // 4 and bool(iterator._rcvd_idx >= ahead)
 
 
 def batches_there(iterator: Any) -> int:
