@@ -6,7 +6,6 @@ A break that the compiler can't go on after (inside a loop) leaves the whole fun
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,12 +13,13 @@ from collections.abc import Mapping
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from .lines import HOTLAP
+
 LONGEST: Final = 300
 MOST: Final = 64
 RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 CALL_THE_USERS: Final = tuple(f"hotlap.agent.{name}" for name in ("hooks", "seams", "loaders", "lines", "profile"))
 """Modules with wrappers around functions of torch's, in which the script's run."""
-HOTLAP: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def hide_from_compiler(name: str) -> None:

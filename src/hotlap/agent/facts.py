@@ -34,8 +34,6 @@ from .updates import parameters_of
 if TYPE_CHECKING:
     from .core import Agent
 
-NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep, "<")
-"""Where code begins that a user can't act on: torch's, hotlap's, and what has no file."""
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
 MOST_SOURCES = 512
@@ -411,8 +409,8 @@ def _sources() -> list[str]:
     script = os.path.dirname(os.path.abspath(sys.argv[0] if sys.argv else ""))
     roots = tuple({os.getcwd() + os.sep, script + os.sep} - {os.sep})
     files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    local = [file for file in files if file.startswith(roots) and not file.startswith(NOT_THE_USERS)]
-    return sorted(file for file in local if "site-packages" not in file)[:MOST_SOURCES]
+    places = Places()
+    return sorted(file for file in files if file.startswith(roots) and places.users(file))[:MOST_SOURCES]
 
 
 def tf32_matmul() -> bool:
