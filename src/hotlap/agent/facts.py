@@ -244,7 +244,6 @@ class Script:
             "builtin": kind.__module__.startswith("torch.optim"),
             "tensors": len(parameters),
             "fused": _flag(group.get("fused")),
-            "foreach": _flag(group.get("foreach")),
             "capturable": _flag(group.get("capturable")),
             "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
             "devices": sorted({str(p.device) for p in parameters}),
@@ -414,10 +413,9 @@ def _sources() -> list[str]:
 
 
 def tf32_matmul() -> bool:
-    """Whether matrix products of float32 are in TF32. The new API knows what was set by either; the old one, which is
-    all that a torch before 2.9 has, raises where the script used the new one."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    return bool(torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32")
+    """Whether matrix products of float32 are in TF32. This knows what was set by either API; the old one raises where
+    the script used the new one."""
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def _place(kind: type, method: str) -> dict[str, Any]:
