@@ -23,21 +23,9 @@ from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.steps import MOST_HELD, PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
 from hotlap.agent.stopper import Stopper
 from hotlap.agent.thin import Thin
-from hotlap.agent.timeline import (
-    BACKWARD,
-    DATA,
-    FORWARD,
-    GAP,
-    H2D,
-    MOST_CUTS,
-    OPTIMIZER,
-    OTHER,
-    Segment,
-    Stretch,
-    Timeline,
-)
+from hotlap.agent.timeline import GAP, MOST_CUTS, Segment, Stretch, Timeline
 from hotlap.agent.torch_internals import batches_there, is_starved
-from hotlap.records.phases import PHASES
+from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER, PHASES
 from hotlap.records.run import Step
 from hotlap.records.session import Session
 from hotlap.records.steady import GIVE_UP, WINDOW, Steady, steady_start

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing import util
 
 import torch
@@ -17,6 +16,7 @@ from hotlap.records.session import Session
 from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
+from .hooks.forward import Finder
 from .host import Host
 from .probe import Probe
 from .profile import Profile
@@ -77,10 +77,7 @@ class Agent:
         self.rank = 0
         self.world = 1
         self.done = False
-        self.step_ended: Callable[[int], None] = lambda index: None
-        self.look_again: Callable[[], None] = lambda: None
-        self.modules_known: Callable[[], bool] = lambda: True
-        self.see_modules: Callable[[bool], None] = lambda seen: None
+        self.finder = Finder(self)
 
     # where records go
 
@@ -155,7 +152,7 @@ class Agent:
         self.timeline.marking = True
         steps.taken_over()
         steps.forwards = 0
-        self.look_again()
+        self.finder.look_again()
 
     # the end of a step
 
@@ -197,7 +194,7 @@ class Agent:
         """What need not be done in each of many short steps."""
         self.recorder.drain()
         self.probe.step_done(index)
-        self.step_ended(index)
+        self.finder.step_ended(index)
         if not self.profile.on:
             self.script.habits.step_done(index)
         if index == 3:

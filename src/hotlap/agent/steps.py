@@ -23,8 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
+
 from .asked import Asked
-from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
+from .timeline import MOST_CUTS, Segment, Timeline
 from .updates import Updates
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64

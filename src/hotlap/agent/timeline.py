@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, Protocol
 
-from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
+from hotlap.records.phases import BACKWARD, FORWARD, H2D, OTHER
 
 GAP = 6
 """Time after a forward whose phase is known only once a backward does or does not come next."""
@@ -263,18 +263,3 @@ class Timeline:
         self.cut()
         del self.stack[1:]
         self._settle(OTHER)
-
-
-__all__ = [
-    "BACKWARD",
-    "DATA",
-    "FORWARD",
-    "GAP",
-    "H2D",
-    "MOST_CUTS",
-    "OPTIMIZER",
-    "OTHER",
-    "Segment",
-    "Stretch",
-    "Timeline",
-]

@@ -39,7 +39,7 @@ def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
         if not agent.begun:
             agent.begin()
         if not steps.backwards:  # what came before may have been another model, that acted while nothing was trained
-            agent.look_again()
+            agent.finder.look_again()
         steps.backward_begin(bool(with_loss))
         if with_loss and steps.in_backward == 1:
             for tensor in tensors[:8]:

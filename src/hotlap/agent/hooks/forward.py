@@ -44,12 +44,9 @@ LOOKS = 3
 
 def install(agent: "Agent") -> None:
     """Begin looking for outermost modules."""
-    finder = Finder(agent)
-    finder.look()
-    agent.step_ended, agent.look_again = finder.step_ended, finder.look_again
-    agent.modules_known, agent.see_modules = finder.ready, finder.see
-    agent.seams.rewrap = finder.rewrap
-    _patch_eval(agent, finder)
+    agent.finder.look()
+    agent.seams.rewrap = agent.finder.rewrap
+    _patch_eval(agent, agent.finder)
 
 
 def _patch_eval(agent: "Agent", finder: "Finder") -> None:
