@@ -72,24 +72,24 @@ class Script:
         known = self.loaders.get(key)
         if known is None:
             context = getattr(loader, "multiprocessing_context", None)
+            iterable = isinstance(dataset, torch.utils.data.IterableDataset)
             known = self.loaders[key] = defaultdict(int)  # what is 0 or unknown need not be told
             known |= {
                 "dataset": kind.__qualname__,
-                "iterable": isinstance(dataset, torch.utils.data.IterableDataset),
+                "iterable": iterable,
                 "workers": workers,
                 "batch_size": size,
                 "pin_memory": bool(getattr(loader, "pin_memory", False)),
                 "persistent": bool(getattr(loader, "persistent_workers", False)),
                 "prefetch": _integer(getattr(loader, "prefetch_factor", None)),
                 "training": training,
-                "context": _context_name(context),
+                "context": None if context is None else str(getattr(context, "_name", None) or context),
                 **described(loader),
-                **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
+                **_place(kind, "__iter__" if iterable else "__getitem__"),
             }
         known["iterators"] += 1
         if known["iterators"] == 2:
-            found = self._places.innermost(sys._getframe(1), through_backward=True)
-            known["loop"] = None if found is None else (self._places.files[found[0]], *found[1:])
+            known["loop"] = self._places.caller()
         return known
 
     def in_flight(self, inference: bool) -> int:
@@ -110,8 +110,7 @@ class Script:
         """A loader has started worker processes that end with its epoch, in took_ns."""
         if facts["starts"]:
             facts["restarting_ms"] += took_ns / 1e6
-            found = self._places.innermost(sys._getframe(1), through_backward=True)
-            facts["loop"] = None if found is None else (self._places.files[found[0]], *found[1:])
+            facts["loop"] = self._places.caller()
         facts["starts"] += 1
 
     @staticmethod
@@ -280,7 +279,6 @@ class Script:
     def facts(self, agent: "Agent", kind: str, stopped: bool) -> dict[str, Any]:
         """The document of facts.json."""
         steps = agent.steps
-        cuda = torch.version.cuda
         for loader in self.loaders.values():
             if loader["workers"] and (loader["training"] or steps.infers):
                 self.making.look_at_workers(loader)
@@ -301,7 +299,7 @@ class Script:
             "argv": [str(argument) for argument in sys.argv],
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
-            "cuda": cuda,
+            "cuda": torch.version.cuda,
             "cudnn": _cudnn() if on_cuda else None,
             "nccl": _nccl() if on_cuda else None,
             "device": self.device,
@@ -310,7 +308,7 @@ class Script:
             "capability": list(torch.cuda.get_device_capability()) if on_cuda else None,
             "threads": torch.get_num_threads(),
             "tf32_matmul": tf32_matmul(),
-            "cpu_bf16": _cpu_bf16(),
+            "cpu_bf16": any(check() for check in BF16_CHECKS),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "switches": sorted(self.habits.switches),
@@ -424,20 +422,8 @@ def _place(kind: type, method: str) -> dict[str, Any]:
     code = getattr(getattr(kind, method, None), "__code__", None)
     own = None if code is None else (code.co_filename, code.co_firstlineno, f"{kind.__qualname__}.{method}")
     if own is None or not places.users(own[0]):
-        found = places.innermost(sys._getframe(1), through_backward=True)
-        own = own if found is None else (places.files[found[0]], *found[1:])
+        own = places.caller() or own
     return {} if own is None else dict(zip(("file", "line", "function"), own, strict=True))
-
-
-def _cpu_bf16() -> bool:
-    """Whether the host multiplies bfloat16 in hardware."""
-    return any(check() for check in BF16_CHECKS)
-
-
-def _context_name(context: Any) -> str | None:
-    if context is None:
-        return None
-    return str(getattr(context, "_name", None) or context)
 
 
 def _compiled_in_place(module: Any) -> bool:

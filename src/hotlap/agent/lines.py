@@ -83,6 +83,11 @@ class Places:
                 return None
         return None
 
+    def caller(self) -> tuple[str, int, str] | None:
+        """File, line and function of the user's code that led here."""
+        found = self.innermost(sys._getframe(1), through_backward=True)
+        return None if found is None else (self.files[found[0]], *found[1:])
+
     def _number(self, name: str) -> int:
         at = -1
         if self.users(name):
