@@ -249,27 +249,11 @@ class Observed(functools.partial[Any]):
 class Watched:
     """What `_call` looks at, in few cache lines."""
 
-    __slots__ = ("forward", "guard", "module", "own", "steps")
+    __slots__ = ("forward", "graded", "guard", "module", "own", "steps")
 
 
 class Root(Watched):
     """The observer of one outermost module. own: its forward is its own, around which no lever has put anything."""
-
-    __slots__ = (
-        "agent",
-        "before",
-        "begun",
-        "compiled",
-        "described",
-        "device",
-        "ended",
-        "graded",
-        "key",
-        "levers_in",
-        "looks",
-        "observed",
-        "random",
-    )
 
     def __init__(self, agent: "Agent", module: Any) -> None:
         self.agent, self.guard, self.steps = agent, agent.guard, agent.steps
