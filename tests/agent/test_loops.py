@@ -55,7 +55,6 @@ CASES = [
     Case("loop.py passing"),
     Case("loop.py patched"),
     Case("by_hand.py bare 12", samples=None, phases=("backward",)),
-    Case("by_hand.py turns 12", samples=None, phases=("backward",), per_step=2),
     Case("by_hand.py model 12", phases=UNOPTIMIZED),
     Case("by_hand.py loader 12", phases=("data", *UNOPTIMIZED)),
     Case("by_hand.py jacobian 12", phases=UNOPTIMIZED),

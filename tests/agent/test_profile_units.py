@@ -19,7 +19,8 @@ from hotlap.agent import profile as profile_module
 from hotlap.agent.guard import Guard
 from hotlap.agent.lines import Lines, Places
 from hotlap.agent.profile import Profile
-from hotlap.agent.timeline import DATA, FORWARD, Timeline
+from hotlap.agent.timeline import Timeline
+from hotlap.records.phases import DATA, FORWARD
 from hotlap.records.session import Session
 
 HERE = Path(__file__).name

@@ -23,7 +23,7 @@ thin.FIRST, thin.OFTEN, thin.SHORT_MS, thin.VERY_SHORT_MS, thin.MOST_WAITING = 4
 forward.SETTLED = forward.SETTLED_INFERENCE = 1
 """
 """What a run does after hundreds of steps, after a few; all steps are long."""
-FULL = ("turns", "jacobian")
+FULL = ("jacobian",)
 """Kinds of loops all of whose steps are looked at."""
 ENDED = ("gan", "together", "lbfgs", "sub", "several")
 """Kinds of loops in which more than one update, or more than an update, ends a step."""

@@ -23,21 +23,9 @@ from hotlap.agent.recorder import Folder, Recorder
 from hotlap.agent.steps import MOST_HELD, PATIENCE, UNUSED_OPTIMIZER_BACKWARDS, Steps
 from hotlap.agent.stopper import Stopper
 from hotlap.agent.thin import Thin
-from hotlap.agent.timeline import (
-    BACKWARD,
-    DATA,
-    FORWARD,
-    GAP,
-    H2D,
-    MOST_CUTS,
-    OPTIMIZER,
-    OTHER,
-    Segment,
-    Stretch,
-    Timeline,
-)
+from hotlap.agent.timeline import GAP, MOST_CUTS, Segment, Stretch, Timeline
 from hotlap.agent.torch_internals import batches_there, is_starved
-from hotlap.records.phases import PHASES
+from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER, PHASES
 from hotlap.records.run import Step
 from hotlap.records.session import Session
 from hotlap.records.steady import GIVE_UP, WINDOW, Steady, steady_start
@@ -245,6 +233,8 @@ def loop(turns: str, built: int, sizes: str = "") -> list[int]:
             steps.optimizer_begin(ord(letter))
             assert steps.optimizer_end(ord(letter))
             steps.optimizer_boundary(ord(letter))
+        for optimizer in keep:
+            optimizer.weight.detach().add_(1.0)
     steps.finish()
     return emitted
 
@@ -252,7 +242,9 @@ def loop(turns: str, built: int, sizes: str = "") -> list[int]:
 class Named:
     """What stands for an optimizer."""
 
-    param_groups = ()
+    def __init__(self) -> None:
+        self.weight = torch.zeros(1, requires_grad=True)
+        self.param_groups = [{"params": [self.weight]}]
 
 
 @pytest.mark.parametrize(
@@ -318,18 +310,16 @@ def test_an_optimizer_inside_another_is_one_step() -> None:
 
 
 class Length:
-    """A queue of which only the length counts; None: a system that does not tell it."""
+    """A queue of which only the length counts."""
 
-    def __init__(self, length: int | None) -> None:
+    def __init__(self, length: int) -> None:
         self.length = length
 
     def qsize(self) -> int:
-        if self.length is None:
-            raise NotImplementedError
         return self.length
 
 
-def iterator(taken: int, sent: int, outstanding: int, queues: tuple[int | None, int | None]) -> Any:
+def iterator(taken: int, sent: int, outstanding: int, queues: tuple[int, int]) -> Any:
     """Of 4 workers with 2 batches each. queues: the loop's, and that of what is not pinned yet."""
     own, results = (Length(length) for length in queues)
     return SimpleNamespace(
@@ -347,11 +337,10 @@ def iterator(taken: int, sent: int, outstanding: int, queues: tuple[int | None, 
         (20, 28, 8, (1, 2), 3, False),
         (7, 15, 8, (0, 0), 0, False),  # an epoch's first
         (8, 16, 8, (0, 0), 0, True),
-        (20, 28, 8, (None, None), None, False),
     ],
 )
 def test_when_workers_starve_a_loop(
-    taken: int, sent: int, outstanding: int, queues: tuple[int | None, int | None], there: int | None, starved: bool
+    taken: int, sent: int, outstanding: int, queues: tuple[int, int], there: int | None, starved: bool
 ) -> None:
     asked = iterator(taken, sent, outstanding, queues)
     assert batches_there(asked) == there and is_starved(asked) is starved

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.agent.warned import filtered
+from hotlap.agent.lines import filtered
 from hotlap.records.session import LeverUse
 
 from .harness import NO_KERNELS, Ran, Runner, check_clean, check_same, without_log_lines

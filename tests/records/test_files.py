@@ -95,7 +95,7 @@ FACTS = Facts(
     hung=Hung(waited_s=95.5, worker=3, worker_pid=17, alive=True, file="/a b.py", line=4),
     roots=(RootFacts(name="Net", parameters=10**10, modules=4, devices=("cuda:0",), dtypes=("bfloat16",),
                      exchange=ExchangeFacts(compute_ms=4.0, exchange_ms=9.5, hidden_ms=2.0)),),
-    optimizers=(OptimizerFacts(name="SGD", builtin=False, tensors=3, fused=None, foreach=True),),
+    optimizers=(OptimizerFacts(name="SGD", builtin=False, tensors=3, fused=None, capturable=True),),
     compiled=(CompiledFunction(file="/a b.py", function="forward", line=3, graphs=2, breaks=(5,), failed_at=7),),
     memory=MemoryFacts(peak_bytes=2**40, peak_reserved_bytes=2**41, total_bytes=2**42, retries=1),
 )  # fmt: skip

@@ -7,68 +7,35 @@ steps in it.
 
 import os
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from hotlap.records.session import Session
-
 if TYPE_CHECKING:
-    from .core import Agent
-    from .profile import Labels
-
-RECORD = "capture.json"
+    from .profile import Profile
 
 
-class Ended(Exception):
-    """Thrown into the windows where the run ends before they do."""
-
-
-class Capture:
-    """The window and what is known of it."""
-
-    def __init__(self, session: Session, agent: "Agent") -> None:
-        self.agent = agent
-        self.record: dict[str, Any] = {
-            "tool": session.capture,
-            "first_step": None,
-            "steps": 0,
-            "wanted": session.capture_steps,
-            "note": "",
-        }
-
-    def write(self, note: str = "") -> None:
-        """Write what became of it."""
-        self.record["note"] = note or self.record["note"]
-        self.agent.folder().replace(RECORD, self.record)
-
-    def window(self, labels: "Labels") -> Generator[None, None, None]:
-        """Goes on once a step."""
-        try:
-            if torch.cuda.is_initialized():
-                yield from self._recorded(labels)
-            else:
-                self.record["note"] = "the command used no GPU"
-        except Ended as ended:
-            self.record["note"] = str(ended)
-        self.write()
-
-    def _recorded(self, labels: "Labels") -> Generator[None, None, None]:
-        first = _first_of_machine(self.agent.rank)
-        if first:
-            torch.cuda.profiler.start()
-        labels.kinds.append(nvtx)
-        self.record["first_step"] = self.agent.recorder.index
-        try:
-            while self.record["steps"] < self.record["wanted"]:
-                yield
-                self.record["steps"] += 1
-        finally:
-            labels.clear()
-            labels.kinds.remove(nvtx)
-            if first and self.agent.pid == os.getpid():  # a forked child has no CUDA
-                torch.cuda.synchronize()  # what these steps launched belongs to them
-                torch.cuda.profiler.stop()
+def capture_window(profile: "Profile") -> Generator[None, None, None]:
+    """Goes on once a step."""
+    agent, record, labels = profile.agent, profile.record, profile.labels
+    if not torch.cuda.is_initialized():
+        record["note"] = "the command used no GPU"
+        return
+    first = _first_of_machine(agent.rank)
+    if first:
+        torch.cuda.profiler.start()
+    labels.kinds.append(nvtx)
+    record["first_step"] = agent.recorder.index
+    try:
+        while record["steps"] < record["wanted"]:
+            yield
+            record["steps"] += 1
+    finally:
+        labels.clear()
+        labels.kinds.remove(nvtx)
+        if first and agent.pid == os.getpid():  # a forked child has no CUDA
+            torch.cuda.synchronize()  # what these steps launched belongs to them
+            torch.cuda.profiler.stop()
 
 
 def nvtx(name: str) -> Callable[[], None]:

@@ -6,7 +6,6 @@ A break that the compiler can't go on after (inside a loop) leaves the whole fun
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,12 +13,14 @@ from collections.abc import Mapping
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from .lines import HOTLAP
+from .torch_internals import compilations, compile_pools, skip_frame
+
 LONGEST: Final = 300
 MOST: Final = 64
 RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 CALL_THE_USERS: Final = tuple(f"hotlap.agent.{name}" for name in ("hooks", "seams", "loaders", "lines", "profile"))
 """Modules with wrappers around functions of torch's, in which the script's run."""
-HOTLAP: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def hide_from_compiler(name: str) -> None:
@@ -36,8 +37,6 @@ def hide_from_compiler(name: str) -> None:
 
 
 def _hide(code: CodeType, calls_the_users: bool) -> None:
-    from .torch_internals import skip_frame
-
     if skip_frame(code, not calls_the_users):
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
@@ -50,8 +49,6 @@ def end_compile_workers() -> None:
 
     Nothing of this is public, so what does not look as in torch 2.11 to 2.13 is left to end as it will.
     """
-    from .torch_internals import compile_pools
-
     pools, awaited = compile_pools()
     for pool in pools:
         process, lock = getattr(pool, "process", None), getattr(pool, "write_lock", None)
@@ -69,8 +66,6 @@ def compiled_functions(root: Mapping[str, Any] | None = None) -> list[dict[str, 
 
     root: facts of the outermost module, whose forward stands for what levers put around it and compiled with it.
     """
-    from .torch_internals import compilations
-
     rows: list[dict[str, Any]] = []
     frames: dict[str, dict[str, Any]] = {}
     every = compilations()

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing import util
 
 import torch
@@ -17,8 +16,8 @@ from hotlap.records.session import Session
 from .device import DeviceMarks, LateLosses
 from .facts import Script
 from .guard import Guard, hook
+from .hooks.forward import Finder
 from .host import Host
-from .lines import HOTLAP, TORCH
 from .probe import Probe
 from .profile import Profile
 from .recorder import Folder, Recorder
@@ -58,7 +57,7 @@ class Agent:
         self.marks = DeviceMarks()
         self.losses = LateLosses()
         self.timeline = Timeline(time.perf_counter_ns, self.marks.mark if self.marks.alive else None)
-        self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack, _called_from)
+        self.steps = Steps(self.timeline, self._finished, _optimizer_steps_on_stack)
         self.recorder = Recorder(self.folder, self.marks, self.losses)
         if session.turns:  # it ends with its tune, which follows one file
             self.recorder.most_bytes = sys.maxsize
@@ -78,10 +77,7 @@ class Agent:
         self.rank = 0
         self.world = 1
         self.done = False
-        self.step_ended: Callable[[int], None] = lambda index: None
-        self.look_again: Callable[[], None] = lambda: None
-        self.modules_known: Callable[[], bool] = lambda: True
-        self.see_modules: Callable[[bool], None] = lambda seen: None
+        self.finder = Finder(self)
 
     # where records go
 
@@ -156,7 +152,7 @@ class Agent:
         self.timeline.marking = True
         steps.taken_over()
         steps.forwards = 0
-        self.look_again()
+        self.finder.look_again()
 
     # the end of a step
 
@@ -198,7 +194,7 @@ class Agent:
         """What need not be done in each of many short steps."""
         self.recorder.drain()
         self.probe.step_done(index)
-        self.step_ended(index)
+        self.finder.step_ended(index)
         if not self.profile.on:
             self.script.habits.step_done(index)
         if index == 3:
@@ -274,14 +270,6 @@ def _optimizer_steps_on_stack() -> int:
         found += frame.f_code is _STEP_CODE
         frame = frame.f_back  # type: ignore[assignment]
     return found
-
-
-def _called_from() -> object:
-    """Where the innermost code that is neither torch's nor hotlap's stands."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((TORCH, HOTLAP)):
-        frame = frame.f_back  # type: ignore[assignment]
-    return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def register_exit(agent: Agent) -> None:

@@ -34,8 +34,6 @@ from .updates import parameters_of
 if TYPE_CHECKING:
     from .core import Agent
 
-NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep, "<")
-"""Where code begins that a user can't act on: torch's, hotlap's, and what has no file."""
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
 MOST_SOURCES = 512
@@ -74,29 +72,25 @@ class Script:
         known = self.loaders.get(key)
         if known is None:
             context = getattr(loader, "multiprocessing_context", None)
+            iterable = isinstance(dataset, torch.utils.data.IterableDataset)
             known = self.loaders[key] = defaultdict(int)  # what is 0 or unknown need not be told
             known |= {
                 "dataset": kind.__qualname__,
-                "iterable": isinstance(dataset, torch.utils.data.IterableDataset),
+                "iterable": iterable,
                 "workers": workers,
                 "batch_size": size,
                 "pin_memory": bool(getattr(loader, "pin_memory", False)),
                 "persistent": bool(getattr(loader, "persistent_workers", False)),
                 "prefetch": _integer(getattr(loader, "prefetch_factor", None)),
                 "training": training,
-                "context": _context_name(context),
+                "context": None if context is None else str(getattr(context, "_name", None) or context),
                 **described(loader),
-                **_place(kind, "__iter__" if isinstance(dataset, torch.utils.data.IterableDataset) else "__getitem__"),
+                **_place(kind, "__iter__" if iterable else "__getitem__"),
             }
         known["iterators"] += 1
         if known["iterators"] == 2:
-            known["loop"] = self._caller()
+            known["loop"] = self._places.caller()
         return known
-
-    def _caller(self) -> tuple[str, int, str] | None:
-        """The user's line that led here."""
-        found = self._places.innermost(sys._getframe(1), through_backward=True)
-        return None if found is None else (self._places.files[found[0]], *found[1:])
 
     def in_flight(self, inference: bool) -> int:
         """Batches that the loop's loaders make ahead. inference: it only infers."""
@@ -116,7 +110,7 @@ class Script:
         """A loader has started worker processes that end with its epoch, in took_ns."""
         if facts["starts"]:
             facts["restarting_ms"] += took_ns / 1e6
-            facts["loop"] = self._caller()
+            facts["loop"] = self._places.caller()
         facts["starts"] += 1
 
     @staticmethod
@@ -189,7 +183,7 @@ class Script:
             "block": ", ".join(sorted({type(block).__qualname__ for block in blocks})),
             "hooks": (hooks_of(module), 0),
             "double": sum(_size(p) for p in parameters if p.dtype == torch.float64) / max(1, numbers),
-            "called": self._caller(),
+            "called": self._places.caller(),
             **_place(kind, "forward"),
         }
         self.exchange.watch(modules, facts)
@@ -250,7 +244,6 @@ class Script:
             "builtin": kind.__module__.startswith("torch.optim"),
             "tensors": len(parameters),
             "fused": _flag(group.get("fused")),
-            "foreach": _flag(group.get("foreach")),
             "capturable": _flag(group.get("capturable")),
             "sparse": any(p.grad is not None and p.grad.layout != torch.strided for p in parameters),
             "devices": sorted({str(p.device) for p in parameters}),
@@ -288,7 +281,6 @@ class Script:
     def facts(self, agent: "Agent", kind: str, stopped: bool) -> dict[str, Any]:
         """The document of facts.json."""
         steps = agent.steps
-        cuda = torch.version.cuda
         for loader in self.loaders.values():
             if loader["workers"] and (loader["training"] or steps.infers):
                 self.making.look_at_workers(loader)
@@ -309,7 +301,7 @@ class Script:
             "argv": [str(argument) for argument in sys.argv],
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
-            "cuda": cuda,
+            "cuda": torch.version.cuda,
             "cudnn": _cudnn() if on_cuda else None,
             "nccl": _nccl() if on_cuda else None,
             "device": self.device,
@@ -318,7 +310,7 @@ class Script:
             "capability": list(torch.cuda.get_device_capability()) if on_cuda else None,
             "threads": torch.get_num_threads(),
             "tf32_matmul": tf32_matmul(),
-            "cpu_bf16": _cpu_bf16(),
+            "cpu_bf16": any(check() for check in BF16_CHECKS),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "switches": sorted(self.habits.switches),
@@ -416,15 +408,14 @@ def _sources() -> list[str]:
     script = os.path.dirname(os.path.abspath(sys.argv[0] if sys.argv else ""))
     roots = tuple({os.getcwd() + os.sep, script + os.sep} - {os.sep})
     files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    local = [file for file in files if file.startswith(roots) and not file.startswith(NOT_THE_USERS)]
-    return sorted(file for file in local if "site-packages" not in file)[:MOST_SOURCES]
+    places = Places()
+    return sorted(file for file in files if file.startswith(roots) and places.users(file))[:MOST_SOURCES]
 
 
 def tf32_matmul() -> bool:
-    """Whether matrix products of float32 are in TF32. The new API knows what was set by either; the old one, which is
-    all that a torch before 2.9 has, raises where the script used the new one."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    return bool(torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32")
+    """Whether matrix products of float32 are in TF32. This knows what was set by either API; the old one raises where
+    the script used the new one."""
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def _place(kind: type, method: str) -> dict[str, Any]:
@@ -433,20 +424,8 @@ def _place(kind: type, method: str) -> dict[str, Any]:
     code = getattr(getattr(kind, method, None), "__code__", None)
     own = None if code is None else (code.co_filename, code.co_firstlineno, f"{kind.__qualname__}.{method}")
     if own is None or not places.users(own[0]):
-        found = places.innermost(sys._getframe(1), through_backward=True)
-        own = own if found is None else (places.files[found[0]], *found[1:])
+        own = places.caller() or own
     return {} if own is None else dict(zip(("file", "line", "function"), own, strict=True))
-
-
-def _cpu_bf16() -> bool:
-    """Whether the host multiplies bfloat16 in hardware."""
-    return any(check() for check in BF16_CHECKS)
-
-
-def _context_name(context: Any) -> str | None:
-    if context is None:
-        return None
-    return str(getattr(context, "_name", None) or context)
 
 
 def _compiled_in_place(module: Any) -> bool:

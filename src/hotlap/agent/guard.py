@@ -1,6 +1,5 @@
 """The one guard around every hook: an internal error switches hotlap off in this process, and the job goes on."""
 
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any, Final
@@ -107,8 +106,3 @@ def hook(name: str) -> str:
     """Register a hook's name and return it."""
     HOOKS.append(name)
     return name
-
-
-def now() -> float:
-    """Seconds since the epoch."""
-    return time.time()

@@ -77,11 +77,10 @@ class Habits:
 
 def switches() -> list[str]:
     """Switches for debugging that are on now."""
-    fill = getattr(torch.utils, "deterministic", None)
     found = {
         "detect_anomaly": torch.is_anomaly_enabled(),
         "fill_uninitialized_memory": torch.are_deterministic_algorithms_enabled()
-        and bool(getattr(fill, "fill_uninitialized_memory", False)),
+        and torch.utils.deterministic.fill_uninitialized_memory,
         "CUDA_LAUNCH_BLOCKING": os.environ.get("CUDA_LAUNCH_BLOCKING") == "1",
         "set_sync_debug_mode": torch.cuda.is_initialized() and torch.cuda.get_sync_debug_mode() != 0,
     }

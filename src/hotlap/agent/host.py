@@ -8,6 +8,7 @@ was probed their difference is not told, and where one held an evaluation only i
 """
 
 import gc
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -17,11 +18,6 @@ from typing import Any, NamedTuple
 import torch
 
 from .process_tree import read, threads
-
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
 
 WARM_STEPS = 10
 """Steps after which a loop of fixed shapes has the memory that it needs, on the device too."""
@@ -177,13 +173,13 @@ class Host:
 
     def _now(self) -> Counts:
         """What is not told by the system is 0."""
-        used = resource.getrusage(resource.RUSAGE_SELF) if resource is not None else None
+        used = resource.getrusage(resource.RUSAGE_SELF)
         return Counts(
             waited=waited(),
-            faults=used.ru_minflt if used else 0,
-            major=used.ru_majflt if used else 0,
-            involuntary=used.ru_nivcsw if used else 0,
-            system=used.ru_stime if used else 0.0,
+            faults=used.ru_minflt,
+            major=used.ru_majflt,
+            involuntary=used.ru_nivcsw,
+            system=used.ru_stime,
             pauses=self.pauses.ns,
             collections=self.pauses.collections,
             mallocs=_mallocs(),

@@ -1,12 +1,12 @@
 """Installed packages that the process has imported, as folder and first name: which versions these are, hotlap asks
 afterwards (`launch/packages.py`)."""
 
-import os
 import sys
 from types import ModuleType
 from typing import Final
 
-INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+from hotlap.records.whose import INSTALLED
+
 MOST: Final = 2000
 ATTRIBUTES: Final = vars(ModuleType)["__dict__"].__get__
 """Of a module, without asking it, which a lazy one acts on."""

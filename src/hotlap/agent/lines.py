@@ -7,6 +7,7 @@ nothing is compiled: a mode would make torch.compile look at its graphs anew.
 import contextlib
 import functools
 import os
+import re
 import sys
 import threading
 import warnings
@@ -20,7 +21,6 @@ from hotlap.records.whose import users
 
 from .imported import INSTALLED
 from .torch_internals import ENGINE_CODE, SCHEMA, DispatchMode, mode_stack, pop_mode, push_mode
-from .warned import filtered
 
 LONGEST: Final = 200_000
 """Ops that are kept; what comes after them in the step is counted in `left_out`."""
@@ -94,6 +94,11 @@ class Places:
             if code is ENGINE_CODE and not through_backward:
                 return None
         return None
+
+    def caller(self) -> tuple[str, int, str] | None:
+        """File, line and function of the user's code that led here."""
+        found = self.innermost(sys._getframe(1), through_backward=True)
+        return None if found is None else (self.files[found[0]], *found[1:])
 
     def _number(self, name: str) -> int:
         at = -1
@@ -282,3 +287,20 @@ class Lines:
 def other_modes() -> bool:
     """Whether the script has dispatch modes of its own on, which may leave in an order that ours would upset."""
     return bool(mode_stack())
+
+
+@contextlib.contextmanager
+def filtered(action: str, message: str) -> Iterator[None]:
+    """Has a filter before all others, by what messages begin with (a pattern).
+
+    `warnings.catch_warnings` does that too, but after it, as after any change that `warnings` is told of, the script
+    would see each of its warnings once more.
+    """
+    entry = (action, re.compile(message), Warning, re.compile(""), 0)
+    filters = warnings.filters
+    filters.insert(0, entry)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # the script put its own filters back
+            filters.remove(entry)  # type: ignore[attr-defined]

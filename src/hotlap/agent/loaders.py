@@ -61,8 +61,7 @@ def hung(iterator: Any, asked_ns: int, places: Places) -> dict[str, Any] | None:
     waited_s = (time.perf_counter_ns() - asked_ns) / 1e9
     if waited_s < HUNG_S or isinstance(sys.exception(), StopIteration):
         return None
-    found = places.innermost(sys._getframe(1), through_backward=True)
-    at = {} if found is None else {"file": places.files[found[0]], "line": found[1], "function": found[2]}
+    at = dict(zip(("file", "line", "function"), places.caller() or (), strict=False))
     if (awaited := awaited_worker(iterator)) is None:
         return {"waited_s": waited_s, **at}
     number, worker = awaited

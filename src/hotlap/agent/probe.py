@@ -262,7 +262,7 @@ def _local(tensor: Any) -> Any:
 
 def random_state() -> tuple[Any, Any]:
     """The states of the default generators, host and device."""
-    device = torch.cuda.get_rng_state() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return torch.get_rng_state(), device
 
 

@@ -45,7 +45,7 @@ def threads(pid: object) -> list[str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that they started. Raises NotImplementedError without `/proc`."""
+    """Processes that a process started, and those that they started."""
     families = None if _told() else _families()
     found: list[int] = []
     left = [pid]
@@ -58,8 +58,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process started, or that came to it when theirs ended. Raises NotImplementedError without
-    `/proc`."""
+    """Processes that a process started, or that came to it when theirs ended."""
     if not _told():
         return _families().get(pid, [])
     return [int(child) for one in threads(pid) for child in read(f"/proc/{pid}/task/{one}/children").split()]
@@ -73,8 +72,6 @@ def _told() -> bool:
 
 def _families() -> dict[int, list[int]]:
     """Processes by the one that they belong to, as each says itself in `/proc/PID/stat`."""
-    if not os.path.isdir("/proc/self/task"):
-        raise NotImplementedError
     families: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(IndexError):  # it may end meanwhile
@@ -83,12 +80,12 @@ def _families() -> dict[int, list[int]]:
 
 
 class Stopped:
-    """Processes that this one started, stopped while the block runs. Without `/proc` they go on."""
+    """Processes that this one started, stopped while the block runs."""
 
     def __enter__(self) -> "Stopped":
         try:
             self.pids = [pid for pid in descendants(os.getpid()) if _signal(pid, signal.SIGSTOP)]
-        except (NotImplementedError, OSError):  # too many files may be open
+        except OSError:  # too many files may be open
             self.pids = []
         return self
 

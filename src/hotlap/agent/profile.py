@@ -29,7 +29,7 @@ import torch
 from hotlap.records.phases import PHASES
 from hotlap.records.session import Session
 
-from .capture import Capture, Ended, nvtx
+from .capture import capture_window, nvtx
 from .guard import hook
 from .lines import Lines, other_modes
 from .samples import Samples
@@ -61,6 +61,10 @@ KINETO_SILENT: Final = "6"
 
 Windows = Generator[None, None, None]
 Begin = Callable[[str], Callable[[], None]]
+
+
+class Ended(Exception):
+    """Thrown into the windows where the run ends before they do."""
 
 
 class Labels:
@@ -122,18 +126,18 @@ class Profile:
         self.windows: Windows | None = None
         self.lines: Lines | None = None
         self.own: Any = None
-        self.capture = Capture(session, agent) if session.capture_steps else None
-        self.record: dict[str, Any] = {
-            "file": None,
-            "first_step": None,
-            "steps": 0,
-            "wanted": session.profile_steps,
-            "device": False,
-            "memory": session.profile_memory,
-            "stacks": session.profile_stacks,
-            "snapshot": None,
-            "note": "",
-        }
+        self.record: dict[str, Any] = {"first_step": None, "steps": 0, "note": ""}
+        if session.capture_steps:
+            self.record |= {"tool": session.capture, "wanted": session.capture_steps}
+        else:
+            self.record |= {
+                "file": None,
+                "wanted": session.profile_steps,
+                "device": False,
+                "memory": session.profile_memory,
+                "stacks": session.profile_stacks,
+                "snapshot": None,
+            }
 
     def install(self) -> None:
         """Learn of profilers of the script's own: torch allows one at a time, and theirs comes first."""
@@ -151,7 +155,7 @@ class Profile:
 
     def label_for_nsight(self) -> None:
         """Label every step from here on where Nsight records the process."""
-        if under_nsight() and torch.cuda.is_initialized() and self.capture is None:
+        if under_nsight() and torch.cuda.is_initialized() and not self.session.capture_steps:
             self.labels.kinds.append(nvtx)
             self.agent.timeline.watch = self
 
@@ -218,22 +222,19 @@ class Profile:
     def _windows(self) -> Windows:
         """Goes on once a step."""
         try:
-            if self.capture is not None:
-                yield from self.capture.window(self.labels)
-                return
-            yield from self._sample_window()
-            yield from self._line_windows()
-            yield from self._trace_window()
-            yield from self._memory_window()
+            if self.session.capture_steps:
+                yield from capture_window(self)
+            else:
+                yield from self._sample_window()
+                yield from self._line_windows()
+                yield from self._trace_window()
+                yield from self._memory_window()
         except Ended as ended:
             self.record["note"] = str(ended)
         self._write_record()
 
     def _write_record(self) -> None:
-        if self.capture is not None:
-            self.capture.write(self.record["note"])
-            return
-        self.agent.folder().replace("profile.json", self.record)
+        self.agent.folder().replace("capture.json" if self.session.capture_steps else "profile.json", self.record)
 
     def _sample_window(self) -> Windows:
         """Some steps in which another thread looks where this one is."""

@@ -11,8 +11,7 @@
   by hand (`updates`), or after IDLE_OPTIMIZER_BACKWARDS (an attack in an evaluation makes hundreds). Then a forward and
   its backward make a step, which ends where the next data, transfer or forward begins (manual updates then belong to
   the step they finish). Where none of these is ever seen, as the forward is plain functions of what is there already,
-  it is a turn of the lines that call backwards, and ends where the last of them does. Until PATIENCE turns came on end
-  these are held back.
+  it ends where the next backward begins.
 * No backward at all and no optimizer: inference; a step is one outermost forward.
 * A replay of a CUDA graph of the script's own ends a step where it holds an update, as `Optimizer.step` does.
 
@@ -21,10 +20,13 @@ Most of this runs in every step: what is rare is asked for by a look at one attr
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
+
 from .asked import Asked
-from .timeline import BACKWARD, DATA, FORWARD, H2D, MOST_CUTS, OPTIMIZER, OTHER, Segment, Timeline
+from .timeline import MOST_CUTS, Segment, Timeline
 from .updates import Updates
 
 UNUSED_OPTIMIZER_BACKWARDS: Final = 64
@@ -49,17 +51,15 @@ def period(order: list[int]) -> int:
     return 0
 
 
+@dataclass(slots=True, eq=False)
 class Recorded:
     """What is in a CUDA graph: phases of which there is something, how many backwards, and the optimizers that step in
     it, in order. evaluation: a forward without gradients of a module in eval mode."""
 
-    __slots__ = ("backwards", "evaluation", "phases", "updates")
-
-    def __init__(self) -> None:
-        self.phases: set[int] = set()
-        self.backwards = 0
-        self.updates: list[int] = []
-        self.evaluation = False
+    phases: set[int] = field(default_factory=set)
+    backwards: int = 0
+    updates: list[int] = field(default_factory=list)
+    evaluation: bool = False
 
     @property
     def several(self) -> bool:
@@ -84,125 +84,78 @@ class Recorded:
         self.updates.append(optimizer)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Hot:
     """What the hooks look at in every step, in few cache lines: slots of a base class lie before those of its own."""
 
-    __slots__ = (
-        "backwards",
-        "backwards_since_step",
-        "forwards",
-        "in_backward",
-        "in_data",
-        "in_forward",
-        "inside",
-        "manual_open",
-        "optimizer_steps",
-        "recording",
-        "thin",
-        "thin_most",
-        "thin_until",
-    )
+    forwards: int = 0
+    backwards: int = 0
+    backwards_since_step: int = 0
+    optimizer_steps: int = 0
+    in_data: int = 0
+    in_forward: int = 0
+    in_backward: int = 0
+    inside: list[int] = field(default_factory=list)
+    """Optimizers that have stepped inside the running backward."""
+    manual_open: int = 0
+    """Backwards that no step ends with yet."""
+    begins: bool = False
+    """Whether more than backwards is seen of the loop: something has ended a step, or a forward had gradients."""
+    recording: Recorded | None = None
+    """What is in the CUDA graph that is recorded now."""
+    thin: int = 0
+    """Where the running step is not looked at (`thin.py`): the optimizer that steps next, INFERENCE or BY_HAND."""
+    thin_most: int = 0
+    thin_until: int = 0
+    """After so many thin steps, or from then on, ns, there is more to do at the end of one than to note it."""
 
 
+@dataclass(slots=True, eq=False)
 class Steps(Hot):
     """The state machine behind the hooks. `emit(segment, kind)` is called once for each finished step.
 
-    on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer. called_from: the
-    place in the user's code that calls what runs now.
+    on_stack: how many optimizer steps are on the Python stack; one that raised is there no longer.
     """
 
-    __slots__ = (
-        "alone",
-        "aside",
-        "asked",
-        "begins",
-        "by_hand",
-        "called_from",
-        "cycle",
-        "emit",
-        "evaluated",
-        "forward_seen",
-        "functional",
-        "held",
-        "last_row_root",
-        "learned_at",
-        "lines",
-        "loader_rows",
-        "nested",
-        "on_stack",
-        "optimizers",
-        "optimizers_built",
-        "passed",
-        "replayed",
-        "row_root",
-        "rows",
-        "rows_evaluated",
-        "samples_from",
-        "step_depth",
-        "stepping",
-        "timeline",
-        "together",
-        "turns",
-        "updates",
-    )
+    timeline: Timeline
+    emit: Callable[[Segment, str], None]
+    on_stack: Callable[[], int] = lambda: 2
+    optimizers_built: int = 0
+    optimizers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    updates: Updates = field(init=False)
+    step_depth: int = 0
+    stepping: int | None = None
+    nested: bool = False
+    """A step ran inside `Optimizer.step`."""
+    by_hand: int = 0
+    """Steps on end that no optimizer ended, of one backward each."""
+    functional: bool = False
+    forward_seen: bool = False
+    cycle: list[int] = field(default_factory=list)
+    held: list[tuple[int, Segment]] = field(default_factory=list)
+    together: dict[int, int] = field(default_factory=dict)
+    """Of each optimizer that ever stepped inside a backward, one that stands for all of its backward: in some steps
+    some have no gradient."""
+    rows: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of batches that came since the last backward, and how many, by loader."""
+    loader_rows: bool = False
+    evaluated: bool = False
+    """A module in eval mode has seen some of these batches."""
+    passed: int = 0
+    """A loader that came to its end with nothing learned from them."""
+    learned_at: int = 0
+    """Forwards before the last backward."""
+    asked: Asked = field(default_factory=Asked)
+    rows_evaluated: bool = False
+    aside: bool = False
+    row_root: int | None = None
+    last_row_root: int | None = None
+    samples_from: str = "none"
+    replayed: set[int] = field(default_factory=set)
+    """Of what phases there was something in graphs that were replayed and hold more than one."""
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        emit: Callable[[Segment, str], None],
-        on_stack: Callable[[], int] = lambda: 2,
-        called_from: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.timeline = timeline
-        self.emit = emit
-        self.on_stack = on_stack
-        self.called_from = called_from
-        self.optimizers_built = 0
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+    def __post_init__(self) -> None:
         self.updates = Updates(self.optimizers)
-        self.forwards = self.backwards = self.optimizer_steps = 0
-        self.backwards_since_step = 0
-        self.in_data = self.in_forward = self.in_backward = self.step_depth = 0
-        self.stepping: int | None = None
-        self.manual_open = 0
-        """Backwards that no step ends with yet."""
-        self.alone = 0
-        """Where nothing but backwards is seen of the loop: how many lines call them in a turn."""
-        self.lines: set[object] = set()
-        """Those that did in the running step; of one that each turn has alone, that one."""
-        self.turns: list[Segment] = []
-        """Of backwards with nothing between, which are steps or parts of one."""
-        self.begins = False
-        """Whether there are others: something that begins has ended a step, or a forward had gradients."""
-        self.by_hand = 0
-        """Steps on end that no optimizer ended, of one backward each."""
-        self.functional = False
-        self.forward_seen = False
-        self.cycle: list[int] = []
-        self.held: list[tuple[int, Segment]] = []
-        self.loader_rows = self.evaluated = self.rows_evaluated = self.aside = False
-        self.rows: dict[int, tuple[int, int]] = {}
-        """Of batches that came since the last backward, and how many, by loader; evaluated: a module in eval mode has
-        seen some; passed: a loader that came to its end with nothing learned from them; learned_at: forwards before."""
-        self.learned_at = self.passed = 0
-        self.asked = Asked()
-        self.row_root: int | None = None
-        self.last_row_root: int | None = None
-        self.samples_from = "none"
-        self.recording: Recorded | None = None
-        """What is in the CUDA graph that is recorded now."""
-        self.replayed: set[int] = set()
-        """Of what phases there was something in those that were replayed and hold more than one."""
-        self.nested = False
-        """A step ran inside `Optimizer.step`."""
-        self.inside: list[int] = []
-        """Optimizers that have stepped inside the running backward."""
-        self.together: dict[int, int] = {}
-        """Of each that ever did one that stands for all of its backward: in some steps some have no gradient."""
-        self.thin = 0
-        """Where the running step is not looked at (`thin.py`): the optimizer that steps next, INFERENCE or BY_HAND."""
-        self.thin_most = self.thin_until = 0
-        """After so many thin steps, or from then on, ns, there is more to do at the end of one than to note it."""
 
     @property
     def infers(self) -> bool:
@@ -215,7 +168,7 @@ class Steps(Hot):
         if not self.in_data:
             if self.step_depth:
                 self._drop_failed_step()
-            if (self.manual_open or self.alone) and self._event():
+            if self.manual_open and self._event():
                 return
             self.timeline.enter(DATA)
         self.in_data += 1
@@ -248,7 +201,7 @@ class Steps(Hot):
             self._functional_gap()
 
     def transfer_begin(self) -> None:
-        if (self.manual_open or self.alone) and self._event():
+        if self.manual_open and self._event():
             return
         if self.functional and not self.forward_seen:
             self.timeline.close_gap()
@@ -265,7 +218,7 @@ class Steps(Hot):
         if self.step_depth:
             self._drop_failed_step()
         if training:
-            if (self.manual_open or self.alone) and self._event():
+            if self.manual_open and self._event():
                 return
             self.begins = True
             if self.passed:
@@ -323,19 +276,23 @@ class Steps(Hot):
 
     def backward_begin(self, learns: bool = True) -> None:
         """learns: it adds to gradients, and does not only return them."""
-        self.in_backward += 1
-        if self.in_backward > 1:
+        if self.in_backward:
+            self.in_backward += 1
             return
         if learns:
             self._learned()
         if self.step_depth:
             self._drop_failed_step()
-        self.updates.before_backward(learns, self.optimizer_steps > 0)
+        self.updates.before_backward()
         known = self.begins or self.optimizer_steps or self.loader_rows or self.step_depth
-        if not known and self._is_manual():
-            self._one_more()
+        if self.manual_open and not known and self._is_manual():
+            self.timeline.cut()
+            self._close_by_hand(gap=False)
+            if self.thin:  # from here on
+                return
         if not self.forward_seen:
             self.functional = True
+        self.in_backward = 1
         self.timeline.enter(BACKWARD)
 
     def backward_end(self) -> None:
@@ -347,18 +304,15 @@ class Steps(Hot):
         self.backwards_since_step += 1
         self.manual_open += 1
         if self.backwards_since_step + 1 >= UNUSED_OPTIMIZER_BACKWARDS and self.optimizers_built:
-            self.updates.after_backward(self.optimizer_steps > 0)
+            self.updates.after_backward()
         if self.inside:
             self.updated_inside()
-        elif self.alone == 1:
-            self._close_by_hand(gap=False)
 
     # optimizers
 
     def optimizer_built(self, optimizer: Any) -> None:
         self.optimizers_built += 1
         self.optimizers.add(optimizer)
-        self.alone = 0
 
     def optimizer_begin(self, optimizer: int) -> bool:
         """Returns whether this is an outermost step."""
@@ -388,7 +342,7 @@ class Steps(Hot):
             self.inside.append(optimizer)
             return
         self.updates.forget()
-        self.backwards_since_step = self.manual_open = self.alone = 0
+        self.backwards_since_step = self.manual_open = 0
         if len(self.cycle) == 1 and self.cycle[0] == optimizer and not self.held:
             self._close(self._take())
             return
@@ -452,7 +406,7 @@ class Steps(Hot):
         if self.step_depth:
             self._drop_failed_step()
         self.by_hand = 0  # it may hold a backward: all is looked at
-        if self.manual_open or self.alone:
+        if self.manual_open:
             self._event()
         self.forward_seen = True
         if held.evaluation and not self.infers:
@@ -496,7 +450,6 @@ class Steps(Hot):
         self.rows.clear()
         self.asked.forget()
         self.loader_rows, self.row_root, self.samples_from = False, None, "none"
-        self.turns.clear()
 
     def look_again(self, ended: list[Segment], beginning: int) -> None:
         """All is looked at from here on, in the midst of a thin step. ended: its parts that other optimizers of the
@@ -512,8 +465,6 @@ class Steps(Hot):
     def finish(self) -> None:
         """The process ends: close what waited to be told apart. A part of a known cycle is no step."""
         if self.manual_open and self._is_manual():
-            if not self.begins:
-                self._close_turns()
             self._close_by_hand()
         order = [known for known, _ in self.held]
         if len(self.cycle) > 1 and order == self.cycle[: len(order)]:
@@ -592,14 +543,10 @@ class Steps(Hot):
         self.timeline.segment.evaluation = True
 
     def _take(self) -> Segment:
-        """The running segment, and with it turns that were held."""
+        """The running segment."""
         if not self.timeline.segment.samples:
             self._learned()  # there was no backward that adds to gradients
-        first, *others = *self.turns, self.timeline.take()
-        self.turns.clear()
-        for other in others:
-            first.absorb(other)
-        return first
+        return self.timeline.take()
 
     # loops that no optimizer object ends
 
@@ -607,45 +554,16 @@ class Steps(Hot):
         """Data, a transfer or a forward: it ends the step of a backward before. Whether the next is not looked at."""
         if self.in_backward or self.in_forward or self.step_depth:
             return False
-        if self.alone:
-            self.alone = self.by_hand = 0
         if self.manual_open and self._is_manual():
             self.begins = True
             self.timeline.cut()
             self._close_by_hand()
         return self.thin != 0
 
-    def _one_more(self) -> None:
-        """A backward in a loop of nothing else. Where its line called one before, a turn has ended with the last one.
-        (The update after that, and the forward, can't be told apart.)"""
-        place = self.called_from()
-        if place not in self.lines:
-            if self.alone == 1:
-                self.alone = self.by_hand = 0
-        elif self.manual_open and self.alone:
-            self._close_by_hand(gap=False)
-        elif self.manual_open:
-            self.turns.append(self.timeline.take())
-            if len(self.turns) == PATIENCE:
-                self.alone = len(self.lines)
-                self._close_turns()
-            self.lines.clear()
-        self.lines.add(place)
-
-    def _close_turns(self) -> None:
-        """They were steps."""
-        turns = self.turns.copy()
-        self.turns.clear()
-        for turn in turns:
-            self.manual_open = 0
-            self._close(turn, gap=False)
-
     def _close_by_hand(self, gap: bool = True) -> None:
         """gap: what follows may turn out to be the forward."""
         self.by_hand = self.by_hand + 1 if self.manual_open == 1 else 0
         self.manual_open = 0
-        if self.alone != 1:
-            self.lines.clear()
         self._close(self._take(), gap)
 
     def _is_manual(self) -> bool:

@@ -56,9 +56,8 @@ class Agreed:
 
 def _ranks() -> tuple[Any, int]:
     """The store of the process group, and which rank this is of it; None where there is no other rank."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return None, 0
-    if torch.distributed.get_world_size() == 1:
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    if alone or torch.distributed.get_world_size() == 1:
         return None, 0
     return default_store(), torch.distributed.get_rank()
 
@@ -195,7 +194,7 @@ class Stopper:
         """Write everything, arm the hard end, and raise Stop. The third time the process is ended at once."""
         if not self.stopped:
             self.stopped = True
-            if torch.cuda.is_available() and torch.cuda.is_initialized():
+            if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
             self.agent.recorder.drain(wait=True)
             self.agent.write_facts(kind, stopped=True)

@@ -32,11 +32,12 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from hotlap.records.phases import OTHER
 from hotlap.records.session import Session
 
 from .guard import hook
 from .steps import BY_HAND, INFERENCE
-from .timeline import OTHER, Segment, Stretch
+from .timeline import Segment, Stretch
 from .torch_internals import compiled_frames
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Thin:
             self.steps.rows.clear()
             self.steps.asked.forget()
             if key > 0:
-                self.agent.see_modules(False)
+                self.agent.finder.see(False)
         return look
 
     def _key(self, look: bool) -> int:
@@ -161,7 +162,7 @@ class Thin:
         key = self.steps.expected()
         if not key or (self.on and not look):
             return key
-        if not self.on and (self.agent.timeline.watch is not None or not self.agent.modules_known()):
+        if not self.on and (self.agent.timeline.watch is not None or not self.agent.finder.ready()):
             return 0
         typical = median(self.walls_ns) / 1e6
         self.together = TOGETHER if typical < VERY_SHORT_MS else 1
@@ -234,25 +235,18 @@ class Thin:
         self.close()
         if self.left <= 0:
             self.steps.thin = 0
-            self.agent.see_modules(True)
+            self.agent.finder.see(True)
         else:
             self._begin_stretch()
         if (self.left > 0 or now >= late_ns) and self._due(now):  # else soon: at the end of the step that is looked at
             self.agent.recorder.drain()
 
     def _event(self) -> None:
-        """Data, a transfer or a forward, in a loop that no optimizer ends: the step ends whose backward was before."""
+        """What begins a step, in a loop that no optimizer ends: that ends whose backward was before."""
         steps = self.steps
-        if steps.alone:
-            self.leave()
-        elif steps.manual_open:
+        if steps.manual_open:
             steps.manual_open = 0
             self.lapped()
-
-    def goes_on(self) -> bool:
-        """Whether a backward is the one that a step has in a loop of nothing else."""
-        steps = self.steps
-        return bool(steps.alone and not steps.manual_open and steps.called_from() in steps.lines)
 
     def inside(self) -> None:
         """Optimizers stepped inside a backward that has ended, in a step that was thin as that began."""
@@ -312,7 +306,7 @@ class Thin:
         for turn, part in enumerate(parts):
             part.evaluation, part.skipped = (at, turn) in evaluated, (at, turn) in skips
         self._off()
-        self.agent.see_modules(True)
+        self.agent.finder.see(True)
         self.steps.look_again(parts[:-1], beginning)
 
     def _parts(self, turns: list[int]) -> list[Segment]:

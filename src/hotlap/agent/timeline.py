@@ -4,10 +4,14 @@ In the loop a cut is two numbers in a list; what they come to is reckoned when t
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from operator import sub
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from hotlap.records.phases import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, OTHER
+from hotlap.records.phases import BACKWARD, FORWARD, H2D, OTHER
+
+if TYPE_CHECKING:
+    from .profile import Profile
 
 GAP = 6
 """Time after a forward whose phase is known only once a backward does or does not come next."""
@@ -17,6 +21,7 @@ MOST_CUTS = 4096
 """In one step, kept as they are. An evaluation between two steps may make millions, and each holds a hundred bytes."""
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
     """What was accumulated since the last cut between steps.
 
@@ -26,34 +31,25 @@ class Segment:
     at, or not from its beginning.
     """
 
-    __slots__ = (
-        "begun_ns",
-        "compiles",
-        "cuts",
-        "end_ns",
-        "evaluation",
-        "full",
-        "kind",
-        "losses",
-        "marks",
-        "open_marks",
-        "probe",
-        "samples",
-        "skipped",
-        "starved",
-        "thin",
-        "tokens",
-    )
+    begun_ns: int
+    end_ns: int = field(init=False)
+    kind: str = ""
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    marks: list[list[Any]] = field(default_factory=list)
+    open_marks: list[list[Any]] = field(default_factory=list)
+    losses: list[Any] = field(default_factory=list)
+    samples: int = 0
+    tokens: int = 0
+    compiles: int = 0
+    evaluation: bool = False
+    skipped: bool = False
+    probe: bool = False
+    full: bool = False
+    thin: bool = False
+    starved: bool = False
 
-    def __init__(self, begun_ns: int) -> None:
-        self.begun_ns = self.end_ns = begun_ns
-        self.cuts: list[tuple[int, int]] = []
-        self.marks: list[list[Any]] = []
-        self.open_marks: list[list[Any]] = []
-        self.losses: list[Any] = []
-        self.samples = self.tokens = self.compiles = 0
-        self.evaluation = self.skipped = self.probe = self.full = self.thin = self.starved = False
-        self.kind = ""
+    def __post_init__(self) -> None:
+        self.end_ns = self.begun_ns
 
     @property
     def ns(self) -> list[int]:
@@ -94,6 +90,7 @@ class Segment:
         self.end_ns = later.end_ns
 
 
+@dataclass(slots=True, eq=False)
 class Stretch:
     """Thin steps in a row (`agent/thin.py`): when each ended is all that is known of most.
 
@@ -104,27 +101,17 @@ class Stretch:
     update was left out.
     """
 
-    __slots__ = (
-        "begun_ns",
-        "compiles",
-        "ends",
-        "evaluated",
-        "kind",
-        "marked",
-        "one_stream",
-        "probe",
-        "skipped",
-        "together",
-        "told",
-    )
-
-    def __init__(self, begun_ns: int, ends: list[tuple[int, Any]], kind: str, probe: bool) -> None:
-        self.begun_ns, self.ends, self.kind, self.probe = begun_ns, ends, kind, probe
-        self.told = self.compiles = 0
-        self.together = 1
-        self.marked = self.one_stream = False
-        self.evaluated: frozenset[int] = frozenset()
-        self.skipped: frozenset[int] = frozenset()
+    begun_ns: int
+    ends: list[tuple[int, Any]]
+    kind: str
+    probe: bool
+    told: int = 0
+    compiles: int = 0
+    together: int = 1
+    marked: bool = False
+    one_stream: bool = False
+    evaluated: frozenset[int] = frozenset()
+    skipped: frozenset[int] = frozenset()
 
     @property
     def walls_ns(self) -> list[int]:
@@ -144,14 +131,6 @@ class Stretch:
         return at in self.evaluated, at in self.skipped, self.probe, self.compiles if longest else 0
 
 
-class Watch(Protocol):
-    """What wants to know of phases as they open and close, outside of the time that is charged to them."""
-
-    def enter(self, phase: int) -> None: ...
-    def leave(self) -> None: ...
-    def unwind(self) -> None: ...
-
-
 class Timeline:
     """A stack of open phases (and gaps) over one running segment. Every nanosecond goes to exactly one phase."""
 
@@ -161,7 +140,8 @@ class Timeline:
         self.clock = clock
         self.mark = mark
         self.marking = True
-        self.watch: Watch | None = None
+        self.watch: Profile | None = None
+        """Is told of phases as they open and close, outside of the time that is charged to them."""
         self.begin()
 
     def begin(self) -> None:
@@ -279,18 +259,3 @@ class Timeline:
         self.cut()
         del self.stack[1:]
         self._settle(OTHER)
-
-
-__all__ = [
-    "BACKWARD",
-    "DATA",
-    "FORWARD",
-    "GAP",
-    "H2D",
-    "MOST_CUTS",
-    "OPTIMIZER",
-    "OTHER",
-    "Segment",
-    "Stretch",
-    "Timeline",
-]

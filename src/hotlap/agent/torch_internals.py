@@ -244,17 +244,14 @@ def is_starved(iterator: Any) -> bool:
     make ahead. One that takes its worker longer is late though the others' are there; an epoch's first ones are late as
     its workers begin together."""
     ahead, there = iterator._num_workers * iterator._prefetch_factor, batches_there(iterator)
-    return there is not None and there <= ahead // 4 and iterator._rcvd_idx >= ahead
+    return there <= ahead // 4 and bool(iterator._rcvd_idx >= ahead)
 
 
-def batches_there(iterator: Any) -> int | None:
-    """Batches that workers have made and the loop did not take yet; None where the system tells no queue's length."""
+def batches_there(iterator: Any) -> int:
+    """Batches that workers have made and the loop did not take yet."""
     queues = {id(queue): queue for queue in (iterator._data_queue, iterator._worker_result_queue)}  # one if not pinned
     before_their_turn = iterator._send_idx - iterator._rcvd_idx - iterator._tasks_outstanding
-    try:
-        return max(0, int(before_their_turn)) + sum(int(queue.qsize()) for queue in queues.values())
-    except NotImplementedError:  # macOS
-        return None
+    return max(0, int(before_their_turn)) + sum(int(queue.qsize()) for queue in queues.values())
 
 
 # Devices and ranks.

@@ -44,7 +44,7 @@ class Turnstile:
         step: how many were made. Raises nothing but what the levers that are switched raise outside of their guard.
         """
         agent = self.agent
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         agent.recorder.drain(wait=True)
         if not self._arrived:  # they take a millisecond and more

@@ -2,12 +2,14 @@
 
 import os
 import sys
-from typing import Any
 
 from hotlap.records.session import VARIABLE, Session
 
 from .compiled import hide_from_compiler
+from .core import Agent, register_exit
 from .guard import hook
+from .hooks import backward, clipping, forward, graph, loader, optimizer, rendezvous, torchscript, transfer
+from .probe import redraw
 
 WAKE, FORK = hook("wake"), hook("fork")
 
@@ -24,10 +26,8 @@ def wake() -> None:
     sys._hotlap_agent = start(session)  # type: ignore[attr-defined]
 
 
-def start(session: Session) -> Any:
+def start(session: Session) -> Agent:
     """Make the agent and put in its hooks and levers."""
-    from .core import Agent, register_exit
-
     agent = Agent(session)
     agent.guard.call(WAKE, _install, agent)
     register_exit(agent)
@@ -35,10 +35,7 @@ def start(session: Session) -> Any:
     return agent
 
 
-def _install(agent: Any) -> None:
-    from .hooks import backward, clipping, forward, graph, loader, optimizer, rendezvous, torchscript, transfer
-    from .probe import redraw
-
+def _install(agent: Agent) -> None:
     if agent.session.seed is not None:
         redraw(agent.session.seed)  # before the script's own code runs; its own seeds override
     rendezvous.install(agent)
@@ -49,17 +46,12 @@ def _install(agent: Any) -> None:
         hooks.install(agent)
     agent.profile.install()
     agent.host.install()
-    _hide_from_compiler()
-
-
-def _hide_from_compiler() -> None:
-    """Tell torch.compile to pass over the agent's functions: after a graph break it looks at whatever runs next."""
     for name in list(sys.modules):
         if name.startswith(("hotlap.agent", "hotlap.records")):
             hide_from_compiler(name)
 
 
-def _after_fork(agent: Any) -> None:
+def _after_fork(agent: Agent) -> None:
     """A child forked from a loop (a loader's worker) is left alone; one forked before it may be a rank."""
     if agent.guard.on:
         agent.guard.call(FORK, agent.forked)

@@ -9,10 +9,6 @@ of 200 processes neither could be told from no watcher at all.
 import contextlib
 import os
 
-import psutil
-
-from hotlap.agent import process_tree
-
 
 def give_way() -> None:
     """From now on the calling thread runs only where a core is idle (Linux's SCHED_IDLE; elsewhere nothing changes).
@@ -22,23 +18,3 @@ def give_way() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that they started."""
-    try:
-        return process_tree.descendants(pid)
-    except NotImplementedError:  # no Linux
-        with contextlib.suppress(psutil.Error):
-            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    return []
-
-
-def children(pid: int) -> list[int]:
-    """Processes that a process started, or that came to it when theirs ended."""
-    try:
-        return process_tree.children(pid)
-    except NotImplementedError:
-        with contextlib.suppress(psutil.Error):
-            return [child.pid for child in psutil.Process(pid).children()]
-    return []

@@ -13,7 +13,8 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 import psutil
 
-from .aside import children, descendants
+from hotlap.agent.process_tree import children, descendants
+
 from .signals import Receiver, passing_signals, waited
 
 KILL_AFTER_S: Final = 8.0

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import psutil
 
+from hotlap.agent.process_tree import descendants
 from hotlap.records.files import to_json
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 
-from .aside import descendants, give_way
+from .aside import give_way
 from .starvation import Starvation
 
 EVERY_S: Final = 0.5

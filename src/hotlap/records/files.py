@@ -1,5 +1,6 @@
 """Reading and writing record files. Everything read is untrusted: bounded, typed, and named in the error."""
 
+import contextlib
 import os
 import tempfile
 import tomllib
@@ -10,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import tomli_w
 
-from .errors import RecipeError, RecordError
+from .errors import RecipeError, RecordError, unable
 from .tune import Recipe
 
 T = TypeVar("T")
@@ -56,19 +57,16 @@ def cache_folder(part: str) -> Path:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write so that a reader sees the old file or the new one, never a part. Raises RecordError."""
-    try:
+    with unable(f"write {path}"):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise RecordError(f"cannot write {path}: {error.strerror or error}") from error
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
 
 
 def write_record(path: Path, record: Any) -> None:
@@ -78,14 +76,12 @@ def write_record(path: Path, record: Any) -> None:
 
 def read_bytes(path: Path, limit: int = MAX_DOCUMENT) -> bytes:
     """A whole file of bounded size. Raises RecordError."""
-    try:
+    with unable(f"read {path}"):
         size = path.stat().st_size
         if size > limit:
             raise RecordError(f"{path} is {size / 2**20:.0f} MiB; more than {limit / 2**20:.0f} MiB is not read")
         with path.open("rb") as file:
             data = file.read(limit + 1)
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     if len(data) > limit:  # a device or a pipe, whose size is not known before
         raise RecordError(f"{path} has no end; more than {limit / 2**20:.0f} MiB is not read")
     return data
@@ -93,11 +89,8 @@ def read_bytes(path: Path, limit: int = MAX_DOCUMENT) -> bytes:
 
 def read_words(path: Path, limit: int = 500) -> str:
     """The beginning of a text that anything may have written. Raises RecordError."""
-    try:
-        with path.open("rb") as file:
-            return file.read(limit).decode("utf-8", "replace").strip()
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    with unable(f"read {path}"), path.open("rb") as file:
+        return file.read(limit).decode("utf-8", "replace").strip()
 
 
 def read_record(path: Path, kind: type[T]) -> T:
@@ -111,32 +104,25 @@ def read_record(path: Path, kind: type[T]) -> T:
 def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
     """The records of a JSON-lines file; broken lines are passed over (a killed writer leaves one at most)."""
     decoder = msgspec.json.Decoder(kind)
-    try:
-        with path.open("rb") as file:
-            while line := file.readline(MAX_LINE):
-                try:
-                    yield decoder.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    continue
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    with unable(f"read {path}"), contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        while line := file.readline(MAX_LINE):
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
 
 
 def new_folder(path: Path) -> Path:
     """Make a folder that must not exist yet. Raises RecordError: nothing is ever overwritten."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-    except FileExistsError:
-        if path.is_dir() and not any(path.iterdir()):
-            return path
-        if not path.parent.is_dir():
-            raise RecordError(f"cannot make {path}: {path.parent} is no folder. Give --out another one") from None
-        raise RecordError(f"{path} exists; nothing is overwritten. Give --out another folder") from None
-    except OSError as error:
-        raise RecordError(f"cannot make {path}: {error.strerror or error}") from error
+    with unable(f"make {path}"):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            if not path.parent.is_dir():
+                raise RecordError(f"cannot make {path}: {path.parent} is no folder. Give --out another one") from None
+            if not path.is_dir() or any(path.iterdir()):
+                raise RecordError(f"{path} exists; nothing is overwritten. Give --out another folder") from None
     return path
 
 

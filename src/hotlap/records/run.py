@@ -325,7 +325,7 @@ class RootFacts(msgspec.Struct, frozen=True, kw_only=True):
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped.
 
-    name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, foreach, capturable: the
+    name: its class; builtin: it is one of torch's own. tensors: number that it updates. fused, capturable: the
     option of torch's optimizers, None: left to torch. sparse: some gradient was sparse. devices, dtypes: of its
     tensors. idle: of its elements, the share (0 to 1) in rows without a gradient in its first step, of matrices of
     16,384 rows or more; matrix: the shape of the largest such matrix.
@@ -335,7 +335,6 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     builtin: bool
     tensors: int
     fused: bool | None = None
-    foreach: bool | None = None
     capturable: bool | None = None
     sparse: bool = False
     devices: tuple[str, ...] = ()

@@ -37,11 +37,10 @@ class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
     which the quota ran out; throttled_ms: time that the command's threads were held then, summed over cores. busy_ms:
     time that the cores that the command may run on were at work for anyone; steal_ms: time that these cores were wanted
     by this machine while the hypervisor ran another. running: threads of the machine that have or want a core at this
-    moment. pressure_ms: time in which some thread of the machine waited for a core (`/proc/pressure/cpu`).
+    moment.
 
     waited_ms: time in which their main threads were ready and had no core; involuntary: switches away from a main
-    thread that would have gone on; minor_faults: pages mapped, by all their threads; major_faults: pages read from a
-    disk, likewise.
+    thread that would have gone on.
     """
 
     periods: Count | None = None
@@ -50,11 +49,8 @@ class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
     busy_ms: float | None = None
     steal_ms: float | None = None
     running: Count | None = None
-    pressure_ms: float | None = None
     waited_ms: float | None = None
     involuntary: Count | None = None
-    minor_faults: Count | None = None
-    major_faults: Count | None = None
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):

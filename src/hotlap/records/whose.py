@@ -15,6 +15,3 @@ def users(name: str, libraries: tuple[str, ...], standard: tuple[str, ...], main
         return False
     inside = path.startswith(standard) or any(folder in path for folder in INSTALLED)
     return not inside or (any(folder in main for folder in INSTALLED) and path.startswith(main))
-
-
-__all__ = ["INSTALLED", "users"]

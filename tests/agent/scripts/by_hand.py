@@ -23,7 +23,7 @@ def update():
 def loss_of(x, y, step):
     if kind == "moves":
         x, y = x.to("cuda"), y.to("cuda")
-    if kind in {"bare", "turns", "moves"}:
+    if kind in {"bare", "moves"}:
         return (x @ weight - y).square().mean()
     return (model(x) - y).square().mean()
 
@@ -40,8 +40,6 @@ for step, (x, y) in zip(range(int(steps)), loaded() if kind == "loader" else bat
             torch.autograd.grad(loss, parameters[:2], retain_graph=True)
     loss.backward()
     happening = happens.get(str(step))
-    if kind == "turns":
-        said(weight.square().sum().mul(0.001)).backward()
     if happening == "again":
         said(weight.square().sum()).backward()
     if happening == "break":

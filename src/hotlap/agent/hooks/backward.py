@@ -39,7 +39,7 @@ def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
         if not agent.begun:
             agent.begin()
         if not steps.backwards:  # what came before may have been another model, that acted while nothing was trained
-            agent.look_again()
+            agent.finder.look_again()
         steps.backward_begin(bool(with_loss))
         if with_loss and steps.in_backward == 1:
             for tensor in tensors[:8]:
@@ -52,7 +52,7 @@ def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
 def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     guard, steps, thin = agent.guard, agent.steps, agent.thin
     begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, steps.backward_end)
-    alone, updated = _alone(agent, original), guard.around(INSIDE, thin.inside)
+    updated = guard.around(INSIDE, thin.inside)
 
     def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
         if not (get_ident() == guard.live or agent.trains()) or (steps.thin > 0 and steps.in_backward):
@@ -62,14 +62,14 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
             return original(t_outputs, *args, **kwargs)
         if steps.thin == BY_HAND and steps.in_backward:
             return original(t_outputs, *args, **kwargs)
-        if steps.thin == BY_HAND and thin.goes_on():
-            return alone(t_outputs, args, kwargs)
         if steps.thin > 0 and steps.on_stack():
             steps.backwards_since_step = 0  # these are of a closure: an update ends them, however many they are
             return run(t_outputs, *args, **kwargs)
         if steps.thin:
             thin.leave()
         begun(t_outputs, kwargs.get("accumulate_grad"))
+        if steps.thin:  # from here on
+            return run(t_outputs, *args, **kwargs)
         try:
             return original(t_outputs, *args, **kwargs)
         finally:
@@ -85,9 +85,10 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
         by_optimizer = steps.thin > 0
         if by_optimizer:
             unexpected = steps.backwards_since_step >= MOST
-        else:  # a step BY_HAND has one, and where nothing else is seen of the loop, its line has to be looked at
-            known = steps.thin == BY_HAND and steps.recording is None
-            unexpected = not known or bool(steps.manual_open or steps.alone)
+        else:  # a step BY_HAND has one; where nothing else is seen of the loop, it ends where the next one begins
+            if steps.manual_open and not steps.begins:
+                thin.event()
+            unexpected = steps.thin != BY_HAND or steps.recording is not None or steps.manual_open > 0
         if unexpected:
             return seen(t_outputs, args, kwargs)
         steps.in_backward = 1
@@ -101,24 +102,6 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
                 steps.manual_open, thin.backward_ns = 1, thin.clock()
             elif steps.inside:
                 updated()
-
-    return run
-
-
-def _alone(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
-    """In a thin step of a loop of which nothing but backwards is seen."""
-    steps = agent.steps
-
-    def run(t_outputs: Any, args: Any, kwargs: Any) -> Any:
-        steps.in_backward = 1
-        try:
-            return original(t_outputs, *args, **kwargs)
-        finally:
-            steps.in_backward = 0
-            steps.backwards += 1
-            steps.backwards_since_step += 1
-            if get_ident() == agent.guard.live:
-                agent.thin.lapped()
 
     return run
 

@@ -44,12 +44,9 @@ LOOKS = 3
 
 def install(agent: "Agent") -> None:
     """Begin looking for outermost modules."""
-    finder = Finder(agent)
-    finder.look()
-    agent.step_ended, agent.look_again = finder.step_ended, finder.look_again
-    agent.modules_known, agent.see_modules = finder.ready, finder.see
-    agent.seams.rewrap = finder.rewrap
-    _patch_eval(agent, finder)
+    agent.finder.look()
+    agent.seams.rewrap = agent.finder.rewrap
+    _patch_eval(agent, agent.finder)
 
 
 def _patch_eval(agent: "Agent", finder: "Finder") -> None:
@@ -222,7 +219,7 @@ def _call(root: "Root", *args: Any, **kwargs: Any) -> Any:
     steps = root.steps
     if not steps.thin or steps.in_forward or steps.in_backward or steps.in_data or get_ident() != root.guard.live:
         return root.seen(args, kwargs)
-    if steps.thin == BY_HAND and (steps.manual_open or steps.alone) and is_grad_enabled():
+    if steps.thin == BY_HAND and steps.manual_open and is_grad_enabled():
         root.agent.thin.event()
         if not steps.thin:
             return root.seen(args, kwargs)
@@ -252,27 +249,11 @@ class Observed(functools.partial[Any]):
 class Watched:
     """What `_call` looks at, in few cache lines."""
 
-    __slots__ = ("forward", "guard", "module", "own", "steps")
+    __slots__ = ("forward", "graded", "guard", "module", "own", "steps")
 
 
 class Root(Watched):
     """The observer of one outermost module. own: its forward is its own, around which no lever has put anything."""
-
-    __slots__ = (
-        "agent",
-        "before",
-        "begun",
-        "compiled",
-        "described",
-        "device",
-        "ended",
-        "graded",
-        "key",
-        "levers_in",
-        "looks",
-        "observed",
-        "random",
-    )
 
     def __init__(self, agent: "Agent", module: Any) -> None:
         self.agent, self.guard, self.steps = agent, agent.guard, agent.steps

@@ -9,7 +9,6 @@ What is recorded inside of a forward, a backward or an update is muted too, but 
 parts of those: levers, the compiler and `make_graphed_callables` record and replay there.
 """
 
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from hotlap.records.phases import FORWARD
+
 from ..guard import hook
 from ..steps import BY_HAND, INFERENCE, Recorded
-from ..timeline import FORWARD
 
 if TYPE_CHECKING:
     from ..core import Agent
@@ -71,12 +71,12 @@ class Graphs:
     def _capture_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            with contextlib.ExitStack() as refused:
-                refused.callback(self.ended, id(graph), None)
-                self.begun(graph)
-                result = original(graph, *args, **kwargs)
-                refused.pop_all()
-            return result
+            self.begun(graph)
+            try:
+                return original(graph, *args, **kwargs)
+            except BaseException:  # it is not recorded
+                self.ended(id(graph), None)
+                raise
 
         return capture_begin
 

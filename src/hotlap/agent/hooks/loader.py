@@ -8,7 +8,6 @@ import atexit
 import functools
 import time
 import weakref
-from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +46,16 @@ def install(agent: "Agent") -> None:
 def _patch_next(agent: "Agent") -> None:
     original = BatchIterator.__next__
     guard, steps, thin, lapped = agent.guard, agent.steps, agent.thin, agent.thin.lapped
-    begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, _end(agent))
+    batches = Batches(agent)
+    begun, ended = guard.around(BEGIN, batches.begin), guard.around(END, batches.end)
+    gave_up, refilled = guard.around(END, batches.gave_up), guard.around(START, batches.refilled)
 
-    first, gave_up = _first(agent, original), guard.around(END, _gave_up(agent))
+    def first(iterator: Any) -> Any:
+        asked_ns = time.perf_counter_ns()
+        try:
+            return original(iterator)
+        finally:
+            refilled(iterator, asked_ns)
 
     def seen(iterator: Any) -> Any:
         if get_ident() != guard.live and not agent.mine():
@@ -69,12 +75,9 @@ def _patch_next(agent: "Agent") -> None:
     def __next__(self: Any) -> Any:
         if not steps.thin or get_ident() != guard.live:
             return seen(self)
-        if steps.thin == BY_HAND and (steps.manual_open or steps.alone):
-            if steps.alone:
-                thin.event()
-            else:
-                steps.manual_open = 0
-                lapped()
+        if steps.thin == BY_HAND and steps.manual_open:
+            steps.manual_open = 0
+            lapped()
             if not steps.thin:
                 return seen(self)
         if steps.thin != INFERENCE and not is_grad_enabled():
@@ -96,71 +99,52 @@ def _patch_next(agent: "Agent") -> None:
     BatchIterator.__next__ = __next__
 
 
-def _begin(agent: "Agent") -> Callable[[Any], None]:
-    steps, making, probe = agent.steps, agent.script.making, agent.probe
+class Batches:
+    """What is done as a batch is asked for, as it has come, and where none has."""
 
-    def begin(iterator: Any) -> None:
+    def __init__(self, agent: "Agent") -> None:
+        self.agent = agent
+
+    def begin(self, iterator: Any) -> None:
+        agent, steps, making = self.agent, self.agent.steps, self.agent.script.making
         if not agent.begun:
             agent.begin()
         steps.data_begin()
         if steps.thin:
             return
         if making.followed:
-            making.begin(probe.active)
+            making.begin(agent.probe.active)
         iterator._hotlap_asked = time.perf_counter_ns()
         made_ahead = not iterator._hotlap_starts and hasattr(iterator, TASKS)
         iterator._hotlap_late = late = is_late(iterator) if made_ahead else None
         iterator._hotlap_starved = bool(late) and is_starved(iterator)
 
-    return begin
-
-
-def _end(agent: "Agent") -> Callable[[Any, Any], None]:
-    steps, script, making, probe = agent.steps, agent.script, agent.script.making, agent.probe
-
-    def end(iterator: Any, batch: Any) -> None:
-        training = torch.is_grad_enabled()
-        facts = iterator._hotlap_facts
-        if making.followed and facts is not None and batch is not None and (training or steps.infers):
-            making.end(iterator, facts, batch)
+    def end(self, iterator: Any, batch: Any) -> None:
+        steps, script, probe = self.agent.steps, self.agent.script, self.agent.probe
+        training, facts = is_grad_enabled(), iterator._hotlap_facts
+        of_the_loop = training or steps.infers
+        if script.making.followed and facts is not None and batch is not None and of_the_loop:
+            script.making.end(iterator, facts, batch)
         steps.data_end(_rows(batch, facts), training, id(iterator), batch is None)
         if batch is None:
             script.gave_up(iterator)
             return
         if facts is not None:
             script.batch(facts, batch)
-            if iterator._hotlap_late is not None and (training or steps.infers):
+            if iterator._hotlap_late is not None and of_the_loop:
                 steps.asked.came(iterator, facts, iterator._hotlap_late, iterator._hotlap_starved)
-        if probe.active and (training or steps.infers):
+        if probe.active and of_the_loop:
             probe.batch(batch, training)
 
-    return end
-
-
-def _gave_up(agent: "Agent") -> Callable[[Any], None]:
-    def gave_up(iterator: Any) -> None:
+    def gave_up(self, iterator: Any) -> None:
         """No batch came of it in a thin step, at whose beginning it was asked for."""
-        iterator._hotlap_asked = agent.thin.begun_ns
-        agent.script.gave_up(iterator)
+        iterator._hotlap_asked = self.agent.thin.begun_ns
+        self.agent.script.gave_up(iterator)
 
-    return gave_up
-
-
-def _first(agent: "Agent", fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`fetch` of the first batch of workers that have just started, timed."""
-
-    def came(iterator: Any, asked_ns: int) -> None:
+    def refilled(self, iterator: Any, asked_ns: int) -> None:
+        """The first batch of workers that have just started is there."""
         iterator._hotlap_starts = False
-        agent.script.refilled(iterator._hotlap_facts, time.perf_counter_ns() - asked_ns)
-
-    def first(iterator: Any) -> Any:
-        asked_ns = time.perf_counter_ns()
-        try:
-            return fetch(iterator)
-        finally:
-            agent.guard.call(START, came, iterator, asked_ns)
-
-    return first
+        self.agent.script.refilled(iterator._hotlap_facts, time.perf_counter_ns() - asked_ns)
 
 
 def _patch_start(agent: "Agent") -> None:

@@ -94,7 +94,7 @@ def _patch_init(agent: "Agent") -> None:
         if get_ident() == guard.live:  # one that another thread makes is none of the loop's yet
             agent.thin.leave()
         agent.steps.optimizer_built(optimizer)
-        agent.look_again()
+        agent.finder.look_again()
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -4,6 +4,7 @@ Each side takes a free port in its place. A file beside the side's socket says w
 the same. What torchrun starts has a free port anyway. That is left alone, and so are ranks that may be on other hosts.
 """
 
+import fcntl
 import functools
 import socket
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,6 @@ def install(agent: "Agent") -> None:
 
 def _port_of_side(side: str, port: int) -> int:
     """The port that a side takes in place of one: a free one, chosen by the rank that asks first."""
-    import fcntl  # not on Windows, where there are no sides
-
     with open(f"{side}-port-{port}", "a+", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)

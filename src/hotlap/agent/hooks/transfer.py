@@ -84,7 +84,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any], always: bool) -> Callabl
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
-        if steps.thin and (steps.thin != BY_HAND or not (steps.manual_open or steps.alone)):  # it ends no step
+        if steps.thin and (steps.thin != BY_HAND or not steps.manual_open):  # it ends no step
             return original(self, *args, **kwargs) if type(self) is Tensor else call(self, args, kwargs)
         return seen(self, args, kwargs)
 
