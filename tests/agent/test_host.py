@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hotlap.agent import host
-from hotlap.agent.host import SURE, WARM_STEPS, Counts, Host
+from hotlap.agent.host import SURE, WARM_STEPS, Cost, Counts, Host
 
 from .harness import Runner, check_clean
 from .test_thin import SOON
@@ -40,6 +40,12 @@ def test_an_evaluation_in_each_step_is_part_of_the_loop(runner: Runner) -> None:
     found = ran.facts.host
     assert found is not None
     assert PAGES + EVALUATION <= found.faults < 1.2 * (PAGES + EVALUATION)
+
+
+def test_time_in_which_the_training_thread_does_not_run() -> None:
+    begun, now = (Host(lambda at=at: at, lambda: 2_000_000)._now() for at in (10_000_000, 16_000_000))
+    found = Cost.between(3, begun, now, thread=1).facts()
+    assert found is not None and found["stood_ms"] == 2.0
 
 
 # which steps are counted, and when the counters are read

@@ -130,12 +130,15 @@ def test_random_draws_of_samples_are_seen_but_not_those_of_the_sampler() -> None
 
 
 BUSY = """
-import hashlib, sys, threading
-def work():
+import hashlib, os, sys, threading
+def work(file=None):
     while True:
         hashlib.sha256(bytes(1 << 20))
+        if file:
+            os.write(file, b"x")
 for _ in range(int(sys.argv[1])):
     threading.Thread(target=work, daemon=True).start()
+threading.Thread(target=work, args=[os.open(os.devnull, os.O_WRONLY)], daemon=True).start()
 print("busy", flush=True)
 threading.Event().wait()
 """
@@ -143,7 +146,7 @@ threading.Event().wait()
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_of_a_worker_that_compute(threads: int) -> None:
-    """Its main thread, which waits here, is none of them."""
+    """Its main thread, which waits here, is none of them, nor is one that hands batches over."""
     with subprocess.Popen([sys.executable, "-c", BUSY, str(threads)], stdout=subprocess.PIPE) as worker:
         try:
             assert worker.stdout is not None and worker.stdout.readline() == b"busy\n"

@@ -108,3 +108,30 @@ def test_collections_that_the_script_switched_off_stay_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_other_threads_of_python_are_told_with_what_they_ran() -> None:
+    ended = threading.Event()
+
+    def spins() -> None:
+        while not ended.is_set():
+            pass
+
+    def waits() -> None:
+        ended.wait()
+
+    threads = [threading.Thread(target=one) for one in (spins, waits)]
+    for one in threads:
+        one.start()
+    samples = Samples(threading.get_ident(), lambda: "other", lambda act, *args: act(*args))
+    try:
+        with samples.watching():
+            while samples.looks < 20:
+                time.sleep(0.002)
+    finally:
+        ended.set()
+        for one in threads:
+            one.join()
+    beside = {function.rsplit(".", 1)[-1]: ran for _, _, function, ran in samples.document()["beside"]}
+    assert set(beside) == {"spins", "waits"}
+    assert 0 <= beside["waits"] < beside["spins"]

@@ -106,6 +106,32 @@ def test_code_of_the_loop_that_waits_for_other_ranks_is_communication(inside: st
     assert found.findings[0].where == Place(file="a.py", line=40, function="main")
 
 
+@pytest.mark.parametrize(
+    ("kept_ms", "ran", "device", "told"),
+    [(0.6, 0.9, "cpu", True), (0.1, 0.9, "cpu", False), (0.6, 0.1, "cpu", False), (0.6, 0.9, "cuda", False)],
+)
+def test_a_thread_that_keeps_the_interpreters_lock(kept_ms: float, ran: float, device: str, told: bool) -> None:
+    """Of a step of 1 ms. Beside a device the loop's thread stands while that computes."""
+    before = msgspec.structs.replace(verdict("compute", "compute"), device=device)
+    said = msgspec.structs.replace(samples(), beside=((0, 5, "waits", 0.0), (1, 9, "Feeder.run", ran)))
+    found = with_samples(before, said, kept_ms=kept_ms).findings[0]
+    assert (found.id == "busy-thread") is told
+    if told:
+        assert found.share == pytest.approx(0.6) and found.where == Place(file="b.py", line=9, function="Feeder.run")
+
+
+def test_a_function_that_takes_most_is_told_at_its_dearest_line(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("def encode(x):\n" + "    x = f(x)\n" * 9 + "def load(x):\n    return g(x)\n")
+    lines = [("data", 0, 2 + at, "encode", "re.sub", 10.0 + (at == 4)) for at in range(7)]
+    said = Samples(
+        steps=3, looks=100, files=(str(tmp_path / "data.py"),), lines=(*lines, ("data", 0, 12, "load", "", 29.0))
+    )
+    found = with_samples(verdict("input", "input"), said).findings[0]
+    assert found.where is not None and found.where.line == 6
+    assert found.evidence == "x; 71% of it in encode, 11% at this line"
+    assert found.title == "texts are tokenized"
+
+
 def test_a_line_that_another_finding_has_as_its_cause_is_told_once() -> None:
     before = verdict("host-code", "unknown")
     said = samples(("other", 0, 3, "get", "", 50.0))

@@ -36,6 +36,8 @@ def at(tmp_path: Path, text: str, line: int) -> Place:
         ("counts, edges = np.histogram(values, bins=9)", "logging", "np.histogram(values, bins=9)"),
         ("z = F.one_hot(x, 9).float() @ y", "one-hot-product", "F.embedding"),
         ("z = self.rows(F.one_hot(x, 9).float())", "one-hot-product", "F.embedding"),
+        ("at = np.random.choice(n, 5, p=weights)", "weighted-draw", "np.searchsorted"),
+        ("json.dump(history, file)", "logging", "json.dump(history, file)"),
         ("ids = self.tokenizer(text, padding=True)", "tokenizing", "keep the ids"),
         ("score += f1_score(y, p)", "metric-on-host", "argmax"),
         ("total += loss.item()", "read-value", "loss.detach()"),
@@ -155,7 +157,15 @@ def test_of_one_process_nobody_waits_for_ranks(tmp_path: Path, statement: str, c
 
 @pytest.mark.parametrize(
     "statement",
-    ["x = torch.tensor(1.0)", "x = torch.tensor(-1)", "y = model(x)", "loss.backward()", "log.info('x')", "opened(x)"],
+    [
+        "x = torch.tensor(1.0)",
+        "x = torch.tensor(-1)",
+        "y = model(x)",
+        "loss.backward()",
+        "log.info('x')",
+        "opened(x)",
+        "x = rng.choice(9)",
+    ],
 )
 def test_other_statements_are_not_named(tmp_path: Path, statement: str) -> None:
     assert cause_at(at(tmp_path, f"{statement}\n", 1)) is None

@@ -48,7 +48,8 @@ class Pauses:
 
 class Counts(NamedTuple):
     """Counters of this process, of all its threads: since it began, but for those of `Pauses`. system: seconds, pauses:
-    ns. waited: seconds that each thread (by the system's number) was ready to run and had no core."""
+    ns. waited: seconds that each thread (by the system's number) was ready to run and had no core. stood: ns, of the
+    one that trains, by a clock that goes on when it does not run less its own."""
 
     waited: dict[int, float]
     faults: int = 0
@@ -58,6 +59,7 @@ class Counts(NamedTuple):
     pauses: int = 0
     collections: int = 0
     mallocs: int = 0
+    stood: int = 0
 
 
 class Cost(NamedTuple):
@@ -94,6 +96,7 @@ class Cost(NamedTuple):
             "major": sums.major / steps,
             "system_ms": 1000 * sums.system / steps,
             "involuntary": sums.involuntary / steps,
+            "stood_ms": sums.stood / 1e6 / steps,
             "waited_ms": None if self.own is None else 1000 * self.own / steps,
             "threads_waited_ms": None if self.waited is None else 1000 * self.waited / steps,
             "gc_ms": sums.pauses / 1e6 / steps,
@@ -183,6 +186,7 @@ class Host:
             pauses=self.pauses.ns,
             collections=self.pauses.collections,
             mallocs=_mallocs(),
+            stood=self.clock() - self.worked(),
         )
 
 

@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import torch
 
-from hotlap.records.whose import users
+from hotlap.records.whose import INSTALLED, users
 
-from .imported import INSTALLED
 from .torch_internals import ENGINE_CODE, SCHEMA, DispatchMode, mode_stack, pop_mode, push_mode
 
 LONGEST: Final = 200_000

@@ -221,8 +221,16 @@ def _states() -> tuple[Any, ...]:
 
 
 def _threads_s(pid: int) -> dict[str, float]:
-    """Processor time of each thread of a process, s, by its number; none where the system does not tell."""
-    return {thread: _cpu_s(f"{pid}/task/{thread}") for thread in threads(pid)}
+    """Processor time of each thread of a process that computes, s, by its number; none where the system does not tell.
+    Those that hand batches and files over read and write, which threads of an operation do not."""
+    computing = (one for one in threads(pid) if one == str(pid) or not _transferred(f"{pid}/task/{one}"))
+    return {thread: _cpu_s(f"{pid}/task/{thread}") for thread in computing}
+
+
+def _transferred(task: str) -> int:
+    """Bytes that a thread has read and written; 0 where the system does not tell."""
+    lines = (line.partition(":") for line in read(f"/proc/{task}/io").splitlines())
+    return sum(int(number) for name, _, number in lines if name in {"rchar", "wchar"})
 
 
 def _cpu_s(task: int | str) -> float:

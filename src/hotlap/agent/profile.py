@@ -55,6 +55,8 @@ SAMPLED_STEPS: Final = 10
 SAMPLED_S: Final = 1.0
 """One process samples SAMPLED_STEPS, or fewer that took SAMPLED_S; ranks, which must take the same steps, these."""
 LEAST_SAMPLED: Final = 2
+EVALUATION: Final = "evaluation"
+"""What samples are told in place of a phase, from where one begins in a step on."""
 COPIED: Final = 1 << 20
 KINETO_SILENT: Final = "6"
 """Above its highest level; below it some versions print two lines for each trace."""
@@ -240,7 +242,11 @@ class Profile:
         """Some steps in which another thread looks where this one is."""
         timeline = self.agent.timeline
         guarded = functools.partial(self.agent.guard.spare, SAMPLE, lambda: None)
-        samples = Samples(threading.get_ident(), lambda: PHASES[timeline.phase], guarded)
+
+        def phase() -> str:
+            return EVALUATION if timeline.segment.evaluation else PHASES[timeline.phase]
+
+        samples = Samples(threading.get_ident(), phase, guarded)
         begun = time.perf_counter()
         try:
             with samples.watching():

@@ -11,11 +11,13 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from .lines import Call, Place, Places, calls, package_of
+from .process_tree import read
 
 INTERVAL_S: Final = 0.002
 SWITCH_S: Final = 0.0002
@@ -25,6 +27,12 @@ MOST: Final = 5_000
 
 Key = tuple[str, int, int, str, str]
 """Phase; index into files, line, function; the function that it is in with its package, where not the user's."""
+
+
+def _ran(numbers: dict[int, int]) -> dict[int, int]:
+    """Ns that threads have run, by their identifiers. numbers: the system's; {} where it does not tell."""
+    told = {thread: read(f"/proc/self/task/{number}/schedstat").split() for thread, number in numbers.items()}
+    return {thread: int(one[0]) for thread, one in told.items() if one}
 
 
 class Samples:
@@ -42,6 +50,10 @@ class Samples:
         self.left_out_ns = 0
         self.steps = 0
         self._stop = threading.Event()
+        self._beside: dict[int, Counter[Place]] = {}
+        """Of other threads of Python, where they are in the user's source, by their identifiers."""
+        self._used: dict[int, float] = {}
+        """Of the time that was sampled, the share that a thread ran."""
 
     def document(self) -> dict[str, Any]:
         """Plain lists, as the file holds them; the most time first."""
@@ -51,6 +63,11 @@ class Samples:
             "looks": self.looks,
             "files": self.places.files,
             "lines": [[*key, ns / 1e6] for key, ns in rows],
+            "beside": [
+                [*seen.most_common(1)[0][0], self._used.get(thread, 0.0)]
+                for thread, seen in self._beside.items()
+                if seen
+            ],
             "left_out_ms": self.left_out_ns / 1e6,
             "own_ms": self.own_ns / 1e6,
         }
@@ -59,7 +76,10 @@ class Samples:
     def watching(self) -> Iterator[None]:
         """Look until the end of the block, which also waits for the thread to end."""
         looking = threading.Thread(target=self.guarded, args=(self._look,), name="hotlap-samples", daemon=True)
-        usual = sys.getswitchinterval()
+        others = [one for one in threading.enumerate() if not one.name.startswith("hotlap")]
+        self._beside = {one.ident: Counter() for one in others if one.ident and one.ident != self.thread}
+        numbers = {one.ident: one.native_id for one in others if one.ident and one.native_id}
+        usual, begun, before = sys.getswitchinterval(), time.perf_counter_ns(), _ran(numbers)
         sys.setswitchinterval(min(usual, SWITCH_S))
         looking.start()
         try:
@@ -68,6 +88,8 @@ class Samples:
             sys.setswitchinterval(usual)
             self._stop.set()
             looking.join(timeout=1.0)
+            after, took_ns = _ran(numbers), time.perf_counter_ns() - begun
+            self._used = {thread: (after[thread] - before[thread]) / took_ns for thread in before.keys() & after.keys()}
 
     def _look(self) -> None:
         last = time.perf_counter_ns()
@@ -87,7 +109,12 @@ class Samples:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return list(calls(sys._current_frames().get(self.thread)))
+            frames = sys._current_frames()
+            seen = list(calls(frames.get(self.thread)))
+            for thread, places in self._beside.items():
+                if (place := self.places.innermost(frames.get(thread), through_backward=True)) is not None:
+                    places[place] += 1
+            return seen
         finally:
             if collecting:
                 gc.enable()

@@ -1,6 +1,7 @@
 """Findings with the lines at which the host's time goes, from the samples of a profiled run."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order
+from hotlap.records.durations import ms
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
@@ -20,6 +22,9 @@ OF_LATE: Final = {"input": "input", "python": "host-code"}
 LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
+KEPT: Final = 0.2
+RUNS: Final = 0.25
+"""Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
 COMPUTING: Final = frozenset({"compute", "bandwidth"})
 CELLS: Final = re.compile(r"^(torch\.)?(LSTM|GRU|RNN)Cell\.")
 """Functions of torch's recurrent cells."""
@@ -28,12 +33,17 @@ COLLECTIVES: Final = re.compile(r"^(torch\.)?(all_reduce|all_gather|all_to_all|r
 
 
 def with_samples(
-    diagnosis: Diagnosis, samples: Samples, loop: Place | None = None, late: str | None = None
+    diagnosis: Diagnosis,
+    samples: Samples,
+    loop: Place | None = None,
+    late: str | None = None,
+    kept_ms: float = 0.0,
 ) -> Diagnosis:
     """The verdict with the line that most of a finding's host time is at, where there is one.
 
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
+    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch.
     """
     device = diagnosis.device != "cpu"
     findings = tuple(
@@ -42,8 +52,31 @@ def with_samples(
     )
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         findings = (*_of_the_model(findings, samples, device, diagnosis.ranks), *findings)
+    if not device:  # else the host waits for the device, too
+        findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
     ordered = tuple(in_order(one for one in findings if not _is_told(one, findings)))
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+
+
+def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Finding]:
+    """Another thread of Python that runs while the loop's is kept from running, by what else than a lack of cores."""
+    file, line, function, used = max(samples.beside, key=lambda one: one[3], default=(-1, 0, "", 0.0))
+    if kept_ms < KEPT * step_ms or used < RUNS or not 0 <= file < len(samples.files):
+        return
+    yield Finding(
+        id="busy-thread",
+        bound="unknown",
+        share=min(1.0, kept_ms / step_ms),
+        cost_ms=kept_ms,
+        title="another thread of Python runs beside the loop",
+        where=Place(file=samples.files[file], line=line, function=function),
+        evidence=f"it ran {used:.0%} of the time; for {ms(kept_ms)} of a step the loop's thread neither ran nor waited "
+        "for a core or a batch",
+        why="Python runs one thread at a time: the loop waits for the interpreter's lock (GIL), each time up to 5 ms",
+        instead="let it wait without running, in `queue.Queue(maxsize=n)`, whose `put` and `get` block, or a "
+        "`threading.Event`; what it computes belongs in a process: DataLoader(num_workers=...)",
+        named=True,
+    )
 
 
 def _by_numpy(place: Place, inside: str) -> Cause | None:
@@ -128,6 +161,24 @@ def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
     return msgspec.structs.replace(finding, why=finding.why.replace(f"; {WITHOUT_A_PROFILE}", says))
 
 
+ByLine = dict[tuple[int, int, str], list[SampledLine]]
+
+
+def _dearest(samples: Samples, by_line: ByLine) -> tuple[tuple[int, int, str], list[SampledLine], float]:
+    """The dearest line, or that of a function that takes longer in all and does not train; with its rows, and ms in
+    that function."""
+    took = {line: sum(row[5] for row in rows) for line, rows in by_line.items()}
+    line = max(took, key=lambda one: took[one])
+    of_function: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for (file, _, function), each in took.items():
+        of_function[file, function] += each
+    for of, whole in sorted(of_function.items(), key=lambda one: -one[1]):
+        inside = max((one for one in took if (one[0], one[2]) == of), key=lambda one: took[one])
+        if whole > took[line] and not trains(Place(file=samples.files[of[0]], line=inside[1], function=of[1])):
+            return inside, by_line[inside], whole
+    return line, by_line[line], 0.0
+
+
 def _explained(
     finding: Finding, samples: Samples, loop: Place | None, late: str | None, device: bool, ranks: int
 ) -> Finding:
@@ -136,25 +187,30 @@ def _explained(
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
     own = [row for row in samples.lines if row[0] == phase]
     total = sum(row[5] for row in own)
-    by_line: dict[tuple[int, int, str], list[SampledLine]] = {}
+    by_line: ByLine = {}
     for row in own:
         if 0 <= row[1] < len(samples.files):
             by_line.setdefault((row[1], row[2], row[3]), []).append(row)
     if not by_line or not total:
         return finding
-    (file, line, function), rows = max(by_line.items(), key=lambda item: sum(row[5] for row in item[1]))
-    share = sum(row[5] for row in rows) / total
-    if share < LEAST_SHARE:
+    (file, line, function), rows, in_it = _dearest(samples, by_line)
+    at_line = sum(row[5] for row in rows) / total
+    if max(at_line, in_it / total) < LEAST_SHARE:
         return finding
     inside = max(rows, key=lambda row: row[5])[4]
     where = Place(file=samples.files[file], line=line, function=function)
     at_loop = loop is not None and (loop.file, loop.line) == (where.file, where.line)
     if phase == "data" and finding.where is not None and at_loop:
         return finding
-    said = f"{share:.0%} of it at this line" + (f", in {inside}" if inside else "")
+    said = f"{at_line:.0%} of it at this line" + (f", in {inside}" if inside else "")
+    if at_line < LEAST_SHARE:
+        said = f"{in_it / total:.0%} of it in {function}, {at_line:.0%} at this line"
     cause = cause_at(where, device, ranks, inside) or (None if inside else elements(where))
     found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
-    found = found if cause is None else _with(found, cause)
+    if cause is not None:
+        found = _with(found, cause)
+        if finding.id == "input":  # of which what can be done about any of them stands
+            found = msgspec.structs.replace(found, instead=f"{cause.instead}; {finding.instead}")
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     waiting = finding.id == "host-code" and waits > 0.5
     return _communication(found, inside, waits, cause is not None) if waiting else found

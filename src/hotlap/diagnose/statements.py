@@ -114,7 +114,7 @@ KNOWN: Final = (
             "add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics", "histogram", "histc",
             "savefig",
         ),
-        whole=("wandb.log", "mlflow.log_metric"),
+        whole=("wandb.log", "mlflow.log_metric", "json.dump", "json.dumps", "pickle.dump", "pickle.dumps"),
         packages=("logging", "matplotlib", "mlflow", "tensorboard", "wandb"),
     ),
     Known(
@@ -139,6 +139,17 @@ KNOWN: Final = (
         ),
         ends=("imread", "read_image", "decode_image", "decode_jpeg"),
         whole=("open", "Image.open", "PIL.Image.open", "np.load", "numpy.load", "torch.load", "torchaudio.load"),
+    ),
+    Known(
+        Cause(
+            "weighted-draw",
+            "rows are drawn by weights or without repetition, one draw at a time",
+            "each draw goes through the whole table of weights or rows again",
+            "draw for many batches in one call (`size=`, `torch.multinomial`), or keep the sums: "
+            "`np.searchsorted(cumulative, rng.random(n))`",
+        ),
+        ends=("choice", "multinomial", "choices"),
+        tells=lambda call: any(one.arg in {"p", "weights", "replace"} for one in call.keywords) or len(call.args) > 3,
     ),
     Known(
         Cause(

@@ -61,10 +61,18 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             found = with_traces(found, traces, Measured.place_of(rank.facts.feeding) if rank.facts else None)
         if (samples := rank.document(Samples)) is not None:
             late = traces.balance.cause if traces and traces.balance else None
-            found = with_samples(found, samples, _loop(rank), late)
+            found = with_samples(found, samples, _loop(rank), late, _kept_ms(rank, found))
         return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"what the profile shows: {error}"))
+
+
+def _kept_ms(rank: RankFolder, found: Diagnosis) -> float:
+    """Of a step, how long the loop's thread neither ran nor waited for a core or a batch; 0 where it is not known."""
+    host = rank.facts.host if rank.facts else None
+    if host is None or host.waited_ms is None:
+        return 0.0
+    return max(0.0, host.stood_ms - host.waited_ms - (found.phases.data or 0.0))
 
 
 def _looked_at(run: RunFolder, balance: Ranks | None) -> RankFolder:

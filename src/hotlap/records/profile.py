@@ -55,13 +55,18 @@ SampledLine = tuple[str, int, Count, str, str, Ms]
 (`json.JSONDecoder.decode`), where that is not the user's; ms over all steps."""
 
 
+Beside = tuple[int, Count, str, float]
+"""Index into `files`, line, function where another thread of Python was most often; the share of the time it ran."""
+
+
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of the training thread by the user's innermost line, over some steps without the profiler.
 
     steps: number that was sampled. looks: how often the thread was looked at; each counts for the time since the one
     before. files: that lines point to. lines: each is phase; index into `files` (-1: no line of the user's), line,
     function; the function that the thread was in with its package, where that is not the user's; ms over all steps.
-    left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code.
+    left_out_ms: at places beyond 5,000; own_ms: in hotlap's own code. beside: other threads of Python in the user's
+    source.
     """
 
     steps: Count = 0
@@ -70,3 +75,4 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[SampledLine, ...] = ()
     left_out_ms: Ms = 0.0
     own_ms: Ms = 0.0
+    beside: tuple[Beside, ...] = ()
