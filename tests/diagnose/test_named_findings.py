@@ -14,7 +14,16 @@ from hotlap.diagnose.findings import _modules, evaluation, findings_of
 from hotlap.diagnose.findings._base import MODEL, CpuUse, Measured
 from hotlap.diagnose.steps import growth
 from hotlap.records.diagnosis import Finding, Place, bound_of, in_order
-from hotlap.records.run import ExchangeFacts, Facts, HostFacts, LoaderFacts, OptimizerFacts, Phases, RootFacts
+from hotlap.records.run import (
+    ExchangeFacts,
+    Facts,
+    HostFacts,
+    LoaderFacts,
+    OptimizerFacts,
+    Phases,
+    RootFacts,
+    WastedFacts,
+)
 
 LOADER = LoaderFacts(
     dataset="Rows", iterable=False, workers=0, batches=40, batch_size=64, training=True, default_collate=True,
@@ -67,6 +76,8 @@ CAUSES: list[tuple[str, dict[str, Any]]] = [
     ("rows-one-by-one", {"loader": {"views": True}}),
     ("worker-threads", {"loader": {"workers": 4, "worker_threads": 4}, "cpu": CpuUse(usable=8, cores=8)}),
     ("cpu-crowded", {"host": {"waited_ms": 4.0, "threads_waited_ms": 5.0}}),
+    ("wasted-backward", {"more": {"wasted": WastedFacts(place=("train.py", 9, "step"), share=0.5, ms=3.0)}}),
+    ("several-backwards", {"more": {"retained": 1.0, "backwards": 40, "optimizer_steps": 10}}),
     ("garbage-collection", {"host": {"gc_ms": 3.0, "collections": 20}}),
     ("debug-switches", {"more": {"switches": ("detect_anomaly",)}}),
     ("debug-switches", {"more": {"switches": ("profiler",)}}),
@@ -196,6 +207,9 @@ def test_nothing_is_named_of_a_loop_without_habits() -> None:
         {"more": {"switches": ("something else",)}},
         {"root": {"dtypes": ("float32", "float64"), "double": 1e-6}},
         {"root": {"padding": 0.2}},
+        {"more": {"retained": 1.0, "backwards": 10, "optimizer_steps": 10}},
+        {"more": {"wasted": WastedFacts(place=("train.py", 9, "step"), share=0.05, ms=3.0)}},
+        {"more": {"retained": 0.2, "backwards": 40, "optimizer_steps": 10}},
         {"more": {"denormal": 0.5}, "phases": Phases(data=8.0, forward=2.0)},
         {"optimizer": {"idle": 0.3, "matrix": (60_000, 64)}},
         {"more": {"recomputed": 8, "peak_rss_bytes": int(12 * GIB)}},  # memory is short

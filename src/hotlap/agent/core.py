@@ -18,6 +18,7 @@ from .facts import Script
 from .guard import Guard, hook
 from .hooks.forward import Finder
 from .host import Host
+from .lines import Places
 from .probe import Probe
 from .profile import Profile
 from .recorder import Folder, Recorder
@@ -28,6 +29,7 @@ from .thin import Thin
 from .timeline import Segment, Timeline
 from .tokens import Tokens
 from .torch_internals import COMPILE_WORKER, compiled_frames
+from .wasted import Wasted
 
 AT_EXIT, FACTS = hook("exit"), hook("facts")
 LAUNCHER = "torch.distributed.run"
@@ -67,6 +69,7 @@ class Agent:
         self.seams = Seams(self)
         self.probe = Probe(session, self.append)
         self.tokens = Tokens()
+        self.wasted = Wasted(self.steps.optimizers, Places().caller)
         self.stopper = Stopper(session, self)
         self.profile = Profile(session, self)
         self.guard.undo = self.profile.give_up

@@ -53,7 +53,7 @@ class Script:
         self.device = "cpu"
         self.scaling: tuple[int, Any] | None = None
         self._places = Places()
-        self.recomputed = 0
+        self.recomputed = self.kept_graphs = self.looked_backwards = 0
         self.habits = Habits()
         self.hung: dict[str, Any] | None = None
         self._inputs: dict[int, list[tuple[Any, ...]]] = {}
@@ -315,6 +315,8 @@ class Script:
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "switches": sorted(self.habits.switches),
             "recomputed": self.recomputed,
+            "wasted": agent.wasted.facts,
+            "retained": self.kept_graphs / max(1, self.looked_backwards),
             "denormal": self.habits.denormal,
             "hung": self.hung,
             "mode": kind,

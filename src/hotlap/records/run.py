@@ -416,6 +416,16 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     collections: Count = 0
 
 
+class WastedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Backwards that go on into parameters whose gradients are thrown away, as of a generator whose samples were not
+    detached. place: file, line and function where most of them begin; share: of the first backwards that were looked
+    at, these; ms: that one went on, in the host's time."""
+
+    place: tuple[str, int, str]
+    share: float
+    ms: Ms
+
+
 class Hung(msgspec.Struct, frozen=True, kw_only=True):
     """A wait for a batch that an error ended, such as Ctrl-C. waited_s: seconds that it had lasted. worker: number of
     the worker process whose turn it was, None without workers; worker_pid: its process; alive: it still ran. file,
@@ -447,7 +457,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     device_uuid: of the GPU, by which NVML knows it, as `GPU-…`. replayed: phases that lie together in a CUDA graph of
     the script's own. recomputed: calls of modules that were seen inside a backward, in the first steps, as
     torch.utils.checkpoint makes them. denormal: share (0 to 1) of denormal numbers in an input of the model or a tensor
-    that an optimizer holds, of the tensor with most, on the CPU. hung: the wait for a batch in which the loop ended.
+    that an optimizer holds, of the tensor with most, on the CPU. retained: share (0 to 1) of the backwards that were
+    looked at that kept their graph for another one. hung: the wait for a batch in which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
     process, on Linux. sources: the script and its local modules, in trials. imported: at the end, folders of installed
@@ -474,6 +485,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     switches: tuple[str, ...] = ()
     recomputed: Count = 0
+    retained: float = 0.0
+    wasted: WastedFacts | None = None
     denormal: float = 0.0
     hung: Hung | None = None
     mode: Literal["train", "inference", "none"] = "none"

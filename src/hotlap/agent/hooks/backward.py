@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST: Final = UNUSED_OPTIMIZER_BACKWARDS - 1
 """Before an update, in a thin step."""
 BEGIN, END, SCALE = hook("backward_begin"), hook("backward_end"), hook("grad_scale")
-INSIDE = hook("thin_inside")
+INSIDE, WASTED = hook("thin_inside"), hook("wasted")
 
 
 def install(agent: "Agent") -> None:
@@ -31,16 +31,20 @@ def install(agent: "Agent") -> None:
     _patch_scale(agent)
 
 
-def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
+def _begin(agent: "Agent") -> Callable[..., None]:
     """What is done as a backward begins that is looked at."""
-    steps, script = agent.steps, agent.script
+    steps, script, wasted = agent.steps, agent.script, agent.wasted
 
-    def begin(tensors: Any, with_loss: Any) -> None:
+    def begin(tensors: Any, with_loss: Any, grads: Any = None, retain: Any = None, create: Any = None, *_: Any) -> None:
         if not agent.begun:
             agent.begin()
+        script.kept_graphs += bool(retain and not create)
+        script.looked_backwards += 1
         if not steps.backwards:  # what came before may have been another model, that acted while nothing was trained
             agent.finder.look_again()
         steps.backward_begin(bool(with_loss))
+        if steps.in_backward == 1:
+            agent.guard.spare(WASTED, wasted.give_up, wasted.begin, steps.backwards)
         if with_loss and steps.in_backward == 1:
             for tensor in tensors[:8]:
                 loss = tensor if script.scaling is None else script.unscaled(tensor)
@@ -49,9 +53,20 @@ def _begin(agent: "Agent") -> Callable[[Any, Any], None]:
     return begin
 
 
+def _end(agent: "Agent") -> Callable[[], None]:
+    steps, wasted = agent.steps, agent.wasted
+
+    def end() -> None:
+        steps.backward_end()
+        if not steps.in_backward:
+            agent.guard.spare(WASTED, wasted.give_up, wasted.end, steps.backwards)
+
+    return end
+
+
 def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
     guard, steps, thin = agent.guard, agent.steps, agent.thin
-    begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, steps.backward_end)
+    begun, ended = guard.around(BEGIN, _begin(agent)), guard.around(END, _end(agent))
     updated = guard.around(INSIDE, thin.inside)
 
     def seen(t_outputs: Any, args: Any, kwargs: Any) -> Any:
@@ -67,7 +82,7 @@ def _wrap(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
             return run(t_outputs, *args, **kwargs)
         if steps.thin:
             thin.leave()
-        begun(t_outputs, kwargs.get("accumulate_grad"))
+        begun(t_outputs, kwargs.get("accumulate_grad"), *args)
         if steps.thin:  # from here on
             return run(t_outputs, *args, **kwargs)
         try:

@@ -54,6 +54,7 @@ def install(agent: "Agent") -> None:
             steps.recording.update(id(optimizer))
             return
         key = id(optimizer)
+        agent.wasted.stepped(key)
         if steps.optimizer_end(key):
             if probe.active:
                 probe.after_update(key, optimizer)

@@ -1,0 +1,114 @@
+"""Backwards that go on into a model whose gradients of it are thrown away: as into a generator, where a discriminator
+learns of samples that were not detached.
+
+Told of the first backwards that are looked at where there are several optimizers: which of them have parameters that
+it reaches, and in which order; which then step; and whose gradients are gone before the next one. What is reached
+after all that steps is reached for nothing; what is reached before may have to be passed through.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import Any, Final
+
+from .torch_internals import version_of
+from .updates import parameters_of
+
+MOST: Final = 24
+"""Backwards that are looked at."""
+Place = tuple[str, int, str]
+Mark = tuple[int, int] | None
+
+
+class Wasted:
+    """optimizers: those of the loop. caller: the user's line that led here."""
+
+    def __init__(self, optimizers: Iterable[Any], caller: Callable[[], Place | None]) -> None:
+        self._optimizers, self._caller = optimizers, caller
+        self._looked_at = 0
+        self._handles: list[Any] = []
+        self._held: dict[int, list[Any]] = {}
+        """Of each optimizer's parameters, by its id, the first and the last one."""
+        self._reached: dict[int, int] = {}
+        """When the backward came last to them, ns, in that order."""
+        self._left: dict[int, list[Mark]] = {}
+        self._stepped: set[int] = set()
+        self._after = -1
+        self._ended_ns = 0
+        self._place: Place | None = None
+        self.found: list[tuple[Place, int]] = []
+        """Where such a backward begins, and ns that it went on."""
+
+    def begin(self, backwards: int) -> None:
+        """A backward begins. backwards: how many there were."""
+        if backwards == self._after:
+            self._judge()
+        self._reached = {}
+        if self._looked_at >= MOST:
+            return
+        self._held = {id(one): list(parameters_of([one])) for one in self._optimizers}
+        self._held = {key: [held[0], held[-1]] for key, held in self._held.items() if held}
+        if len(self._held) < 2:
+            return
+        self._looked_at += 1
+        for key, parameters in self._held.items():
+            for one in parameters:
+                if one.requires_grad and one.is_leaf:
+                    self._handles.append(one.register_post_accumulate_grad_hook(self._came(key)))
+
+    def _came(self, key: int) -> Callable[[Any], None]:
+        def came(_: Any) -> None:
+            self._reached.pop(key, None)
+            self._reached[key] = time.perf_counter_ns()
+
+        return came
+
+    def end(self, backwards: int) -> None:
+        """It ended, or failed. backwards: how many there are with it."""
+        for handle in self._handles:
+            handle.remove()
+        if self._handles:
+            self._ended_ns, self._after, self._place = time.perf_counter_ns(), backwards, self._caller()
+            self._left = {key: list(map(_mark, held)) for key, held in self._held.items()}
+            self._stepped = set()
+        self._handles = []
+
+    def stepped(self, optimizer: int) -> None:
+        """An optimizer has stepped."""
+        self._stepped.add(optimizer)
+
+    def _judge(self) -> None:
+        """The last backward, at the begin of the next one."""
+        order = list(self._reached)
+        needed = max((order.index(key) for key in self._stepped if key in self._reached), default=len(order))
+        if any(map(self._gone, order[needed + 1 :])) and self._place is not None:
+            self.found.append((self._place, self._ended_ns - self._reached[order[needed]]))
+        self._after = -1
+
+    def _gone(self, key: int) -> bool:
+        """Whether an optimizer's gradients are not what the last backward left."""
+        marks = zip(map(_mark, self._held[key]), self._left[key], strict=True)
+        return all(now is None or now != left for now, left in marks)
+
+    def give_up(self) -> None:
+        """After an error."""
+        self._looked_at = MOST
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """Where most of them begin, their share of those that were looked at, and ms that they went on (median)."""
+        if not self.found:
+            return None
+        (place, times), *_ = Counter(place for place, _ in self.found).most_common(1)
+        went_on = median(ns for at, ns in self.found if at == place)
+        return {"place": place, "share": times / self._looked_at, "ms": went_on / 1e6}
+
+
+def _mark(parameter: Any) -> Mark:
+    """Which gradient a parameter has, and how often it was written to."""
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), version_of(gradient))
