@@ -42,3 +42,12 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(psutil.Error):
             return [child.pid for child in psutil.Process(pid).children()]
     return []
+
+
+def note_family(pid: int, family: dict[int, psutil.Process]) -> None:
+    """Add what a process has started since to those that are known."""
+    for child in descendants(pid):
+        known = family.get(child)
+        with contextlib.suppress(psutil.Error):
+            if known is None or not known.is_running():  # another may have its number by now
+                family[child] = psutil.Process(child)

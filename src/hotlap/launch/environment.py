@@ -6,7 +6,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,36 +105,43 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def nvidia() -> tuple[str | None, tuple[Gpu, ...]]:
-    """Driver version and GPUs; (None, ()) without the `gpu` extra, a driver or a GPU."""
+@contextlib.contextmanager
+def open_nvml() -> Iterator[Any]:
+    """The module `pynvml`, ready to be asked; None without the `gpu` extra or a driver."""
     try:
         import pynvml
     except ImportError:
-        return None, ()
+        yield None
+        return
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return None, ()
+        yield None
+        return
     try:
-        gpus = tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return _text(pynvml.nvmlSystemGetDriverVersion()), gpus
-    except pynvml.NVMLError:
-        return None, ()
+        yield pynvml
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+def nvidia() -> tuple[str | None, tuple[Gpu, ...]]:
+    """Driver version and GPUs; (None, ()) where NVML does not tell."""
+    with open_nvml() as nvml:
+        if nvml is None:
+            return None, ()
+        try:
+            gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+            return nvml.nvmlSystemGetDriverVersion(), gpus
+        except nvml.NVMLError:
+            return None, ()
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
     """One GPU. Raises NVMLError."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return Gpu(name=_text(nvml.nvmlDeviceGetName(handle)), memory_gib=round(memory / GIB, 2))
-
-
-def _text(value: str | bytes) -> str:
-    """Old versions of pynvml return bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    return Gpu(name=nvml.nvmlDeviceGetName(handle), memory_gib=round(memory / GIB, 2))
 
 
 def git_state(cwd: Path) -> tuple[str | None, bool | None]:

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 import psutil
 
-from .aside import children, descendants
+from .aside import children, note_family
 from .signals import Receiver, passing_signals, waited
 
 KILL_AFTER_S: Final = 8.0
@@ -105,7 +105,7 @@ class Supervised:
         now = time.monotonic()
         if now - self._looked > LOOK_S:
             self._looked = now
-            _note_family(self.process.pid, self._family)
+            note_family(self.process.pid, self._family)
             self.starved = psutil.virtual_memory().available < self.least_free_gib * 2**30
         return self.starved
 
@@ -132,17 +132,9 @@ class Supervised:
         return ended._replace(timed_out=timed_out, out_of_memory=self.starved)
 
 
-def _note_family(pid: int, family: dict[int, psutil.Process]) -> None:
-    for child in descendants(pid):
-        known = family.get(child)
-        with contextlib.suppress(psutil.Error):
-            if known is None or not known.is_running():  # another may have its number by now
-                family[child] = psutil.Process(child)
-
-
 def end_family(process: "subprocess.Popen[bytes]", family: dict[int, psutil.Process]) -> None:
     """End the command and all it started: SIGTERM to the group, SIGKILL to what is left after KILL_AFTER_S."""
-    _note_family(process.pid, family)
+    note_family(process.pid, family)
     running = process.poll() is None
     if running:
         _signal_group(process.pid, signal.SIGTERM)
