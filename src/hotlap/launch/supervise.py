@@ -109,18 +109,6 @@ class Supervised:
             self.starved = psutil.virtual_memory().available < self.least_free_gib * 2**30
         return self.starved
 
-    def wait(self, timeout_s: float) -> Ended:
-        """Wait for it at most `timeout_s` and end what is left of it, also where a KeyboardInterrupt passes through."""
-        deadline = time.monotonic() + timeout_s
-        timed_out = False
-        try:
-            while not self.over() and not timed_out:
-                timed_out = time.monotonic() >= deadline
-                time.sleep(POLL_S)
-        finally:
-            ended = self.end(timed_out)
-        return ended
-
     def end(self, timed_out: bool = False) -> Ended:
         """End what is left of it."""
         if self in self._running:
