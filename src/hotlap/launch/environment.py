@@ -13,6 +13,7 @@ from typing import Any, Final
 import psutil
 
 from .. import __version__
+from ..agent.process_tree import read
 from ..records.run import Environment, Gpu
 from . import cgroups
 
@@ -52,11 +53,7 @@ def environment(cwd: Path) -> Environment:
 
 def cpu_model(cpuinfo: Path) -> str:
     """The processor's name, "unknown" where the system does not tell."""
-    try:
-        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    found = re.search(r"^model name\s*:\s*(\S.*)$", text, re.MULTILINE)
+    found = re.search(r"^model name\s*:\s*(\S.*)$", read(cpuinfo), re.MULTILINE)
     return found[1].strip() if found else platform.processor() or platform.machine() or "unknown"
 
 
@@ -84,16 +81,8 @@ def cgroup_limits(root: Path = Path("/")) -> list[float]:
     root: where the machine's files are.
     """
     groups = cgroups.folders("memory", root=root)
-    found = (_number(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes"))
-    return [limit for limit in found if limit is not None and limit < UNLIMITED_BYTES]
-
-
-def _number(path: Path) -> float | None:
-    """The number in a file; None where there is none ("max", or no such file)."""
-    try:
-        return float(int(path.read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        return None
+    said = [read(group / name).strip() for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    return [float(limit) for limit in said if limit.isdecimal() and int(limit) < UNLIMITED_BYTES]  # not "max"
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
