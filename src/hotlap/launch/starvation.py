@@ -15,7 +15,6 @@ from .cgroups import cpu_quota, throttling
 BUSY: Final = (0, 1, 2, 5, 6)
 """Columns of a core in /proc/stat, `proc(5)`: user, nice, system, irq, softirq. Guests are in user and nice already."""
 STEAL: Final = 7
-PER_PROCESS: Final = ("waited_ms", "involuntary", "minor_faults", "major_faults")
 
 
 class Starvation:
@@ -29,8 +28,8 @@ class Starvation:
         self.quota = cpu_quota(pid, root)
         self.cores = _affinity(pid)
         self.tick_ms = 1000 / _ticks_a_second()
-        self.before: dict[int, tuple[float, float, float, float]] = {}
-        self.totals = [0.0] * len(PER_PROCESS)
+        self.before: dict[int, float] = {}
+        self.waited_ms = 0.0
 
     def sample(self, processes: Iterable[int] = ()) -> CpuSample:
         """The counters now. processes: of the command; each counts from where it was first seen."""
@@ -39,7 +38,6 @@ class Starvation:
         busy, steal = self._cores(stat)
         self._count(processes)
         running = re.search(r"^procs_running (\d{1,9})$", stat, re.MULTILINE)
-        waited, *counts = self.totals
         return CpuSample(
             periods=held.periods if held else None,
             throttled=held.throttled if held else None,
@@ -47,9 +45,7 @@ class Starvation:
             busy_ms=busy,
             steal_ms=steal,
             running=max(0, int(running[1]) - 1) if running else None,  # this thread is one of them
-            pressure_ms=pressure_ms(read(self.root / "proc" / "pressure" / "cpu")),
-            waited_ms=waited,
-            **dict(zip(PER_PROCESS[1:], map(int, counts), strict=True)),
+            waited_ms=self.waited_ms,
         )
 
     def _cores(self, stat: str) -> tuple[float | None, float | None]:
@@ -63,10 +59,9 @@ class Starvation:
 
     def _count(self, processes: Iterable[int]) -> None:
         proc = self.root / "proc"
-        now = {pid: found for pid in processes if (found := of_process(f"{proc}/{pid}")) is not None}
-        for pid, counters in now.items():
-            for at, (old, new) in enumerate(zip(self.before.get(pid, counters), counters, strict=True)):
-                self.totals[at] += max(0.0, new - old)  # less: another process by the same number
+        now = {pid: found for pid in processes if (found := waited_ms(proc / str(pid))) is not None}
+        for pid, waited in now.items():
+            self.waited_ms += max(0.0, waited - self.before.get(pid, waited))  # less: another by the same number
         self.before = now
 
 
@@ -77,24 +72,12 @@ def per_core(stat: str) -> list[tuple[int, list[int]]]:
     return [(number, times) for number, times in found if len(times) > max(BUSY)]
 
 
-def pressure_ms(text: str) -> float | None:
-    """Time in which some thread waited for a core, ms: `some avg10=0.00 avg60=0.00 avg300=0.00 total=US`."""
-    found = re.search(r"^some .*\btotal=(\d{1,18})$", text, re.MULTILINE)
-    return int(found[1]) / 1e3 if found else None
-
-
-def of_process(folder: Path | str) -> tuple[float, float, float, float] | None:
-    """PER_PROCESS of one process, from its folder in /proc; None where it is gone.
-
-    Its main thread's wait for a core (`schedstat`: ns run, ns waited, turns) and involuntary switches; page faults of
-    all its threads (`stat`, fields 10 and 12 of `proc(5)`; the name before may hold anything).
-    """
-    fields = read(f"{folder}/stat").rpartition(")")[2].split()
-    waited = read(f"{folder}/schedstat").split()
-    switches = re.search(r"^nonvoluntary_ctxt_switches:\s+(\d{1,18})$", read(f"{folder}/status"), re.MULTILINE)
+def waited_ms(folder: Path) -> float | None:
+    """How long the main thread of a process waited for a core, from its folder in /proc (`schedstat`: ns run, ns
+    waited, turns); None where it is gone, or the kernel does not tell."""
+    words = read(folder / "schedstat").split()
     try:
-        minor, major = float(fields[7]), float(fields[9])
-        return (float(waited[1]) / 1e6 if len(waited) > 1 else 0.0), float(switches[1] if switches else 0), minor, major
+        return float(words[1]) / 1e6
     except (IndexError, ValueError):
         return None
 
