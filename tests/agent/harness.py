@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import pytest
 from hotlap.launch.command import INJECT
 from hotlap.launch.environment import environment
 from hotlap.launch.run import BackgroundRun, RunPlan
+from hotlap.launch.supervise import Ended
 from hotlap.records.files import read_record
 from hotlap.records.phases import PHASES
-from hotlap.records.run import Facts, Problem, Step
+from hotlap.records.run import Facts, Problem, Run, Step
 from hotlap.runs.folder import RankFolder, RunFolder
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -35,6 +37,17 @@ inductor.compile_fx = lambda graph, inputs, **_: aot_eager(graph, inputs)
 """torch.compile as it is but for what Inductor makes: the same graphs, with the same backward, run as they were
 captured. For tests of what is compiled, and how often: kernels take a second a graph, and several where the compiler's
 cache is empty, as in a fresh clone."""
+
+
+def waited(command: BackgroundRun, limit_s: float) -> tuple[Run, Ended]:
+    """Wait for it at most so long, and end what is left of it."""
+    deadline = time.monotonic() + limit_s
+    try:
+        while not command.over() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        ended = command.end(timed_out=not command.over())
+    return ended
 
 
 @dataclasses.dataclass
@@ -161,7 +174,7 @@ class Runner:
         """Run a command as `hotlap run` and trials do, with its output in a file."""
         argv = [sys.executable, *argv] if python else argv
         folder = self.new_folder()
-        run, ended = BackgroundRun(self.request(argv, folder, **settings), least_free_gib=0.0).wait(LIMIT_S)
+        run, ended = waited(BackgroundRun(self.request(argv, folder, **settings), least_free_gib=0.0), LIMIT_S)
         assert run.status != "timeout"
         code = ended.code if ended.code is not None else -(ended.signal or 0)
         return Ran(code, (folder / "output.txt").read_text(), folder)

@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -179,7 +180,10 @@ class Bench:
         elif self.runner is not None and not variables_of(own):
             run_by(self.runner, request)
         else:
-            BackgroundRun(request).wait(TIMEOUT_S)
+            command, deadline = BackgroundRun(request), time.monotonic() + TIMEOUT_S
+            while not command.over() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            command.end()
 
 
 def run_by(runner: "Runner", request: RunPlan) -> None:

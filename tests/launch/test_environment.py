@@ -163,8 +163,8 @@ def fake_nvml(**changes) -> types.SimpleNamespace:
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetMemoryInfo": lambda handle: types.SimpleNamespace(total=80 * GIB),
-        "nvmlDeviceGetName": lambda handle: b"H100" if handle else "A100",
-        "nvmlSystemGetDriverVersion": lambda: b"550.54",
+        "nvmlDeviceGetName": lambda handle: "H100" if handle else "A100",
+        "nvmlSystemGetDriverVersion": lambda: "550.54",
     }
     return types.SimpleNamespace(**(names | changes))
 

@@ -12,13 +12,16 @@ import pytest
 from hotlap.launch.supervise import Supervised, interrupted_after
 
 TRIAL = """
-import subprocess, sys
+import subprocess, sys, time
 from hotlap.launch.supervise import Supervised, adopt_orphans
 
 adopt_orphans()
 ours = subprocess.Popen(["sleep", sys.argv[1] + "1"])
 left = f"setsid bash -c 'setsid sleep {sys.argv[1]} & exec sleep {sys.argv[1]}' & sleep 0.05; exit 3"
-ended = Supervised(lambda: subprocess.Popen(["bash", "-c", left], start_new_session=True)).wait(60)
+command = Supervised(lambda: subprocess.Popen(["bash", "-c", left], start_new_session=True))
+while not command.over():
+    time.sleep(0.05)
+ended = command.end()
 print(ended.code, ours.poll())
 ours.kill()
 """
@@ -43,7 +46,7 @@ def test_an_interruption_while_it_starts_ends_it() -> None:
         return started[0]
 
     with pytest.raises(KeyboardInterrupt):
-        Supervised(start).wait(60)
+        Supervised(start)
     assert started[0].returncode == -signal.SIGTERM
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hotlap.launch import telemetry
+from hotlap.launch import aside, telemetry
 from hotlap.launch.telemetry import Family, gpu_sample, pause, sampling, throttling
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 from hotlap.runs.folder import RunFolder
@@ -94,26 +94,30 @@ def test_samples_get_rarer() -> None:
 def test_cpu_is_counted_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """2 s of CPU in 4 s are 50%; a child counts from where it was first seen, and no more when it has ended."""
     clock = [100.0]
-    monkeypatch.setattr(telemetry.time, "monotonic", lambda: clock[0])
 
     class Fake:
         def __init__(self, pid: int, spent: float) -> None:
-            self.pid, self.spent = pid, spent
+            self.pid, self.spent, self.before = pid, spent, (clock[0], spent)
 
         def oneshot(self) -> Any:
             return telemetry.contextlib.nullcontext()
 
-        def cpu_times(self) -> Any:
+        def is_running(self) -> bool:
+            return self.spent >= 0
+
+        def cpu_percent(self) -> float:
+            """As psutil has it: since it was asked the last time."""
             if self.spent < 0:
                 raise psutil.NoSuchProcess(self.pid)
-            return SimpleNamespace(user=self.spent, system=0.0)
+            (at, spent), self.before = self.before, (clock[0], self.spent)
+            return 100 * (self.spent - spent) / (clock[0] - at) if clock[0] > at else 0.0
 
         def memory_info(self) -> Any:
             return SimpleNamespace(rss=1000)
 
     root, child = Fake(1, 5.0), Fake(2, 1.0)
     monkeypatch.setattr(telemetry.psutil, "Process", lambda pid: root if pid == 1 else child)
-    monkeypatch.setattr(telemetry, "descendants", lambda pid: [child.pid])
+    monkeypatch.setattr(aside, "descendants", lambda pid: [child.pid])
     family = Family(1)
     assert family.look() == (None, 2000, 2)
     clock[0], root.spent = 104.0, 7.0
@@ -131,7 +135,7 @@ def test_cpu_is_counted_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeNvml:
-    """A GPU that tells no energy, and no throttling by the new name."""
+    """A GPU that tells no energy."""
 
     class NVMLError(Exception):
         pass
@@ -159,7 +163,7 @@ class FakeNvml:
     def nvmlDeviceGetTemperature(self, handle: Any, kind: int) -> int:
         return 61
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any) -> int:
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any) -> int:
         return 0x4 | 0x40 | 0x1
 
 

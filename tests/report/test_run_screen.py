@@ -606,7 +606,7 @@ def drive(progress: Progress, clock: Clock) -> None:
         progress.start("tune python train.py")
         clock.now += 83.0
         progress.trial("screen", HOSTILE)
-        progress.step(23, 60, 91.84)
+        progress.step(23, 60)
         progress.result(f" ok  tf32            91.8 ms  2.28x  kept {'and a long reason ' * 8}{HOSTILE}")
 
 
@@ -631,9 +631,9 @@ def test_status_line_has_times_trial_and_steps() -> None:
     progress = Progress(console, 600.0, clock)
     clock.now = 83.0
     progress.trial("screen", "tf32")
-    progress.step(23, 60, 91.84)
-    assert shown(progress)[1:] == " 01:23, 08:37 left  screen: tf32  23 steps of 60 at most, 91.8 ms\n"
-    progress.step(24, None, None)
+    progress.step(23, 60)
+    assert shown(progress)[1:] == " 01:23, 08:37 left  screen: tf32  23 steps of 60 at most\n"
+    progress.step(24)
     assert "24 steps\n" in shown(progress)
     progress.trial("confirm", "")
     assert shown(progress).endswith("left  confirm\n")

@@ -33,9 +33,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "tune"
 
 
-def before(*names: str, failed: tuple[Failed, ...] = (), **alone: float) -> Remembered:
+def before(*names: str, failed: tuple[Failed, ...] = ()) -> Remembered:
     uses = tuple(Lever(name=name) for name in names)
-    return Remembered(when=time.time(), kept=uses, alone=alone, failed=failed)
+    return Remembered(when=time.time(), kept=uses, failed=failed)
 
 
 # what a search does with it
@@ -43,19 +43,13 @@ def before(*names: str, failed: tuple[Failed, ...] = (), **alone: float) -> Reme
 
 def test_what_was_kept_is_proved_first_and_at_once(tune: Search) -> None:
     levers = [FakeLever("a", 0.2), FakeLever("b", 0.5), starter("c", 0.4)]
-    known = before("c", "a", a=1.3, c=1.5)
+    known = before("c", "a")
     found, machine = tune(levers, factors(a=0.8, b=0.9, c=0.6), remembered=known)
     assert [what for what, _ in machine.log][:4] == ["baseline", "baseline", "prove", "prove"]
     assert [use.name for use in found.proofs[0].levers] == ["c", "a"], "nothing is tried before that proof"
     assert sorted(kept(found)) == ["a", "b", "c"], "what was not known before is tried as well"
     assert found.proved.ratio == pytest.approx(1 / (0.8 * 0.9 * 0.6)), "measured anew"
     assert "c + a" in found.reused[0] and known.date in found.reused[0] and machine.told("remembered")
-
-
-def test_what_its_levers_are_worth_is_of_that_tune_where_nothing_else_is_known(tune: Search) -> None:
-    found, _ = tune([FakeLever("a")], factors(a=0.5), remembered=before("a", a=1.9))
-    (one,) = found.state.kept()
-    assert one.worth is not None and one.worth.remembered and one.worth.ratio == 1.9
 
 
 def test_what_failed_is_not_tried_again_and_said(tune: Search) -> None:
@@ -78,7 +72,7 @@ def test_a_set_that_does_not_hold_any_more_is_forgotten(tune: Search) -> None:
 
 
 def test_one_of_a_set_that_is_worth_nothing_any_more_goes_out(tune: Search) -> None:
-    known = before("a", "b", a=1.5, b=1.5)
+    known = before("a", "b")
     found, _ = tune([FakeLever("a", 0.5), FakeLever("b", 0.4)], factors(a=0.5), remembered=known)
     assert kept(found) == ["a"] and found.dropped["b"].why.startswith("no gain")
 
@@ -135,9 +129,7 @@ def test_the_key_follows_command_code_environment_and_machine(tmp_path: Path) ->
 
 
 def test_what_is_stored_is_recalled() -> None:
-    known = Remembered(
-        when=time.time(), kept=(BLOCKS,), alone={"checkpoint-blocks": 1.2}, failed=(Failed(lever="tf32", why="no"),)
-    )
+    known = Remembered(when=time.time(), kept=(BLOCKS,), failed=(Failed(lever="tf32", why="no"),))
     store("k", known)
     assert recall("k", all_levers(), MACHINE) == known
     assert recall("other", all_levers(), MACHINE) == Remembered()
@@ -205,7 +197,7 @@ def test_only_what_was_tried_is_learned() -> None:
     old = before(failed=(Failed(lever="v", why="crashed"), Failed(lever="good", why="once")))
     found = learned(old, [good], dropped, trials)
     assert [one.lever for one in found.failed] == ["v", "x", "y"] and len(found.failed[1].why) <= 300
-    assert found.kept == (Lever(name="good"),) and found.alone == {"good": 1.4}
+    assert found.kept == (Lever(name="good"),)
     noisy = learned(old, [good], dropped, trials, noise=0.2)
     assert [one.lever for one in noisy.failed] == ["v", "x"], "noise may have made y slower"
 

@@ -81,7 +81,7 @@ class Switching:
                 self.cycles.append({variant: ms for variant, ms in taken.items() if ms})
             elif late:
                 break
-            self.bench.listener.step(len(self.cycles), CYCLES[1], None)
+            self.bench.listener.step(len(self.cycles), CYCLES[1])
 
     def ratio(self, before: Variant, after: Variant) -> Ratio | None:
         """Step time of one variant over the other's; None where there is nothing to tell it by."""

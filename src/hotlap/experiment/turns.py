@@ -49,7 +49,7 @@ def take_turns(
                 return found
             if turn.step_ms and (turn.rows or not per_row):
                 taken[side.number] = turn.step_ms / (turn.rows or 1.0) if per_row else turn.step_ms
-        bench.listener.step(len(found) + 1, rounds, None)
+        bench.listener.step(len(found) + 1, rounds)
         if len(taken) == len(order):
             found.append(taken)
         elif passed > seconds:

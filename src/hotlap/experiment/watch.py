@@ -32,7 +32,7 @@ class Listener(Protocol):
     def trial(self, purpose: str, levers: str) -> None:
         """A side starts."""
 
-    def step(self, done: int, of: int | None, step_ms: float | None) -> None:
+    def step(self, done: int, of: int | None = None) -> None:
         """A side has made this many steps."""
 
     def result(self, text: str) -> None:
@@ -123,7 +123,7 @@ class Watch:
         if not self.at:
             return
         self.steps += len(lines)
-        self.listener.step(self.steps, None, None)
+        self.listener.step(self.steps)
         if self.slow_ms is not None:
             for line in lines:
                 # What a side writes is checked when it is read.

@@ -9,6 +9,10 @@ of 200 processes neither could be told from no watcher at all.
 import contextlib
 import os
 
+import psutil
+
+from hotlap.agent.process_tree import descendants
+
 
 def give_way() -> None:
     """From now on the calling thread runs only where a core is idle (Linux's SCHED_IDLE; elsewhere nothing changes).
@@ -18,3 +22,12 @@ def give_way() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def note_family(pid: int, family: dict[int, psutil.Process]) -> None:
+    """Add what a process has started since to those that are known."""
+    for child in descendants(pid):
+        known = family.get(child)
+        with contextlib.suppress(psutil.Error):
+            if known is None or not known.is_running():  # another may have its number by now
+                family[child] = psutil.Process(child)

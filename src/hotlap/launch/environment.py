@@ -6,13 +6,14 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
 from .. import __version__
+from ..agent.process_tree import read
 from ..records.run import Environment, Gpu
 from . import cgroups
 
@@ -52,11 +53,7 @@ def environment(cwd: Path) -> Environment:
 
 def cpu_model(cpuinfo: Path) -> str:
     """The processor's name, "unknown" where the system does not tell."""
-    try:
-        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    found = re.search(r"^model name\s*:\s*(\S.*)$", text, re.MULTILINE)
+    found = re.search(r"^model name\s*:\s*(\S.*)$", read(cpuinfo), re.MULTILINE)
     return found[1].strip() if found else platform.processor() or platform.machine() or "unknown"
 
 
@@ -84,16 +81,8 @@ def cgroup_limits(root: Path = Path("/")) -> list[float]:
     root: where the machine's files are.
     """
     groups = cgroups.folders("memory", root=root)
-    found = (_number(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes"))
-    return [limit for limit in found if limit is not None and limit < UNLIMITED_BYTES]
-
-
-def _number(path: Path) -> float | None:
-    """The number in a file; None where there is none ("max", or no such file)."""
-    try:
-        return float(int(path.read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        return None
+    said = [read(group / name).strip() for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    return [float(limit) for limit in said if limit.isdecimal() and int(limit) < UNLIMITED_BYTES]  # not "max"
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -105,36 +94,43 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def nvidia() -> tuple[str | None, tuple[Gpu, ...]]:
-    """Driver version and GPUs; (None, ()) without the `gpu` extra, a driver or a GPU."""
+@contextlib.contextmanager
+def open_nvml() -> Iterator[Any]:
+    """The module `pynvml`, ready to be asked; None without the `gpu` extra or a driver."""
     try:
         import pynvml
     except ImportError:
-        return None, ()
+        yield None
+        return
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return None, ()
+        yield None
+        return
     try:
-        gpus = tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return _text(pynvml.nvmlSystemGetDriverVersion()), gpus
-    except pynvml.NVMLError:
-        return None, ()
+        yield pynvml
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+def nvidia() -> tuple[str | None, tuple[Gpu, ...]]:
+    """Driver version and GPUs; (None, ()) where NVML does not tell."""
+    with open_nvml() as nvml:
+        if nvml is None:
+            return None, ()
+        try:
+            gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+            return nvml.nvmlSystemGetDriverVersion(), gpus
+        except nvml.NVMLError:
+            return None, ()
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
     """One GPU. Raises NVMLError."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return Gpu(name=_text(nvml.nvmlDeviceGetName(handle)), memory_gib=round(memory / GIB, 2))
-
-
-def _text(value: str | bytes) -> str:
-    """Old versions of pynvml return bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    return Gpu(name=nvml.nvmlDeviceGetName(handle), memory_gib=round(memory / GIB, 2))
 
 
 def git_state(cwd: Path) -> tuple[str | None, bool | None]:

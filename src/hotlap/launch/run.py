@@ -111,13 +111,7 @@ class BackgroundRun:
 
     def end(self, timed_out: bool = False) -> tuple[Run, Ended]:
         """End what is left of it; the run is written."""
-        return self._written(self._supervised.end(timed_out))
-
-    def wait(self, timeout_s: float) -> tuple[Run, Ended]:
-        """Wait for it at most `timeout_s`, and leave no process of it behind."""
-        return self._written(self._supervised.wait(timeout_s))
-
-    def _written(self, ended: Ended) -> tuple[Run, Ended]:
+        ended = self._supervised.end(timed_out)
         status: Status = "finished" if ended.code == 0 else "failed"
         if ended.timed_out:
             status = "timeout"

@@ -2,14 +2,16 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final, Protocol
+
+from hotlap.agent.process_tree import read
 
 FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 REACHED_S: Final = 0.05
@@ -68,12 +70,8 @@ def _blocked() -> "subprocess.Popen[bytes] | None":
 
 def _pending(pid: int) -> int | None:
     """The signals that wait for a process as a whole; None where the system does not tell."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
-    return int(found[0], 16) if found else None
+    found = re.search(r"^ShdPnd:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status"), re.MULTILINE)
+    return int(found[1], 16) if found else None
 
 
 def _end(process: "subprocess.Popen[bytes] | None") -> None:
@@ -135,16 +133,9 @@ class Passing:
 
 def _in_foreground() -> bool:
     """Whether Ctrl-C at our terminal, be it stdin or not, is for our process group."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    with contextlib.suppress(OSError), open("/dev/tty", "rb", 0) as terminal:  # noqa: PTH123
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 @contextlib.contextmanager

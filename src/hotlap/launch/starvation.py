@@ -28,8 +28,8 @@ class Starvation:
         self.quota = cpu_quota(pid, root)
         self.cores = _affinity(pid)
         self.tick_ms = 1000 / _ticks_a_second()
-        self.before: dict[int, tuple[float, int]] = {}
-        self.waited_ms, self.involuntary = 0.0, 0
+        self.before: dict[int, float] = {}
+        self.waited_ms = 0.0
 
     def sample(self, processes: Iterable[int] = ()) -> CpuSample:
         """The counters now. processes: of the command; each counts from where it was first seen."""
@@ -46,7 +46,6 @@ class Starvation:
             steal_ms=steal,
             running=max(0, int(running[1]) - 1) if running else None,  # this thread is one of them
             waited_ms=self.waited_ms,
-            involuntary=self.involuntary,
         )
 
     def _cores(self, stat: str) -> tuple[float | None, float | None]:
@@ -60,11 +59,9 @@ class Starvation:
 
     def _count(self, processes: Iterable[int]) -> None:
         proc = self.root / "proc"
-        now = {pid: found for pid in processes if (found := of_process(f"{proc}/{pid}")) is not None}
-        for pid, (waited_ms, involuntary) in now.items():
-            waited_before, involuntary_before = self.before.get(pid, (waited_ms, involuntary))
-            self.waited_ms += max(0.0, waited_ms - waited_before)  # less: another process by the same number
-            self.involuntary += max(0, involuntary - involuntary_before)
+        now = {pid: found for pid in processes if (found := waited_ms(proc / str(pid))) is not None}
+        for pid, waited in now.items():
+            self.waited_ms += max(0.0, waited - self.before.get(pid, waited))  # less: another by the same number
         self.before = now
 
 
@@ -75,14 +72,14 @@ def per_core(stat: str) -> list[tuple[int, list[int]]]:
     return [(number, times) for number, times in found if len(times) > max(BUSY)]
 
 
-def of_process(folder: Path | str) -> tuple[float, int] | None:
-    """Of the main thread of a process, from its folder in /proc: its wait for a core, ms (`schedstat`: ns run, ns
-    waited, turns), and involuntary switches. None where it is gone."""
-    waited = read(f"{folder}/schedstat").split()
-    switches = re.search(r"^nonvoluntary_ctxt_switches:\s+(\d{1,18})$", read(f"{folder}/status"), re.MULTILINE)
-    if switches is None:
+def waited_ms(folder: Path) -> float | None:
+    """How long the main thread of a process waited for a core, from its folder in /proc (`schedstat`: ns run, ns
+    waited, turns); None where it is gone, or the kernel does not tell."""
+    words = read(folder / "schedstat").split()
+    try:
+        return float(words[1]) / 1e6
+    except (IndexError, ValueError):
         return None
-    return float(waited[1]) / 1e6 if len(waited) > 1 else 0.0, int(switches[1])
 
 
 def _affinity(pid: int) -> frozenset[int] | None:

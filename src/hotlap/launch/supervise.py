@@ -13,8 +13,9 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 import psutil
 
-from hotlap.agent.process_tree import children, descendants
+from hotlap.agent.process_tree import children
 
+from .aside import note_family
 from .signals import Receiver, passing_signals, waited
 
 KILL_AFTER_S: Final = 8.0
@@ -106,21 +107,9 @@ class Supervised:
         now = time.monotonic()
         if now - self._looked > LOOK_S:
             self._looked = now
-            _note_family(self.process.pid, self._family)
+            note_family(self.process.pid, self._family)
             self.starved = psutil.virtual_memory().available < self.least_free_gib * 2**30
         return self.starved
-
-    def wait(self, timeout_s: float) -> Ended:
-        """Wait for it at most `timeout_s` and end what is left of it, also where a KeyboardInterrupt passes through."""
-        deadline = time.monotonic() + timeout_s
-        timed_out = False
-        try:
-            while not self.over() and not timed_out:
-                timed_out = time.monotonic() >= deadline
-                time.sleep(POLL_S)
-        finally:
-            ended = self.end(timed_out)
-        return ended
 
     def end(self, timed_out: bool = False) -> Ended:
         """End what is left of it."""
@@ -133,17 +122,9 @@ class Supervised:
         return ended._replace(timed_out=timed_out, out_of_memory=self.starved)
 
 
-def _note_family(pid: int, family: dict[int, psutil.Process]) -> None:
-    for child in descendants(pid):
-        known = family.get(child)
-        with contextlib.suppress(psutil.Error):
-            if known is None or not known.is_running():  # another may have its number by now
-                family[child] = psutil.Process(child)
-
-
 def end_family(process: "subprocess.Popen[bytes]", family: dict[int, psutil.Process]) -> None:
     """End the command and all it started: SIGTERM to the group, SIGKILL to what is left after KILL_AFTER_S."""
-    _note_family(process.pid, family)
+    note_family(process.pid, family)
     running = process.poll() is None
     if running:
         _signal_group(process.pid, signal.SIGTERM)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import psutil
 
-from hotlap.agent.process_tree import descendants
 from hotlap.records.files import to_json
 from hotlap.records.telemetry import GpuSample, TelemetrySample
 
-from .aside import give_way
+from .aside import give_way, note_family
+from .environment import open_nvml
 from .starvation import Starvation
 
 EVERY_S: Final = 0.5
@@ -87,68 +87,38 @@ class Family:
     """A process and all that descend from it."""
 
     def __init__(self, pid: int) -> None:
+        self.pid, self.looks = pid, 0
         self.known: dict[int, psutil.Process] = {}
-        self.spent: dict[int, float] = {}
-        self.looks = 0
-        self.at = time.monotonic()
-        self.root: Any = None
         with contextlib.suppress(psutil.Error):
-            self.root = psutil.Process(pid)
-            self.known[pid] = self.root
+            self.known[pid] = psutil.Process(pid)
 
     def look(self) -> tuple[float | None, int | None, int]:
         """CPU percent since the last look, resident bytes, number of processes."""
         if self.looks % FAMILY_EVERY == 0:
-            self._find()
+            note_family(self.pid, self.known)
         self.looks += 1
-        now = time.monotonic()  # just before the processes are read
-        before, self.spent = self.spent, {}
-        seconds, rss, first = 0.0, 0, self.looks == 1
+        cpu, rss = 0.0, 0
         for pid, process in list(self.known.items()):
             try:
                 with process.oneshot():
-                    times, memory = process.cpu_times(), process.memory_info()
+                    cpu += process.cpu_percent()  # of one that is new 0: it counts from here on
+                    rss += process.memory_info().rss
             except psutil.Error:
                 del self.known[pid]
-                continue
-            self.spent[pid] = times.user + times.system
-            seconds += self.spent[pid] - before.get(pid, self.spent[pid])  # from where it was first seen
-            rss += memory.rss
-        passed, self.at = now - self.at, now
-        cpu = None if first or passed <= 0 else max(0.0, 100 * seconds / passed)
-        return cpu, rss if self.spent else None, len(self.spent)
-
-    def _find(self) -> None:
-        for pid in descendants(self.root.pid) if self.root is not None else ():
-            with contextlib.suppress(psutil.Error):
-                if pid not in self.known:
-                    self.known[pid] = psutil.Process(pid)
+        return cpu if self.looks > 1 else None, rss if self.known else None, len(self.known)
 
 
 @contextlib.contextmanager
 def open_gpus() -> Iterator[Callable[[], tuple[GpuSample, ...]]]:
     """A function that samples every GPU; () without the `gpu` extra, a driver or a GPU."""
-    try:
-        import pynvml
-    except ImportError:
-        yield tuple
-        return
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield tuple
-        return
-    try:
-        handles = _handles(pynvml)
-        yield lambda: tuple(gpu_sample(pynvml, index, handle) for index, handle in handles)
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    with open_nvml() as nvml:
+        handles = _handles(nvml) if nvml is not None else []
+        yield lambda: tuple(gpu_sample(nvml, index, handle) for index, handle in enumerate(handles))
 
 
-def _handles(nvml: Any) -> list[tuple[int, Any]]:
+def _handles(nvml: Any) -> list[Any]:
     try:
-        return [(index, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError:
         return []
 
@@ -159,14 +129,12 @@ def gpu_sample(nvml: Any, index: int, handle: Any) -> GpuSample:
     def ask(name: str, *args: Any) -> Any:
         try:
             return getattr(nvml, name)(handle, *args)
-        except (nvml.NVMLError, AttributeError):  # AttributeError: an older binding
+        except nvml.NVMLError:
             return None
 
     use, memory = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetMemoryInfo")
     power, energy = ask("nvmlDeviceGetPowerUsage"), ask("nvmlDeviceGetTotalEnergyConsumption")
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:
-        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     return GpuSample(
         index=index,
         uuid=ask("nvmlDeviceGetUUID"),
@@ -175,9 +143,9 @@ def gpu_sample(nvml: Any, index: int, handle: Any) -> GpuSample:
         memory_bytes=None if memory is None else int(memory.used),
         power_w=None if power is None else power / 1000,
         energy_j=None if energy is None else energy / 1000,
-        sm_mhz=ask("nvmlDeviceGetClockInfo", getattr(nvml, "NVML_CLOCK_SM", 1)),
-        memory_mhz=ask("nvmlDeviceGetClockInfo", getattr(nvml, "NVML_CLOCK_MEM", 2)),
-        temperature_c=ask("nvmlDeviceGetTemperature", getattr(nvml, "NVML_TEMPERATURE_GPU", 0)),
+        sm_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        memory_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+        temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         throttle=None if reasons is None else throttling(int(reasons)),
     )
 

@@ -30,17 +30,14 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the command got the processor time that it wanted. All but `running` are counters from some beginning:
-    differences count. Those from `waited_ms` on are of the command's processes, each since it was first seen. What the
-    system does not tell is null.
+    differences count. What the system does not tell is null.
 
     periods: of the cgroup's CPU quota, the tightest that the command is in, in which it ran; throttled: periods in
     which the quota ran out; throttled_ms: time that the command's threads were held then, summed over cores. busy_ms:
     time that the cores that the command may run on were at work for anyone; steal_ms: time that these cores were wanted
     by this machine while the hypervisor ran another. running: threads of the machine that have or want a core at this
-    moment.
-
-    waited_ms: time in which their main threads were ready and had no core; involuntary: switches away from a main
-    thread that would have gone on.
+    moment. waited_ms: time in which the main threads of the command's processes were ready and had no core, of each
+    since it was first seen.
     """
 
     periods: Count | None = None
@@ -50,7 +47,6 @@ class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
     steal_ms: float | None = None
     running: Count | None = None
     waited_ms: float | None = None
-    involuntary: Count | None = None
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):

@@ -161,13 +161,12 @@ def foretold(ratio: float | None) -> float | None:
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """What one lever is worth. ratio: step time without it over with it, beside the others. interval: 95%, of the
     ratio. beside: the levers that were in with it. by: how it was measured: switched on and off in one live process
-    ("switching"), or two live processes that took turns ("turns"). remembered: measured in an earlier tune."""
+    ("switching"), or two live processes that took turns ("turns")."""
 
     ratio: float
     interval: Interval | None = None
     beside: tuple[str, ...] = ()
     by: Literal["switching", "turns"] = "turns"
-    remembered: bool = False
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ..records.durations import ms
 from .console import Screen, clean, minutes, plain
 
 PROVED: Final = re.compile(r"proved .*?([\d.]+×)")
@@ -53,10 +52,9 @@ class Progress:
         """A trial begins."""
         self._doing, self._steps = clean(f"{purpose}: {levers}" if levers else purpose), ""
 
-    def step(self, done: int, of: int | None, step_ms: float | None) -> None:
-        """Steps done in this trial, how many it measures at most, and the last step time, ms."""
-        steps = f"{done} steps" if of is None else f"{done} steps of {of} at most"
-        self._steps = steps if step_ms is None else f"{steps}, {ms(step_ms)}"
+    def step(self, done: int, of: int | None = None) -> None:
+        """Steps done in this trial, and how many it measures at most."""
+        self._steps = f"{done} steps" if of is None else f"{done} steps of {of} at most"
 
     def result(self, text: str) -> None:
         """A result, as a line that stays. What is proved is shown in the status line too."""

@@ -16,7 +16,7 @@ from ..records.diagnosis import ONE_PACE, Diagnosis, bound_text
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Versions
-from ..records.tune import Interval, Kept, Open, Parity, Proof, Reference, Trial, Tune, foretold
+from ..records.tune import Interval, Open, Parity, Proof, Reference, Trial, Tune, foretold
 from .console import CommandLine, Parts, Screen, ShareBar, Tabled, columns, labelled, minutes, number, plain, ratio
 from .run_screen import at_place
 
@@ -274,7 +274,7 @@ def _kept(tune: Tune) -> Iterator[RenderableType]:
             lever.risk,
             "-" if predicted is None else f"≤ {ratio(predicted)}",
             ratio_text(worth.ratio, worth.interval) if worth else "-",
-            measured_by(lever),
+            worth.by if worth else "",
         )
     yield Text()
     yield Tabled(table)
@@ -296,13 +296,6 @@ def worth_notes(tune: Tune) -> Iterator[str]:
         others = recipe_levers(tune) - {lever.lever}
         if lever.worth is not None and {*lever.worth.beside} != others:
             yield f"{lever.lever} was measured beside {', '.join(lever.worth.beside) or 'no other lever'} only"
-
-
-def measured_by(lever: Kept) -> str:
-    """How its worth was measured."""
-    if lever.worth is None:
-        return ""
-    return "an earlier tune" if lever.worth.remembered else lever.worth.by
 
 
 def settings_text(settings: dict[str, Any]) -> str:

@@ -47,8 +47,6 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     when: float = 0.0
     kept: tuple[records.Lever, ...] = ()
-    alone: dict[str, float] = {}
-    """What the kept levers are worth beside the others."""
     failed: tuple[Failed, ...] = ()
 
     @property
@@ -144,7 +142,6 @@ def learned(
     return Remembered(
         when=time.time(),
         kept=tuple(records.Lever(name=one.lever, settings=one.settings) for one in kept),
-        alone={one.lever: one.worth.ratio for one in kept if one.worth is not None},
         failed=(*older, *(Failed(lever=one.lever, why=one.why[:MOST_WHY], ratio=one.ratio) for one in bad)),
     )
 

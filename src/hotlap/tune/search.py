@@ -220,7 +220,7 @@ class Search:
         for failed in known.failed:
             if failed.lever in state.levers:
                 state.refused.add(failed.lever)
-                worth = Worth(ratio=failed.ratio, remembered=True) if failed.ratio else None
+                worth = Worth(ratio=failed.ratio) if failed.ratio else None
                 state.drop(failed.lever, f"as in the tune of {known.date}: {failed.why}", worth, remembered=True)
         if known.failed:
             lost = ", ".join(failed.lever for failed in known.failed)
@@ -232,9 +232,6 @@ class Search:
             prove(state)
             proved = state.found.proved
             if proved is not None and same_levers(proved.levers, [*state.given, *kept]):
-                for use in kept:
-                    if use.name in known.alone:
-                        state.found.worth[use.name] = Worth(ratio=known.alone[use.name], remembered=True)
                 state.found.reused.append(f"the set of the tune of {known.date} was proved first ({names(kept)})")
             else:
                 state.refused -= {failed.lever for failed in known.failed}

@@ -183,7 +183,7 @@ class Cache:
         kept = result.kept if result.gain else ()
         found = learned(self.known, kept, result.dropped, result.trials, result.noise or 0.0)
         if not result.gain and not result.complete:  # it says nothing against what an earlier one kept
-            found = msgspec.structs.replace(found, kept=self.known.kept, alone=self.known.alone)
+            found = msgspec.structs.replace(found, kept=self.known.kept)
         if found.kept or found.failed:
             store(self.key, found)
 

@@ -9,7 +9,6 @@ from ...records.tune import Tune, foretold
 from ..tune_screen import (
     beside_what,
     lever_names,
-    measured_by,
     proved,
     ratio_text,
     reference_parts,
@@ -32,7 +31,8 @@ def data(page: Page) -> dict[str, Any] | None:
     return {
         "bars": _bars(tune) if tune.kept else [],
         "kept": [
-            {"lever": one, "settings": settings_text(one.settings).strip(), "by": measured_by(one)} for one in kept
+            {"lever": one, "settings": settings_text(one.settings).strip(), "by": one.worth.by if one.worth else ""}
+            for one in kept
         ],
         "notes": list(worth_notes(tune)) if kept else [],
         "most": max(ratios, default=1.0),
