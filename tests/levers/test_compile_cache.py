@@ -53,3 +53,13 @@ def test_the_default_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     assert str(_compile_cache._of_torch()) == default_cache_dir()
+
+
+def test_an_error_of_the_system_while_a_lock_is_held_is_that_error(tmp_path: Path) -> None:
+    lock = tmp_path / "a.lock"
+    for exists in (False, True):
+        if exists:
+            lock.touch()
+        with pytest.raises(OSError, match="full"), _compile_cache._free(lock) as free:
+            assert free is exists
+            raise OSError("full")

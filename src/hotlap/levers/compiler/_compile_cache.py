@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -65,15 +65,12 @@ def _free(lock: Path) -> Iterator[bool]:
     """Holds a lock of Inductor's, if nobody else does; whether it could."""
     import fcntl  # not on Windows, where nothing of this is called
 
-    with suppress(OSError), lock.open("r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-        return
-    yield False
+    with ExitStack() as held:
+        free = False
+        with suppress(OSError):
+            fcntl.flock(held.enter_context(lock.open("r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        yield free
 
 
 def _all_free(locks: Path) -> bool:
