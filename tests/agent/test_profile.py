@@ -318,9 +318,10 @@ def test_an_error_in_the_sampling_thread(runner: Runner) -> None:
     assert samples_of(ran).looks == 0
 
 
-def test_samples_are_at_the_lines_that_take_the_time(runner: Runner) -> None:
-    """A sleep in the loader, one in the model and one in the loop."""
-    ran = runner.forked("sampled.py", steps=12, profile_steps=1)
+@pytest.mark.parametrize(("every", "evaluation"), [(3, "evaluation"), (1, "other")])
+def test_samples_are_at_the_lines_that_take_the_time(every: int, evaluation: str, runner: Runner) -> None:
+    """A sleep in the loader, one in the model and one in the loop; evaluations apart, unless one lies in each step."""
+    ran = runner.forked("sampled.py", str(every), steps=15, profile_steps=1)
     check_clean(ran)
     found = samples_of(ran)
     text = (SCRIPTS / "sampled.py").read_text().splitlines()
@@ -328,8 +329,9 @@ def test_samples_are_at_the_lines_that_take_the_time(runner: Runner) -> None:
     for phase, file, line, _function, _inside, ms in found.lines:
         if file >= 0 and ms > top.get(phase, (0, 0.0))[1]:
             top[phase] = line, ms
-    for phase in ("data", "forward", "other"):
-        assert text[top[phase][0] - 1].endswith(f"# {phase}"), (phase, top)
+    for phase, mark in (("data", "data"), ("forward", "forward"), (evaluation, "forward")):
+        assert text[top[phase][0] - 1].endswith(f"# {mark}"), (phase, top)
+    assert every == 1 or text[top["other"][0] - 1].endswith("# other"), top
     assert found.looks > 10 and found.steps >= 2
 
 

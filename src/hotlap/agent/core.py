@@ -70,6 +70,8 @@ class Agent:
         self.probe = Probe(session, self.append)
         self.tokens = Tokens()
         self.wasted = Wasted(self.steps.optimizers, Places().caller)
+        if session.levers or session.turns:  # some leave themselves out where parameters have hooks
+            self.wasted.give_up()
         self.stopper = Stopper(session, self)
         self.profile = Profile(session, self)
         self.guard.undo = self.profile.give_up

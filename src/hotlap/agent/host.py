@@ -169,10 +169,14 @@ class Host:
 
     @property
     def cost(self) -> Cost:
-        """Of the steps that a diagnosis is about. Where most steps hold an evaluation it is part of the loop, such as a
-        teacher's forward; of thin steps that is not always known."""
-        whole = self.evaluations > self.looked_at - self.evaluations + 1  # as `records.steady.counted` has it
-        return self._costs[0] + self._costs[1] if whole else self._costs[0]
+        """Of the steps that a diagnosis is about."""
+        return self._costs[0] + self._costs[1] if self.evaluates else self._costs[0]
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether most steps hold an evaluation, which is part of the loop then, such as a teacher's forward; of thin
+        steps that is not always known."""
+        return self.evaluations > self.looked_at - self.evaluations + 1  # as `records.steady.counted` has it
 
     def _now(self) -> Counts:
         """What is not told by the system is 0."""

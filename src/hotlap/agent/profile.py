@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from hotlap.records.phases import PHASES
+from hotlap.records.phases import OTHER, PHASES
 from hotlap.records.session import Session
 
 from .capture import capture_window, nvtx
@@ -56,7 +56,7 @@ SAMPLED_S: Final = 1.0
 """One process samples SAMPLED_STEPS, or fewer that took SAMPLED_S; ranks, which must take the same steps, these."""
 LEAST_SAMPLED: Final = 2
 EVALUATION: Final = "evaluation"
-"""What samples are told in place of a phase, from where one begins in a step on."""
+"""What samples are told in place of `other`, from where one begins in a step on that most others have not."""
 COPIED: Final = 1 << 20
 KINETO_SILENT: Final = "6"
 """Above its highest level; below it some versions print two lines for each trace."""
@@ -244,7 +244,8 @@ class Profile:
         guarded = functools.partial(self.agent.guard.spare, SAMPLE, lambda: None)
 
         def phase() -> str:
-            return EVALUATION if timeline.segment.evaluation else PHASES[timeline.phase]
+            aside = timeline.phase == OTHER and timeline.segment.evaluation and not self.agent.host.evaluates
+            return EVALUATION if aside else PHASES[timeline.phase]
 
         samples = Samples(threading.get_ident(), phase, guarded)
         begun = time.perf_counter()

@@ -1,5 +1,6 @@
-"""A loop that sleeps in its dataset, its model and on its own."""
+"""A loop that sleeps in its dataset, its model and on its own; evaluates every so many steps."""
 
+import sys
 import time
 
 import torch
@@ -31,13 +32,20 @@ def main():
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
-    for x, y in DataLoader(Slow(), 4):
+    every = int(sys.argv[1])
+    for at, (x, y) in enumerate(DataLoader(Slow(), 4)):
         loss = (model(x) - y).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         said(loss)
         time.sleep(0.02)  # other
+        if at % every == 1 % every:
+            model.eval()
+            with torch.no_grad():
+                for _ in range(3):
+                    model(x)
+            model.train()
 
 
 if __name__ == "__main__":
