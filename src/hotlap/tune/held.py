@@ -4,8 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from hotlap.diagnose.diagnose import diagnose
 from hotlap.levers import all_levers
-from hotlap.records.run import REFUSED, LeftOut, Run
+from hotlap.levers._base import Context
+from hotlap.records.errors import NothingMeasured
+from hotlap.records.run import REFUSED, LeftOut, Lever, Run
 from hotlap.runs.folder import RankFolder, RunFolder
 
 
@@ -19,9 +22,9 @@ def with_levers_held(folder: Path, run: Run) -> Run:
         where = [at for at, whys in enumerate(missing) if lever.name in whys]
         if where:
             rank = ranks[where[0]]
-            why = missing[where[0]][lever.name]
+            why = missing[where[0]][lever.name] or _by_facts(lever, folder, rank, run)
             some = f" (in rank-{rank.number}, not in all)" if len(where) < len(ranks) else ""
-            left.append(LeftOut(lever=lever, why=f"{why}{some}"))
+            left.append(LeftOut(lever=lever, why=f"{why or 'it found nothing to change'}{some}"))
     names = {one.lever.name for one in left}
     held = tuple(lever for lever in run.levers if lever.name not in names)
     return msgspec.structs.replace(run, levers=held, left_out=tuple(left))
@@ -40,6 +43,18 @@ def _missing(rank: RankFolder, run: Run) -> dict[str, str]:
     took -= inert.keys()
     said |= inert
     said |= {one.lever: one.what.removeprefix(REFUSED) for one in rank.problems if one.lever is not None} | out
-    return {
-        lever.name: said.get(lever.name, "it found nothing to change") for lever in run.levers if lever.name not in took
-    }
+    return {lever.name: said.get(lever.name, "") for lever in run.levers if lever.name not in took}
+
+
+def _by_facts(lever: Lever, folder: Path, rank: RankFolder, run: Run) -> str:
+    """Why a lever that said nothing can't have applied, by what was seen of the script without it."""
+    known, facts = all_levers().get(lever.name), rank.facts
+    if known is None or facts is None:
+        return ""
+    try:
+        diagnosis = diagnose(folder)
+    except NothingMeasured:
+        return ""
+    active = {one.name: one.settings for one in run.levers if one != lever}
+    applies = known.applies(Context(diagnosis, facts, run.environment, active))
+    return "" if applies.yes else applies.why
