@@ -283,7 +283,7 @@ class Steps(Hot):
             self._learned()
         if self.step_depth:
             self._drop_failed_step()
-        self.updates.before_backward()
+        self.updates.before_backward(learns, self.optimizer_steps > 0)
         known = self.begins or self.optimizer_steps or self.loader_rows or self.step_depth
         if self.manual_open and not known and self._is_manual():
             self.timeline.cut()
@@ -304,7 +304,7 @@ class Steps(Hot):
         self.backwards_since_step += 1
         self.manual_open += 1
         if self.backwards_since_step + 1 >= UNUSED_OPTIMIZER_BACKWARDS and self.optimizers_built:
-            self.updates.after_backward()
+            self.updates.after_backward(self.optimizer_steps > 0)
         if self.inside:
             self.updated_inside()
 
