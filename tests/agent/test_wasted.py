@@ -77,3 +77,10 @@ def test_a_detach_that_was_forgotten(kind: str, told: bool, zeroed: str, runner:
     if found is not None:
         line = next(at for at, text in enumerate((SCRIPTS / "gan.py").read_text().splitlines(), 1) if "learns" in text)
         assert found.place[1] == line and found.share > 0.3
+
+
+def test_an_error_ends_the_looks_alone(runner: Runner) -> None:
+    ran = runner.forked("gan.py", "attached", "none", fail_in="wasted")
+    check_same(ran, runner.bare("gan.py", "attached", "none"))
+    assert [problem.where for problem in ran.problems] == ["wasted"]
+    assert len(ran.steps) == 30 and ran.facts.wasted is None

@@ -22,10 +22,11 @@ Mark = tuple[int, int] | None
 
 
 class Wasted:
-    """optimizers: those of the loop. caller: the user's line that led here."""
+    """optimizers: those of the loop. caller: the user's line that led here. on: whether backwards are looked at."""
 
     def __init__(self, optimizers: Iterable[Any], caller: Callable[[], Place | None]) -> None:
         self._optimizers, self._caller = optimizers, caller
+        self.on = True
         self._looked_at = 0
         self._handles: list[Any] = []
         self._held: dict[int, list[Any]] = {}
@@ -45,7 +46,8 @@ class Wasted:
         if backwards == self._after:
             self._judge()
         self._reached = {}
-        if self._looked_at >= MOST:
+        self.on = self._looked_at < MOST
+        if not self.on:
             return
         self._held = {id(one): list(parameters_of([one])) for one in self._optimizers}
         self._held = {key: [held[0], held[-1]] for key, held in self._held.items() if held}
@@ -92,8 +94,8 @@ class Wasted:
         return all(now is None or now != left for now, left in marks)
 
     def give_up(self) -> None:
-        """After an error."""
-        self._looked_at = MOST
+        """After an error, and where no hook may be on a parameter."""
+        self.on = False
         for handle in self._handles:
             handle.remove()
         self._handles = []

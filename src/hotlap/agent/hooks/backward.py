@@ -43,7 +43,7 @@ def _begin(agent: "Agent") -> Callable[..., None]:
         if not steps.backwards:  # what came before may have been another model, that acted while nothing was trained
             agent.finder.look_again()
         steps.backward_begin(bool(with_loss))
-        if steps.in_backward == 1:
+        if wasted.on and steps.in_backward == 1:
             agent.guard.spare(WASTED, wasted.give_up, wasted.begin, steps.backwards)
         if with_loss and steps.in_backward == 1:
             for tensor in tensors[:8]:
@@ -58,7 +58,7 @@ def _end(agent: "Agent") -> Callable[[], None]:
 
     def end() -> None:
         steps.backward_end()
-        if not steps.in_backward:
+        if wasted.on and not steps.in_backward:
             agent.guard.spare(WASTED, wasted.give_up, wasted.end, steps.backwards)
 
     return end
