@@ -1,5 +1,7 @@
 """Backwards that go on into a model whose gradients of it are thrown away."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -84,3 +86,15 @@ def test_an_error_ends_the_looks_alone(runner: Runner) -> None:
     check_same(ran, runner.bare("gan.py", "attached", "none"))
     assert [problem.where for problem in ran.problems] == ["wasted"]
     assert len(ran.steps) == 30 and ran.facts.wasted is None
+
+
+def test_what_the_script_lets_go_is_gone() -> None:
+    first, second, optimizers = models()
+    wasted = Wasted(weakref.WeakSet(optimizers), lambda: HERE)
+    backward(wasted, second(first(torch.ones(2, 3))), 0)
+    seen = [weakref.ref(one) for one in (first.weight, *optimizers)]
+    del first, second, optimizers
+    gc.collect()
+    assert [one() for one in seen] == [None] * 3
+    wasted.begin(1)
+    assert wasted.found == []

@@ -7,8 +7,9 @@ after all that steps is reached for nothing; what is reached before may have to 
 """
 
 import time
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from statistics import median
 from typing import Any, Final
 
@@ -24,12 +25,12 @@ Mark = tuple[int, int] | None
 class Wasted:
     """optimizers: those of the loop. caller: the user's line that led here. on: whether backwards are looked at."""
 
-    def __init__(self, optimizers: Iterable[Any], caller: Callable[[], Place | None]) -> None:
+    def __init__(self, optimizers: Collection[Any], caller: Callable[[], Place | None]) -> None:
         self._optimizers, self._caller = optimizers, caller
         self.on = True
         self._looked_at = 0
         self._handles: list[Any] = []
-        self._held: dict[int, list[Any]] = {}
+        self._held: dict[int, list[weakref.ref[Any]]] = {}
         """Of each optimizer's parameters, by its id, the first and the last one."""
         self._reached: dict[int, int] = {}
         """When the backward came last to them, ns, in that order."""
@@ -47,14 +48,15 @@ class Wasted:
             self._judge()
         self._reached = {}
         self.on = self._looked_at < MOST
-        if not self.on:
+        if not self.on or len(self._optimizers) < 2:
             return
-        self._held = {id(one): list(parameters_of([one])) for one in self._optimizers}
-        self._held = {key: [held[0], held[-1]] for key, held in self._held.items() if held}
-        if len(self._held) < 2:
+        every = {id(one): list(parameters_of([one])) for one in self._optimizers}
+        ends = {key: (held[0], held[-1]) for key, held in every.items() if held}
+        if len(ends) < 2:
             return
         self._looked_at += 1
-        for key, parameters in self._held.items():
+        self._held = {key: list(map(weakref.ref, parameters)) for key, parameters in ends.items()}
+        for key, parameters in ends.items():
             for one in parameters:
                 if one.requires_grad and one.is_leaf:
                     self._handles.append(one.register_post_accumulate_grad_hook(self._came(key)))
@@ -110,7 +112,7 @@ class Wasted:
         return {"place": place, "share": times / self._looked_at, "ms": went_on / 1e6}
 
 
-def _mark(parameter: Any) -> Mark:
+def _mark(parameter: "weakref.ref[Any]") -> Mark:
     """Which gradient a parameter has, and how often it was written to."""
-    gradient = parameter.grad
+    gradient = getattr(parameter(), "grad", None)
     return None if gradient is None else (id(gradient), version_of(gradient))
