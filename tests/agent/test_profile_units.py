@@ -104,6 +104,13 @@ def test_no_tensor_is_kept() -> None:
         assert gone == [True]
 
 
+def test_what_has_no_line_is_at_its_functions() -> None:
+    """Python 3.11 had none in the middle of a `while`; the record of samples was refused for it."""
+    code = test_what_has_no_line_is_at_its_functions.__code__
+    frame: Any = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
+    assert list(lines_module.calls(frame)) == [(code, code.co_firstlineno)]
+
+
 class Other(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))

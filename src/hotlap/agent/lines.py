@@ -51,9 +51,9 @@ Call = tuple[CodeType, int]
 
 
 def calls(frame: FrameType | None) -> Iterator[Call]:
-    """From this frame on outwards."""
+    """From this frame on outwards. Some instructions have no line: they are at their function's."""
     while frame is not None:
-        yield frame.f_code, frame.f_lineno
+        yield frame.f_code, frame.f_lineno or frame.f_code.co_firstlineno
         frame = frame.f_back
 
 

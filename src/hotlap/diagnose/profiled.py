@@ -25,8 +25,8 @@ from hotlap.trace.tables import Trace
 
 from .diagnose import diagnose
 from .findings import BESIDE_THE_REST, replaced
+from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
-from .statements import CELL, ONE_HOT, PAIRS
 
 TOP_OPS: Final = 3
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
@@ -44,8 +44,6 @@ LATE_MALLOCS: Final = "late-mallocs"
 IDLE_ROWS: Final = "idle-rows"
 DENSE: Final = "autograd::engine::evaluate_function: EmbeddingBackward"
 """How the op is called that makes the dense gradient of an embedding."""
-WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, ONE_HOT, PAIRS))
-"""Causes of which only the forward is sampled."""
 LOADERS: Final = ("enumerate(DataLoader)", "hotlap:data")
 
 

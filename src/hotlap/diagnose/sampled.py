@@ -13,7 +13,18 @@ from hotlap.records.durations import ms
 from hotlap.records.profile import SampledLine, Samples
 
 from .findings.host_code import WITHOUT_A_PROFILE
-from .statements import CELL, PAIRS, THROUGH_NUMPY, Cause, cause_at, elements, of_all_pairs, through_numpy, trains
+from .statements import (
+    CELL,
+    ONE_HOT,
+    PAIRS,
+    THROUGH_NUMPY,
+    Cause,
+    cause_at,
+    elements,
+    of_all_pairs,
+    through_numpy,
+    trains,
+)
 
 PHASE_OF: Final = {"input": "data", "host-code": "other"}
 """Findings about host time, and the phase that it is spent in."""
@@ -22,6 +33,8 @@ OF_LATE: Final = {"input": "input", "python": "host-code"}
 LEAST_SHARE: Final = 0.2
 """Of the phase's samples: a line with less does not stand for it."""
 LEAST_LOOKS: Final = 10
+WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, ONE_HOT, PAIRS))
+"""Causes whose backward does as much again: of the looks outside of it, LEAST_SHARE is enough."""
 KEPT: Final = 0.2
 RUNS: Final = 0.25
 """Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
@@ -101,12 +114,15 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
     """Causes at lines, or else in functions, of the forward and of what lies between it and the backward, as a loss: by
     their share of all looks, as these phases hold much else."""
     total = sum(row[5] for row in samples.lines)
+    outside = sum(row[5] for row in samples.lines if row[0] != "backward")
     phases = {"forward"} if any(one.id == "host-code" for one in findings) else {"forward", "other"}
     own = [row for row in samples.lines if row[0] in phases and 0 <= row[1] < len(samples.files)]
     told: set[tuple[int, str]] = set()
 
-    def notable(rows: Sequence[SampledLine]) -> bool:
-        return samples.looks >= LEAST_LOOKS and sum(row[5] for row in rows) >= LEAST_SHARE * total
+    def notable(rows: Sequence[SampledLine], cause: Cause | None = None) -> bool:
+        """Whether they may be, where the cause is not known."""
+        whole = outside if cause is None or cause.id in WITH_ITS_BACKWARD else total
+        return samples.looks >= LEAST_LOOKS and sum(row[5] for row in rows) >= LEAST_SHARE * whole
 
     def finding(rows: Sequence[SampledLine], cause: Cause, at: str) -> Finding:
         share, first = sum(row[5] for row in rows) / total, max(rows, key=lambda row: row[5])
@@ -117,15 +133,15 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
     for rows in filter(notable, _grouped(own, lambda row: row[1:4])):
         cell = all(CELLS.match(row[4]) for row in rows)
         cause = CELL if cell else cause_at(_place(samples, rows[0]), device, ranks)
-        if cause is not None:
+        if cause is not None and notable(rows, cause):
             told.add((rows[0][1], rows[0][3]))
             yield finding(rows, cause, "at this line")
     for cause_of, doing in IN_FUNCTIONS:
         of_cause = [row for row in own if cause_of(_place(samples, row), row[4])]
-        for rows in filter(notable, _grouped(of_cause, lambda row: (row[1], row[3].split(".<locals>.<")[0]))):
+        for rows in _grouped(of_cause, lambda row: (row[1], row[3].split(".<locals>.<")[0])):
             most = max(rows, key=lambda row: row[5])
             cause = cause_of(_place(samples, most), most[4])
-            if cause is not None and (most[1], most[3]) not in told:
+            if cause is not None and notable(rows, cause) and (most[1], most[3]) not in told:
                 told.add((most[1], most[3]))
                 yield finding(rows, cause, f"at lines of {most[3]} that {doing}")
 

@@ -90,14 +90,17 @@ def function_at(place: Place) -> ast.FunctionDef | None:
     return next((one for one in statements_at(place) if isinstance(one, ast.FunctionDef)), None)
 
 
-def statements_at(place: Place) -> list[ast.stmt]:
+def statements_at(place: Place) -> tuple[ast.stmt, ...]:
     """The statements that hold a line, the innermost first."""
-    tree = parsed(place.file)
-    if tree is None or place.line is None:
-        return []
-    line = place.line
-    held = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or 0)]
-    return sorted(held, key=lambda one: -one.lineno)
+    return _statements(place.file, place.line) if place.line is not None else ()
+
+
+@lru_cache(maxsize=4096)
+def _statements(file: str, line: int) -> tuple[ast.stmt, ...]:
+    tree = parsed(file)
+    nodes = (one for one in ast.walk(tree) if isinstance(one, ast.stmt)) if tree is not None else ()
+    held = (one for one in nodes if one.lineno <= line <= (one.end_lineno or 0))
+    return tuple(sorted(held, key=lambda one: -one.lineno))
 
 
 JOINS: Final = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "append"})
