@@ -18,7 +18,7 @@ def test_every_script_has_a_case_with_lines_of_its_own() -> None:
     for name, case in unseen.CASES.items():
         count = len((unseen.SCRIPTS / f"{name}.py").read_text().splitlines())
         assert all(0 < line <= count for line in case["lines"])
-        assert bool(case["lines"]) == bool(case["advice"]) == (not name.startswith("healthy"))
+        assert bool(case["lines"]) == bool(case["advice"]) == (not case["kind"].startswith("healthy"))
         assert all(re.compile(pattern) for pattern in case["advice"])
 
 
