@@ -166,8 +166,8 @@ KNOWN: Final = (
             "metric-on-host",
             "a metric is computed on the host",
             "predictions go through numpy and Python, on one core, while the model stands still",
-            "compute it every n steps or once an epoch; or count with torch (`(logits.argmax(-1) == y).sum()`), add up, "
-            "and read the sum at the epoch's end",
+            "compute it every n steps or once an epoch; or count with torch (`(logits.argmax(-1) == y).sum()`), add "
+            "up, and read the sum at the epoch's end",
         ),
         ends=(
             "accuracy_score", "f1_score", "roc_auc_score", "confusion_matrix", "precision_score", "recall_score",
