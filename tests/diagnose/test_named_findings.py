@@ -346,6 +346,14 @@ def test_waiting_for_batches_comes_before_a_cause_in_the_model_that_takes_half_o
     ],
 )
 def test_the_bound_is_of_the_cause_on_top_where_that_costs_about_as_much(first: Any, dearest: Any, bound: str) -> None:
-    found = [Finding(id="x", bound=of, share=share, named=named) for of, share, named in (first, dearest)]
+    found = [Finding(id=of, bound=of, share=share, named=named) for of, share, named in (first, dearest)]
     assert bound_of(found) == bound
     assert bound_of([]) == "unknown"
+
+
+def test_a_finding_that_was_divided_counts_whole_for_the_bound() -> None:
+    parts = [
+        Finding(id="input", bound="input", share=share, named=named) for share, named in ((0.3, True), (0.3, False))
+    ]
+    compute = Finding(id="compute", bound="compute", share=0.4)
+    assert bound_of([parts[0], compute, parts[1]]) == bound_of([compute, *parts]) == "input"

@@ -179,6 +179,23 @@ def bank(n):
 CELL = "torch.LSTMCell.forward"
 
 
+@pytest.mark.parametrize(("rest", "shares"), [(30.0, [0.35, 0.15]), (5.0, [0.5])])
+def test_a_cause_has_what_it_takes_and_no_more(rest: float, shares: list[float], tmp_path: Path) -> None:
+    """A loop over parameters that took 40% of a loop's own code was told with all of that."""
+    text = "def update(a, b):\n    for p in a.parameters():\n        p.mul_(2)\n        p.add_(1)\n    c = f(a, b)\n"
+    (tmp_path / "loop.py").write_text(text)
+    rows = [
+        ("other", 0, 3, "update", "", 60.0),
+        ("other", 0, 4, "update", "", 10.0),
+        ("other", 0, 5, "update", "", rest),
+    ]
+    said = Samples(steps=3, looks=100, files=(str(tmp_path / "loop.py"),), lines=tuple(rows))
+    found = with_samples(verdict("host-code", "unknown"), said)
+    assert [one.share for one in found.findings] == pytest.approx(shares)
+    assert [one.named for one in found.findings] == [True, False][: len(shares)]
+    assert found.findings[0].cost_ms == pytest.approx(shares[0] * found.step_ms)
+
+
 @pytest.mark.parametrize(("inside", "id_"), [("", "element-by-element"), ("torch.Tensor.split", "input")])
 def test_the_users_own_loop_in_a_dataset_is_named(inside: str, id_: str, tmp_path: Path) -> None:
     (tmp_path / "data.py").write_text("def collate(rows):\n    for row in rows:\n        x[row] = row\n")

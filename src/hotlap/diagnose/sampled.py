@@ -35,6 +35,8 @@ LEAST_SHARE: Final = 0.2
 LEAST_LOOKS: Final = 10
 WITH_ITS_BACKWARD: Final = frozenset(cause.id for cause in (CELL, ONE_HOT, PAIRS))
 """Causes whose backward does as much again: of the looks outside of it, LEAST_SHARE is enough."""
+MOST_OF_IT: Final = 0.9
+"""Of a phase, from which on a cause is all of it."""
 KEPT: Final = 0.2
 RUNS: Final = 0.25
 """Of the step, what the loop's thread is kept from running, and of the time, what another one runs: told from here."""
@@ -60,8 +62,9 @@ def with_samples(
     """
     device = diagnosis.device != "cpu"
     findings = tuple(
-        _profiled(_explained(one, samples, loop, late, device, diagnosis.ranks), one, samples.looks)
+        _profiled(found, one, samples.looks)
         for one in diagnosis.findings
+        for found in _explained(one, samples, loop, late, device, diagnosis)
     )
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         findings = (*_of_the_model(findings, samples, device, diagnosis.ranks), *findings)
@@ -196,10 +199,12 @@ def _dearest(samples: Samples, by_line: ByLine) -> tuple[tuple[int, int, str], l
 
 
 def _explained(
-    finding: Finding, samples: Samples, loop: Place | None, late: str | None, device: bool, ranks: int
-) -> Finding:
+    finding: Finding, samples: Samples, loop: Place | None, late: str | None, device: bool, diagnosis: Diagnosis
+) -> tuple[Finding, ...]:
+    """The finding with its line; where that tells a cause, this with what it takes of it, and the rest."""
     if samples.looks < LEAST_LOOKS:
-        return finding
+        return (finding,)
+    ranks = diagnosis.ranks
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
     own = [row for row in samples.lines if row[0] == phase]
     total = sum(row[5] for row in own)
@@ -208,28 +213,48 @@ def _explained(
         if 0 <= row[1] < len(samples.files):
             by_line.setdefault((row[1], row[2], row[3]), []).append(row)
     if not by_line or not total:
-        return finding
+        return (finding,)
     (file, line, function), rows, in_it = _dearest(samples, by_line)
     at_line = sum(row[5] for row in rows) / total
     if max(at_line, in_it / total) < LEAST_SHARE:
-        return finding
+        return (finding,)
     inside = max(rows, key=lambda row: row[5])[4]
     where = Place(file=samples.files[file], line=line, function=function)
     at_loop = loop is not None and (loop.file, loop.line) == (where.file, where.line)
     if phase == "data" and finding.where is not None and at_loop:
-        return finding
+        return (finding,)
     said = f"{at_line:.0%} of it at this line" + (f", in {inside}" if inside else "")
     if at_line < LEAST_SHARE:
         said = f"{in_it / total:.0%} of it in {function}, {at_line:.0%} at this line"
-    cause = cause_at(where, device, ranks, inside) or (None if inside else elements(where))
+
+    def cause_of(place: Place, inside: str) -> Cause | None:
+        return cause_at(place, device, ranks, inside) or (None if inside else elements(place))
+
+    cause = cause_of(where, inside)
     found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
-    if cause is not None:
-        found = _with(found, cause)
-        if finding.id == "input":  # of which what can be done about any of them stands
-            found = msgspec.structs.replace(found, instead=f"{cause.instead}; {finding.instead}")
+    found = found if cause is None else _with(found, cause)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
-    waiting = finding.id == "host-code" and waits > 0.5
-    return _communication(found, inside, waits, cause is not None) if waiting else found
+    if finding.id == "host-code" and waits > 0.5:
+        return (_communication(found, inside, waits, cause is not None),)
+    if cause is None or finding.id not in PHASE_OF:
+        return (found,)
+    alike = (row for row in own if row[1] == file and row[3].startswith(function.split(".<locals>.<")[0]))
+    known = ((row, cause_of(_place(samples, row), row[4])) for row in alike)
+    part = sum(row[5] for row, one in known if one is not None and one.id == cause.id) / total
+    return _divided(finding, found, part, diagnosis.step_ms)
+
+
+def _divided(finding: Finding, found: Finding, part: float, step_ms: float) -> tuple[Finding, ...]:
+    """A finding as its cause, which takes a part of it, and what is left."""
+    if finding.id == "input":  # of which what can be done about any of them stands
+        found = msgspec.structs.replace(found, instead=f"{found.instead}; {finding.instead}")
+    whole = part >= MOST_OF_IT
+    share = finding.share * (1.0 if whole else part)
+    found = msgspec.structs.replace(found, share=share, cost_ms=share * step_ms)
+    left = msgspec.structs.replace(
+        finding, share=finding.share - share, evidence=f"{finding.evidence}, the cause above among it"
+    )
+    return (found,) if whole else (found, left)
 
 
 def _communication(finding: Finding, inside: str, waits: float, named: bool) -> Finding:

@@ -80,10 +80,13 @@ def bound_of(findings: Sequence[Finding]) -> Bound:
     as the dearest one, else of that. A cause in the model is part of what the model takes."""
     if not findings:
         return "unknown"
-    first, dearest = findings[0], max(findings, key=lambda one: one.share)
-    inside = first is not dearest and {first.bound, dearest.bound} <= OF_THE_MODEL and not dearest.named
-    others = dearest.share - first.share if inside else dearest.share
-    return first.bound if first.named and first.share >= ABOUT * others else dearest.bound
+    shares: dict[str, float] = {}  # one may be divided into a cause and the rest
+    for one in findings:
+        shares[one.id] = shares.get(one.id, 0.0) + one.share
+    first, dearest = findings[0], max(findings, key=lambda one: shares[one.id])
+    took, most = shares[first.id], shares[dearest.id]
+    inside = first.id != dearest.id and {first.bound, dearest.bound} <= OF_THE_MODEL and not dearest.named
+    return first.bound if first.named and took >= ABOUT * (most - took if inside else most) else dearest.bound
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
