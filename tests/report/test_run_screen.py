@@ -294,6 +294,8 @@ def test_beside_a_cause_what_only_says_where_the_time_is_takes_two_lines() -> No
     text = joined(run_text(msgspec.structs.replace(BEFORE, findings=(cause, where))))
     assert "computing Net at train.py:41 in main · the cause above is part of it" in text
     assert text.count("Use worker processes") == 1
+    parts = [msgspec.structs.replace(one, id="host-code") for one in (cause, where)]  # what is left of a divided one
+    assert "the cause above" not in joined(run_text(msgspec.structs.replace(BEFORE, findings=tuple(parts))))
     unknown = msgspec.structs.replace(cause, share=0.0)
     assert re.search(r"cause the cause", joined(run_text(msgspec.structs.replace(BEFORE, findings=(unknown,)))))
 

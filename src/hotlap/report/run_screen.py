@@ -149,8 +149,9 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
     shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
     explained = max((one.share for one in shown if one.named and one.share >= LEAST_NAMED), default=0.0)
-    only_where = {one.id for one in shown if one.id in ONLY_WHERE and not one.named and 2 * explained >= one.share}
-    yield beside((finding_head(one), Group(*finding_lines(one, cwd, one.id in only_where))) for one in shown)
+    divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
+    around = [one for one in shown if one.id in ONLY_WHERE - divided and 2 * explained >= one.share]
+    yield beside((finding_head(one), Group(*finding_lines(one, cwd, one in around))) for one in shown)
     if len(findings) > len(shown):
         yield plain(f"and {len(findings) - len(shown)} more in diagnosis.json", "dim")
 
