@@ -37,7 +37,7 @@ def test_what_is_reached_after_all_that_steps_is_wasted() -> None:
     assert [place for place, _ in wasted.found] == [HERE]
     wasted.end(2)
     facts = wasted.facts
-    assert facts is not None and facts["place"] == HERE and facts["share"] == 0.5 and facts["ms"] >= 0
+    assert facts is not None and facts["place"] == HERE and facts["share"] == 0.5 and facts["part"] == 0
 
 
 @pytest.mark.parametrize("case", ["kept", "stepped", "passed through", "unseen between", "one optimizer"])
@@ -78,7 +78,7 @@ def test_a_detach_that_was_forgotten(kind: str, told: bool, zeroed: str, runner:
     assert (found is not None) is told
     if found is not None:
         line = next(at for at, text in enumerate((SCRIPTS / "gan.py").read_text().splitlines(), 1) if "learns" in text)
-        assert found.place[1] == line and found.share > 0.3
+        assert found.place[1] == line and found.share > 0.3 and 0 < found.part < found.share
 
 
 def test_an_error_ends_the_looks_alone(runner: Runner) -> None:

@@ -10,14 +10,14 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
-from statistics import median
 from typing import Any, Final
 
 from .torch_internals import version_of
 from .updates import parameters_of
 
 MOST: Final = 24
-"""Backwards that are looked at."""
+FIRST: Final = 4
+"""Backwards that are looked at, and those of them whose time does not count."""
 Place = tuple[str, int, str]
 Mark = tuple[int, int] | None
 
@@ -37,10 +37,10 @@ class Wasted:
         self._left: dict[int, list[Mark]] = {}
         self._stepped: set[int] = set()
         self._after = -1
-        self._ended_ns = 0
+        self._begun_ns = self._ended_ns = self._took_ns = 0
         self._place: Place | None = None
         self.found: list[tuple[Place, int]] = []
-        """Where such a backward begins, and ns that it went on."""
+        """Where such a backward begins, and ns that it went on; 0 of the first few, in which torch may still begin."""
 
     def begin(self, backwards: int) -> None:
         """A backward begins. backwards: how many there were."""
@@ -60,6 +60,7 @@ class Wasted:
             for one in parameters:
                 if one.requires_grad and one.is_leaf:
                     self._handles.append(one.register_post_accumulate_grad_hook(self._came(key)))
+        self._begun_ns = time.perf_counter_ns()
 
     def _came(self, key: int) -> Callable[[Any], None]:
         def came(_: Any) -> None:
@@ -74,6 +75,7 @@ class Wasted:
             handle.remove()
         if self._handles:
             self._ended_ns, self._after, self._place = time.perf_counter_ns(), backwards, self._caller()
+            self._took_ns += self._ended_ns - self._begun_ns if self._looked_at > FIRST else 0
             self._left = {key: list(map(_mark, held)) for key, held in self._held.items()}
             self._stepped = set()
         self._handles = []
@@ -87,7 +89,8 @@ class Wasted:
         order = list(self._reached)
         needed = max((order.index(key) for key in self._stepped if key in self._reached), default=len(order))
         if any(map(self._gone, order[needed + 1 :])) and self._place is not None:
-            self.found.append((self._place, self._ended_ns - self._reached[order[needed]]))
+            went_on = self._ended_ns - self._reached[order[needed]]
+            self.found.append((self._place, went_on if self._looked_at > FIRST else 0))
         self._after = -1
 
     def _gone(self, key: int) -> bool:
@@ -104,12 +107,13 @@ class Wasted:
 
     @property
     def facts(self) -> dict[str, Any] | None:
-        """Where most of them begin, their share of those that were looked at, and ms that they went on (median)."""
+        """Where most of them begin, their share of those that were looked at, and the part of the time of all that they
+        went on."""
         if not self.found:
             return None
         (place, times), *_ = Counter(place for place, _ in self.found).most_common(1)
-        went_on = median(ns for at, ns in self.found if at == place)
-        return {"place": place, "share": times / self._looked_at, "ms": went_on / 1e6}
+        went_on = sum(ns for at, ns in self.found if at == place)
+        return {"place": place, "share": times / self._looked_at, "part": went_on / max(1, self._took_ns)}
 
 
 def _mark(parameter: "weakref.ref[Any]") -> Mark:

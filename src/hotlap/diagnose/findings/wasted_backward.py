@@ -1,7 +1,6 @@
 """A backward goes on into a model whose gradients of it are thrown away."""
 
 from hotlap.records.diagnosis import Finding
-from hotlap.records.durations import ms
 
 from ._base import Measured
 
@@ -10,12 +9,12 @@ LEAST = 0.15
 
 
 def find(measured: Measured) -> Finding | None:
-    """Share: on the CPU the time that it goes on, once a step; on a device it is not known."""
+    """Share: on the CPU, of the backward the part that it goes on; on a device it is not known."""
     wasted = measured.facts.wasted if measured.facts else None
     if wasted is None or wasted.share < LEAST or not measured.share("backward"):
         return None
     known = measured.gpu_phases is None
-    share = min(measured.share("backward"), wasted.ms / measured.step_ms) if known else 0.0
+    share = measured.share("backward") * wasted.part if known else 0.0
     return Finding(
         id="wasted-backward",
         bound="compute",
@@ -24,7 +23,7 @@ def find(measured: Measured) -> Finding | None:
         title="a backward goes on into a model that does not learn of it",
         where=measured.place_at(wasted.place),
         evidence=f"{wasted.share:.0%} of the backwards reach parameters whose gradients are zeroed before their "
-        f"optimizer steps, after all that are used; the host spends {ms(wasted.ms)} there",
+        f"optimizer steps, after all that are used; the host spends {wasted.part:.0%} of its time in backwards there",
         why="as where a discriminator learns of samples that hang on the generator's graph: its backward goes through "
         "all of that for gradients that are thrown away",
         instead="cut the graph between them: `discriminator(fake.detach())`, or make the input under `torch.no_grad()`",
