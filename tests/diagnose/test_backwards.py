@@ -41,7 +41,8 @@ def test_a_sampled_cause_has_all_that_its_line_takes(id_: str, share: float) -> 
 def test_idle_rows_have_their_dense_gradients() -> None:
     found = judged(Finding(id="idle-rows", bound="bandwidth", share=0.1, where=THERE, named=True))
     assert found.findings[0].share == pytest.approx(0.1 + 0.4)
-    assert "take 20.0 ms of the backward" in found.findings[0].evidence
+    assert found.findings[0].cost_ms == pytest.approx(50.0)
+    assert "with their dense gradients 50.0 ms" in found.findings[0].evidence
 
 
 def test_beside_a_device_the_hosts_time_says_nothing_of_it() -> None:

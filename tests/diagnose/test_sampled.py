@@ -186,8 +186,9 @@ def test_a_cause_has_what_it_takes_and_no_more(rest: float, shares: list[float],
     (tmp_path / "loop.py").write_text(text)
     rows = [
         ("other", 0, 3, "update", "", 60.0),
-        ("other", 0, 4, "update", "", 10.0),
-        ("other", 0, 5, "update", "", rest),
+        ("other", 0, 4, "update.<locals>.<listcomp>", "", 10.0),
+        ("other", 0, 4, "update_all", "", rest / 2),
+        ("other", 0, 5, "update", "", rest / 2),
     ]
     said = Samples(steps=3, looks=100, files=(str(tmp_path / "loop.py"),), lines=tuple(rows))
     found = with_samples(verdict("host-code", "unknown"), said)

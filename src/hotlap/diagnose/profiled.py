@@ -140,11 +140,12 @@ def with_backwards(diagnosis: Diagnosis, traces: TraceReport) -> Diagnosis:
     if any(rank.breakdown for rank in traces.ranks):
         return diagnosis
     found = diagnosis.findings
-    ordered = tuple(in_order(_with_backward(finding, found, traces.ranks[0]) for finding in found))
+    step_ms, rank = diagnosis.step_ms, traces.ranks[0]
+    ordered = tuple(in_order(_with_backward(finding, found, rank, step_ms) for finding in found))
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
 
 
-def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrace) -> Finding:
+def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrace, step_ms: float) -> Finding:
     """A cause in the model with what the backward takes of it, in which only a trace tells lines and ops apart."""
     model = next((one.share for one in findings if one.id == "compute"), 0.0)
     whole = sum(row.ns for row in rank.model)
@@ -152,9 +153,11 @@ def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrac
         return finding
     if finding.id == IDLE_ROWS:
         took = sum(row.total_ns for row in rank.model if row.name.startswith(DENSE))
-        said = f"; their gradients take {ms(took / rank.window.count / 1e6)} of the backward"
         share = finding.share + model * took / whole
-        return msgspec.structs.replace(finding, share=share, evidence=finding.evidence + said) if took else finding
+        said = f"{finding.evidence}; with their dense gradients {ms(share * step_ms)}"
+        return (
+            msgspec.structs.replace(finding, share=share, cost_ms=share * step_ms, evidence=said) if took else finding
+        )
     if finding.id not in WITH_ITS_BACKWARD:
         return finding
     at = finding.where.file, finding.where.line

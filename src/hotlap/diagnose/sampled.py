@@ -141,7 +141,7 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
             yield finding(rows, cause, "at this line")
     for cause_of, doing in IN_FUNCTIONS:
         of_cause = [row for row in own if cause_of(_place(samples, row), row[4])]
-        for rows in _grouped(of_cause, lambda row: (row[1], row[3].split(".<locals>.<")[0])):
+        for rows in _grouped(of_cause, lambda row: (row[1], _without_comprehension(row[3]))):
             most = max(rows, key=lambda row: row[5])
             cause = cause_of(_place(samples, most), most[4])
             if cause is not None and notable(rows, cause) and (most[1], most[3]) not in told:
@@ -151,6 +151,11 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
 
 def _place(samples: Samples, row: SampledLine) -> Place:
     return Place(file=samples.files[row[1]], line=row[2], function=row[3])
+
+
+def _without_comprehension(function: str) -> str:
+    """`collate` of `collate.<locals>.<listcomp>`."""
+    return function.partition(".<locals>.<")[0]
 
 
 def _grouped(rows: Iterable[SampledLine], key: Callable[[SampledLine], object]) -> list[list[SampledLine]]:
@@ -238,7 +243,8 @@ def _explained(
         return (_communication(found, inside, waits, cause is not None),)
     if cause is None or finding.id not in PHASE_OF:
         return (found,)
-    alike = (row for row in own if row[1] == file and row[3].startswith(function.split(".<locals>.<")[0]))
+    of = file, _without_comprehension(function)
+    alike = (row for row in own if (row[1], _without_comprehension(row[3])) == of)
     known = ((row, cause_of(_place(samples, row), row[4])) for row in alike)
     part = sum(row[5] for row, one in known if one is not None and one.id == cause.id) / total
     return _divided(finding, found, part, diagnosis.step_ms)
