@@ -420,3 +420,23 @@ def test_turns_are_not_always_as_long_so_that_none_goes_by_the_waves_of_loader_w
             at += steps
         means.append(sum(told) / len(told))
     assert means[0] < 120 and abs(means[1] - 200) < 10
+
+
+def test_sides_that_want_more_cores_than_there_are_start_one_after_another(tmp_path: Path) -> None:
+    """On the machine of two cores: as if it had one, which the import of torch keeps busy."""
+    with bench_in(tmp_path) as bench:
+        bench.cores = 1
+        one, two = bench.start("one"), bench.start("two")
+        bench.ready(one, two)
+        assert [side.measured.outcome for side in (one, two)] == ["measured", "measured"]
+        assert bench.crowded and one.stood == 0 and two.stood > 0
+        assert not any(side.run.processes.stands_still for side in (one, two))
+        assert bench.turn(one) is not None and bench.turn(two) is not None
+
+
+def test_sides_that_find_their_cores_start_at_once(tmp_path: Path) -> None:
+    with bench_in(tmp_path) as bench:
+        bench.cores = 64
+        sides = [bench.start(name) for name in ("one", "two")]
+        bench.ready(*sides)
+        assert not bench.crowded and not any(side.stood for side in sides)

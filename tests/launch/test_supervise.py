@@ -130,3 +130,68 @@ def test_what_stands_still_ends_at_once_too() -> None:
     assert one.end().signal == signal.SIGTERM
     assert time.monotonic() - begun < 3
     assert not family[0].is_running() or family[0].status() == psutil.STATUS_ZOMBIE, "it may be init's to collect"
+
+
+SPINS = """
+import subprocess, sys, threading
+spin = "while True: pass"
+subprocess.Popen([sys.executable, "-S", "-c", spin])
+threading.Thread(target=exec, args=(spin,), daemon=True).start()
+exec(spin)
+"""
+
+
+def states(family: list[psutil.Process], wanted: bool) -> bool:
+    """Whether all come to stand still (wanted), or to run, within a few seconds."""
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        if all((one.status() == psutil.STATUS_STOPPED) is wanted for one in family):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def spinning() -> tuple[Supervised, list[psutil.Process]]:
+    one = Supervised(lambda: subprocess.Popen([sys.executable, "-S", "-c", SPINS], start_new_session=True))
+    limit = time.monotonic() + 20
+    while one.busy_threads() < 3 and time.monotonic() < limit:
+        time.sleep(0.6)
+        one.over()
+    parent = psutil.Process(one.process.pid)
+    return one, [parent, *parent.children()]
+
+
+def test_it_stands_still_with_all_it_started_and_goes_on() -> None:
+    one, family = spinning()
+    try:
+        assert len(family) == 2 and not one.stands_still
+        one.stand_still()
+        assert one.stands_still and states(family, True)
+        one.busy_threads()
+        time.sleep(0.3)
+        assert one.busy_threads() == 0
+        one.go_on()
+        assert not one.stands_still and states(family, False)
+    finally:
+        one.stand_still()
+        assert one.end().signal == signal.SIGTERM
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family)
+
+
+def test_what_stands_still_goes_on_when_we_are_killed() -> None:
+    """Nobody would know of it: it would hold its memory, and the device's, until the machine is switched off."""
+    text = (
+        "import subprocess, sys, time\nfrom hotlap.launch.supervise import Supervised\n"
+        "one = Supervised(lambda: subprocess.Popen(['sleep', '1000'], start_new_session=True))\n"
+        "one.stand_still()\nprint(one.process.pid, flush=True)\ntime.sleep(1000)\n"
+    )
+    ours = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    assert ours.stdout is not None
+    left = psutil.Process(int(ours.stdout.readline()))
+    try:
+        assert states([left], True)
+        ours.kill()
+        assert states([left], False)
+    finally:
+        left.kill()
+        ours.wait()

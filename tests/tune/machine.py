@@ -190,6 +190,7 @@ class Machine:
         self.listener = SimpleNamespace(result=self.said.append, trial=lambda *_: None, step=lambda *_: None)
         self.shuffle, self.draw = random.Random(self.seed), random.Random(self.seed + 1)
         self.numbers = itertools.count()
+        self.crowded = False
         self.cached: set[str] = set()
 
     def monotonic(self) -> float:

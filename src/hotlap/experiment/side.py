@@ -21,7 +21,7 @@ import msgspec
 from hotlap.diagnose.diagnose import Rank, diagnose, read_ranks
 from hotlap.launch.gate import Gate
 from hotlap.launch.run import BackgroundRun, RunPlan
-from hotlap.launch.supervise import Ended
+from hotlap.launch.supervise import LOOK_S, Ended
 from hotlap.levers import variables_of
 from hotlap.levers.compiler import _compile_cache
 from hotlap.records.diagnosis import Diagnosis
@@ -88,6 +88,10 @@ class Side:
     """It may make its first steps."""
     waited: float = 0.0
     """Seconds that it stood where its loop begins."""
+    wants: int = 0
+    """Threads that want to run, as it starts."""
+    stood: float = 0.0
+    """Seconds that it stood still meanwhile, for others' threads."""
     read: dict[int, int] = field(default_factory=dict)
     """Bytes of each rank's steps that were read."""
     in_now: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -108,6 +112,11 @@ class Side:
         return self.alive and self.trial is not None and self.gate.arrived
 
     @property
+    def took_s(self) -> float:
+        """Seconds since it began, but for those that it stood still."""
+        return time.monotonic() - self.begun - self.waited - self.stood
+
+    @property
     def measured(self) -> Trial:
         """Its record."""
         assert self.trial is not None
@@ -123,6 +132,10 @@ class Bench:
         self._diagnoses: dict[int, Diagnosis] = {}
         self.sides: list[Side] = []
         self.shuffle = random.Random(plan.seed)
+        self.cores = plan.environment.usable_cores
+        self.crowded = False
+        """Whether sides that started at once had more threads than there are cores."""
+        self._looked = 0.0
         self._sockets = Path(tempfile.mkdtemp(prefix="hotlap-"))
         for name in JOURNALS:  # an earlier session may have been killed in the middle of a line
             if (plan.folder / name).exists():
@@ -186,6 +199,7 @@ class Bench:
     def ready(self, *sides: Side) -> None:
         """Wait until each of them is ready or has failed: its trial says which."""
         while waiting := [side for side in sides if side.trial is None and not side.gate.at_start]:
+            self._share_cores(waiting)
             for side in waiting:
                 self._look(side, 0.05 / len(waiting))
         for side in sides:
@@ -196,6 +210,29 @@ class Bench:
             while side.trial is None:
                 self._look(side, 0.05)
 
+    def _share_cores(self, starting: Sequence[Side]) -> None:
+        """Of sides that start, the later ones stand still while all have more threads that want to run than there are
+        cores: where each computes on all cores, threads wait at barriers for others that don't run. (128 images made by
+        small operations of 2 threads on 2 cores: 10 s, two at once 61 s each; of one thread 0.9 s.)"""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return
+        passed, self._looked = now - self._looked, now
+        free = self.cores
+        for side in starting:
+            processes = side.run.processes
+            if processes.stands_still:
+                side.stood += passed
+            else:
+                side.wants = min(processes.busy_threads(), self.cores)
+            fits = side.wants <= free
+            free -= side.wants if fits else 0
+            if fits and processes.stands_still:
+                processes.go_on()
+            elif not fits and not processes.stands_still:
+                self.crowded = True
+                processes.stand_still()
+
     def _look(self, side: Side, seconds: float) -> None:
         """Whether a side that starts is ready by now, or has failed."""
         side.gate.wait(seconds)
@@ -205,7 +242,7 @@ class Bench:
             if side.gate.arrived:
                 side.watch.count()
                 self._became(side, read_outcome(side.folder, None, side.timeout_s, side.watch.spare))
-            elif (over := side.run.over()) or time.monotonic() - side.begun - side.waited > side.timeout_s:
+            elif (over := side.run.over()) or side.took_s > side.timeout_s:
                 ended = self._stop(side, timed_out=not over)
                 self._became(side, read_outcome(side.folder, ended, side.timeout_s, side.watch.spare))
             else:
@@ -235,7 +272,7 @@ class Bench:
             folder=str(side.folder.relative_to(self.plan.folder)),
             outcome=outcome,
             why=why,
-            wall_s=time.monotonic() - side.begun - side.waited,
+            wall_s=side.took_s,
             **known,
         )
         self.done.append(side.trial)

@@ -103,15 +103,15 @@ class BackgroundRun:
             begin = partial(
                 start, plan.command, plan.session(), self._run.file(Session).resolve(), plan.variables, output, plan.cwd
             )
-            self._supervised = supervise.Supervised(begin, least_free_gib)
+            self.processes = supervise.Supervised(begin, least_free_gib)
 
     def over(self) -> bool:
         """Whether it has ended, or has to be ended."""
-        return self._supervised.over()
+        return self.processes.over()
 
     def end(self, timed_out: bool = False) -> tuple[Run, Ended]:
         """End what is left of it; the run is written."""
-        ended = self._supervised.end(timed_out)
+        ended = self.processes.end(timed_out)
         status: Status = "finished" if ended.code == 0 else "failed"
         if ended.timed_out:
             status = "timeout"

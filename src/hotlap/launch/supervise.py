@@ -13,7 +13,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 import psutil
 
-from hotlap.agent.process_tree import children
+from hotlap.agent.process_tree import children, stat, threads
 
 from .aside import note_family
 from .signals import Receiver, passing_signals, waited
@@ -21,6 +21,17 @@ from .signals import Receiver, passing_signals, waited
 KILL_AFTER_S: Final = 8.0
 POLL_S: Final = 0.05
 LOOK_S: Final = 0.5
+RAN_S: Final = 0.05
+"""Of a core between two looks, from which a thread counts as one that wants to run."""
+GO_ON: Final = """
+import os, signal, sys
+sys.stdin.read()
+for pid in map(int, sys.argv[1:]):
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except OSError:
+        pass
+"""
 GENERATIONS: Final = 8
 """Of left-overs: those of one that is ended come to us too."""
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -89,6 +100,9 @@ class Supervised:
         self.starved = False
         self._family: dict[int, psutil.Process] = {}
         self._looked = 0.0
+        self._ran: dict[tuple[int, str], int] = {}
+        self._stopped: subprocess.Popen[bytes] | None = None
+        """Lets it go on when we say so, or are gone: a `kill -9` of ours must not leave processes that stand still."""
         if not self._running:
             Supervised._before = set(children(os.getpid()))
         try:
@@ -111,8 +125,41 @@ class Supervised:
             self.starved = psutil.virtual_memory().available < self.least_free_gib * 2**30
         return self.starved
 
+    def busy_threads(self) -> int:
+        """Its threads that ran since the last call, for RAN_S at least."""
+        before, self._ran = self._ran, {}
+        for pid in [self.process.pid, *self._family]:
+            for one in threads(pid):
+                with contextlib.suppress(IndexError, ValueError):  # it may end meanwhile
+                    self._ran[pid, one] = sum(map(int, stat(f"{pid}/task/{one}")[11:13]))
+        least = RAN_S * os.sysconf("SC_CLK_TCK")
+        return sum(ticks - before.get(thread, 0) >= least for thread, ticks in self._ran.items())
+
+    def stand_still(self) -> None:
+        """Stop it, with all that it started, until `go_on`."""
+        note_family(self.process.pid, self._family)
+        pids = [self.process.pid, *(pid for pid, child in self._family.items() if child.is_running())]
+        self._stopped = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", GO_ON, *map(str, pids)], stdin=subprocess.PIPE, start_new_session=True
+        )
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        if self._stopped is not None:
+            self._stopped.communicate()
+            self._stopped = None
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it was stopped."""
+        return self._stopped is not None
+
     def end(self, timed_out: bool = False) -> Ended:
         """End what is left of it."""
+        self.go_on()
         if self in self._running:
             end_family(self.process, self._family)
             self._running.discard(self)

@@ -33,6 +33,8 @@ class Budget:
         self.seconds, self.clock = seconds, clock
         self.begun = clock()
         self.at_once = max(AT_ONCE[0], min(cores // 2, AT_ONCE[1]))
+        self.crowded = False
+        """Whether sides that start at once have to wait for each other's threads."""
         self.boot_s = LEAST_TIMEOUT_S
         """Seconds until a process begins its loop."""
         self.warmup_s = self.best_warmup_s = 5.0
@@ -74,7 +76,8 @@ class Budget:
 
     def starts_s(self, sides: int) -> float:
         """Seconds until so many sides are ready: they start at once, and warm up one after another."""
-        return -(-sides // self.at_once) * self.boot_s + sides * self.best_warmup_s
+        waves = sides if self.crowded else -(-sides // self.at_once)
+        return waves * self.boot_s + sides * self.best_warmup_s
 
     def turns_s(self, sides: int, rounds: int = ROUNDS) -> float:
         """Seconds that turns of so many sides take."""

@@ -90,7 +90,7 @@ class Comparison:
         state = self.state
         if state.sequential or state.memory or state.budget.left < state.budget.proof_s:
             return 0
-        if 2 * (STARTS + 1) - len(self.before) <= state.budget.at_once:
+        if not state.budget.crowded and 2 * (STARTS + 1) - len(self.before) <= state.budget.at_once:
             return 1
         if state.open_ratio == 1:  # of a remembered set nothing is known
             return 0

@@ -159,6 +159,7 @@ class Search:
         if trial.outcome != "measured":
             raise NothingMeasured(f"{trial.why} (see {output})")
         warmup_s = (trial.warmup_s or 0.0) + FIRST_S
+        state.budget.crowded = state.bench.crowded
         state.budget.baseline_took(trial.wall_s, warmup_s, trial.step_ms or 0.0, first.least_steps)
         facts = state.bench.rank(trial).facts
         if facts is None:

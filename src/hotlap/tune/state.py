@@ -129,6 +129,7 @@ class State:
     def ready(self, *sides: Side) -> None:
         """Wait until they are, or have failed; later starts are planned by how long that took."""
         self.bench.ready(*sides)
+        self.budget.crowded = self.bench.crowded
         took = [(trial.wall_s, trial.warmup_s) for trial in (side.measured for side in sides)]
         known = [(wall_s, warmup_s) for wall_s, warmup_s in took if warmup_s is not None]
         if known:
