@@ -295,18 +295,21 @@ def test_finding_input() -> None:
     assert "stands still for 1.00 ms" in on_device.evidence and "4 workers" in on_device.evidence
     assert "more slowly" in on_device.why and "cpu-threads" in on_device.levers
 
-    for late, said, instead in (
-        (19, "more slowly than the model uses them up: 1 of 20", "more processes"),
-        (3, "17 of 20", "larger"),
+    for late, late_ms, said, instead in (
+        (
+            19,
+            99.0,
+            "more slowly than the model uses them up: 99% of the wait was for 19 of 20 batches",
+            "more processes",
+        ),
+        (3, 5.0, "17 of 20 batches were there when they were asked for: what takes the time is to take one", "larger"),
+        (3, 93.0, "uses them up: 93% of the wait was for 3 of 20 batches", "more processes"),  # they come in waves
     ):
-        fed = msgspec.structs.replace(FACTS, loaders=(msgspec.structs.replace(busy, asked=20, late=late),))
-        of_workers = fires("input", phases(data=5.0, forward=5.0), facts=fed)
-        assert of_workers is not None and instead in of_workers.instead
-        assert said in of_workers.why and ("more slowly" in of_workers.why) is (late == 19)
-
-    bursts = all_findings()["input"](Measured(10.0, phases(data=5.0, forward=5.0), None, None, fed, starved=0.93))
-    assert bursts is not None and "more processes" in bursts.instead
-    assert bursts.why.endswith("uses them up: 93% of the wait was for one while hardly any other was there")
+        waited = msgspec.structs.replace(busy, asked=20, late=late, asked_ms=100.0, late_ms=late_ms)
+        of_workers = fires(
+            "input", phases(data=5.0, forward=5.0), facts=msgspec.structs.replace(FACTS, loaders=(waited,))
+        )
+        assert of_workers is not None and instead in of_workers.instead and said in of_workers.why
 
     assert fires("input", phases(data=5.0, forward=95.0)) is not None
     assert fires("input", phases(data=4.9, forward=95.1)) is None

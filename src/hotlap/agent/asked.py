@@ -7,29 +7,29 @@ from .torch_internals import batches_there
 
 
 class Asked:
-    """By loader, of batches that no step was made of yet: its facts, how many came, how many were waited for. starved:
-    one of them was late, and hardly any other there. last: the iterator of the last one."""
+    """By loader, of batches that no step was made of yet: its facts, and how many came, how many of them late, ms that
+    the host was at them and at the late ones. starved: one of them was late, and hardly any other there. last: the iterator of the last one."""
 
     __slots__ = ("by_loader", "last", "starved")
 
     def __init__(self) -> None:
-        self.by_loader: dict[int, tuple[dict[str, Any], int, int]] = {}
+        self.by_loader: dict[int, tuple[dict[str, Any], list[float]]] = {}
         self.last: Any = None
         self.starved = False
 
-    def came(self, iterator: Any, facts: dict[str, Any], late: bool, starved: bool) -> None:
+    def came(self, iterator: Any, facts: dict[str, Any], late: bool, starved: bool, took_ms: float) -> None:
         """One did. late: it was not there; starved: and hardly any other was."""
-        loader = id(iterator)
-        _, came, waited = self.by_loader.get(loader, (facts, 0, 0))
-        self.by_loader[loader] = facts, came + 1, waited + late
+        _, sums = self.by_loader.setdefault(id(iterator), (facts, [0, 0, 0.0, 0.0]))
+        for at, more in enumerate((1, late, took_ms, took_ms * late)):
+            sums[at] += more
         self.starved = self.starved or starved
         self.last = weakref.ref(iterator)
 
     def count(self) -> bool:
         """A step is made of them. Returns whether it was starved."""
-        for facts, came, waited in self.by_loader.values():
-            facts["asked"] += came
-            facts["late"] += waited
+        for facts, sums in self.by_loader.values():
+            for name, more in zip(("asked", "late", "asked_ms", "late_ms"), sums, strict=True):
+                facts[name] += more
         self.by_loader.clear()
         starved, self.starved = self.starved, False
         return starved

@@ -37,7 +37,6 @@ from .steps import (
     step_time,
     throughput,
     token_rate,
-    waiting_share,
 )
 
 LEAST_STEPS = 3
@@ -138,9 +137,8 @@ def _verdict(
     slowest = max(ranks, key=lambda rank: _pace(rank.steady)).steady
     backlogs = [step.backlog_ms for step in steady.steps if step.backlog_ms is not None]
     wall, backlog_ms = fmean(steady.times), median(backlogs) if backlogs else None
-    waiting = waiting_share(steady.steps)
     measured = Measured(
-        wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled, waiting,
+        wall, host, device, backlog_ms, facts, levers, use, run_ms, unseen_ms, sampled,
         None if _left_out(first.steps) else growth(steady.numbered), memory_bytes, steady.evaluating,
         any(step.evaluation for step in steady.steps), Phases() if kept_busy(paced, device, gpus.busy) else paced,
         gpus.busy,

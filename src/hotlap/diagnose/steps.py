@@ -210,13 +210,6 @@ def standing(rows: Sequence[T | None]) -> list[tuple[T, int]]:
     return known
 
 
-def waiting_share(steps: Sequence[Step]) -> float:
-    """Of the host's time in the data phase, the share in starved steps, as far as both are known."""
-    known = [(step.phases.data or 0.0, step.starved) for step in steps if step.phases is not None]
-    total = sum(data for data, _ in known)
-    return sum(data for data, starved in known if starved) / total if total else 0.0
-
-
 def mean_known(values: Sequence[float | None]) -> float | None:
     """Mean of those that are known."""
     known = [value for value in values if value is not None]

@@ -186,7 +186,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     start such workers, all but the first time; refilling_ms: waited for their first batch, likewise; loop: file, line
     and function of the user's code that started them again, or made the second iterator. asked: batches that were asked
     for of workers, but for the first of those that have just started, in steps that were looked at and made of them;
-    late: batches that were not there yet, of those asked for.
+    late: batches that were not there yet, of those asked for; asked_ms, late_ms: that the loop was at all of these, and
+    at the late ones.
 
     file, line, function: the method that makes its samples, or the user's code that iterates it where that is torch's.
     """
@@ -222,6 +223,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     loop: tuple[str, int, str] | None = None
     asked: Count = 0
     late: Count = 0
+    asked_ms: WallMs = 0.0
+    late_ms: WallMs = 0.0
     iterators: Count = 0
     file: str | None = None
     line: int | None = None

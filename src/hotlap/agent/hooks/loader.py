@@ -132,7 +132,8 @@ class Batches:
         if facts is not None:
             script.batch(facts, batch)
             if iterator._hotlap_late is not None and of_the_loop:
-                steps.asked.came(iterator, facts, iterator._hotlap_late, iterator._hotlap_starved)
+                took_ms = (time.perf_counter_ns() - iterator._hotlap_asked) / 1e6
+                steps.asked.came(iterator, facts, iterator._hotlap_late, iterator._hotlap_starved, took_ms)
         if probe.active and of_the_loop:
             probe.batch(batch, training)
 

@@ -50,9 +50,8 @@ class Measured:
     """Means over the steady steps, ms. backlog_ms: median device work still queued when the host ends a step. levers:
     the names of those that were in. cpu: what the machine gave it of the processor. run_ms: all of its steps, 0
     unknown. unseen_ms: of the step, in which phases is not known (`Diagnosis.unseen_ms`); unseen: how far the steps
-    that were looked at are from all, in words, empty where they are not. starved: of the time that batches were waited
-    for, what share was in starved steps (`records.run.Step`). growth: of steps that take longer and longer, ms of the
-    first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the machine's.
+    that were looked at are from all, in words, empty where they are not. growth: of steps that take longer and longer,
+    ms of the first and of the last ones, and how many steps lie between (`steps.growth`). memory_bytes: the machine's.
     evaluating: as `Diagnosis.evaluating`. evaluates: most steps hold an evaluation. gpu_paced: as `Step.gpu_paced`,
     zero where NVML rules that out (`cpu_use.kept_busy`). gpu_busy: as `Diagnosis.gpu_busy`."""
 
@@ -66,7 +65,6 @@ class Measured:
     run_ms: float = 0.0
     unseen_ms: float = 0.0
     unseen: str = ""
-    starved: float = 0.0
     growth: tuple[float, float, int] | None = None
     memory_bytes: float | None = None
     evaluating: float = 0.0

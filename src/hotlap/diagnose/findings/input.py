@@ -37,7 +37,7 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{evidence}; {counted(loader.workers, 'worker')}",
         why=_why(measured, loader),
         instead="hand over fewer and larger tensors a batch, in pinned memory where the model is on a device"
-        if _handed_over(measured, loader)
+        if _handed_over(loader)
         else f"make batches in {'more' if loader.workers else 'worker'} processes, or make each one cheaper"
         + _cheaper(measured, loader),
         levers=answering("input", *(("threads",) if measured.facts and measured.facts.device == "cuda" else ())),
@@ -48,18 +48,20 @@ def _why(measured: Measured, loader: LoaderFacts) -> str:
     if not loader.workers:
         return "batches are made in the training process, one after another, while the model stands still"
     there = f"{loader.asked - loader.late} of {loader.asked} batches were there when they were asked for"
-    if _handed_over(measured, loader):
+    if _handed_over(loader):
         return f"{there}: what takes the time is to take one over from its worker, not to make it"
     slowly = "the workers make batches more slowly than the model uses them up"
-    if measured.starved >= MOSTLY:
-        return f"{slowly}: {measured.starved:.0%} of the wait was for one while hardly any other was there"
-    return f"{slowly}: {there}" if loader.asked >= ENOUGH else f"{slowly}, or to take one over takes as long"
+    if loader.asked < ENOUGH or not loader.asked_ms:
+        return f"{slowly}, or to take one over takes as long"
+    return (
+        f"{slowly}: {loader.late_ms / loader.asked_ms:.0%} of the wait was for {loader.late} of {loader.asked} batches"
+    )
 
 
-def _handed_over(measured: Measured, loader: LoaderFacts) -> bool:
-    """Whether most batches had been made when they were asked for. Many workers that deliver together are waited for at
-    one of many, which then takes most of the time."""
-    return loader.asked >= ENOUGH and loader.late < loader.asked / 2 and measured.starved < MOSTLY
+def _handed_over(loader: LoaderFacts) -> bool:
+    """Whether most of the time went to batches that had been made when they were asked for. (Workers that deliver
+    together are waited for at one batch of many.)"""
+    return loader.asked >= ENOUGH and loader.late_ms < MOSTLY * loader.asked_ms
 
 
 def _cheaper(measured: Measured, loader: LoaderFacts) -> str:
