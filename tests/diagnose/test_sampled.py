@@ -236,3 +236,46 @@ def test_a_cause_in_the_model_or_its_loss_is_named(
     assert (found[0].id, found[0].where.line if found[0].named and found[0].where else None) == (id_ or "compute", line)
     if id_:
         assert found[0].share == pytest.approx(sum(row[5] for row in rows) / 100)
+
+
+LION = """
+class Lion(Optimizer):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                update = self.state[p] * 0.9 + p.grad * 0.1
+                p.add_(update.sign(), alpha=-0.1)
+"""
+
+
+def test_an_optimizer_of_the_user_s_own_is_a_loop_over_parameters(tmp_path: Path) -> None:
+    """On a GPU that waits for the host; the line was that of the model's forward, which took less."""
+    (tmp_path / "train.py").write_text(LION)
+    lines = (
+        ("optimizer", 0, 6, "Lion.step", "", 25.0),
+        ("optimizer", 0, 7, "Lion.step", "", 20.0),
+        ("forward", 0, 99, "Net.forward", "torch.Linear.forward", 15.0),
+        ("backward", 0, 98, "main", "torch._engine_run_backward", 40.0),
+    )
+    said = msgspec.structs.replace(samples(*lines), files=(str(tmp_path / "train.py"),))
+    before = msgspec.structs.replace(verdict("launch", "launch"), device="cuda")
+    before = msgspec.structs.replace(before, findings=(msgspec.structs.replace(before.findings[0], share=0.9),))
+    cause, rest = with_samples(before, said).findings
+    assert (cause.id, cause.bound, cause.share) == ("loop-over-parameters", "launch", pytest.approx(0.45))
+    assert cause.where == rest.where == Place(file=str(tmp_path / "train.py"), line=6, function="Lion.step")
+    assert "_foreach" in (cause.instead or "")
+    assert rest.share == pytest.approx(0.45)
+    assert rest.evidence == "x; 75% of the host's time in forward and update is in Lion.step, the cause above among it"
+
+
+def test_waits_for_launches_are_where_the_host_issues_most_of_them() -> None:
+    lines = (
+        ("forward", 0, 5, "Net.forward", "torch.relu", 10.0),
+        ("optimizer", 0, 40, "main", "torch.Adam.step", 30.0),
+        ("backward", 0, 39, "main", "torch._engine_run_backward", 90.0),
+    )
+    (found,) = with_samples(
+        msgspec.structs.replace(verdict("launch", "launch"), device="cuda"), samples(*lines)
+    ).findings
+    assert found.where == Place(file="a.py", line=40, function="main")
+    assert found.evidence == "x; 75% of the host's time in forward and update is at this line, in torch.Adam.step"

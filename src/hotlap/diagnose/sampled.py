@@ -17,11 +17,13 @@ from .statements import (
     CELL,
     ONE_HOT,
     PAIRS,
+    PARAMETERS,
     THROUGH_NUMPY,
     Cause,
     cause_at,
     elements,
     of_all_pairs,
+    over_parameters,
     through_numpy,
     trains,
 )
@@ -67,11 +69,21 @@ def with_samples(
         for found in _explained(one, samples, loop, late, device, diagnosis)
     )
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
-        findings = (*_of_the_model(findings, samples, device, diagnosis.ranks), *findings)
+        causes = tuple(_of_the_model(findings, samples, device, diagnosis.ranks))
+        findings = (*causes, *(_without(one, causes) for one in findings))
     if not device:  # else the host waits for the device, too
         findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
     ordered = tuple(in_order(one for one in findings if not _is_told(one, findings)))
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+
+
+def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
+    """What is left of waits for launches beside causes that are told of some."""
+    took = sum(one.share for one in causes if one.bound == finding.bound)
+    if finding.id != "launch" or not took:
+        return finding
+    left = max(0.0, finding.share - took)
+    return msgspec.structs.replace(finding, share=left, evidence=f"{finding.evidence}, the cause above among it")
 
 
 def _beside(samples: Samples, kept_ms: float, step_ms: float) -> Iterator[Finding]:
@@ -109,16 +121,26 @@ def _nested(place: Place, inside: str) -> Cause | None:
     return cause and replace(cause, bound="launch")
 
 
-IN_FUNCTIONS: Final = ((_by_numpy, "compute with numpy"), (_pairs, "hold all pairs"), (_nested, "lie in nested loops"))
+def _parameters(place: Place, inside: str) -> Cause | None:
+    """An optimizer of the user's own, say."""
+    return replace(PARAMETERS, bound="launch") if over_parameters(place) else None
+
+
+IN_FUNCTIONS: Final = (
+    (_by_numpy, "compute with numpy"),
+    (_pairs, "hold all pairs"),
+    (_parameters, "go through parameters"),
+    (_nested, "lie in nested loops"),
+)
 """Causes that are told of the lines of a function together, and what these lines do."""
 
 
 def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, ranks: int) -> Iterator[Finding]:
-    """Causes at lines, or else in functions, of the forward and of what lies between it and the backward, as a loss: by
-    their share of all looks, as these phases hold much else."""
+    """Causes at lines, or else in functions, of the forward, the update and what lies between, as a loss: by their
+    share of all looks, as these phases hold much else."""
     total = sum(row[5] for row in samples.lines)
     outside = sum(row[5] for row in samples.lines if row[0] != "backward")
-    phases = {"forward"} if any(one.id == "host-code" for one in findings) else {"forward", "other"}
+    phases = {"forward", "optimizer", *(() if any(one.id == "host-code" for one in findings) else ("other",))}
     own = [row for row in samples.lines if row[0] in phases and 0 <= row[1] < len(samples.files)]
     told: set[tuple[int, str]] = set()
 
@@ -136,7 +158,7 @@ def _of_the_model(findings: Sequence[Finding], samples: Samples, device: bool, r
     for rows in filter(notable, _grouped(own, lambda row: row[1:4])):
         cell = all(CELLS.match(row[4]) for row in rows)
         cause = CELL if cell else cause_at(_place(samples, rows[0]), device, ranks)
-        if cause is not None and notable(rows, cause):
+        if cause is not None and cause is not PARAMETERS and notable(rows, cause):
             told.add((rows[0][1], rows[0][3]))
             yield finding(rows, cause, "at this line")
     for cause_of, doing in IN_FUNCTIONS:
@@ -188,6 +210,14 @@ def _profiled(finding: Finding, before: Finding, looks: int) -> Finding:
 ByLine = dict[tuple[int, int, str], list[SampledLine]]
 
 
+def _by_line(samples: Samples, rows: Iterable[SampledLine]) -> ByLine:
+    found: ByLine = {}
+    for row in rows:
+        if 0 <= row[1] < len(samples.files):
+            found.setdefault((row[1], row[2], row[3]), []).append(row)
+    return found
+
+
 def _dearest(samples: Samples, by_line: ByLine) -> tuple[tuple[int, int, str], list[SampledLine], float]:
     """The dearest line, or that of a function that takes longer in all and does not train; with its rows, and ms in
     that function."""
@@ -211,12 +241,11 @@ def _explained(
         return (finding,)
     ranks = diagnosis.ranks
     phase = PHASE_OF.get(OF_LATE.get(late or "", "") if finding.id == "straggler" else finding.id)
+    if finding.id == "launch":
+        return (_issued(finding, samples),)
     own = [row for row in samples.lines if row[0] == phase]
     total = sum(row[5] for row in own)
-    by_line: ByLine = {}
-    for row in own:
-        if 0 <= row[1] < len(samples.files):
-            by_line.setdefault((row[1], row[2], row[3]), []).append(row)
+    by_line = _by_line(samples, own)
     if not by_line or not total:
         return (finding,)
     (file, line, function), rows, in_it = _dearest(samples, by_line)
@@ -248,6 +277,26 @@ def _explained(
     known = ((row, cause_of(_place(samples, row), row[4])) for row in alike)
     part = sum(row[5] for row, one in known if one is not None and one.id == cause.id) / total
     return _divided(finding, found, part, diagnosis.step_ms)
+
+
+def _issued(finding: Finding, samples: Samples) -> Finding:
+    """Where the host issues most of what the device waits for; the engine issues the backward's."""
+    own = [row for row in samples.lines if row[0] in {"forward", "optimizer"}]
+    total = sum(row[5] for row in own)
+    by_line = _by_line(samples, own)
+    if not by_line or not total:
+        return finding
+    (file, line, function), rows, in_it = _dearest(samples, by_line)
+    share = max(sum(row[5] for row in rows), in_it) / total
+    if share < LEAST_SHARE:
+        return finding
+    inside = max(rows, key=lambda row: row[5])[4]
+    said = f"in {function}" if in_it else "at this line" + (f", in {inside}" if inside else "")
+    return msgspec.structs.replace(
+        finding,
+        where=Place(file=samples.files[file], line=line, function=function),
+        evidence=f"{finding.evidence}; {share:.0%} of the host's time in forward and update is {said}",
+    )
 
 
 def _divided(finding: Finding, found: Finding, part: float, step_ms: float) -> tuple[Finding, ...]:

@@ -216,7 +216,8 @@ PARAMETERS: Final = Cause(
     "a Python loop over parameters",
     "each of them costs a launch and Python of its own",
     "all at once: `torch._foreach_lerp_(averages, parameters, 1 - decay)` for moving averages "
-    "(torch.optim.swa_utils.AveragedModel), `torch.nn.utils.clip_grad_norm_`, `torch.nn.utils.get_total_norm`",
+    "(torch.optim.swa_utils.AveragedModel), `torch.nn.utils.clip_grad_norm_`, `torch.nn.utils.get_total_norm`; an "
+    "optimizer of your own: `torch._foreach_mul_`, `torch._foreach_add_` of lists, or `torch.compile` of its step",
 )
 CELL: Final = Cause(
     "cell-by-cell",
@@ -276,7 +277,7 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
     for known in known_here:
         if function in known.ends or package in known.packages:
             return _with(known.cause, f"{function}(...)")
-    if any(isinstance(one, ast.For) and _over_parameters(one) for one in held):
+    if over_parameters(place):
         return PARAMETERS
     if _multiplies_one_hot(own, function_at(place) or own):
         return ONE_HOT
@@ -391,5 +392,14 @@ def _of_head(block: ast.stmt) -> Iterator[ast.Call]:
         yield from calls_in(item.context_expr)
 
 
+def over_parameters(place: Place) -> bool:
+    """Whether the statement at a line is in a loop over parameters."""
+    return any(isinstance(one, ast.For) and _over_parameters(one) for one in statements_at(place))
+
+
 def _over_parameters(loop: ast.For) -> bool:
+    """`for p in model.parameters()`, or an optimizer's `for p in group["params"]`."""
+    held = [one.slice for one in ast.walk(loop.iter) if isinstance(one, ast.Subscript)]
+    if any(isinstance(one, ast.Constant) and one.value == "params" for one in held):
+        return True
     return any(name_of(call).split(".")[-1] in OF_PARAMETERS for call in calls_in(loop.iter))
