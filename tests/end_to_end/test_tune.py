@@ -70,7 +70,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def begin(folder: Path, *script: str) -> subprocess.Popen[bytes]:
     """A tune of the workers of a script."""
-    options = ("--steps", "16", *WORKERS, "--fresh", "--out", "t")
+    options = ("--steps", "16", *WORKERS, "--out", "t")
     return subprocess.Popen(
         [sys.executable, "-c", QUICK, "tune", *options, sys.executable, *(script or (SLOW,))],
         cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -413,7 +413,8 @@ def made(folder: Path, levers: Sequence[FakeLever], step_ms: Step, **settings: A
     machine = Machine(step_ms, folder, **settings)
     request = TuneRequest(command=(), cwd="", budget_s=budget, **asked)
     known = {lever.name: lever for lever in levers}
-    search = Search(machine, request, known, machine.monotonic, lambda facts: remembered)  # type: ignore[arg-type]
+    search = Search(machine, request, known, machine.monotonic)  # type: ignore[arg-type]
+    search.known = remembered
     search.state.on_proof = lambda: machine.log.append(("written", tuple(kept(search))))
     return search, machine
 

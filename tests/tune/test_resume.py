@@ -1,7 +1,6 @@
 """A whole tune on a machine of our own making: what is written and when, how it ends, and how it goes on."""
 
 import contextlib
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,9 +37,7 @@ def session(folder: Path) -> Session:
         budget_s: float = 3600.0, step: Step = STEP, levers: list[FakeLever] = LEVERS, after_proof: int = 0, **more: Any
     ) -> Tune:
         resume = folder.exists()
-        request = TuneRequest(
-            command=(sys.executable, "-c", "1"), cwd=str(folder.parent), budget_s=budget_s, fresh=True
-        )
+        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder.parent), budget_s=budget_s)
         if not resume:
             begin(folder, request)
         machine = Machine(step, folder, **more)
@@ -83,7 +80,7 @@ def test_a_whole_tune_is_written(session: Session, folder: Path) -> None:
 def calls(folder: Path) -> int:
     machine = Machine(STEP, folder / "counted")
     with whole_tunes([machine], LEVERS):
-        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder), budget_s=3600.0, fresh=True)
+        request = TuneRequest(command=(sys.executable, "-c", "1"), cwd=str(folder), budget_s=3600.0)
         begin(folder / "t", request)
         tune_whole(folder / "t", request, LISTENER)  # type: ignore[arg-type]
     return machine.calls
@@ -99,7 +96,6 @@ def test_whenever_ctrl_c_comes_what_is_proved_is_on_disk(tmp_path: Path, folder:
             for path in sorted(folder.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
             folder.rmdir()
-        shutil.rmtree(tmp_path / "cache", ignore_errors=True)  # each is the first tune of the command
         try:
             found = session(interrupt_at=at)
         except Interrupted:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 LOOKED_AT_BATCHES = 4
 """Batches of a loader whose leaves are described and followed to the device."""
-MOST_SOURCES = 512
 
 
 class Script:
@@ -332,7 +331,6 @@ class Script:
             "memory": _memory(agent.host.cost) if on_cuda else None,
             "peak_rss_bytes": _peak_rss(),
             "host": agent.host.cost.facts(),
-            "sources": _sources() if self.session.probe_steps and stopped else [],
             "imported": imported() if stopped or agent.done else {},
             "stopped": stopped,
             "loaders": list(self.loaders.values()),
@@ -403,15 +401,6 @@ def _peak_rss() -> int | None:
     """Peak resident memory of this process, where Linux tells. (`ru_maxrss` counts what the parent had before exec.)"""
     told = read("/proc/self/status").partition("VmHWM:")[2].split()
     return int(told[0]) * 1024 if told else None
-
-
-def _sources() -> list[str]:
-    """The script and the modules it imported from its own folder and the current one: the code of a trial."""
-    script = os.path.dirname(os.path.abspath(sys.argv[0] if sys.argv else ""))
-    roots = tuple({os.getcwd() + os.sep, script + os.sep} - {os.sep})
-    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    places = Places()
-    return sorted(file for file in files if file.startswith(roots) and places.users(file))[:MOST_SOURCES]
 
 
 def tf32_matmul() -> bool:

@@ -37,7 +37,6 @@ def tune(
     slowdown: Annotated[
         float, typer.Option(help="Of the step, allowed with --objective memory: 0.1 means 10% longer.")
     ] = SLOWDOWN,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Take nothing from earlier tunes of this command.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted tune of this folder.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --resume: run the command that the folder holds.")] = False,
     json: Annotated[bool, typer.Option(help="Print tune.json as the last line of stdout.")] = False,
@@ -72,7 +71,6 @@ def tune(
             objective=cast(Kind, objective),  # `check` says where it is none
             price=price,
             slowdown=slowdown,
-            fresh=fresh,
         )
     tuning.check(request)
     folder = resume or out or free_name(list(request.command), "tune")

@@ -465,8 +465,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     looked at that kept their graph for another one. hung: the wait for a batch in which the loop ended.
 
     peak_memory_bytes: the most in tensors of torch's CUDA allocator. peak_rss_bytes: the most resident memory of the
-    process, on Linux. sources: the script and its local modules, in trials. imported: at the end, folders of installed
-    packages with the first names of what was imported from them. stopped: hotlap ended it.
+    process, on Linux. imported: at the end, folders of installed packages with the first names of what was imported
+    from them. stopped: hotlap ended it.
     """
 
     pid: int
@@ -505,7 +505,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     peak_rss_bytes: int | None = None
     host: HostFacts | None = None
-    sources: tuple[str, ...] = ()
     imported: dict[str, tuple[str, ...]] = {}
     memory: MemoryFacts | None = None
     stopped: bool = False

@@ -184,8 +184,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     """A lever that is not in the recipe, and why. ratio, interval: step time without it over with it, 95%, if it was
-    measured; remembered: measured in an earlier tune. trial: the id of the trial that failed with it, None where none
-    did."""
+    measured; remembered: in an earlier session of the tune. trial: the id of the trial that failed with it, None where
+    none did."""
 
     lever: str
     why: str
@@ -285,7 +285,7 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     price: dollars an hour; cost_before, cost_after: dollars for a million rows or steps, as cost_unit says. cost_unit:
     `rows` or `steps`. fitted: levers without which the command runs out of memory. They are in every run, and the
     baseline is the command with them. reference: what the levers in `fitted` do to a smaller batch; no_reference: why
-    there is no reference. reused: what of an earlier tune of the same command, code and machine was not measured anew.
+    there is no reference. reused: what of an earlier session was not measured anew.
     """
 
     version: int = 2

@@ -20,7 +20,7 @@ UNKNOWN_ORDER: Final = 100
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for; kept as `request.json`, so that `--resume` needs no command again.
 
-    fresh: nothing is taken from earlier tunes. price: dollars an hour, for the cost. slowdown: of the step (0.1 is
+    price: dollars an hour, for the cost. slowdown: of the step (0.1 is
     10%), allowed where memory is saved.
     """
 
@@ -35,7 +35,6 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     objective: Kind = "time"
     price: float | None = None
     slowdown: float = SLOWDOWN
-    fresh: bool = False
     seed: int = SEED
 
 

@@ -31,7 +31,7 @@ from .objective import TuneRequest
 from .prove import prove
 from .recipe import clashing
 from .reference import NO_TIME
-from .remember import Remembered
+from .remember import Remembered, of_earlier
 from .screening import screen, switch_in_place, switchable
 from .starts import try_start, try_together
 from .state import Best, Found, State, by_text, value_text
@@ -54,8 +54,7 @@ ROUNDS: Final = 4
 
 
 class Search:
-    """One tune of one command. recall: what is known of earlier tunes, asked once the bare command is measured.
-    earlier: what an earlier session of this tune found: what it proved stands."""
+    """One tune of one command. earlier: what an earlier session of it found: what it proved stands."""
 
     def __init__(
         self,
@@ -63,12 +62,12 @@ class Search:
         request: TuneRequest,
         levers: Mapping[str, Lever] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        recall: Callable[[records.Facts], Remembered] = lambda facts: Remembered(),
         earlier: Tune | None = None,
     ) -> None:
         self.state = State(bench, request, levers or all_levers(), clock)
-        self.recall = recall
+        self.known = Remembered()
         if earlier is not None:
+            self.known = of_earlier(earlier)
             self._take_over(earlier)
 
     @property
@@ -201,7 +200,7 @@ class Search:
         if state.sequential:
             state.one_after_another(state.sequential)
 
-    # earlier tunes
+    # an earlier session
 
     def _take_over(self, tune: Tune) -> None:
         """What an earlier session proved stands from the beginning."""
@@ -215,25 +214,24 @@ class Search:
         found.memory, found.break_even = (tune.memory_before_bytes, tune.memory_after_bytes), tune.break_even_steps
 
     def remember(self) -> None:
-        """What an earlier tune of the same code on the same machine kept is proved first; what failed is not tried."""
-        state = self.state
-        known = self.recall(state.facts)
+        """What an earlier session kept is proved first; what failed is not tried."""
+        state, known = self.state, self.known
         for failed in known.failed:
             if failed.lever in state.levers:
                 state.refused.add(failed.lever)
                 worth = Worth(ratio=failed.ratio) if failed.ratio else None
-                state.drop(failed.lever, f"as in the tune of {known.date}: {failed.why}", worth, remembered=True)
+                state.drop(failed.lever, f"as in an earlier session: {failed.why}", worth, remembered=True)
         if known.failed:
             lost = ", ".join(failed.lever for failed in known.failed)
-            state.found.reused.append(f"not tried again, since they failed in the tune of {known.date}: {lost}")
+            state.found.reused.append(f"not tried again, since they failed in an earlier session: {lost}")
         kept = self._still_apply(known)
         if kept and not same_levers(kept, state.best.levers):
-            state.say(f"remembered  {names(kept)}, as in the tune of {known.date}: proved first")
+            state.say(f"remembered  {names(kept)}, as in an earlier session: proved first")
             state.keep([*state.given, *kept])
             prove(state)
             proved = state.found.proved
             if proved is not None and same_levers(proved.levers, [*state.given, *kept]):
-                state.found.reused.append(f"the set of the tune of {known.date} was proved first ({names(kept)})")
+                state.found.reused.append(f"the set of an earlier session was proved first ({names(kept)})")
             else:
                 state.refused -= {failed.lever for failed in known.failed}
                 state.found.dropped = {n: one for n, one in state.found.dropped.items() if not one.remembered}

@@ -5,8 +5,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from hotlap.experiment.side import Bench
 from hotlap.experiment.watch import Listener
 from hotlap.launch.command import find_program
@@ -17,13 +15,11 @@ from hotlap.launch.supervise import adopt_orphans
 from hotlap.levers import all_levers
 from hotlap.records.errors import HotlapError, Interrupted, RecordError, UsageError
 from hotlap.records.files import RECIPE, new_folder, read_record, write_recipe, write_record
-from hotlap.records.run import Facts
 from hotlap.records.tune import Tune
 from hotlap.runs.folder import TuneFolder
 
 from .objective import KINDS, TuneRequest
 from .recipe import recipe_of
-from .remember import Remembered, key_of, learned, of_earlier, recall, store
 from .search import Search
 
 MOST_SLOWDOWN = 10.0
@@ -82,11 +78,10 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
     plan = RunPlan(
         request.command, folder, made_in, steps=request.steps, seconds=request.seconds, seed=request.seed, cwd=cwd
     )
-    cache = Cache(request, plan)
     earlier = TuneFolder(folder).tune if resume else None
     earlier_s = earlier.wall_s if earlier else 0.0
     with Bench(plan, listener) as bench:
-        search = Search(bench, request, recall=lambda facts: cache.recall(facts, earlier), earlier=earlier)
+        search = Search(bench, request, earlier=earlier)
 
         def write(why: str = "not ended yet") -> Tune:
             result = _record(request, bench, search, why, earlier_s + time.monotonic() - begun)
@@ -105,9 +100,7 @@ def tune(folder: Path, request: TuneRequest, listener: Listener, resume: bool = 
             why = "interrupted"
         if search.found.baseline is None:
             raise Interrupted(f"interrupted before the baseline was measured; `hotlap tune --resume {folder}` goes on")
-        result = write(why)
-    cache.store(result)
-    return result
+        return write(why)
 
 
 def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s: float) -> Tune:
@@ -154,38 +147,6 @@ def _record(request: TuneRequest, bench: Bench, search: Search, why: str, wall_s
         reused=tuple(found.reused),
         **found.costs,
     )
-
-
-class Cache:
-    """What earlier tunes of the same command learned, looked up when its code is known, and written at the end."""
-
-    def __init__(self, request: TuneRequest, plan: RunPlan) -> None:
-        self.request, self.plan = request, plan
-        self.key: str | None = None
-        self.known = Remembered()
-
-    def recall(self, facts: Facts, earlier: Tune | None = None) -> Remembered:
-        """What is remembered, nothing with `--fresh`. earlier: what an earlier session of this tune found, which counts
-        more: what it proved, or measured and could not prove, comes first."""
-        request = self.request
-        options = (request.objective, f"{request.slowdown:g}", *request.allow)
-        self.key = key_of(request.command, Path(request.cwd), facts, self.plan.environment, options)
-        if earlier is not None:
-            self.known = of_earlier(earlier)
-        elif not request.fresh:
-            self.known = recall(self.key, all_levers(), self.plan.environment)
-        return self.known
-
-    def store(self, result: Tune) -> None:
-        """Remember what a tune found; one that was told which levers to try says nothing of the others."""
-        if self.key is None or self.request.only or self.request.without:
-            return
-        kept = result.kept if result.gain else ()
-        found = learned(self.known, kept, result.dropped, result.trials, result.noise or 0.0)
-        if not result.gain and not result.complete:  # it says nothing against what an earlier one kept
-            found = msgspec.structs.replace(found, kept=self.known.kept)
-        if found.kept or found.failed:
-            store(self.key, found)
 
 
 __all__: Sequence[str] = ("TuneRequest", "begin", "check", "read_request", "tune")
