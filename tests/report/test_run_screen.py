@@ -428,7 +428,7 @@ def test_no_gain_is_said_first_and_offers_no_recipe() -> None:
 def test_a_recipe_without_proof_is_not_recommended() -> None:
     not_proved = tune_text(msgspec.structs.replace(NO_GAIN, kept=TUNE.kept, recipe="recipe.toml"))
     assert not_proved.startswith("no gain") and "loader-workers workers=8" in not_proved
-    assert "--recipe" not in not_proved and "records  runs/one" in not_proved
+    assert "--recipe" not in not_proved and "hotlap advise runs/one" in not_proved
     failed = tune_text(msgspec.structs.replace(TUNE, parity=Parity(ok=False, level="numeric", why="NaN at step 3")))
     assert "parity failed: do not train with these levers" in failed and "--recipe" not in failed
     assert "parity failed:" not in tune_text()
@@ -606,7 +606,7 @@ def drive(progress: Progress, clock: Clock) -> None:
     """One trial of a tune."""
     with closing(progress):
         progress.start("tune python train.py")
-        clock.now += 83.0
+        clock.now += 43.0
         progress.trial("screen", HOSTILE)
         progress.step(23, 60)
         progress.result(f" ok  tf32            91.8 ms  2.28x  kept {'and a long reason ' * 8}{HOSTILE}")
@@ -619,6 +619,21 @@ def test_progress_in_a_pipe_is_one_plain_line_a_result() -> None:
     assert len(lines) == 2 and lines[0] == "tune python train.py"
     assert lines[1].startswith(" ok  tf32            91.8 ms  2.28x  kept") and lines[1].endswith(TAMED)
     assert "\x1b" not in console.file.getvalue()
+
+
+def test_a_log_is_silent_for_a_minute_at_most() -> None:
+    console, clock = Console(file=io.StringIO(), width=40), Clock()
+    progress = Progress(console, 600.0, clock)
+    progress.start("tune python train.py")
+    progress.result("proved  tf32  1.30× (1.20–1.41) over the bare command")
+    for clock.now in (30.0, 61.0, 90.0, 130.0):
+        progress.trial("prove", "tf32")
+        progress.step(3, 8)
+    progress.close()
+    assert console.file.getvalue().splitlines()[2:] == [
+        "at 01:01, 08:59 left  best: 1.30× proved  prove: tf32",
+        "at 02:10, 07:50 left  best: 1.30× proved  prove: tf32",
+    ]
 
 
 def test_forced_colours_make_no_terminal_of_a_log() -> None:

@@ -1,4 +1,4 @@
-"""Live progress of a tune: a status line on a terminal, one plain line per trial elsewhere."""
+"""Live progress of a tune: a status line on a terminal; elsewhere a plain line per result, and one a minute."""
 
 import re
 import time
@@ -15,6 +15,8 @@ PROVED: Final = re.compile(r"proved .*?([\d.]+×)")
 FRAMES: Final = "|/-\\"
 FRAMES_PER_S: Final = 1.0
 """Drawing takes some milliseconds of a core from the command that is timed."""
+SILENT_S: Final = 60.0
+"""A log is silent for so long at most, as far as anything happens."""
 
 
 class Progress:
@@ -25,17 +27,19 @@ class Progress:
 
     def __init__(self, console: Console, budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._budget_s, self._clock = console, budget_s, clock
-        self._began = clock()
+        self._began = self._said = clock()
         self._doing = self._steps = self._best = ""
         self._live: Live | None = None
 
     def __rich__(self) -> RenderableType:
         """The status line. What matters most stands first, because a narrow terminal cuts the end."""
+        frame = FRAMES[int((self._clock() - self._began) * FRAMES_PER_S) % len(FRAMES)]
+        return Screen(Text(f"{frame} {self._status()}", "cyan", no_wrap=True, overflow="ellipsis"))
+
+    def _status(self) -> str:
         spent = self._clock() - self._began
-        frame = FRAMES[int(spent * FRAMES_PER_S) % len(FRAMES)]
-        left = minutes(self._budget_s - spent)
-        parts = [f"{frame} {minutes(spent)}, {left} left", self._best, self._doing, self._steps]
-        return Screen(Text("  ".join(part for part in parts if part), "cyan", no_wrap=True, overflow="ellipsis"))
+        parts = [f"{minutes(spent)}, {minutes(self._budget_s - spent)} left", self._best]
+        return "  ".join(part for part in (*parts, self._doing, self._steps) if part)
 
     def start(self, title: str) -> None:
         """Say what begins, as a line that stays; the budget's clock runs from the construction."""
@@ -51,10 +55,12 @@ class Progress:
     def trial(self, purpose: str, levers: str) -> None:
         """A trial begins."""
         self._doing, self._steps = clean(f"{purpose}: {levers}" if levers else purpose), ""
+        self._to_log()
 
     def step(self, done: int, of: int | None = None) -> None:
         """Steps done in this trial, and how many it measures at most."""
         self._steps = f"{done} steps" if of is None else f"{done} steps of {of} at most"
+        self._to_log()
 
     def result(self, text: str) -> None:
         """A result, as a line that stays. What is proved is shown in the status line too."""
@@ -69,8 +75,14 @@ class Progress:
         if live is not None:
             live.stop()
 
+    def _to_log(self) -> None:
+        """What a terminal shows in its status line, where there is none and nothing was said for long."""
+        if self._live is None and self._clock() - self._said >= SILENT_S:
+            self._say(plain(f"at {self._status()}"))
+
     def _say(self, line: Text) -> None:
         """A line that stays, above the status line. A log gets it whole, whatever its width."""
+        self._said = self._clock()
         self._console.print(Screen(line), soft_wrap=not _is_live(self._console))
 
 

@@ -25,6 +25,8 @@ RESIZED: Final = 1.2
 """Rows of a step over those before, from which a lever changed how many it holds: episodes are not all as long."""
 NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
+PACES: Final = 1.5
+"""The slowest start of the bare command over the fastest, from which other work on the machine came and went."""
 OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
 
@@ -186,7 +188,14 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
             )
     if not tune.complete:
         yield plain(f"not finished, {tune.why_incomplete or 'the reason is unknown'}", "yellow")
-    if tune.noise is not None and tune.noise > NOISY:
+    bare = [one.step_ms for one in tune.trials if one.step_ms and not one.levers]
+    if bare and max(bare) > PACES * min(bare):
+        yield plain(
+            f"the machine changed its pace: the bare command's steps took {ms(min(bare))} in one start and "
+            f"{ms(max(bare))} in another; tune again when nothing else runs here",
+            "yellow",
+        )
+    elif tune.noise is not None and tune.noise > NOISY:
         apart = math.expm1(tune.noise)
         yield plain(f"a noisy machine: two runs of the bare command differ by {apart:.0%} in step time", "yellow")
     sides = (("before", tune.baseline), ("after", tune.tuned))
@@ -395,4 +404,5 @@ def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
         yield plain("or: search on where it stopped" if usable else "next: search on where it stopped", "dim")
         yield CommandLine(("hotlap", "tune", "--resume", str(folder)))
     elif not usable:
-        yield labelled([("records", plain(folder))])
+        yield plain("next: what else to try", "dim")
+        yield CommandLine(("hotlap", "advise", str(folder)))
