@@ -86,7 +86,7 @@ class Machine:
         self.listener = SimpleNamespace(step=lambda *_: None)
         self.bench = self
         self.budget = SimpleNamespace(
-            seconds=math.inf, left=math.inf, at_once=4, best_start_s=1.0, starts_s=lambda _: 1.0,
+            seconds=math.inf, left=math.inf, at_once=4, crowded=False, best_start_s=1.0, starts_s=lambda _: 1.0,
             turns_s=lambda *_: math.inf, proof_s=0.0,
         )  # fmt: skip
         self.best = SimpleNamespace(levers=[LEVER])

@@ -10,9 +10,11 @@ import pytest
 from machine import LOSSES, FakeLever, Tune, Uses, compiler, factors, kept, made, run, starter, workers, worths
 
 from hotlap.experiment.evidence import Evidence
+from hotlap.experiment.statistics import Ratio
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.run import Lever
 from hotlap.records.tune import Interval, Worth
+from hotlap.tune.comparison import Comparison
 from hotlap.tune.state import by_text, value_text
 
 GRAPHS = FakeLever("graphs", 0.5, stage="graphs", switchable=False)
@@ -547,3 +549,20 @@ def test_of_what_noise_hides_the_most_promising_is_proved(tmp_path: Path) -> Non
     seen("b", 1.07, 0.78, 1.61)
     seen("a", 1.03, 0.95, 1.14)
     assert state.unsure is not None and [use.name for use in state.unsure.levers] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("promised", "ratio", "low", "high", "ends"),
+    [(1.2, 1.005, 0.94, 1.08, True), (1.05, 1.005, 0.94, 1.08, False), (1.2, 1.03, 0.97, 1.09, False)],
+)
+def test_a_proof_that_rules_out_what_was_promised_ends(
+    tmp_path: Path, promised: float, ratio: float, low: float, high: float, ends: bool
+) -> None:
+    """moe on an H200: a start was lucky, a proof said 1.00x (0.94-1.08) of it with the whole budget, and three levers
+    were not tried."""
+    search, _ = made(tmp_path, [starter("a")], factors())
+    search.bare()
+    search.state.open_ratio = promised
+    comparison = Comparison(search.state)
+    comparison.ratio = Ratio(ratio, Interval(low=low, high=high))
+    assert comparison._decided() is ends

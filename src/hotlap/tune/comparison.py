@@ -56,6 +56,8 @@ class Comparison:
         self.fresh: list[Side] = []
         """What was started for it."""
         self.levers = list(state.best.levers)
+        self.promised = state.open_ratio
+        """What was measured of them before."""
         self.before: list[Side] = [side for side in state.bare if side.alive]
         self.after: list[Side] = []
         self.turns: list[dict[int, float]] = []
@@ -133,7 +135,8 @@ class Comparison:
             return False
         if self.state.memory:
             return half_width(found.interval) < 0.1
-        return found.proved or found.interval.high < LEAST_GAIN
+        luck = found.ratio < LEAST_GAIN and found.interval.high < self.promised  # it is what chose them
+        return found.proved or found.interval.high < LEAST_GAIN or luck
 
     # alive at once
 
