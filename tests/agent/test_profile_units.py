@@ -26,8 +26,8 @@ from hotlap.records.session import Session
 HERE = Path(__file__).name
 
 
-def plainly(act: Any, func: Any) -> None:
-    act(func)
+def plainly(act: Any, *of: Any) -> None:
+    act(*of)
 
 
 # whose a line is
@@ -246,7 +246,7 @@ def test_waits_that_are_no_ops_are_logged_and_put_back(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(f"device {device}"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: waited.append("cache"))
     before = torch.cuda.synchronize, torch.cuda.empty_cache, vars(torch.cuda.Stream).get("synchronize")
-    lines = Lines(lambda act, func: act(func))
+    lines = Lines(plainly)
     with lines.watching(ops=True):
         torch.cuda.synchronize(1)
         torch.cuda.empty_cache()
@@ -315,3 +315,19 @@ def test_a_mode_that_inference_mode_began_with_stays_until_its_end() -> None:
         with lines.watching(ops=True):
             assert not lines.held
         assert _get_current_dispatch_mode_stack() == []
+
+
+def test_targets_that_a_loss_leaves_out_are_counted() -> None:
+    lines = Lines(plainly)
+    hidden = torch.randn(2, 8, 4, requires_grad=True)
+    inner, vocabulary = torch.randn(4, 4), torch.randn(4, 100)
+    targets = torch.full((16,), -100)
+    targets[:4] = 7
+    with lines.watching(ops=True):
+        logits = (hidden @ inner) @ vocabulary
+        loss = torch.nn.functional.cross_entropy(logits.view(16, 100), targets)
+    again = torch.nn.functional.cross_entropy(logits.view(16, 100), targets)
+    assert torch.equal(loss, again), "it is what it was"
+    (told,) = lines.document()["targets"]
+    assert lines.places.files[told[0]] == __file__
+    assert told[3:] == [0.75, 100, pytest.approx(100 / 104)]

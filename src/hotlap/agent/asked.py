@@ -8,7 +8,8 @@ from .torch_internals import batches_there
 
 class Asked:
     """By loader, of batches that no step was made of yet: its facts, and how many came, how many of them late, ms that
-    the host was at them and at the late ones. starved: one of them was late, and hardly any other there. last: the iterator of the last one."""
+    the host was at them and at the late ones. starved: one of them was late, and hardly any other there. last: the
+    iterator of the last one."""
 
     __slots__ = ("by_loader", "last", "starved")
 

@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -19,7 +20,7 @@ import torch
 
 from hotlap.records.whose import INSTALLED, users
 
-from .torch_internals import ENGINE_CODE, SCHEMA, DispatchMode, mode_stack, pop_mode, push_mode
+from .torch_internals import ENGINE_CODE, SCHEMA, DispatchMode, is_capturing, mode_stack, pop_mode, push_mode
 
 LONGEST: Final = 200_000
 """Ops that are kept; what comes after them in the step is counted in `left_out`."""
@@ -32,6 +33,11 @@ BETWEEN: Final = frozenset(AGENT + name for name in ("lines.py", "profile.py", "
 LEFT_OUT: Final = ("profiler::", "aten::detach")
 """Ops that are not in a trace, by how they begin: those that begin and end ranges; under a mode, autograd detaches what
 it keeps by an op."""
+PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
+"""Of matrices, and which arguments these are."""
+LOSS: Final = "aten::nll_loss_forward"
+"""Of scores, targets, weights, a reduction and the number of a target that is left out."""
+MOST_TARGETS: Final = 100
 SYNC_WARNINGS: Final = "called a synchronizing CUDA operation|Synchronization debug mode is a prototype"
 
 WAITS: Final[tuple[tuple[str, Any, str], ...]] = (
@@ -117,7 +123,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]
 
     supports_higher_order_operators = True
 
-    def __init__(self, tell: Callable[[Any], None]) -> None:
+    def __init__(self, tell: Callable[[Any, Any], None]) -> None:
         super().__init__()
         self.tell = tell
 
@@ -126,21 +132,25 @@ class OpMode(DispatchMode):  # type: ignore[misc]
         return False  # else torch wraps the method below, and imports its compiler at the first op
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.tell(func)
+        self.tell(func, args)
         return func(*args, **(kwargs or {}))
 
 
 class Lines:
     """What one step's ops, phases and waits were called by; the document of lines.json."""
 
-    def __init__(self, tell: Callable[[Callable[[Any], None], Any], None]) -> None:
-        """tell(act, func) calls `act(func)` under the guard."""
+    def __init__(self, tell: Callable[..., None]) -> None:
+        """tell(act, *of) calls `act(*of)` under the guard."""
         self.places = Places()
         self.ops: list[tuple[str, int, int, str]] = []
         self.phases: dict[str, Place] = {}
         self.calls: list[tuple[str, int, int, str]] = []
         self.syncs: list[tuple[str, int, int, str]] = []
         self.left_out = 0
+        self.targets: list[tuple[Place, torch.Tensor, int, int, float]] = []
+        """Of losses over classes: where, how many of the targets are left out, of how many; classes; the part that the
+        products which made so many columns have in the multiplications of all products of matrices before."""
+        self._products: Counter[int] = Counter()
         self.steps = 0
         self.skipped = ""
         self.looking = False
@@ -148,7 +158,7 @@ class Lines:
         self._names: dict[Any, str] = {}
         self._thread = threading.get_ident()
         self._tell = tell
-        self._mode = OpMode(lambda func: tell(self._op, func))
+        self._mode = OpMode(lambda *of: tell(self._op, *of))
 
     def document(self) -> dict[str, Any]:
         """Plain lists, as the file holds them."""
@@ -160,6 +170,7 @@ class Lines:
             "calls": self.calls,
             "syncs": self.syncs,
             "left_out": self.left_out,
+            "targets": [[*place, int(out) / of, *rest] for place, out, of, *rest in self.targets],
             "skipped": self.skipped,
         }
 
@@ -233,7 +244,7 @@ class Lines:
         for other in reversed(above):
             push_mode(other)
 
-    def _op(self, func: Any) -> None:
+    def _op(self, func: Any, args: Any) -> None:
         if not self.looking or threading.get_ident() != self._thread:
             return
         name = self._names.get(func)
@@ -254,6 +265,18 @@ class Lines:
             self.left_out += 1
             return
         self.ops.append((name, *place))
+        if name in PRODUCTS:
+            rows, columns = args[PRODUCTS[name] :][:2]
+            self._products[columns.size(-1)] += rows.numel() * columns.size(-1)
+        if name == LOSS and len(args) == 5 and len(self.targets) < MOST_TARGETS:
+            self._targets(place, *args)
+
+    def _targets(self, place: Place, scores: Any, target: Any, weight: Any, reduction: Any, ignored: Any) -> None:
+        """How many targets of a loss it leaves out; read when the document is made, as the device is not waited for."""
+        if type(target) is torch.Tensor and target.numel() and not (torch.cuda.is_initialized() and is_capturing()):
+            classes, all_ = int(scores.size(-1)), max(1, self._products.total())
+            left_out = (target == ignored).sum()
+            self.targets.append((place, left_out, target.numel(), classes, self._products[classes] / all_))
 
     # waits
 

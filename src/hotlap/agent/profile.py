@@ -289,10 +289,10 @@ class Profile:
             return "torch.compile is in use: its graphs would be made anew"
         return "the script has a dispatch mode of its own on" if other_modes() else ""
 
-    def _tell(self, act: Callable[[Any], None], func: Any) -> None:
+    def _tell(self, act: Callable[..., None], *of: Any) -> None:
         """An op is called. The mode can't be taken out from inside of one."""
         if self.agent.guard.on and not self.failed:
-            self.agent.guard.spare(OP, self._fail, act, func)
+            self.agent.guard.spare(OP, self._fail, act, *of)
 
     def _fail(self) -> None:
         self.failed = True

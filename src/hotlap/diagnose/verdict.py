@@ -14,6 +14,7 @@ from hotlap.runs.folder import RankFolder, RunFolder
 from .compiled import with_compiled
 from .diagnose import diagnose, next_of, without
 from .findings._base import Measured
+from .left_out import with_left_out
 from .patchable import with_patch
 from .sampled import with_samples
 
@@ -62,6 +63,8 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
         if (samples := rank.document(Samples)) is not None:
             late = traces.balance.cause if traces and traces.balance else None
             found = with_samples(found, samples, _loop(rank), late, _kept_ms(rank, found))
+        if (lines := rank.document(Lines)) is not None:
+            found = with_left_out(found, lines)
         return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
         return msgspec.structs.replace(found, unknown=(*found.unknown, f"what the profile shows: {error}"))

@@ -1,11 +1,19 @@
 """Records of a profiled run: `rank-K/profile.json` and `rank-K/lines.json`. The trace itself is torch's."""
 
+from typing import Annotated
+
 import msgspec
 
 from .run import Count, Ms
 
 CalledOp = tuple[str, Count, Count, str]
 """Name of an op or message of a sync, index into `files`, line, function."""
+
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+CalledLoss = tuple[Count, Count, str, Share, Count, Share]
+"""Index into `files`, line, function; the share of targets that are left out; classes; the part that products with so
+many columns have in the multiplications of all products of matrices in the forward."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +45,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     calls, and `aten::detach`, are left out. steps: 1, or 0 where ops were not seen. files: that lines point to. places:
     by phase, the line that it was begun from, the first time in the step. calls: of torch.cuda.synchronize, empty_cache
     and others that wait for the device and are no ops. syncs: message and line of each time that the host waited for
-    the device, in the step after (CUDA). left_out: ops beyond 200,000. skipped: why ops were not seen.
+    the device, in the step after (CUDA). targets: of each loss over classes, with its line: the share (0 to 1) of its
+    targets that it leaves out (`ignore_index`), the number of classes, and the part (0 to 1) that its logits have in
+    the forward's products of matrices. left_out: ops beyond 200,000. skipped: why ops were not seen.
     """
 
     steps: Count = 0
@@ -46,6 +56,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     places: dict[str, tuple[Count, Count, str]] = {}
     calls: tuple[CalledOp, ...] = ()
     syncs: tuple[CalledOp, ...] = ()
+    targets: tuple[CalledLoss, ...] = ()
     left_out: Count = 0
     skipped: str = ""
 

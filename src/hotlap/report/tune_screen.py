@@ -188,16 +188,8 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
             )
     if not tune.complete:
         yield plain(f"not finished, {tune.why_incomplete or 'the reason is unknown'}", "yellow")
-    bare = [one.step_ms for one in tune.trials if one.step_ms and not one.levers]
-    if bare and max(bare) > PACES * min(bare):
-        yield plain(
-            f"the machine changed its pace: the bare command's steps took {ms(min(bare))} in one start and "
-            f"{ms(max(bare))} in another; tune again when nothing else runs here",
-            "yellow",
-        )
-    elif tune.noise is not None and tune.noise > NOISY:
-        apart = math.expm1(tune.noise)
-        yield plain(f"a noisy machine: two runs of the bare command differ by {apart:.0%} in step time", "yellow")
+    if noise := _noise(tune):
+        yield plain(noise, "yellow")
     sides = (("before", tune.baseline), ("after", tune.tuned))
     if names := [name for name, side in sides if side and not side.settled]:
         yield plain(f"unsettled {' and '.join(names)}: no steady state was recognised in that run", "yellow")
@@ -205,6 +197,19 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
         for text in side.unknown if side else ():
             if text.startswith(ONE_PACE):
                 yield plain(f"{name}: no {text}", "yellow")
+
+
+def _noise(tune: Tune) -> str:
+    """How far starts of the bare command differ, where that is much."""
+    bare = [one.step_ms for one in tune.trials if one.step_ms and not one.levers]
+    if bare and max(bare) > PACES * min(bare):
+        return (
+            f"the machine changed its pace: the bare command's steps took {ms(min(bare))} in one start and "
+            f"{ms(max(bare))} in another; tune again when nothing else runs here"
+        )
+    if tune.noise is not None and tune.noise > NOISY:
+        return f"a noisy machine: two runs of the bare command differ by {math.expm1(tune.noise):.0%} in step time"
+    return ""
 
 
 def before_and_after(before: Diagnosis, after: Diagnosis | None) -> Table:
