@@ -649,7 +649,7 @@ def test_status_line_has_times_trial_and_steps() -> None:
     clock.now = 83.0
     progress.trial("screen", "tf32")
     progress.step(23, 60)
-    assert shown(progress)[1:] == " 01:23, 08:37 left  screen: tf32  23 steps of 60 at most\n"
+    assert shown(progress)[1:] == " 01:23, 08:37 left  screen: tf32  turn 23 of 60 at most\n"
     progress.step(24)
     assert "24 steps\n" in shown(progress)
     progress.trial("confirm", "")

@@ -58,8 +58,8 @@ class Progress:
         self._to_log()
 
     def step(self, done: int, of: int | None = None) -> None:
-        """Steps done in this trial, and how many it measures at most."""
-        self._steps = f"{done} steps" if of is None else f"{done} steps of {of} at most"
+        """Steps made in this trial; or, with how many there are at most, turns."""
+        self._steps = f"{done} steps" if of is None else f"turn {done} of {of} at most"
         self._to_log()
 
     def result(self, text: str) -> None:
