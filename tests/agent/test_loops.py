@@ -313,3 +313,13 @@ def test_a_model_in_a_wrapper_is_called_by_its_own_name(runner: Runner) -> None:
     assert (root.name, root.wrapper, root.function) == ("Net", "DataParallel", "Net.forward")
     assert root.file is not None and root.file.endswith("data_parallel.py") and root.line == 12
     assert root.called is not None and root.called[1:] == (20, "<module>")
+
+
+def test_wrappers_that_are_made_anew_in_each_step_are_seen_through(runner: Runner) -> None:
+    """Neural ODEs: the class was patched and put back around each call, for ever, which doubled the time of a step."""
+    bare, ran = runner.bare("wrapped_anew.py"), runner.forked("wrapped_anew.py")
+    check_same(ran, bare)
+    check_clean(ran)
+    assert "patched False" in ran.output
+    assert [root.name for root in ran.facts.roots] == ["Slopes"]
+    assert all(step.phases is not None and step.phases.forward for step in ran.steps[1:])

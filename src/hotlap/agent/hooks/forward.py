@@ -36,6 +36,9 @@ SETTLED_INFERENCE = 16
 IN_VAIN = 64
 """So many steps after a look for an evaluation that told nothing new comes the next: to patch the class and put it back
 costs 0.1 ms, and some scripts call `eval` of a frozen part in every step."""
+WRAPPED_ANEW = 3
+"""Steps in a row in which a new module of a class was called around the same parameters. From then on the class is one
+of wrappers that are made anew in each step, as torchdiffeq's: what they wrap is looked for in their place."""
 DESCRIBED, DESCRIBED_AUTOCAST = 16, 3
 """Forwards of a module whose inputs, and whose autocast, are described after the first."""
 LOOKS = 3
@@ -80,6 +83,10 @@ class Finder:
         self.looking = self.evaluation = False
         self.roots: list[Root] = []
         self.hidden: list[Root] = []
+        self.wrappers: set[type] = set()
+        """Classes of wrappers that are made anew in each step."""
+        self._anew: dict[type, tuple[Callable[[], Any], int, int]] = {}
+        """By class of a root: its first parameter, the step, and in how many steps before there was another one."""
         self.patched = self._make_patched()
 
     def look(self, evaluation: bool = False) -> None:
@@ -142,7 +149,7 @@ class Finder:
             try:
                 if finder.looking and agent.mine():
                     agent.guard.call(FIND, finder.found, self)
-                    swapped = finder._swap(finder.patched, original)
+                    swapped = type(self) not in finder.wrappers and finder._swap(finder.patched, original)
                 elif finder.looking and agent.steps.in_backward:  # on a device the backward has threads of its own
                     agent.script.recomputed += 1
                 return original(self, *args, **kwargs)
@@ -165,12 +172,26 @@ class Finder:
             return
         if steps.thin or isinstance(module.__dict__.get(IMPL), Observed) or not hasattr(module, "training"):
             return  # the last is one that TorchScript has frozen
-        if next(iter(module.parameters()), None) is None:
+        first = next(iter(module.parameters()), None)
+        if first is None or type(module) in self.wrappers or self._wraps_anew(type(module), first):
             return
         self.last_new = self.agent.recorder.index
         root = Root(self.agent, module)
         root.install()
         self.roots.append(root)
+
+    def _wraps_anew(self, kind: type, first: Any) -> bool:
+        """Whether modules of a class come to be taken for wrappers. first: the first parameter of one that is new."""
+        step = self._step()
+        before, at, steps = self._anew.get(kind, (lambda: None, step, 0))
+        steps = steps + (step > at) if before() is first and step - at <= 1 else 0
+        self._anew[kind] = weakref.ref(first), step, steps
+        if steps < WRAPPED_ANEW:
+            return False
+        self.wrappers.add(kind)
+        for root in [root for root in self.roots if root.kind is kind]:
+            self.agent.script.roots.pop(root.key, None)
+        return True
 
     def see(self, seen: bool) -> None:
         """Take the wrappers out of the models, in steps of a training that are not looked at, or put them back."""
@@ -259,7 +280,7 @@ class Root(Watched):
         self.agent, self.guard, self.steps = agent, agent.guard, agent.steps
         self.begun, self.ended = agent.guard.around(BEGIN, self.begin), agent.guard.around(END, self.end)
         self.module: Callable[[], Any] = weakref.ref(module)
-        self.key = id(module)
+        self.key, self.kind = id(module), type(module)
         self.compiled = False
         self.levers_in = False
         self.described = self.looks = 0
