@@ -83,7 +83,7 @@ def pace(row: Row | None, over: Row | None) -> float | None:
 def tuned(script: Script, budget: str, folder: Path, limit_s: float, env: dict[str, str]) -> Row:
     """Tune the bare command: what was proved, what was kept, what it cost."""
     begun = time.monotonic()
-    options = ("tune", "--json", "--fresh", "--budget", budget, "--out", str(folder))
+    options = ("tune", "--json", "--budget", budget, "--out", str(folder))
     words = ["env", "-C", str(script.prepare()), *hotlap(*options), *script.argv("bare")]
     code, out, err = run(words, limit_s, script.environment(env))
     wall = {"wall_s": round(time.monotonic() - begun, 1)}

@@ -186,6 +186,12 @@ def llama() -> None:
     jsonl("texts/train.jsonl", [{"text": each * 4} for each in some])
 
 
+def words() -> None:
+    """A text of words, as wikitext-2 is laid out."""
+    for name, count in (("train", 60_000), ("valid", 2_000), ("test", 2_000)):
+        put(f"word_language_model/data/wikitext-2/{name}.txt", "\n".join(lines(count)))
+
+
 def plain_text() -> None:
     tokenizer("tokens")
     put("train.txt", text(12_000_000))

@@ -79,7 +79,7 @@ def tune(case: Case, tiny: bool, budget: float | None, folder: Path) -> dict[str
         script += ["--device", "cpu" if tiny else "cuda"]
     elif tiny:
         script += ["--tiny"]
-    options = ["--only", only, "--budget", seconds, "--steps", "40", "--fresh", *case.options]
+    options = ["--only", only, "--budget", seconds, "--steps", "40", *case.options]
     command = [sys.executable, "-m", "hotlap", "tune", "--json", "--out", str(folder / "tune"), *options]
     names = {"HOTLAP_CACHE": "hotlap", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
     env = os.environ | {variable: str(folder / name) for variable, name in names.items()}

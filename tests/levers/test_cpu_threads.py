@@ -97,3 +97,9 @@ def test_threads_that_wait_for_cores_may_be_all_of_the_data_phase() -> None:
     usual, waiting = on_device(), on_device(host=HostFacts(steps=9, threads_waited_ms=900.0))
     assert LEVER.share(waiting) == pytest.approx(0.3) and LEVER.share(usual) < LEVER.share(waiting)
     assert LEVER.share(on_device(cores=8)) == pytest.approx(0.3)  # more threads than cores
+
+
+def test_where_threads_wait_for_cores_the_gain_has_no_bound() -> None:
+    """A public script beside another process: "at most 1.15x" stood beside a proof of 11x."""
+    assert LEVER.share(context(False, threads=8, host=HostFacts(steps=9, threads_waited_ms=900.0))) == 1.0
+    assert LEVER.share(context(False, threads=8, host=HostFacts(steps=9, threads_waited_ms=0.5))) < 0.5

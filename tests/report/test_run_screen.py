@@ -390,7 +390,8 @@ def test_tune_screen_shows_the_records_numbers() -> None:
     for part in ("2 × NVIDIA H100 · driver 550.54", "AMD EPYC, 16 cores, 128 GiB", "Python 3.12.1"):
         assert part in words
     assert "git 0123456789 with changes" in words
-    assert text.endswith("hotlap run --recipe runs/one/recipe.toml python train.py --lr 3e-4\n")
+    assert "hotlap run --recipe runs/one/recipe.toml python train.py --lr 3e-4\n" in text
+    assert text.endswith("hotlap patch runs/one/recipe.toml\n")
     assert "not finished" not in text and "--resume" not in text
 
 

@@ -405,6 +405,8 @@ def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
         recipe = folder / Path(tune.recipe or "").name
         yield plain("next: train with the recipe", "dim")
         yield CommandLine(("hotlap", "run", "--recipe", str(recipe), *tune.command))
+        yield plain("or: write it into the source, or see what to set", "dim")
+        yield CommandLine(("hotlap", "patch", str(recipe)))
     if not tune.complete:
         yield plain("or: search on where it stopped" if usable else "next: search on where it stopped", "dim")
         yield CommandLine(("hotlap", "tune", "--resume", str(folder)))

@@ -77,10 +77,12 @@ class CpuThreads(Lever):
 
     def share(self, context: Context) -> float:
         cores, now = context.environment.usable_cores, max(1, context.facts.threads)
+        host = context.facts.host
+        waits = host is not None and (host.threads_waited_ms or 0.0) >= CROWDED * context.diagnosis.step_ms
         if context.cuda:
-            host = context.facts.host
-            waits = host is not None and (host.threads_waited_ms or 0.0) >= CROWDED * context.diagnosis.step_ms
             return context.share_of("data") * (1.0 if now > cores or waits else USUAL)
+        if waits:  # a thread without a core holds up all others at each barrier: what that costs has no bound
+            return 1.0
         idle = max(0.0, 1 - now / cores)
         wanted = now + workers_in_use(context)
         crowded = max(0.0, 1 - cores / wanted)  # workers and model then wait for a core in turn
