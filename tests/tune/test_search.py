@@ -270,6 +270,7 @@ def test_a_refusal_and_nothing_to_change_are_told_and_cost_nothing(tune: Tune) -
 def test_one_that_is_much_slower_ends_at_once(tune: Tune) -> None:
     found, _ = tune([FakeLever("a"), FakeLever("b"), starter("s", 0.2)], factors(a=0.5, b=9.0, s=9.0))
     assert kept(found) == ["a"] and found.dropped["b"].why.startswith("much slower: ")
+    assert (found.dropped["b"].ratio or 1.0) < 1 / 3, "it was measured"
     assert found.dropped["s"].why == "slower" and found.dropped["s"].ratio is not None
 
 

@@ -181,13 +181,16 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
         if why := _not_in(switching, use.name):
             state.refuse(use, why)
             return False
-    if now is None or now > TOO_SLOW * usual:
-        bad = f"much slower: {now:.3g} ms a step, not {usual:.3g}" if now else "no step could be timed"
+    worth = None
+    if now is None:
+        bad = "no step could be timed"
+    elif now > TOO_SLOW * usual:
+        bad, worth = f"much slower: {now:.3g} ms a step, not {usual:.3g}", Worth(ratio=usual / now)
     else:
         bad = other_work(state, switching.rows, uses, SETTLING) or ""
     if now is None or bad:
         for use in uses:
-            state.refuse(use, bad)
+            state.refuse(use, bad, worth)
         return False
     if now > SLOWER * usual and not compiles:  # or it is the machine: blocks in turn tell
         ours = (*full, *added)
