@@ -204,7 +204,7 @@ def at_place(place: Place | None, cwd: str = "", before: str = "") -> str:
 def _notes(
     run: Run, diagnosis: Diagnosis | None, problems: Sequence[Problem], folder: Path
 ) -> Iterator[tuple[str, RenderableType]]:
-    """The last lines: how the command ended, what is unknown, hotlap's own problems, what to do next."""
+    """The last lines: how the command ended, what the numbers do not tell, hotlap's own problems, what to do next."""
     if ending := ending_text(run):
         yield "command", plain(ending, "yellow")
     for one in run.left_out:
@@ -212,7 +212,7 @@ def _notes(
     told = {one.lever.name for one in run.left_out}
     problems = [problem for problem in problems if not (problem.lever in told and problem.what.startswith(REFUSED))]
     for text in diagnosis.unknown if diagnosis else ():
-        yield "unknown", plain(text)
+        yield "note", plain(text)
     if problems:
         yield "problems", plain(problem_text(problems, folder), "yellow")
     if diagnosis and len(others := RunFolder(folder).observed) > diagnosis.ranks:
