@@ -9,7 +9,7 @@ from statistics import fmean, median
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
+from hotlap.records.diagnosis import LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
@@ -20,7 +20,7 @@ from hotlap.runs.folder import FILES, RankFolder, RunFolder
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
 from .cpu_use import GpuUse, cpu_use, gpu_use, kept_busy
-from .findings import findings_of
+from .findings import cpu_crowded, findings_of
 from .findings._base import CpuUse, Measured
 from .findings.workers_restart import without_restarts
 from .steps import (
@@ -181,7 +181,7 @@ def _verdict(
         device_name=facts.device_name if facts else None,
         peak_bytes=measured.memory[0] if measured.memory else None,
         memory_bytes=measured.memory[1] if measured.memory else None,
-        unknown=tuple(_unknown(first, slowest, measured)),
+        unknown=(*_unknown(first, slowest, measured), *_beside_others(findings, measured)),
         next=next_of(findings),
     )
 
@@ -240,6 +240,15 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
     if any(problem.where != WITHOUT_FACTS and not problem.lever for problem in problems):
         said.append("hotlap had a problem of its own, and may have missed what came after it (problems.jsonl)")
     return said
+
+
+def _beside_others(findings: Sequence[Finding], measured: Measured) -> Iterator[str]:
+    """That the numbers are those of a machine that others keep busy, where it took a notable share of the step. A quota
+    is the command's own, and holds the next time too."""
+    took = {one.id: (one.cost_ms or 0.0) / measured.step_ms for one in findings}
+    crowded = took.get("cpu-crowded", 0.0) if cpu_crowded.by_others(measured) else 0.0
+    if max(crowded, took.get("cpu-steal", 0.0)) >= LEAST_NAMED:
+        yield "the cores were busy with other work, and the times hold for that only: measure again when it is gone"
 
 
 def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str, float]:
