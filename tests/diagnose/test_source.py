@@ -63,6 +63,7 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
         ("Data.tokenize", "", "tokenizing"),
         ("Writer.add_histogram", "numpy.bincount", "logging"),
         ("fit", "logging.Logger._log", "logging"),
+        ("act", "torch._Simplex.check", "validated-arguments"),
     ],
 )
 def test_a_cause_is_told_by_what_the_host_is_in_too(
@@ -213,4 +214,5 @@ def test_each_cause_has_one_row_and_says_what_to_write() -> None:
     ids = [one.cause.id for one in KNOWN]
     assert len(ids) == len(set(ids))
     for one in KNOWN:
-        assert (one.ends or one.whole or one.packages) and all((one.cause.title, one.cause.why, one.cause.instead))
+        assert one.ends or one.whole or one.packages or one.inside
+        assert all((one.cause.title, one.cause.why, one.cause.instead))

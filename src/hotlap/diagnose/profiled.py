@@ -197,5 +197,5 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
         where=ops[0].where or finding.where,
         why=finding.why
         or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "
-        "memory traffic most of the rest",
+        "moving data and issuing small operations the rest",
     )

@@ -4,6 +4,7 @@ A row of `KNOWN` is a cause: the calls by which it is told, and what to write in
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -32,16 +33,21 @@ class Cause:
 @dataclass(frozen=True)
 class Known:
     """A cause, and the calls that tell it: by the end of their names, which may be those of the user's own functions.
-    whole: by the whole name. packages: by what the host is in. tells: what more has to hold of the call. device: it
-    costs only where the model is on one. ranks: only where there are several."""
+    whole: by the whole name. packages: by what the host is in; inside: by the very function. tells: what more has to
+    hold of the call. device: it costs only where the model is on one. ranks: only where there are several."""
 
     cause: Cause
     ends: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    inside: re.Pattern[str] | None = None
     tells: Callable[[ast.Call], bool] = lambda call: True
     device: bool = False
     ranks: bool = False
+
+    def is_inside(self, function: str) -> bool:
+        """Whether the function that the host is in is one of these."""
+        return self.inside is not None and self.inside.fullmatch(function) is not None
 
     def matches(self, call: ast.Call) -> bool:
         """Whether a call is one of these."""
@@ -54,7 +60,20 @@ def _of_many(call: ast.Call) -> bool:
     return bool(call.args) and not isinstance(call.args[0], (ast.Constant, ast.UnaryOp, ast.BinOp))
 
 
+VALIDATES: Final = Known(
+    Cause(
+        "validated-arguments",
+        "torch.distributions checks its arguments each time",
+        "for each distribution and each log_prob all values are compared with their bounds, in small operations of "
+        "their own, and on a device the host waits for the answer",
+        "`torch.distributions.Distribution.set_default_validate_args(False)` before the loop, or `validate_args=False` "
+        "for the one that is made here; values out of bounds then raise no error",
+        "launch",
+    ),
+    inside=re.compile(r"torch\.(_\w+\.check|Distribution\.(__init__|_validate_sample))"),
+)
 KNOWN: Final = (
+    VALIDATES,
     Known(
         Cause(
             "collect",
@@ -269,6 +288,9 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
     own = held[0]
     inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
     known_here = [one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)]
+    for known in known_here:
+        if known.is_inside(inside):
+            return known.cause
     for known in known_here:
         for call in inner:
             if known.matches(call):
