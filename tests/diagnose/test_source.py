@@ -40,6 +40,8 @@ def at(tmp_path: Path, text: str, line: int) -> Place:
         ("json.dump(history, file)", "logging", "json.dump(history, file)"),
         ("ids = self.tokenizer(text, padding=True)", "tokenizing", "keep the ids"),
         ("score += f1_score(y, p)", "metric-on-host", "argmax"),
+        ("area = auc(*roc_curve(y, p)[:2])", "metric-on-host", "only in the steps in which it is logged"),
+        ("writer.add_scalar('auc', area(y, p))", "logging", "compute only in these what is logged"),
         ("total += loss.item()", "read-value", "loss.detach()"),
         ("for p in model.parameters():\n    p.mul_(2)", "loop-over-parameters", "_foreach_lerp_"),
         ("for a, b in zip(x.parameters(), y.parameters()):\n    a.lerp_(b, 0.1)", "loop-over-parameters", "_foreach"),

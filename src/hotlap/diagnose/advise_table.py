@@ -193,7 +193,7 @@ ROWS: Final = (
         do=(
             "Log, checkpoint and evaluate every n steps, or in another thread.",
             "Make batches ahead, in a DataLoader with workers, where the loop makes them by hand.",
-            "Compute metrics on the device, on whole batches instead of samples.",
+            "Compute metrics only in the steps that log them, on the device, on whole batches instead of samples.",
             "Python's collector: gc.collect(); gc.freeze() after the first steps, or gc.disable() with a collect "
             "between epochs.",
         ),

@@ -127,7 +127,8 @@ KNOWN: Final = (
             "logging",
             "values are logged in each step",
             "what is logged is computed, copied and written while the model stands still",
-            "log every n steps: `if step % 50 == 0: {it}`; histograms once an epoch",
+            "log every n steps, and compute only in these what is logged: `if step % 50 == 0: {it}`; histograms once "
+            "an epoch",
         ),
         ends=(
             "add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics", "histogram", "histc",
@@ -185,12 +186,13 @@ KNOWN: Final = (
             "metric-on-host",
             "a metric is computed on the host",
             "predictions go through numpy and Python, on one core, while the model stands still",
-            "compute it every n steps or once an epoch; or count with torch (`(logits.argmax(-1) == y).sum()`), add "
+            "compute it only in the steps in which it is logged, every n or once an epoch: `if step % 50 == 0:` around "
+            "`{it}`; or count with torch (`(logits.argmax(-1) == y).sum()`), add "
             "up, and read the sum at the epoch's end",
         ),
         ends=(
             "accuracy_score", "f1_score", "roc_auc_score", "confusion_matrix", "precision_score", "recall_score",
-            "average_precision_score", "classification_report",
+            "average_precision_score", "classification_report", "auc", "roc_curve", "precision_recall_curve",
         ),
     ),
     Known(
