@@ -156,6 +156,16 @@ def test_usage(here: Path) -> None:
     check_all(cases, here)
 
 
+def test_a_working_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    gone, out = tmp_path / "gone", tmp_path / "out"
+    for words in (["run", "--out", str(out), "true"], ["tune", "--out", str(out), "true"], ["patch", "x.toml"]):
+        gone.mkdir()
+        deleted = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", sys.executable, "-m", "hotlap"]
+        ran = start([*deleted, *words], gone)
+        check(ran, 125, "the working folder is gone", "cd")
+    assert not out.exists()
+
+
 def test_recipes(here: Path) -> None:
     recipes = {
         "words.toml": "make it fast",

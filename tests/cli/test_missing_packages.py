@@ -69,9 +69,9 @@ def test_a_run_has_its_verdict_without_the_profile(profiled: tuple[Path, subproc
     folder, ended = profiled
     assert (folder / "rank-0" / "trace.json.gz").exists()
     assert (ended.returncode, ended.stdout) == (3, "trained\n")
-    assert ended.stderr.count(f"what the profile shows: {NEEDS}") == 1 and "Traceback" not in ended.stderr
+    assert ended.stderr.count(f"the profile can't be read: {NEEDS}") == 1 and "Traceback" not in ended.stderr
     diagnosis = json.loads((folder / "diagnosis.json").read_bytes())
-    assert f"what the profile shows: {NEEDS}" in diagnosis["unknown"] and diagnosis["step_ms"] > 0
+    assert f"the profile can't be read: {NEEDS}" in diagnosis["unknown"] and diagnosis["step_ms"] > 0
 
 
 @pytest.mark.parametrize("command", ["show", "advise", "report"])

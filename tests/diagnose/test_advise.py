@@ -9,13 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 import hotlap.report.page
 from hotlap.diagnose.advise import (
+    MEASURE_OF,
     NAMES,
     ROWS,
     advise,
@@ -28,9 +29,10 @@ from hotlap.diagnose.advise import (
     value_of,
 )
 from hotlap.diagnose.advise_table import TABLE
+from hotlap.diagnose.findings import all_findings as run_findings
 from hotlap.levers import modules
 from hotlap.records.advice import Advice, AdvicePanel, Condition, ShareOf, Table
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread, in_order
 from hotlap.records.errors import UsageError
 from hotlap.records.files import plain, to_json
 from hotlap.records.page import Page
@@ -85,14 +87,61 @@ def test_rows_ask_only_what_there_is_and_name_levers_that_exist() -> None:
         assert "{" not in told
 
 
-def test_every_finding_of_a_run_or_a_trace_is_an_answer_to_something() -> None:
-    for name in ("input", "h2d", "launch", "compute", "host-code", "sync", "allocator", "communication", "straggler"):
-        assert measure_of(finding(name, "unknown", 0.5)) in NAMES
-    bounds: tuple[Bound, ...] = ("input", "h2d", "launch", "sync", "compute", "bandwidth", "memory", "communication")
-    for bound in (*bounds, "unknown"):
-        measure = measure_of(finding("one that was added later", bound, 0.5))
-        assert any(row.share is not None and row.share.of == measure for row in TABLE.rows), bound
-    assert {"sync", "allocator"} <= set(trace_findings())
+FOUND = sorted({name.replace("_", "-") for name in (*run_findings(), *trace_findings())} | {*MEASURE_OF, "busy-thread"})
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_finding_has_a_row_of_its_own_or_is_told_in_its_own_words(name: str) -> None:
+    beside = finding("compute" if name == "host-code" else "host-code", "unknown", 0.3)
+    for bound in get_args(Bound):
+        for named in (True, False):
+            one = finding(name, bound, 0.6, named=named, why="it waits", instead="change it")
+            first, *others = advise(diagnosis(one, beside), "run").suggestions
+            assert first.do[0] in ("change it", "Here: change it.") and len(others) == 1
+            if name in MEASURE_OF:
+                assert ROWS[first.id].share == ShareOf(of=MEASURE_OF[name]) and first.evidence.startswith(name)
+            else:
+                assert (first.title, first.because) == (name, "60% of the step: it waits.") and first.share == 0.6
+
+
+def test_a_row_is_about_findings_of_its_own_bound_only() -> None:
+    assert {*MEASURE_OF} == {*(name for name, _ in CAUSES), "optimizer"}
+    for name, bound in CAUSES:
+        row = next(row for row in TABLE.rows if row.share == ShareOf(of=MEASURE_OF[name]))
+        assert row.bound == bound or (name, bound) == ("host-code", "launch")
+    for bound in set(get_args(Bound)) - {"unknown"}:
+        assert measure_of(finding("one that was added later", bound, 0.5)) in NAMES
+
+
+def test_waiting_for_a_core_is_not_the_loop_s_own_code() -> None:
+    crowded = finding(
+        "cpu-crowded",
+        "unknown",
+        0.65,
+        cost_ms=6.5,
+        named=True,
+        instead="fewer intra-op threads",
+        levers=("cpu-threads",),
+    )
+    said = advise(diagnosis(crowded, finding("compute", "compute", 0.3), finding("host-code", "unknown", 0.01)), "run")
+    assert ids(said) == ["cpu-crowded", "compute"] and said.measures["host_code"] == 0.01
+    first = said.suggestions[0]
+    assert first.do == ("fewer intra-op threads",) and "--only cpu-threads COMMAND" in first.verify
+    assert first.at_most == pytest.approx(1 / 0.35)
+    alone = advise(diagnosis(crowded), "run")
+    assert ids(alone) == ["cpu-crowded"] and alone.measures == {}, "that something is known is not to be measured first"
+
+
+def test_a_cause_that_the_verdict_begins_with_comes_first() -> None:
+    rows = finding("rows-one-by-one", "input", 0.2, named=True)
+    switches = finding("debug-switches", "unknown", 0.0, named=True)
+    copies = finding("worker-copies", "unknown", 0.0)
+    found = diagnosis(finding("compute", "compute", 0.7), rows, switches, copies)
+    found = msgspec.structs.replace(found, findings=tuple(in_order(found.findings)))
+    said = advise(found, "run")
+    assert ids(said) == ["rows-one-by-one", "debug-switches", "compute"] and said.measures["input"] == 0.2
+    assert said.suggestions[1].because == "What it costs is not known."
+    assert ids(advise(found, "run", answers={"input": 0.3})) == ["debug-switches", "compute", "input"]
 
 
 @pytest.mark.parametrize("stale", ["nvFuser", "bottleneck", "cuda.amp", "all_gather_base", "GradScaler('cuda')"])
@@ -236,6 +285,11 @@ def test_a_launch_share_that_holds_the_model_s_own_work_promises_nothing() -> No
     assert not harmless.unknown
     traced = advise(diagnosis(finding("launch", "launch", 0.5, cost_ms=5.0)), "run")
     assert traced.suggestions[0].at_most == 2.0 and not traced.unknown
+    of_a_trace = advise(diagnosis(finding("small-ops", "launch", 0.5, named=True)), "run")
+    assert not of_a_trace.unknown, "nothing that a trace told is said to take one"
+    window = Window(start_ns=0, end_ns=1000, found_by="none")
+    rank = RankTrace(source="", rank=0, device_name="", events=0, window=window, step_ms=1.0)
+    assert not advise(diagnosis(finding("launch", "launch", 0.95)), "run", traces=(rank,)).unknown
 
 
 def test_memory_and_roofline_come_from_facts_and_traces() -> None:

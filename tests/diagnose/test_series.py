@@ -195,7 +195,7 @@ def test_broken_trace_leaves_the_rest(tmp_path: Path) -> None:
     write_record(tmp_path / "run.json", Run(command=("python", "t.py"), cwd="/", environment=ENVIRONMENT))
     page = gather(tmp_path)
     assert page.traces is None and page.diagnosis is not None and len(page.steps[0].ms) == 60
-    assert any(said.startswith("what the profile shows") for said in page.diagnosis.unknown)
+    assert any(said.startswith("the profile can't be read") for said in page.diagnosis.unknown)
 
 
 def test_no_records(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ def at(tmp_path: Path, text: str, line: int) -> Place:
         ("json.dump(history, file)", "logging", "json.dump(history, file)"),
         ("ids = self.tokenizer(text, padding=True)", "tokenizing", "keep the ids"),
         ("score += f1_score(y, p)", "metric-on-host", "argmax"),
+        ("area = auc(*roc_curve(y, p)[:2])", "metric-on-host", "only in the steps in which it is logged"),
+        ("writer.add_scalar('auc', area(y, p))", "logging", "compute only in these what is logged"),
         ("total += loss.item()", "read-value", "loss.detach()"),
         ("for p in model.parameters():\n    p.mul_(2)", "loop-over-parameters", "_foreach_lerp_"),
         ("for a, b in zip(x.parameters(), y.parameters()):\n    a.lerp_(b, 0.1)", "loop-over-parameters", "_foreach"),
@@ -63,6 +65,7 @@ def test_what_a_statement_does_is_told_with_the_change_to_make(
         ("Data.tokenize", "", "tokenizing"),
         ("Writer.add_histogram", "numpy.bincount", "logging"),
         ("fit", "logging.Logger._log", "logging"),
+        ("act", "torch._Simplex.check", "validated-arguments"),
     ],
 )
 def test_a_cause_is_told_by_what_the_host_is_in_too(
@@ -213,4 +216,5 @@ def test_each_cause_has_one_row_and_says_what_to_write() -> None:
     ids = [one.cause.id for one in KNOWN]
     assert len(ids) == len(set(ids))
     for one in KNOWN:
-        assert (one.ends or one.whole or one.packages) and all((one.cause.title, one.cause.why, one.cause.instead))
+        assert one.ends or one.whole or one.packages or one.inside
+        assert all((one.cause.title, one.cause.why, one.cause.instead))

@@ -188,6 +188,44 @@ def test_what_the_thread_that_trains_waits_for_a_core_is_no_computing() -> None:
     assert sum(one.share for one in findings) <= 1 + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("waited", "threads", "running", "said"),
+    [
+        (60.0, 4, 7, True),
+        (60.0, 4, 5, False),  # its own, and the one that looks
+        (60.0, 4, None, True),
+        (60.0, 16, None, False),  # it may crowd itself
+        (60.0, 16, 20, True),
+        (7.0, 4, 7, False),
+    ],
+)
+def test_times_beside_other_work_are_said_to_hold_for_that_only(
+    waited: float, threads: int, running: int | None, said: bool, tmp_path: Path
+) -> None:
+    """666 ms and 60.5 ms a step, 21 minutes apart: both right, and nothing told that the first was beside others."""
+    facts = msgspec.structs.replace(host(waited_ms=5 * waited, threads_waited_ms=5 * waited), threads=threads)
+    lines = over(0.0, 20.0)
+    run = folder_of(tmp_path, (lines, facts))
+    machine = msgspec.structs.replace(ENVIRONMENT, cores=4, cpu_quota=None)
+    (run / "run.json").write_bytes(to_json(msgspec.structs.replace(RunFolder(run).record, environment=machine)))
+    seen = b"".join(msgspec.json.encode(sample(at / 2, running=running)) + b"\n" for at in range(1, 40))
+    (run / "telemetry.jsonl").write_bytes(seen)
+    found = diagnose(run)
+    assert "cpu-crowded" in {one.id for one in found.findings}
+    assert any("measure again when it is gone" in text for text in found.unknown) is said
+
+
+def test_times_beside_a_hypervisor_that_takes_cores_are_said_to_hold_for_that_only(tmp_path: Path) -> None:
+    facts = msgspec.structs.replace(host(), threads=1)
+    run = folder_of(tmp_path, (over(0.0, 20.0), facts))
+    for stolen, said in ((100.0, True), (40.0, False)):
+        seen = (sample(at / 2, steal_ms=stolen * at, busy_ms=400.0 * at) for at in range(1, 40))
+        (run / "telemetry.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in seen))
+        found = diagnose(run)
+        assert "cpu-steal" in {one.id for one in found.findings}
+        assert any("measure again when it is gone" in text for text in found.unknown) is said
+
+
 def test_waits_of_others_are_no_cost_where_the_thread_that_trains_never_waits() -> None:
     """As lightning_transformer had it on an H200: 16 threads, 16 cores, and nobody whom the 1.7 ms held up."""
     seen = host(waited_ms=0.0, threads_waited_ms=1.7, involuntary=0.97)

@@ -79,7 +79,7 @@ DIAGNOSIS = Diagnosis(
     ranks=2,
     device="cuda",
     device_name="NVIDIA H100",
-    unknown=("one pace",),
+    unknown=("step time is not steady",),
 )
 ENVIRONMENT = Environment(
     hotlap="0.1.0",

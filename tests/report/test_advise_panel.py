@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hotlap.diagnose.advise import advise, suggest
 from hotlap.diagnose.advise_table import TABLE
+from hotlap.records.diagnosis import Finding
 from hotlap.records.page import Page
 from hotlap.report.page import render
 
@@ -74,3 +76,16 @@ def test_an_answer_takes_the_place_of_the_run_s_parts_and_the_whole_follows_a_pa
     page.run(SET, "idle", "50", "range")
     assert page.run(VALUE, part) == ""
     assert shown(page) == [one.id for one in advise(DIAGNOSIS, "f", answers={"idle": 0.5}).suggestions]
+
+
+def test_a_finding_that_no_row_is_about_is_told_by_the_script_too(page: Browser, tmp_path: Path) -> None:
+    crowded = Finding(
+        id="cpu-crowded", bound="unknown", share=0.6, title="threads wait for a core", why="they share", instead="fewer"
+    )
+    found = msgspec.structs.replace(DIAGNOSIS, findings=(crowded,))
+    (tmp_path / "other.html").write_text(
+        render(advised(Page(title="t", folder="f", made="", hotlap="", diagnosis=found))), "utf-8"
+    )
+    page.open(tmp_path / "other.html")
+    assert shown(page) == ["cpu-crowded"]
+    assert "60% of the step: they share." in page.run("return document.querySelector('#advise .advice').textContent")

@@ -93,7 +93,7 @@ def test_run_shows_its_numbers() -> None:
     assert {3 << 30, 5 << 30, 2 << 30} <= set(page.values["memory"])
     assert "python train.py --lr 3e-4" in page.texts["environment"]
     assert "/r/trace.json.gz" in page.texts["links"] and "/r/m.pickle" in page.texts["links"]
-    assert "one pace" in page.texts["verdict"] and "it broke" in page.texts["verdict"]
+    assert "step time is not steady" in page.texts["verdict"] and "it broke" in page.texts["verdict"]
 
 
 def test_tune_shows_its_numbers() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
+from hotlap.records.diagnosis import NOT_STEADY, Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
 from hotlap.records.run import Environment, Gpu, Lever, Phases, Problem, Run
 from hotlap.records.tune import Dropped, Interval, Kept, Parity, Trial, Tune, Worth
@@ -274,13 +274,13 @@ def test_what_is_not_certain_is_said() -> None:
                 bound="unknown",
                 settled=False,
                 throughput=None,
-                unknown=("communication: no window",),
+                unknown=("no communication was seen",),
                 findings=(msgspec.structs.replace(LOADER, share=0.4),),
             )
         )
     )
     assert text.startswith("bound unknown · 215 ms") and "samples/s" not in text
-    assert "unsettled: no steady state" in text and "unknown communication: no window" in text
+    assert "unsettled: no steady state" in text and "note no communication was seen" in text
 
 
 def test_a_cause_of_most_of_the_step_is_the_headline_where_no_bound_is_known() -> None:
@@ -441,12 +441,12 @@ def test_a_noisy_machine_is_said() -> None:
     assert "a noisy machine: two runs of the bare command differ by 150% in step time\n" in noisy
 
 
-def test_a_side_without_one_pace_is_told_as_by_run() -> None:
-    uneven = msgspec.structs.replace(BEFORE, unknown=("one pace: some stretches take longer", "samples/s: no batch"))
+def test_a_side_that_is_not_steady_is_told_as_by_run() -> None:
+    uneven = msgspec.structs.replace(BEFORE, unknown=(f"{NOT_STEADY}: some take longer", "samples/s is not known"))
     text = joined(tune_text(msgspec.structs.replace(TUNE, baseline=uneven)))
-    assert "before: no one pace: some stretches take longer" in text and "samples/s" not in text
-    assert "after: no one pace" in tune_text(msgspec.structs.replace(TUNE, tuned=uneven))
-    assert "one pace" not in tune_text()
+    assert "before: step time is not steady: some take longer" in text and "samples/s" not in text
+    assert "after: step time is not steady" in tune_text(msgspec.structs.replace(TUNE, tuned=uneven))
+    assert NOT_STEADY not in tune_text()
 
 
 def test_unfinished_tune_says_why_and_how_to_go_on() -> None:

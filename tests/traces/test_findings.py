@@ -1,9 +1,16 @@
 """Findings from hand-made answers."""
 
+import ast
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from hotlap.diagnose.profiled import with_traces
+import hotlap.diagnose.findings
+from hotlap.diagnose.findings.compute import ISSUING
+from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
+from hotlap.diagnose.profiled import UNTOLD, with_traces
 from hotlap.levers import all_levers
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.durations import ms
@@ -442,6 +449,40 @@ def test_on_the_cpu_the_traces_name_the_ops_only() -> None:
         and found.findings[1].evidence == "x; under the profiler aten::mm 4.00 ms, aten::add 2.00 ms"
         and found.findings[1].where == HERE
     )
+
+
+def test_nothing_that_a_trace_tells_is_said_to_take_one() -> None:
+    compute = Finding(id="compute", bound="compute", share=0.4, why=UNTOLD[0])
+    waits = Finding(id="expert-loop", bound="launch", share=0.0, named=True, evidence=f"none queued{UNTOLD[1]}")
+    host = (
+        HostTime(name="aten::addmm", ns=6 * MS, total_ns=6 * MS, count=1),
+        HostTime(name="aten::mkldnn_convolution", ns=3 * MS, total_ns=3 * MS, count=1),
+        HostTime(name="aten::clamp_min", ns=3 * MS, total_ns=3 * MS, count=1),
+    )
+    cpu = with_traces(diagnosis(compute), TraceReport(ranks=(answers(breakdown=(), model=host),)))
+    assert cpu.findings[0].why.startswith("in the trace arithmetic (matrix products, convolutions) takes 75% of")
+    small = msgspec.structs.replace(compute, why=ISSUING)
+    cpu = with_traces(diagnosis(small), TraceReport(ranks=(answers(breakdown=(), model=host),)))
+    assert cpu.findings[0].why == ISSUING
+    gpu = with_traces(diagnosis(waits, compute), TraceReport(ranks=(answers(),)))
+    assert [(one.id, one.why, one.evidence) for one in gpu.findings] == [
+        ("expert-loop", "", "none queued"),
+        ("compute", "", ""),
+    ]
+
+
+def test_what_findings_say_of_traces_and_profiles_is_known_where_there_is_one() -> None:
+    told = "".join((*UNTOLD, WITHOUT_A_PROFILE))
+    for file in Path(hotlap.diagnose.findings.__file__).parent.glob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        texts = {one.value for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+        docstrings = {
+            one.value.value
+            for one in ast.walk(tree)
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+        }
+        for text in texts - docstrings:
+            assert not re.search(r"\b(a|the) (trace|profile)\b|--profile", text) or text in told, (file.name, text)
 
 
 @pytest.mark.parametrize(

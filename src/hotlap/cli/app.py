@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -22,6 +23,7 @@ from .trace import trace
 from .tune import tune
 
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # ClickException; newer typer carries its own click
+NO_FOLDER = "the working folder is gone: it was deleted or moved away; go to one that exists (cd)"
 CODES = "\n\n".join(f"{code}: {meaning}" for code, meaning in EXIT_CODES.items())
 
 app = typer.Typer(
@@ -81,9 +83,20 @@ def _main() -> int:
     except BrokenPipeError:
         return 141
     except OSError as error:
-        _say(f"{error.strerror or error}: {error.filename or ''}")
+        _say(NO_FOLDER if _no_folder(error) else f"{error.strerror or error}: {error.filename or ''}")
         return HotlapError.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _no_folder(error: OSError) -> bool:
+    """Whether it is the working folder that is not there: what asks for that names no file."""
+    if error.filename is not None:
+        return False
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _say(text: str) -> None:

@@ -1,11 +1,13 @@
 """What to try first: the decision table asked with what a person or a run says.
 
-A run answers through its diagnosis: each finding's share is that of one measure, so the first suggestion and the bound
-come from the same numbers. The report page asks the same table with the same rules (`report/page/templates/advise.js`).
+A run answers through its diagnosis: where a row of the table is about a finding, its share is that row's measure. A
+finding that no row is about is told in its own words, and never by another one's row. The report page asks the same
+table with the same rules (`report/page/templates/advise.js`).
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,15 +22,13 @@ from hotlap.records.trace import OpRoofline, RankTrace, TraceReport
 from hotlap.records.tune import Tune
 from hotlap.runs.folder import RunFolder, TuneFolder
 
-from .advise_table import IDLE_PARTS, MEASURES, TABLE
+from .advise_table import IDLE_PARTS, MEASURES, TABLE, WORTH
 from .diagnose import diagnose
 from .verdict import verdict
 
 NAMES: Final = tuple(one.name for one in MEASURES)
 MEASURE_OF: Final = {
     "input": "input",
-    "workers-restart": "input",
-    "backward": "compute",
     "h2d": "h2d",
     "sync": "sync",
     "launch": "launch_bound",
@@ -41,13 +41,10 @@ MEASURE_OF: Final = {
     "bandwidth": "bandwidth",
     "optimizer": "optimizer",
 }
-"""Findings and the measures that their shares are."""
-MEASURE_OF_BOUND: Final[dict[Bound, str]] = {
-    "launch": "launch_bound",
-    "memory": "allocator",
-    "unknown": "host_code",
-}
-"""For findings that are not above; other bounds are measures by the same name."""
+"""Findings that a row of the table is about, and the measures that their shares are."""
+MEASURE_OF_BOUND: Final[dict[Bound, str]] = {"launch": "launch_bound", "memory": "allocator"}
+"""What the shares of the other findings are part of, each told in its own words; other bounds are measures by the same
+name, and an unknown one is of none."""
 ROUNDED: Final = 1e-9
 """Sums of percentages are not exact."""
 ROWS: Final = {row.id: row for row in (*TABLE.rows, *TABLE.otherwise)}
@@ -132,12 +129,12 @@ def _advice(measured: Values, answers: Values | None, findings: Sequence[Finding
     """Advice from what a run says with answers in its place; of a measure that is answered, the run's finding is not
     told. of: the other fields of the advice. Raises UsageError."""
     given = _checked(answers or {})
-    known = with_answers(measured, given)
+    known, told = with_answers(measured, given), _not_given(findings, given)
     return Advice(
         measures=known,
         given=tuple(given),
         measured={name: value for name, value in measured.items() if known.get(name) != value},
-        suggestions=_with_findings(suggest(TABLE, known), _not_given(findings, given)),
+        suggestions=_with_causes(_with_findings(suggest(TABLE, known), told), told),
         **of,
     )
 
@@ -245,7 +242,7 @@ def advise(
         bound=diagnosis.bound,
         step_ms=diagnosis.step_ms,
         device=diagnosis.device_name or diagnosis.device,
-        unknown=(*diagnosis.unknown, *_unknown(_not_given(diagnosis.findings, answers or {}))),
+        unknown=(*diagnosis.unknown, *(() if traces else _unknown(_not_given(diagnosis.findings, answers or {})))),
     )
 
 
@@ -271,18 +268,20 @@ def _not_given(findings: Sequence[Finding], given: Values) -> Sequence[Finding]:
 
 def _unknown(findings: Sequence[Finding]) -> Iterator[str]:
     if any(map(_is_all_of_the_model, findings)):
-        yield "how much of the step really is a wait for launches: a trace tells (hotlap run --profile)"
+        yield "how much of the step really is a wait for launches is not known; a trace tells (hotlap run --profile)"
 
 
 def _is_all_of_the_model(finding: Finding) -> bool:
     """Whether it has the time of the whole model, the device's own work in it, as a run without a trace has it; a graph
     break or recompilations may stand for it (`compiled.py`)."""
-    return finding.bound == "launch" and finding.share > 0 and finding.cost_ms is None
+    return finding.bound == "launch" and finding.share > 0 and finding.cost_ms is None and not finding.named
 
 
-def measure_of(finding: Finding) -> str:
-    """The measure that a finding's share is."""
-    return MEASURE_OF.get(finding.id) or MEASURE_OF_BOUND.get(finding.bound, finding.bound)
+def measure_of(finding: Finding) -> str | None:
+    """The measure that a finding's share is, or is part of; None where there is none."""
+    if finding.id in MEASURE_OF:
+        return MEASURE_OF[finding.id]
+    return None if finding.bound == "unknown" else MEASURE_OF_BOUND.get(finding.bound, finding.bound)
 
 
 def _measures(findings: Sequence[Finding], ranks: int) -> dict[str, float]:
@@ -292,9 +291,9 @@ def _measures(findings: Sequence[Finding], ranks: int) -> dict[str, float]:
     so may those of several ranks: of them the largest counts."""
     known: dict[str, float] = {}
     for finding in findings:
-        if finding.beneath:  # the time of other findings
-            continue
         name, share = measure_of(finding), min(1.0, max(0.0, finding.share))
+        if finding.beneath or name is None:  # the time of other findings, or of no measure
+            continue
         adds = name == "sync" and ranks == 1
         known[name] = min(1.0, known.get(name, 0.0) + share) if adds else max(known.get(name, 0.0), share)
     return {**known, "idle": _sum_within("idle", known)} if known.keys() & IDLE_PARTS else known
@@ -326,8 +325,12 @@ def _with_findings(found: Sequence[Suggestion], findings: Sequence[Finding]) -> 
 
 
 def _of(suggestion: Suggestion, findings: Sequence[Finding]) -> Iterator[Finding]:
+    return (one for one in findings if one.id in MEASURE_OF and measure_of(one) == _measure_of_row(suggestion))
+
+
+def _measure_of_row(suggestion: Suggestion) -> str:
     share = ROWS[suggestion.id].share
-    return (finding for finding in findings if share is not None and measure_of(finding) == share.of)
+    return share.of if share is not None else ""
 
 
 def _with_finding(suggestion: Suggestion, own: list[Finding]) -> Suggestion:
@@ -345,4 +348,41 @@ def _with_finding(suggestion: Suggestion, own: list[Finding]) -> Suggestion:
         levers=first.levers,
         verify=_verify(first.levers, ROWS[suggestion.id].verify),
         do=(*own_way, *suggestion.do),
+    )
+
+
+def _with_causes(rows: Sequence[Suggestion], findings: Sequence[Finding]) -> tuple[Suggestion, ...]:
+    """With the findings that no row is about, in their own words and in place of the rows of measures that only they
+    are of. Those that the verdict begins with come first."""
+    own = [one for one in findings if one.id not in MEASURE_OF and (one.share > WORTH or _cost_unknown(one))]
+    if not own:
+        return tuple(rows)
+    only_theirs = {measure_of(one) for one in own} - {measure_of(one) for one in findings if one.id in MEASURE_OF}
+    rows = [one for one in rows if ROWS[one.id] in TABLE.rows and _measure_of_row(one) not in only_theirs]
+    first = list(takewhile(lambda one: one in own, findings))
+    others = [*rows, *(_in_its_words(one) for one in own if one not in first)]
+    others.sort(key=lambda one: -1.0 if one.share is None else one.share, reverse=True)
+    return (*map(_in_its_words, first), *others)
+
+
+def _cost_unknown(finding: Finding) -> bool:
+    """Whether it is a cause that the verdict tells although it does not know what it costs."""
+    return finding.named and not finding.share and finding.cost_ms is None
+
+
+def _in_its_words(finding: Finding) -> Suggestion:
+    share = min(1.0, finding.share) or None
+    costs = "What it costs is not known" if share is None else f"{percent(share)} of the step"
+    return Suggestion(
+        id=finding.id,
+        bound=finding.bound,
+        title=finding.title or finding.id,
+        because=f"{costs}: {finding.why}." if finding.why else f"{costs}.",
+        do=(finding.instead,) if finding.instead else (),
+        levers=finding.levers,
+        verify=_verify(finding.levers, "`hotlap run COMMAND` before and after: the step is shorter."),
+        share=share,
+        at_most=1 / (1 - share) if share is not None and share < 1 and finding.cost_ms is not None else None,
+        evidence=finding.evidence,
+        where=finding.where,
     )

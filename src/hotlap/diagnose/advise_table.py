@@ -193,11 +193,11 @@ ROWS: Final = (
         do=(
             "Log, checkpoint and evaluate every n steps, or in another thread.",
             "Make batches ahead, in a DataLoader with workers, where the loop makes them by hand.",
-            "Compute metrics on the device, on whole batches instead of samples.",
+            "Compute metrics only in the steps that log them, on the device, on whole batches instead of samples.",
             "Python's collector: gc.collect(); gc.freeze() after the first steps, or gc.disable() with a collect "
             "between epochs.",
         ),
-        verify="`hotlap run --profile COMMAND` names the line; afterwards the `other` phase is short.",
+        verify="The `other` phase becomes short; `hotlap run --profile COMMAND` names the lines that are left in it.",
     ),
     Row(
         id="gaps",
@@ -349,7 +349,7 @@ ROWS: Final = (
         kind=CHIP,
         because="The kernels run {roofline_gap} below what the device could do: {share} of the step.",
         do=(
-            "See what limits them: `hotlap run --profile COMMAND`, then `hotlap trace` names op, line and limit.",
+            "See what limits them: of a run with --profile, `hotlap trace RUN` names op, line and limit.",
             "Arithmetic: bf16 autocast, tensor cores. Memory traffic: torch.compile fuses it.",
             "A library kernel or a Triton one for a single slow op, after ncu has said what it is limited by.",
         ),

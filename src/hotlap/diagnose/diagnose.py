@@ -9,7 +9,7 @@ from statistics import fmean, median
 import msgspec
 
 from hotlap.levers import settled
-from hotlap.records.diagnosis import ONE_PACE, Diagnosis, Finding, Spread, bound_of, in_order
+from hotlap.records.diagnosis import LEAST_NAMED, NOT_STEADY, Diagnosis, Finding, Spread, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.files import read_record
@@ -20,7 +20,7 @@ from hotlap.runs.folder import FILES, RankFolder, RunFolder
 from .balance import Late, straggler, without_the_wait, without_waiting
 from .balance import finding as finding_of
 from .cpu_use import GpuUse, cpu_use, gpu_use, kept_busy
-from .findings import findings_of
+from .findings import cpu_crowded, findings_of
 from .findings._base import CpuUse, Measured
 from .findings.workers_restart import without_restarts
 from .steps import (
@@ -181,7 +181,7 @@ def _verdict(
         device_name=facts.device_name if facts else None,
         peak_bytes=measured.memory[0] if measured.memory else None,
         memory_bytes=measured.memory[1] if measured.memory else None,
-        unknown=tuple(_unknown(first, slowest, measured)),
+        unknown=(*_unknown(first, slowest, measured), *_beside_others(findings, measured)),
         next=next_of(findings),
     )
 
@@ -217,28 +217,38 @@ def _unknown(rank: Rank, slowest: SteadySteps, measured: Measured) -> list[str]:
     said = []
     facts, problems = rank.facts, rank.folder.problems
     if facts is None:
-        why = "hotlap's own problem kept it from being" if problems else "the process died before it could be"
-        said.append(f"what the script is made of: {why} written")
+        why = "hotlap had a problem of its own" if problems else "the process died"
+        said.append(f"what the script is made of is not known: {why} before it was written (facts.json)")
     elif hung := _hung(facts):
-        said.append(f"what comes next: {hung}")
+        said.append(hung)
     elif facts.samples_from == "none":
-        said.append("samples/s: no batch with a first dimension was seen")
+        said.append("samples/s is not known: no batch with a first dimension was seen")
     if not rank.steady.settled:
-        said.append("a steady state: the step time was still changing, so the numbers may not hold for a long run")
+        said.append("the step time was still changing: the numbers may not hold for a long run")
     if facts is not None and facts.replayed:
-        said.append(
-            f"where the time of {', '.join(facts.replayed)} goes: the script replays them as one CUDA graph of its own"
-        )
+        replayed = ", ".join(facts.replayed)
+        said.append(f"{replayed} can't be timed apart: the script replays them as one CUDA graph of its own")
     if left_out := _left_out(rank.steps):
-        said.append(f"{left_out:,} steps between the first and the last ones: of so many none are kept")
+        said.append(
+            f"{left_out:,} steps are not in the numbers: of a long run hotlap keeps the first and the last ones"
+        )
     said += _uneven(slowest)
     if measured.unseen and not measured.unseen_ms:
-        said.append(f"where all of the time goes: {measured.unseen} (--every-step looks at all)")
+        said.append(f"the phases are not those of all steps: {measured.unseen} (--every-step looks at all)")
     if facts is not None and facts.device == "cuda" and measured.gpu_phases is None:
-        said.append("device time: no CUDA events could be recorded in this loop")
+        said.append("device time is not known: no CUDA events could be recorded in this loop")
     if any(problem.where != WITHOUT_FACTS and not problem.lever for problem in problems):
-        said.append("what happened after hotlap's own problem (problems.jsonl)")
+        said.append("hotlap had a problem of its own, and may have missed what came after it (problems.jsonl)")
     return said
+
+
+def _beside_others(findings: Sequence[Finding], measured: Measured) -> Iterator[str]:
+    """That the numbers are those of a machine that others keep busy, where it took a notable share of the step. A quota
+    is the command's own, and holds the next time too."""
+    took = {one.id: (one.cost_ms or 0.0) / measured.step_ms for one in findings}
+    crowded = took.get("cpu-crowded", 0.0) if cpu_crowded.by_others(measured) else 0.0
+    if max(crowded, took.get("cpu-steal", 0.0)) >= LEAST_NAMED:
+        yield "the cores were busy with other work, and the times hold for that only: measure again when it is gone"
 
 
 def _host_phases(steady: SteadySteps, usual: Sequence[Step], device: Phases | None) -> tuple[Phases, str, float]:
@@ -275,13 +285,13 @@ def _uneven(steady: SteadySteps) -> Iterator[str]:
     if rare := _rare(typical, spread(steady.times)):
         each = block_length(len(steady.times), steady.period)
         yield (
-            f"{ONE_PACE}: {ms(typical)} a step is the median of {len(blocks)} means over {each} steps each, {rare}; "
+            f"{NOT_STEADY}: {rare}; {ms(typical)} a step is the median of {len(blocks)} means over {each} steps each, "
             f"the mean of all {len(steady.times)} is {ms(mean)}"
         )
     elif max(mean, typical) > UNEVEN * min(mean, typical):
-        yield f"{ONE_PACE}: the mean step takes {ms(mean)}, the typical one {ms(typical)}"
+        yield f"{NOT_STEADY}: a typical step takes {ms(typical)}, the mean of all is {ms(mean)}"
     elif high > BLOCKS_APART * low:
-        yield f"{ONE_PACE}: some stretches of the steps take {ms(low)} a step and others {ms(high)}"
+        yield f"{NOT_STEADY}: it is {ms(low)} in some stretches of the run and {ms(high)} in others"
 
 
 def _spread(steady: SteadySteps) -> Spread:
@@ -296,9 +306,9 @@ def _spread(steady: SteadySteps) -> Spread:
 def _rare(typical: float, single: Spread) -> str:
     """Which steps take a step time out of the deciles of single steps, as far as that shows."""
     if typical > single.p90 and ms(typical) != ms(single.p90):
-        return f"a few slow ones counted in: nine of ten single steps take {ms(single.p90)} or less"
+        return f"nine of ten steps take {ms(single.p90)} or less, the rest longer"
     if typical < single.p10 and ms(typical) != ms(single.p10):
-        return f"a few quick ones counted in: nine of ten single steps take {ms(single.p10)} or more"
+        return f"nine of ten steps take {ms(single.p10)} or more, the rest less"
     return ""
 
 

@@ -4,6 +4,7 @@ Step time, phases and their shares are those of steps without the profiler. The 
 work on the device; so idle time of the trace is scaled to what is left of the unprofiled step beside that work.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, bound_of, in_order
+from hotlap.records.diagnosis import BESIDE_THE_REST, Bound, Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.durations import ms
 from hotlap.records.errors import NothingMeasured
 from hotlap.records.profile import Lines
@@ -24,11 +25,15 @@ from hotlap.trace.lines import places_of
 from hotlap.trace.tables import Trace
 
 from .diagnose import diagnose
-from .findings import BESIDE_THE_REST, replaced
+from .findings import compute, expert_loop, own_graph, replaced
 from .sampled import WITH_ITS_BACKWARD
 from .small_ops import small_ops
 
+UNTOLD: Final = (compute.UNTOLD, expert_loop.UNTOLD, own_graph.UNTOLD)
+"""What findings of a run say that a trace tells: not said beside one."""
 TOP_OPS: Final = 3
+MULTIPLY: Final = re.compile(r"^aten::\w*(mm|bmm|mv|conv\w*|linear\w*|attention\w*|rnn\w*)$")
+"""Ops that arithmetic limits, as far as a name tells."""
 INSTEAD: Final[dict[str, frozenset[Bound]]] = {
     "compute": frozenset({"compute", "bandwidth"}),
     "launch": frozenset({"sync", "compute", "bandwidth", "memory", "communication"}),
@@ -77,7 +82,8 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     Of a run on the CPU, where the trace shows the ops that the phases were timed around, only what they are is added.
     """
     measured = over_ranks([rank.utilisation for rank in traces.ranks if rank.utilisation])
-    diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured)
+    findings = tuple(map(_without_untold, diagnosis.findings))
+    diagnosis = msgspec.structs.replace(diagnosis, utilisation=measured, findings=findings)
     if not any(rank.breakdown for rank in traces.ranks):
         named = [_with_ops(finding, traces) for finding in diagnosis.findings]
         named += small_ops(traces.ranks[0], named)
@@ -88,9 +94,16 @@ def with_traces(diagnosis: Diagnosis, traces: TraceReport, made: Place | None = 
     made = next((one.where for one in diagnosis.findings if one.id == "input"), None) or made
     gone = replaced(kept)
     shown = [_with_batches(one, made, traces) for one in traces.findings if one.id not in gone]
-    findings = in_order((*kept, *shown, *small_ops(traces.ranks[0], shown)))
-    bound = findings[0].bound if findings else diagnosis.bound
-    return msgspec.structs.replace(diagnosis, findings=tuple(findings), bound=bound)
+    ordered = tuple(in_order((*kept, *shown, *small_ops(traces.ranks[0], shown))))
+    bound = ordered[0].bound if ordered else diagnosis.bound
+    return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound)
+
+
+def _without_untold(finding: Finding) -> Finding:
+    why, evidence = finding.why, finding.evidence
+    for text in UNTOLD:
+        why, evidence = why.replace(text, ""), evidence.replace(text, "")
+    return msgspec.structs.replace(finding, why=why, evidence=evidence)
 
 
 def _left(finding: Finding, traces: TraceReport, step_ms: float) -> Finding | None:
@@ -166,7 +179,8 @@ def _with_backward(finding: Finding, findings: Sequence[Finding], rank: RankTrac
 
 
 def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
-    """The arithmetic of a run on the CPU with the ops that most of it is in, and the line of the largest."""
+    """The computing of a run on the CPU with the ops that most of it is in, how much of it is arithmetic, and the line
+    of the largest."""
     rank = traces.ranks[0]
     ops = [row for row in rank.model if "::" in row.name]
     if finding.id != "compute" or not ops:
@@ -176,6 +190,12 @@ def _with_ops(finding: Finding, traces: TraceReport) -> Finding:
         by_name[row.name] += row.ns
     most = by_name.most_common(TOP_OPS)
     said = ", ".join(f"{name} {ms(ns / rank.window.count / 1e6)}" for name, ns in most)
+    multiplied = sum(ns for name, ns in by_name.items() if MULTIPLY.match(name)) / max(1, by_name.total())
     return msgspec.structs.replace(
-        finding, evidence=f"{finding.evidence}; under the profiler {said}", where=ops[0].where or finding.where
+        finding,
+        evidence=f"{finding.evidence}; under the profiler {said}",
+        where=ops[0].where or finding.where,
+        why=finding.why
+        or f"in the trace arithmetic (matrix products, convolutions) takes {multiplied:.0%} of the operations' time, "
+        "moving data and issuing small operations the rest",
     )

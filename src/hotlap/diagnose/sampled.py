@@ -19,6 +19,7 @@ from .statements import (
     PAIRS,
     PARAMETERS,
     THROUGH_NUMPY,
+    VALIDATES,
     Cause,
     cause_at,
     elements,
@@ -126,7 +127,12 @@ def _parameters(place: Place, inside: str) -> Cause | None:
     return replace(PARAMETERS, bound="launch") if over_parameters(place) else None
 
 
+def _validates(place: Place, inside: str) -> Cause | None:
+    return VALIDATES.cause if VALIDATES.is_inside(inside) else None
+
+
 IN_FUNCTIONS: Final = (
+    (_validates, "check arguments of distributions"),
     (_by_numpy, "compute with numpy"),
     (_pairs, "hold all pairs"),
     (_parameters, "go through parameters"),
@@ -266,6 +272,12 @@ def _explained(
 
     cause = cause_of(where, inside)
     found = msgspec.structs.replace(finding, where=where, evidence=f"{finding.evidence}; {said}")
+    checks = [row for row in own if VALIDATES.is_inside(row[4]) and 0 <= row[1] < len(samples.files)]
+    if cause is None and (checked := sum(row[5] for row in checks) / total) >= LEAST_SHARE:
+        most = max(checks, key=lambda row: row[5])
+        file, function, cause, rest = most[1], most[3], VALIDATES.cause, finding.evidence
+        finding, said = found, f"{checked:.0%} of it in such checks"
+        found = msgspec.structs.replace(finding, where=_place(samples, most), evidence=f"{rest}; {said}")
     found = found if cause is None else _with(found, cause)
     waits = sum(row[5] for row in own if COLLECTIVES.search(row[4])) / total
     if finding.id == "host-code" and waits > 0.5:

@@ -4,6 +4,7 @@ A row of `KNOWN` is a cause: the calls by which it is told, and what to write in
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -32,16 +33,21 @@ class Cause:
 @dataclass(frozen=True)
 class Known:
     """A cause, and the calls that tell it: by the end of their names, which may be those of the user's own functions.
-    whole: by the whole name. packages: by what the host is in. tells: what more has to hold of the call. device: it
-    costs only where the model is on one. ranks: only where there are several."""
+    whole: by the whole name. packages: by what the host is in; inside: by the very function. tells: what more has to
+    hold of the call. device: it costs only where the model is on one. ranks: only where there are several."""
 
     cause: Cause
     ends: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    inside: re.Pattern[str] | None = None
     tells: Callable[[ast.Call], bool] = lambda call: True
     device: bool = False
     ranks: bool = False
+
+    def is_inside(self, function: str) -> bool:
+        """Whether the function that the host is in is one of these."""
+        return self.inside is not None and self.inside.fullmatch(function) is not None
 
     def matches(self, call: ast.Call) -> bool:
         """Whether a call is one of these."""
@@ -54,7 +60,20 @@ def _of_many(call: ast.Call) -> bool:
     return bool(call.args) and not isinstance(call.args[0], (ast.Constant, ast.UnaryOp, ast.BinOp))
 
 
+VALIDATES: Final = Known(
+    Cause(
+        "validated-arguments",
+        "torch.distributions checks its arguments each time",
+        "for each distribution and each log_prob all values are compared with their bounds, in small operations of "
+        "their own, and on a device the host waits for the answer",
+        "`torch.distributions.Distribution.set_default_validate_args(False)` before the loop, or `validate_args=False` "
+        "for the one that is made here; values out of bounds then raise no error",
+        "launch",
+    ),
+    inside=re.compile(r"torch\.(_\w+\.check|Distribution\.(__init__|_validate_sample))"),
+)
 KNOWN: Final = (
+    VALIDATES,
     Known(
         Cause(
             "collect",
@@ -108,7 +127,8 @@ KNOWN: Final = (
             "logging",
             "values are logged in each step",
             "what is logged is computed, copied and written while the model stands still",
-            "log every n steps: `if step % 50 == 0: {it}`; histograms once an epoch",
+            "log every n steps, and compute only in these what is logged: `if step % 50 == 0: {it}`; histograms once "
+            "an epoch",
         ),
         ends=(
             "add_histogram", "add_scalar", "add_scalars", "add_image", "log_dict", "log_metrics", "histogram", "histc",
@@ -166,12 +186,13 @@ KNOWN: Final = (
             "metric-on-host",
             "a metric is computed on the host",
             "predictions go through numpy and Python, on one core, while the model stands still",
-            "compute it every n steps or once an epoch; or count with torch (`(logits.argmax(-1) == y).sum()`), add "
+            "compute it only in the steps in which it is logged, every n or once an epoch: `if step % 50 == 0:` around "
+            "`{it}`; or count with torch (`(logits.argmax(-1) == y).sum()`), add "
             "up, and read the sum at the epoch's end",
         ),
         ends=(
             "accuracy_score", "f1_score", "roc_auc_score", "confusion_matrix", "precision_score", "recall_score",
-            "average_precision_score", "classification_report",
+            "average_precision_score", "classification_report", "auc", "roc_curve", "precision_recall_curve",
         ),
     ),
     Known(
@@ -269,6 +290,9 @@ def cause_at(place: Place, device: bool = False, ranks: int = 1, inside: str = "
     own = held[0]
     inner = list(calls_in(own) if not isinstance(own, BLOCKS) else _of_head(own))
     known_here = [one for one in KNOWN if (device or not one.device) and (ranks > 1 or not one.ranks)]
+    for known in known_here:
+        if known.is_inside(inside):
+            return known.cause
     for known in known_here:
         for call in inner:
             if known.matches(call):

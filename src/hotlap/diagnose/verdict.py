@@ -44,8 +44,8 @@ def _not_taken(rank: RankFolder) -> str | None:
     profile = rank.document(Profile)
     if profile is None or (profile.file is not None and not profile.note):
         return None
-    what = "would show" if profile.file is None else "does not show"
-    return f"what the profile {what}: {profile.note or 'none was taken'}"
+    said = "no profile was taken" if profile.file is None else "the profile is not whole"
+    return f"{said}: {profile.note}" if profile.note else said
 
 
 def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
@@ -67,7 +67,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             found = with_left_out(found, lines)
         return with_backwards(found, traces) if run.traces and traces else found
     except RecordError as error:
-        return msgspec.structs.replace(found, unknown=(*found.unknown, f"what the profile shows: {error}"))
+        return msgspec.structs.replace(found, unknown=(*found.unknown, f"the profile can't be read: {error}"))
 
 
 def _kept_ms(rank: RankFolder, found: Diagnosis) -> float:

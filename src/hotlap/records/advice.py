@@ -78,11 +78,11 @@ class Table(Record, frozen=True, kw_only=True):
 
 
 class Suggestion(Record, frozen=True, kw_only=True):
-    """A row that holds. id: the row's name. kind: which of the three ways to be faster this is, "" for none. because:
-    why to try it. do: what to do, in order. verify: how to know that it helped. share: of the step (0 to 1), that it
-    could win at most; at_most: the speed-up if all of it went away (1 / (1 - share)), None where it can't. evidence,
-    where: of the run's finding, where there is a run; then bound and levers are that finding's too. bound: what the
-    step waits for."""
+    """A row that holds, or a finding that no row is about. id: the row's name, or the finding's. kind: which of the
+    three ways to be faster this is, "" for none. because: why to try it. do: what to do, in order. verify: how to know
+    that it helped. share: of the step (0 to 1), that it could win at most; at_most: the speed-up if all of it went away
+    (1 / (1 - share)), None where it can't. evidence, where: of the run's finding, where there is a run; then bound and
+    levers are that finding's too. bound: what the step waits for."""
 
     id: str
     bound: Bound

@@ -17,7 +17,7 @@ def bound_text(bound: Bound) -> str:
     return "bound unknown" if bound == "unknown" else f"{bound}-bound"
 
 
-ONE_PACE: Final = "one pace"
+NOT_STEADY: Final = "step time is not steady"
 """Begins what `unknown` says of steps that one number does not stand for."""
 WAITS: Final = "the host waits for the device: "
 """Begins the title of a finding of such a wait; what makes the host wait follows."""
@@ -63,6 +63,10 @@ LEAST_NAMED: Final = 0.1
 OF_THE_MODEL: Final = frozenset({"compute", "bandwidth", "launch"})
 TWICE: Final = 2
 ABOUT: Final = 0.75
+
+
+BESIDE_THE_REST: Final = ("workers-restart", "cpu-crowded")
+"""Causes whose time is in no phase's work: that of the run between epochs, and that without a core."""
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -124,7 +128,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     warm-up that evaluations took; settled: whether a steady state was recognised. ranks: number that was observed.
     peak_bytes: in use at the peak, memory_bytes: that there are: of the first rank's GPU, as its allocator holds them,
     without one of the machine; None unknown.
-    unknown: what could not be told, in words. next: what to do now, in words.
+    unknown: what could not be told, and what the numbers do not hold for, each in a sentence. next: what to do now, in
+    words.
     """
 
     version: int = 1

@@ -57,7 +57,7 @@ def _notes(advice: Advice, most: int) -> Iterator[tuple[str, RenderableType]]:
         if names:
             yield label, Parts([_measure(name, advice) for name in names])
     for text in advice.unknown:
-        yield "unknown", plain(text)
+        yield "note", plain(text)
     if advice.source:
         yield "from", plain(advice.source)
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import LEAST_NAMED, Diagnosis, Finding, Place, bound_text
+from ..records.diagnosis import BESIDE_THE_REST, LEAST_NAMED, Diagnosis, Finding, Place, bound_text
 from ..records.durations import ms
 from ..records.errors import EXIT_CODES
 from ..records.phases import PHASES
@@ -148,7 +148,8 @@ def findings_block(findings: Sequence[Finding], cwd: str) -> Iterator[Renderable
     slow = [finding for finding in findings if not finding.wrong and not finding.beneath]
     beneath = [finding for finding in findings if finding.beneath and not finding.wrong]
     shown = [*wrong, *slow[: max(1, MOST_FINDINGS - len(wrong))], *beneath]
-    explained = max((one.share for one in shown if one.named and one.share >= LEAST_NAMED), default=0.0)
+    causes = [one for one in shown if one.named and one.id not in BESIDE_THE_REST]
+    explained = max((one.share for one in causes if one.share >= LEAST_NAMED), default=0.0)
     divided = {one.id for one in shown if one.named}  # what is left of these lies beside the cause, not around it
     around = [one for one in shown if one.id in ONLY_WHERE - divided and 2 * explained >= one.share]
     yield beside((finding_head(one), Group(*finding_lines(one, cwd, one in around))) for one in shown)
@@ -204,7 +205,7 @@ def at_place(place: Place | None, cwd: str = "", before: str = "") -> str:
 def _notes(
     run: Run, diagnosis: Diagnosis | None, problems: Sequence[Problem], folder: Path
 ) -> Iterator[tuple[str, RenderableType]]:
-    """The last lines: how the command ended, what is unknown, hotlap's own problems, what to do next."""
+    """The last lines: how the command ended, what the numbers do not tell, hotlap's own problems, what to do next."""
     if ending := ending_text(run):
         yield "command", plain(ending, "yellow")
     for one in run.left_out:
@@ -212,7 +213,7 @@ def _notes(
     told = {one.lever.name for one in run.left_out}
     problems = [problem for problem in problems if not (problem.lever in told and problem.what.startswith(REFUSED))]
     for text in diagnosis.unknown if diagnosis else ():
-        yield "unknown", plain(text)
+        yield "note", plain(text)
     if problems:
         yield "problems", plain(problem_text(problems, folder), "yellow")
     if diagnosis and len(others := RunFolder(folder).observed) > diagnosis.ranks:

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..records.diagnosis import ONE_PACE, Diagnosis, bound_text
+from ..records.diagnosis import NOT_STEADY, Diagnosis, bound_text
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Versions
@@ -195,8 +195,8 @@ def _warnings(tune: Tune) -> Iterator[RenderableType]:
         yield plain(f"unsettled {' and '.join(names)}: no steady state was recognised in that run", "yellow")
     for name, side in sides:
         for text in side.unknown if side else ():
-            if text.startswith(ONE_PACE):
-                yield plain(f"{name}: no {text}", "yellow")
+            if text.startswith(NOT_STEADY):
+                yield plain(f"{name}: {text}", "yellow")
 
 
 def _noise(tune: Tune) -> str:

@@ -181,13 +181,7 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
         if why := _not_in(switching, use.name):
             state.refuse(use, why)
             return False
-    worth = None
-    if now is None:
-        bad = "no step could be timed"
-    elif now > TOO_SLOW * usual:
-        bad, worth = f"much slower: {now:.3g} ms a step, not {usual:.3g}", Worth(ratio=usual / now)
-    else:
-        bad = other_work(state, switching.rows, uses, SETTLING) or ""
+    bad, worth = _unfit(state, switching, uses, now, usual)
     if now is None or bad:
         for use in uses:
             state.refuse(use, bad, worth)
@@ -202,6 +196,17 @@ def _switched_on(state: State, switching: Switching, full: Variant, added: Varia
             state.say(f"drop  {' + '.join(added)}  {worth_text(worth)}slower when switched on")
             return False
     return True
+
+
+def _unfit(
+    state: State, switching: Switching, uses: Sequence[records.Lever], now: float | None, usual: float
+) -> tuple[str, Worth | None]:
+    """Why steps with levers that were just switched on are no good, with what was measured; "" where they are."""
+    if now is None:
+        return "no step could be timed", None
+    if now > TOO_SLOW * usual:
+        return f"much slower: {now:.3g} ms a step, not {usual:.3g}", Worth(ratio=usual / now)
+    return other_work(state, switching.rows, uses, SETTLING) or "", None
 
 
 def _not_in(switching: Switching, name: str) -> str | None:

@@ -9,12 +9,10 @@ from types import ModuleType
 
 import msgspec
 
-from hotlap.records.diagnosis import Finding
+from hotlap.records.diagnosis import BESIDE_THE_REST, Finding
 
 from ._base import LEAST_COST, Measured
 
-BESIDE_THE_REST = ("workers-restart", "cpu-crowded")
-"""Causes whose time is in no phase's work: that of the run between epochs, and that without a core."""
 Find = Callable[[Measured], Finding | None]
 
 

@@ -30,6 +30,7 @@ ISSUING = (
     "operations as small as these may take Python and dispatch longer than they compute: then a step with a larger "
     "batch takes hardly longer"
 )
+UNTOLD = "whether arithmetic or memory traffic limits it takes a trace to tell"
 FEWER = "larger batches; fewer and larger operations; compiled and fused kernels"
 NAMED = 3
 
@@ -63,7 +64,7 @@ def find(measured: Measured) -> Finding | None:
         + (f"; the line is of {names[0]}, which has most parameters" if len(names) > 1 else "")
         + _untrained(measured)
         + ("; most steps hold an evaluation, whose forward is in it" if measured.evaluates else ""),
-        why=ISSUING if small else "whether arithmetic or memory traffic limits it takes a trace to tell",
+        why=ISSUING if small else UNTOLD,
         instead=FEWER
         if small
         else _lower(measured, on_device)

@@ -57,6 +57,16 @@ def find(measured: Measured) -> Finding | None:
     )
 
 
+def by_others(measured: Measured) -> bool:
+    """Whether other work of the machine wants the cores: more threads had or wanted one than the command's own and the
+    one that looked; where that was not counted, the command's own would each have a core."""
+    facts, use = measured.facts, measured.cpu
+    if facts is None or use is None:
+        return False
+    own = facts.world * (facts.threads + (measured.loader.workers if measured.loader else 0))
+    return own <= use.usable if use.running is None else round(use.running) > own + 1
+
+
 def _when(use: CpuUse | None) -> str:
     """Beside a median that is not above the cores."""
     return "at times " if use is not None and use.running is not None and round(use.running) <= use.usable else ""

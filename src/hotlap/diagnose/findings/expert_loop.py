@@ -7,6 +7,7 @@ from hotlap.records.diagnosis import Finding, Place
 
 from ._base import Measured
 
+UNTOLD = "; what the waits cost is in the phases, and was not measured"
 LOOKS = ("nonzero", "argwhere", "any", "where")
 """Calls that find an expert's rows; `where` with one argument only."""
 
@@ -25,8 +26,7 @@ def find(measured: Measured) -> Finding | None:
         share=0.0,
         title=f"a loop over the experts of {root.name} waits for the rows of each",
         where=where,
-        evidence="the device has nothing queued when the host ends a step; what the waits cost is in the phases, and "
-        "was not measured",
+        evidence=f"the device has nothing queued when the host ends a step{UNTOLD}",
         why="how many rows an expert gets is known on the device, so the host waits at each one, and shapes that "
         "follow from values can't be compiled or recorded as a whole",
         instead="compute all experts as one product: sort the tokens by expert (`chosen.flatten().argsort()`), stack "

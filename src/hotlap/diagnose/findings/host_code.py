@@ -29,7 +29,7 @@ def find(measured: Measured) -> Finding | None:
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + ("; the loop has no DataLoader, so making its batches is in here" if own else ""),
         why=f"{_unseen(measured) if bare else 'the model stands still meanwhile'}; {WITHOUT_A_PROFILE}",
-        instead="log every n steps, keep metrics on the device, make batches ahead"
+        instead="log every n steps, compute metrics only in these and on the device, make batches ahead"
         + (COLLECTS if _collects(measured) else ""),
     )
 

@@ -5,6 +5,8 @@ from hotlap.records.durations import ms
 
 from ._base import Measured
 
+UNTOLD = "a replay is one launch, so what in it takes the time needs a profile to tell (--profile)"
+
 
 def find(measured: Measured) -> Finding | None:
     """Share: the `other` phase, to which the replays are charged."""
@@ -20,6 +22,6 @@ def find(measured: Measured) -> Finding | None:
         evidence=f"{ms(measured.phases.other or 0)} of host time a step"
         + (f", {ms(measured.gpu_phases.other or 0)} on the device's clock" if measured.gpu_phases else "")
         + f"; {', '.join(facts.replayed)} lie in them",
-        why="a replay is one launch, so what in it takes the time needs a profile to tell (--profile)",
+        why=UNTOLD,
         instead="make what is recorded cheaper (compile it before, lower precision); read values every n steps",
     )

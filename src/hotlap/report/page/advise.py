@@ -10,8 +10,8 @@ from ..run_screen import place_text
 from .text import base
 
 TITLE: Final = "What should I try first?"
-OWN: Final = ("bound", "levers", "do", "verify", "at_most", "evidence")
-"""What a run says of a suggestion, in place of the table's words."""
+SHOWN: Final = ("id", "title", "because", "at_most", "evidence", "do", "verify")
+"""Of a suggestion."""
 
 
 def data(page: Page) -> dict[str, Any] | None:
@@ -20,15 +20,15 @@ def data(page: Page) -> dict[str, Any] | None:
     if not isinstance(panel, AdvicePanel):
         return None
     measures, advice = panel.table.measures, panel.advice
-    own = {
-        one.id: {**{name: getattr(one, name) for name in OWN}, "place": place_text(one.where, base(page))}
+    said = [
+        {**{name: getattr(one, name) for name in SHOWN}, "place": place_text(one.where, base(page))}
         for one in advice.suggestions
-    }
+    ]
     return {
         "from_run": bool(advice.measures),
         "main": [one for one in measures if one.main],
         "parts": [one for one in measures if not one.main],
         "known": advice.measures,
-        "suggestions": [{**plain(one), **own[one.id]} for one in advice.suggestions],
-        "chart": {"table": plain(panel.table), "measures": advice.measures, "own": own},
+        "suggestions": said,
+        "chart": {"table": plain(panel.table), "measures": advice.measures, "suggestions": said},
     }

@@ -60,7 +60,7 @@ def _of_run(page: Page, found: Diagnosis) -> dict[str, Any]:
             else "",
         ],
         "plain",
-        tuple(f"unknown: {text}" for text in found.unknown),
+        found.unknown,
     )
 
 

@@ -25,6 +25,7 @@ def find(answers: RankTrace) -> list[Finding]:
             where=place(gaps),
             evidence=f"idle {ms(cost)} a step" + (f", most of it under {under}" if under else ""),
             why="logging, metrics, batches made by hand and glue code run while nothing is queued",
-            instead="do it every n steps, in another thread or ahead; keep metrics on the device",
+            instead="do it every n steps, in another thread or ahead; compute metrics only in the steps that "
+            "log them, on the device",
         )
     ]

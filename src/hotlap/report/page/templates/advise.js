@@ -101,9 +101,8 @@ if (typeof hotlap !== "undefined") hotlap.panel("advise", (d, section) => {
 
   function update() {
     const values = known(), measured = d.measures || {};
-    const asRun = Object.keys(values).length > 0 && Object.keys(values).every((name) => values[name] === measured[name]) &&
-      Object.keys(measured).every((name) => values[name] !== undefined);
-    const list = hotlapAdvice.suggest(d.table, values).map((one) => asRun ? {...one, ...d.own[one.id]} : one);
+    const asRun = Object.keys({...values, ...measured}).every((name) => values[name] === measured[name]);
+    const list = asRun ? d.suggestions : hotlapAdvice.suggest(d.table, values);
     answers.replaceChildren(...list.map((one, at) => shown(one, at)));
     for (const input of inputs) if (input.type === "range") input.classList.toggle("unasked", values[input.dataset.measure] === undefined);
   }
