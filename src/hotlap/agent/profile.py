@@ -54,6 +54,9 @@ MOST_ALLOCATIONS: Final = 100_000
 SAMPLED_STEPS: Final = 10
 SAMPLED_S: Final = 1.0
 """One process samples SAMPLED_STEPS, or fewer that took SAMPLED_S; ranks, which must take the same steps, these."""
+MOST_SAMPLED: Final = 30
+ENOUGH_LOOKS: Final = 60
+"""More steps, up to so many, where they are so short that there were fewer looks: then a fifth of the time is ten."""
 LEAST_SAMPLED: Final = 2
 EVALUATION: Final = "evaluation"
 """What samples are told in place of `other`, from where one begins in a step on that most others have not."""
@@ -251,15 +254,20 @@ class Profile:
         begun = time.perf_counter()
         try:
             with samples.watching():
-                while samples.steps < SAMPLED_STEPS:
+                while not self._sampled(samples, time.perf_counter() - begun):
                     yield
                     samples.steps += 1
-                    enough = time.perf_counter() - begun > SAMPLED_S and samples.steps >= LEAST_SAMPLED
-                    if enough and self.agent.world == 1:
-                        break
         finally:
             if samples.steps:
                 self.agent.folder().replace("samples.json", samples.document())
+
+    def _sampled(self, samples: Samples, took_s: float) -> bool:
+        """Whether enough steps were."""
+        if self.agent.world > 1:
+            return samples.steps >= SAMPLED_STEPS
+        if samples.steps >= SAMPLED_STEPS:
+            return samples.looks >= ENOUGH_LOOKS or samples.steps >= MOST_SAMPLED
+        return took_s > SAMPLED_S and samples.steps >= LEAST_SAMPLED
 
     def _line_windows(self) -> Windows:
         """One step with a dispatch mode on, and on CUDA one in sync debug mode."""
