@@ -23,9 +23,13 @@ TRANSFERS = {"transfer_begin", "transfer_end"}
 SCALED = {"grad_scale", "grad_scaler_step"}
 PROBED = {"clip"}
 """In trials alone."""
-SPARE = {name for name in HOOKS if name.startswith("profile_") or name in {"facts", "habits", "port", "wasted"}}
-"""Parts that hotlap goes on without; see test_profile.py, test_facts.py, test_habits.py, test_rendezvous.py and
-test_wasted.py."""
+SPARE = {
+    name
+    for name in HOOKS
+    if name.startswith("profile_") or name in {"facts", "habits", "port", "wasted", "worker_samples"}
+}
+"""Parts that hotlap goes on without; see test_profile.py, test_facts.py, test_habits.py, test_rendezvous.py,
+test_wasted.py and test_worker_samples.py."""
 CHILDREN = {"fork"}
 """See test_children.py."""
 GRAPHS = {name for name in HOOKS if name.startswith("graph_")}

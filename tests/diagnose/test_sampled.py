@@ -10,7 +10,7 @@ from hotlap.diagnose.findings.host_code import WITHOUT_A_PROFILE
 from hotlap.diagnose.sampled import with_samples
 from hotlap.diagnose.statements import ELEMENTS
 from hotlap.records.diagnosis import Bound, Diagnosis, Finding, Place, Spread
-from hotlap.records.profile import Samples
+from hotlap.records.profile import Samples, WorkerSamples
 from hotlap.records.run import Phases
 
 LOOP = Place(file="train.py", line=1)
@@ -324,3 +324,21 @@ def test_waits_for_launches_are_where_the_host_issues_most_of_them() -> None:
     ).findings
     assert found.where == Place(file="a.py", line=40, function="main")
     assert found.evidence == "x; 75% of the host's time in forward and update is at this line, in torch.Adam.step"
+
+
+def test_of_a_loader_with_workers_the_worker_s_line_is_told(tmp_path: Path) -> None:
+    """Six workers, and a collate function that makes tensors of lists of arrays: told was `__getitem__`."""
+    (tmp_path / "train.py").write_text("def collate(batch):\n    return torch.tensor([wave for wave, _ in batch])\n")
+    main = samples(("data", 0, 84, "main", "threading.Condition.wait", 900.0), ("forward", 1, 3, "f", "", 50.0))
+    worker = WorkerSamples(
+        dataset="Clips", looks=80, files=(str(tmp_path / "train.py"),),
+        lines=(("data", 0, 2, "collate", "", 80.0), ("data", -1, 0, "", "torch.new_shared", 20.0)),
+    )  # fmt: skip
+    first, rest = with_samples(verdict("input", "input"), main, worker=worker).findings
+    assert first.id == "input" and first.named and first.title == "a tensor is made of a list"
+    assert first.where == Place(file=str(tmp_path / "train.py"), line=2, function="collate")
+    assert first.evidence == "x; 80% of a worker's time at this line" and first.share == pytest.approx(0.4)
+    assert rest.share == pytest.approx(0.1)
+    few = msgspec.structs.replace(worker, looks=3)
+    loop = Place(file="a.py", line=84)
+    assert with_samples(verdict("input", "input"), main, loop, worker=few).findings[0].where == LOOP

@@ -7,6 +7,7 @@ busy for 5 ms would be booked to the next line that lets the lock go, as every w
 """
 
 import gc
+import json
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any, Final
 
 from .lines import Call, Place, Places, calls, package_of
@@ -24,6 +26,13 @@ SWITCH_S: Final = 0.0002
 AGENT: Final = os.path.dirname(__file__)
 MOST: Final = 5_000
 """Different places that are kept; time at others is in `left_out_ms`."""
+
+WAITS: Final = frozenset({"multiprocessing.", "queue.", "selectors.", "threading."})
+"""Packages in which a worker waits for what to do."""
+WORKER_LOOKS, WORKER_S = 500, 20.0
+"""At a worker that does something, and of its time, at most."""
+WORKER_ROWS: Final = 200
+LONGEST_FILE: Final = 1 << 20
 
 Key = tuple[str, int, int, str, str]
 """Phase; index into files, line, function; the function that it is in with its package, where not the user's."""
@@ -132,3 +141,60 @@ class Samples:
             self.ns[key] = self.ns.get(key, 0) + ns
         else:
             self.left_out_ns += ns
+
+
+class WorkerSamples(Samples):
+    """The same of a loader's worker process, a fork of the one that trains, in its first batches: lines of
+    `workers-PID.jsonl`, PID that of its parent, one for each kind of dataset."""
+
+    def __init__(self, path: str, dataset: str, loop: CodeType, guarded: Callable[[Callable[[], Any]], Any]) -> None:
+        """loop: what the worker runs; the frames below it are the parent's."""
+        super().__init__(threading.get_ident(), lambda: "data", guarded)
+        self.path, self.dataset, self.loop = path, dataset, loop
+        self._looking = threading.Thread(target=guarded, args=(self._run,), name="hotlap-samples", daemon=True)
+
+    def begin(self) -> None:
+        """Look from now on, unless another worker has said what there is to say of this dataset."""
+        if f'"dataset": {json.dumps(self.dataset)}' not in self._said():
+            self._looking.start()
+
+    def end(self) -> None:
+        """The worker ends: say what was seen."""
+        if self._looking.ident is not None:
+            self._stop.set()
+            self._looking.join(timeout=1.0)
+
+    def _said(self) -> str:
+        try:
+            with open(self.path, encoding="utf-8", errors="replace") as file:
+                return file.read(LONGEST_FILE)
+        except FileNotFoundError:
+            return ""
+
+    def _run(self) -> None:
+        usual, last = sys.getswitchinterval(), time.perf_counter_ns()
+        until = last + WORKER_S * 1e9
+        sys.setswitchinterval(min(usual, SWITCH_S))
+        try:
+            while self.looks < WORKER_LOOKS and last < until and not self._stop.wait(INTERVAL_S):
+                stack, now = self._seen(), time.perf_counter_ns()
+                if not stack:
+                    break
+                if package_of(stack[0][0].co_filename) not in WAITS:
+                    self._count(stack, now - last)
+                last = now
+        finally:
+            sys.setswitchinterval(usual)
+        if (
+            self.looks
+            and len(said := self._said()) < LONGEST_FILE
+            and f'"dataset": {json.dumps(self.dataset)}' not in said
+        ):
+            rows = {name: value for name, value in self.document().items() if name in {"looks", "files", "lines"}}
+            rows["lines"] = rows["lines"][:WORKER_ROWS]
+            with open(self.path, "ab", buffering=0) as file:
+                file.write(json.dumps({"dataset": self.dataset, **rows}).encode("utf-8", "replace") + b"\n")
+
+    def _seen(self) -> list[Call]:
+        stack = super()._seen()
+        return stack[: next((at for at, (code, _) in enumerate(stack) if code is self.loop), -1) + 1] or stack

@@ -203,6 +203,8 @@ FUSED_FLAGS: Final = ("_step_supports_amp_scaling", "_need_device_dtype_check_fo
 BatchIterator: Final = _get("utils.data.dataloader._BaseDataLoaderIter", None)
 MAKE_ITERATOR: Final = (torch.utils.data.DataLoader, "_get_iterator")
 """What makes batches, and what makes that; both patched. Lacking: hotlap is off, and says so."""
+WORKER_LOOP: Final = (_get("utils.data._utils.worker"), "_worker_loop")
+"""What a worker process of a loader runs; patched in a profile. Lacking: workers are not sampled."""
 WorkersIterator: Final = _get("utils.data.dataloader._MultiProcessingDataLoaderIter", ())
 """The iterator of a loader with workers. Lacking: none is known for one."""
 MapFetcher: Final = _get("utils.data._utils.fetch._MapDatasetFetcher", None)
@@ -234,7 +236,8 @@ def worker_pids(iterator: Any) -> list[int]:
 
 
 def is_late(iterator: Any) -> bool:
-    """A batch that workers make is asked for: whether it is not there yet."""
+    """A batch that workers make is asked for: whether it is not there yet, as far as that shows: what is there may be
+    another worker's, which then comes before its turn."""
     task = iterator._task_info.get(iterator._rcvd_idx, ())  # with its data, where it came before its turn
     return len(task) < 2 and bool(iterator._data_queue.empty())
 
@@ -250,8 +253,12 @@ def is_starved(iterator: Any) -> bool:
 def batches_there(iterator: Any) -> int:
     """Batches that workers have made and the loop did not take yet."""
     queues = {id(queue): queue for queue in (iterator._data_queue, iterator._worker_result_queue)}  # one if not pinned
-    before_their_turn = iterator._send_idx - iterator._rcvd_idx - iterator._tasks_outstanding
-    return max(0, int(before_their_turn)) + sum(int(queue.qsize()) for queue in queues.values())
+    return early(iterator) + sum(int(queue.qsize()) for queue in queues.values())
+
+
+def early(iterator: Any) -> int:
+    """Batches that came before their turn, and are kept until then."""
+    return max(0, int(iterator._send_idx - iterator._rcvd_idx - iterator._tasks_outstanding))
 
 
 # Devices and ranks.

@@ -10,7 +10,7 @@ import msgspec
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Place, bound_of, in_order
 from hotlap.records.durations import ms
-from hotlap.records.profile import SampledLine, Samples
+from hotlap.records.profile import SampledLine, Samples, WorkerSamples
 
 from .findings.host_code import WITHOUT_A_PROFILE
 from .statements import (
@@ -56,18 +56,22 @@ def with_samples(
     loop: Place | None = None,
     late: str | None = None,
     kept_ms: float = 0.0,
+    worker: WorkerSamples | None = None,
 ) -> Diagnosis:
     """The verdict with the line that most of a finding's host time is at, where there is one.
 
     loop: where the loop asks for batches. Time at that very line is a wait for workers, which says less than the place
     that makes the batches. late: what makes the straggler late, where the samples are of that rank (`Ranks.cause`).
-    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch.
+    kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. worker: of the
+    loader that feeds the loop, which knows more of what batches take than the thread that waits for them.
     """
+    samples = samples if worker is None or worker.looks < LEAST_LOOKS else _of_worker(samples, worker)
+    whose = "of it" if worker is None else "of a worker's time"
     device = diagnosis.device != "cpu"
     findings = tuple(
         _profiled(found, one, samples.looks)
         for one in diagnosis.findings
-        for found in _explained(one, samples, loop, late, device, diagnosis)
+        for found in _explained(one, samples, loop, late, device, diagnosis, whose if one.id == "input" else "of it")
     )
     if not device or diagnosis.bound not in COMPUTING:  # else the host's time is not the step's
         causes = tuple(_of_the_model(findings, samples, device, diagnosis.ranks))
@@ -76,6 +80,14 @@ def with_samples(
         findings = (*findings, *_beside(samples, kept_ms, diagnosis.step_ms))
     ordered = tuple(in_order(one for one in findings if not _is_told(one, findings)))
     return msgspec.structs.replace(diagnosis, findings=ordered, bound=bound_of(ordered))
+
+
+def _of_worker(samples: Samples, worker: WorkerSamples) -> Samples:
+    """With the lines of a worker in place of those at which the thread that trains waited for batches."""
+    beyond = len(samples.files)
+    lines = [(phase, file + beyond if file >= 0 else file, *rest) for phase, file, *rest in worker.lines]
+    own = [row for row in samples.lines if row[0] != "data"]
+    return msgspec.structs.replace(samples, files=(*samples.files, *worker.files), lines=(*own, *lines))
 
 
 def _without(finding: Finding, causes: Sequence[Finding]) -> Finding:
@@ -240,7 +252,13 @@ def _dearest(samples: Samples, by_line: ByLine) -> tuple[tuple[int, int, str], l
 
 
 def _explained(
-    finding: Finding, samples: Samples, loop: Place | None, late: str | None, device: bool, diagnosis: Diagnosis
+    finding: Finding,
+    samples: Samples,
+    loop: Place | None,
+    late: str | None,
+    device: bool,
+    diagnosis: Diagnosis,
+    whose: str,
 ) -> tuple[Finding, ...]:
     """The finding with its line; where that tells a cause, this with what it takes of it, and the rest."""
     if samples.looks < LEAST_LOOKS:
@@ -263,9 +281,9 @@ def _explained(
     at_loop = loop is not None and (loop.file, loop.line) == (where.file, where.line)
     if phase == "data" and finding.where is not None and at_loop:
         return (finding,)
-    said = f"{at_line:.0%} of it at this line" + (f", in {inside}" if inside else "")
+    said = f"{at_line:.0%} {whose} at this line" + (f", in {inside}" if inside else "")
     if at_line < LEAST_SHARE:
-        said = f"{in_it / total:.0%} of it in {function}, {at_line:.0%} at this line"
+        said = f"{in_it / total:.0%} {whose} in {function}, {at_line:.0%} at this line"
 
     def cause_of(place: Place, inside: str) -> Cause | None:
         return cause_at(place, device, ranks, inside) or (None if inside else elements(place))

@@ -7,7 +7,7 @@ import msgspec
 from hotlap.levers import settled
 from hotlap.records.diagnosis import Diagnosis, Place
 from hotlap.records.errors import NothingMeasured, RecordError, missing_named
-from hotlap.records.profile import Lines, Profile, Samples
+from hotlap.records.profile import Lines, Profile, Samples, WorkerSamples
 from hotlap.records.trace import Ranks, TraceReport
 from hotlap.runs.folder import RankFolder, RunFolder
 
@@ -62,7 +62,7 @@ def _profiled(run: RunFolder, traces: TraceReport | None) -> Diagnosis:
             found = with_traces(found, traces, Measured.place_of(rank.facts.feeding) if rank.facts else None)
         if (samples := rank.document(Samples)) is not None:
             late = traces.balance.cause if traces and traces.balance else None
-            found = with_samples(found, samples, _loop(rank), late, _kept_ms(rank, found))
+            found = with_samples(found, samples, _loop(rank), late, _kept_ms(rank, found), _worker(rank))
         if (lines := rank.document(Lines)) is not None:
             found = with_left_out(found, lines)
         return with_backwards(found, traces) if run.traces and traces else found
@@ -76,6 +76,14 @@ def _kept_ms(rank: RankFolder, found: Diagnosis) -> float:
     if host is None or host.waited_ms is None:
         return 0.0
     return max(0.0, host.stood_ms - host.waited_ms - (found.phases.data or 0.0))
+
+
+def _worker(rank: RankFolder) -> WorkerSamples | None:
+    """What the first worker of the loader that feeds the loop was seen at."""
+    loader = rank.facts.feeding if rank.facts else None
+    if loader is None or not loader.workers:
+        return None
+    return next((one for one in rank.workers if one.dataset == loader.dataset), None)
 
 
 def _looked_at(run: RunFolder, balance: Ranks | None) -> RankFolder:

@@ -70,6 +70,19 @@ Beside = tuple[int, Count, str, float]
 """Index into `files`, line, function where another thread of Python was most often; the share of the time it ran."""
 
 
+class WorkerSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of `workers-PID.jsonl`, of the process PID whose loader's first worker was sampled as it made batches.
+
+    dataset: class of its dataset. looks: how often the worker was looked at, where it did not wait for what to do.
+    files: that lines point to. lines: as in `Samples`.
+    """
+
+    dataset: str
+    looks: Count = 0
+    files: tuple[str, ...] = ()
+    lines: tuple[SampledLine, ...] = ()
+
+
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of the training thread by the user's innermost line, over some steps without the profiler.
 

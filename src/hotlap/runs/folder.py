@@ -14,7 +14,7 @@ import msgspec
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.errors import RecordError
 from hotlap.records.files import read_lines, read_record, read_words, write_record
-from hotlap.records.profile import Lines, Profile, Samples
+from hotlap.records.profile import Lines, Profile, Samples, WorkerSamples
 from hotlap.records.profilers import NSYS_FILE, Capture
 from hotlap.records.run import Facts, Problem, Run, Step
 from hotlap.records.session import Session
@@ -131,6 +131,12 @@ class RankFolder(_Folder):
     def levers(self) -> list[LeverLine]:
         """Which levers took hold or left themselves out, in order."""
         return self.lines(LeverLine)
+
+    @property
+    def workers(self) -> list[WorkerSamples]:
+        """What the first worker of each of its loaders was seen at; none where there were none, or no profile."""
+        facts = self.facts
+        return [] if facts is None else list(read_lines(self.path.parent / f"workers-{facts.pid}.jsonl", WorkerSamples))
 
     @property
     def trace(self) -> Path:

@@ -6,6 +6,8 @@
 
 import atexit
 import functools
+import inspect
+import os
 import time
 import weakref
 from threading import get_ident
@@ -17,12 +19,15 @@ from torch import is_grad_enabled
 from ..guard import hook
 from ..loaders import LOOKED_AT
 from ..probe import leaves
+from ..samples import WorkerSamples
 from ..steps import BY_HAND, INFERENCE
 from ..torch_internals import (
     MAKE_ITERATOR,
     TASKS,
+    WORKER_LOOP,
     BatchIterator,
     WorkersIterator,
+    early,
     end_workers,
     is_late,
     is_starved,
@@ -33,12 +38,15 @@ if TYPE_CHECKING:
     from ..core import Agent
 
 BEGIN, END, START = hook("data_begin"), hook("data_end"), hook("loader_start")
+WORKER = hook("worker_samples")
 
 
 def install(agent: "Agent") -> None:
     """Patch the iterator's `__next__`, and where loaders make their iterator."""
     _patch_next(agent)
     _patch_start(agent)
+    if agent.session.profile_steps:
+        _patch_workers(agent)
     if agent.seams.wants_loaders:
         _patch_iter(agent)
 
@@ -118,6 +126,7 @@ class Batches:
         made_ahead = not iterator._hotlap_starts and hasattr(iterator, TASKS)
         iterator._hotlap_late = late = is_late(iterator) if made_ahead else None
         iterator._hotlap_starved = bool(late) and is_starved(iterator)
+        iterator._hotlap_early = early(iterator) if made_ahead else 0
 
     def end(self, iterator: Any, batch: Any) -> None:
         steps, script, probe = self.agent.steps, self.agent.script, self.agent.probe
@@ -133,7 +142,8 @@ class Batches:
             script.batch(facts, batch)
             if iterator._hotlap_late is not None and of_the_loop:
                 took_ms = (time.perf_counter_ns() - iterator._hotlap_asked) / 1e6
-                steps.asked.came(iterator, facts, iterator._hotlap_late, iterator._hotlap_starved, took_ms)
+                late = iterator._hotlap_late or early(iterator) > iterator._hotlap_early
+                steps.asked.came(iterator, facts, late, iterator._hotlap_starved, took_ms)
         if probe.active and of_the_loop:
             probe.batch(batch, training)
 
@@ -154,6 +164,8 @@ def _patch_start(agent: "Agent") -> None:
     def begin() -> int:
         if not agent.begun:
             agent.begin()
+        if agent.session.profile_steps:
+            agent.folder()  # or a worker that has something to report would make it
         if agent.steps.thin == BY_HAND:
             agent.thin.event()
         if not agent.steps.thin:
@@ -200,6 +212,35 @@ def _end_workers(agent: "Agent", iterator: "weakref.ref[Any]", ours: bool) -> No
     one = iterator()
     if one is not None and (ours or agent.stopper.stopped):
         end_workers(one)
+
+
+def _patch_workers(agent: "Agent") -> None:
+    """Sample the first worker of each loader, where it is a fork of this process."""
+    original = getattr(*WORKER_LOOP, None)
+    if original is None:
+        return
+    arguments, spare = inspect.signature(original), agent.guard.spare
+
+    def begin(args: Any, kwargs: Any) -> WorkerSamples | None:
+        given = arguments.bind(*args, **kwargs).arguments
+        if given.get("worker_id") != 0:
+            return None
+        path = os.path.join(agent.session.folder, f"workers-{os.getppid()}.jsonl")
+        guarded = functools.partial(spare, WORKER, lambda: None)
+        samples = WorkerSamples(path, type(given["dataset"]).__qualname__, original.__code__, guarded)
+        samples.begin()
+        return samples
+
+    @functools.wraps(original)
+    def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+        samples = spare(WORKER, lambda: None, begin, args, kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if samples is not None:
+                spare(WORKER, lambda: None, samples.end)
+
+    setattr(*WORKER_LOOP, _worker_loop)
 
 
 def _patch_iter(agent: "Agent") -> None:
