@@ -453,10 +453,10 @@ def test_unfinished_tune_says_why_and_how_to_go_on() -> None:
     text = tune_text(UNFINISHED)
     assert re.match(r"no gain yet: .*; 215 ms a step\n", text)
     assert "\nnot finished, the budget of 10:00 ran out\n" in text
-    assert text.endswith("hotlap tune --resume runs/one\n")
+    assert text.endswith("hotlap tune --resume runs/one python train.py --lr 3e-4\n")
     late = tune_text(msgspec.structs.replace(TUNE, complete=False, why_incomplete="interrupted"))
     assert late.startswith("2.31× faster") and "not finished, interrupted" in late
-    assert "hotlap tune --resume runs/one\n" in late and "hotlap run --recipe" in late
+    assert "hotlap tune --resume runs/one python train.py --lr 3e-4\n" in late and "hotlap run --recipe" in late
 
 
 def test_failed_parity_and_unsettled_sides_are_said() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from hotlap.records.diagnosis import Diagnosis, Place, Spread
+from hotlap.records.diagnosis import Diagnosis, Finding, Place, Spread
 from hotlap.records.run import Environment, LeftOut, Lever, Phases
 from hotlap.records.tune import (
     Dropped,
@@ -87,7 +87,7 @@ def test_a_gain_that_is_not_proved_yet_is_not_called_no_gain() -> None:
     assert headline(**changes) == said
     shown = text(**changes)
     assert "no gain" not in shown and "limit" not in shown and "the budget ended\n" in shown
-    assert "hotlap tune --resume out" in shown and "not finished, 2 starts" in shown
+    assert "hotlap tune --resume out python t.py" in shown and "not finished, 2 starts" in shown
     assert "less memory, at 1.46× the speed" in headline(**changes, objective="memory")
 
 
@@ -155,8 +155,9 @@ def test_levers_that_trials_were_made_with_come_before_those_that_were_ruled_out
     )
     left = LeftOut(lever=Lever(name="refused"), why="had nothing to do")
     trial = Trial(id=2, purpose="try", levers=(), folder="trials/002", outcome="measured", left_out=(left,))
-    said = text(dropped=(*ruled_out, refused, slower), trials=(trial,))
-    assert said.index("slower") < said.index("refused") < said.index("a00")
+    open_ = Dropped(lever="open", why="the budget ended before it was tried")
+    said = text(dropped=(*ruled_out, open_, refused, slower), trials=(trial,))
+    assert said.index("slower") < said.index("refused") < said.index("open ") < said.index("a00")
     assert "a29" not in said and "0.90× (0.85–0.95)" in said
 
 
@@ -222,3 +223,10 @@ def test_where_no_lever_helps_the_next_command_says_what_else_to_try() -> None:
         "gain": False,
     }
     assert text(**nothing).endswith("next: what else to try\nhotlap advise out\n")
+
+
+def test_a_cause_with_which_the_verdict_begins_stands_beside_the_bound() -> None:
+    """8x was measured where threads waited for a core, and the screen said "bound unknown"."""
+    waits = Finding(id="cpu-crowded", bound="unknown", share=0.56, title="threads wait for a core", named=True)
+    shown = text(baseline=msgspec.structs.replace(DIAGNOSIS, bound="unknown", findings=(waits,)))
+    assert "before bound unknown, threads wait for a core · after compute-bound" in shown

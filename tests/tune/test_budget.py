@@ -317,7 +317,7 @@ def test_turns_that_the_budget_ends_say_nothing_of_the_gain(tune: Tune) -> None:
     found, machine = tune([FakeLever("a", 0.5)], factors(a=0.5), luck=slow, budget=120.0)
     assert machine.told("prove") and not machine.told("one after another") and not found.proofs
     assert found.unproved is not None and found.unproved.ratio == pytest.approx(2.0) and "a" not in found.dropped
-    assert found.not_done == ["no time was left to prove a"]
+    assert found.not_done == ["no time was left to prove a: that takes 47 s, and 0 s are left"]
     assert "prove" not in machine.alive()
 
 

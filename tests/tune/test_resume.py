@@ -147,6 +147,8 @@ def test_what_was_measured_and_not_proved_comes_first(session: Session, folder: 
             break
     assert first.unproved is not None and [use.name for use in first.unproved.levers] == ["s"], "there is such a budget"
     assert not first.complete and first.recipe is None
+    interrupted = session(interrupt_at=8)
+    assert interrupted.why_incomplete == "interrupted" and interrupted.unproved == first.unproved, "it is not lost"
     second = session()
     assert names(second) == ["s", "compile"] and second.complete and second.wall_s > first.wall_s
     purposes = [side.purpose for side in session.sessions[-1].sides]  # type: ignore[attr-defined]

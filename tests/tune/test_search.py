@@ -4,12 +4,15 @@ import itertools
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from machine import LOSSES, FakeLever, Tune, Uses, compiler, factors, kept, made, run, starter, workers, worths
 
 from hotlap.experiment.evidence import Evidence
+from hotlap.experiment.judge import Judge
+from hotlap.experiment.side import Special
 from hotlap.experiment.statistics import Ratio
 from hotlap.records.errors import CommandFailed, NothingMeasured
 from hotlap.records.run import Lever
@@ -567,3 +570,16 @@ def test_a_proof_that_rules_out_what_was_promised_ends(
     comparison = Comparison(search.state)
     comparison.ratio = Ratio(ratio, Interval(low=low, high=high))
     assert comparison._decided() is ends
+
+
+def test_after_a_twin_that_hangs_no_other_is_made() -> None:
+    """Three of 30 s each came after a budget that had ended, beside other work."""
+    made: list[str] = []
+
+    def run(purpose: str, levers: object, special: object = None) -> Any:
+        made.append(purpose)
+        return SimpleNamespace(outcome="timeout")
+
+    judge = Judge(SimpleNamespace(plan=SimpleNamespace(seed=0)), {}, run)  # type: ignore[arg-type]
+    assert [judge._twin(name, Special()) for name in ("nudged twin", "second nudged twin")] == [None, None]
+    assert made == ["nudged twin"]

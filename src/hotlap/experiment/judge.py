@@ -42,6 +42,8 @@ class Judge:
         self.given: tuple[records.Lever, ...] = ()
         self._twins: dict[str, Evidence | None] = {}
         self._proven: dict[str, Parity] = {}
+        self._hung = False
+        """Whether a twin came to nothing in its time: another one would not either."""
 
     def runs_left(self, levers: Sequence[records.Lever]) -> int:
         """Runs that judging these is likely to take: a twin, or two with the random draws of samples pinned."""
@@ -108,7 +110,10 @@ class Judge:
         used = self.given if levers is None else levers
         key = _key(purpose, used)
         if key not in self._twins:
+            if self._hung:
+                return None
             trial = self.run(purpose, used, special)
+            self._hung = trial.outcome == "timeout"
             self._twins[key] = self.bench.evidence(trial) if trial.outcome == "measured" else None
         return self._twins[key]
 

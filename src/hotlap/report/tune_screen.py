@@ -27,16 +27,17 @@ NOISY: Final = 0.1
 """Difference of two runs of the bare command, as a logarithm, above which small gains can't be told from noise."""
 PACES: Final = 1.5
 """The slowest start of the bare command over the fastest, from which other work on the machine came and went."""
+NOT_TRIED: Final = "the budget ended"
 OBJECTIVES: Final = {"time": "faster", "memory": "less memory", "cost": "cheaper"}
 
 
 def tune_screen(tune: Tune, folder: Path) -> RenderableType:
     """What a tune found: the gain with its proof, what was kept and dropped, and how to go on."""
-    after = f"after {bound_text(tune.tuned.bound)}" if tune.tuned else ""
+    after = f"after {_bound(tune.tuned)}" if tune.tuned else ""
     return Screen(
         plain(tune_headline(tune), "bold green" if _usable(tune) else "bold yellow"),
         Parts(
-            [f"before {bound_text(tune.baseline.bound)}", after, tune.baseline.device_name or tune.baseline.device],
+            [f"before {_bound(tune.baseline)}", after, tune.baseline.device_name or tune.baseline.device],
             "dim",
         ),
         *_proofs(tune),
@@ -50,6 +51,13 @@ def tune_screen(tune: Tune, folder: Path) -> RenderableType:
         labelled(_notes(tune)),
         *_next(tune, folder),
     )
+
+
+def _bound(diagnosis: Diagnosis) -> str:
+    """What limits the step: the cause, where the verdict begins with one."""
+    first = next(iter(diagnosis.findings), None)
+    named = first is not None and first.named and first.share > 0
+    return f"{bound_text(diagnosis.bound)}, {first.title}" if first and named else bound_text(diagnosis.bound)
 
 
 def tune_headline(tune: Tune) -> str:
@@ -324,7 +332,11 @@ def _dropped(tune: Tune) -> Iterator[RenderableType]:
         return
     table = columns("dropped", "measured", "why", right=("measured",), wide=("why",))
     failed = {trial.id: trial for trial in tune.trials if trial.outcome not in {"measured", "refused"}}
-    for lever in sorted(dropped, key=lambda one: (one.ratio is None, one.lever not in tried))[:MOST_DROPPED]:
+    untried = [one for one in dropped if one.ratio is None and one.lever not in tried]
+    open_ = [one for one in untried if one.why.startswith(NOT_TRIED)]
+    order = [*(one for one in dropped if one not in untried), *open_, *(one for one in untried if one not in open_)]
+    order.sort(key=lambda one: one.ratio is None)
+    for lever in order[:MOST_DROPPED]:
         trial = failed.get(lever.trial) if lever.trial is not None else None
         measured = Text(ratio_text(lever.ratio, lever.interval))
         seen = (
@@ -409,7 +421,7 @@ def _next(tune: Tune, folder: Path) -> Iterator[RenderableType]:
         yield CommandLine(("hotlap", "patch", str(recipe)))
     if not tune.complete:
         yield plain("or: search on where it stopped" if usable else "next: search on where it stopped", "dim")
-        yield CommandLine(("hotlap", "tune", "--resume", str(folder)))
+        yield CommandLine(("hotlap", "tune", "--resume", str(folder), *tune.command))
     elif not usable:
         yield plain("next: what else to try", "dim")
         yield CommandLine(("hotlap", "advise", str(folder)))

@@ -37,10 +37,11 @@ def prove(state: State) -> None:
 
 
 def _no_time(state: State) -> None:
-    note = f"no time was left to prove {names(state.best.levers)}"
-    if note not in state.found.not_done:
-        state.found.not_done.append(note)
-        state.say(f"open  {names(state.best.levers)}: measured, and no time is left to prove it")
+    note, budget = f"no time was left to prove {names(state.best.levers)}", state.budget
+    if not any(one.startswith(note) for one in state.found.not_done):
+        needs = f"that takes {budget.least_proof_s:.0f} s, and {max(0.0, budget.left):.0f} s are left"
+        state.found.not_done.append(f"{note}: {needs}")
+        state.say(f"open  {names(state.best.levers)}: measured, and no time is left to prove it: {needs}")
 
 
 def _prove(state: State) -> tuple[records.Lever, str] | None:

@@ -204,6 +204,7 @@ class Search:
 
     def _take_over(self, tune: Tune) -> None:
         """What an earlier session proved stands from the beginning."""
+        self.state.found.unproved = tune.unproved
         proved = [proof for proof in tune.proofs if proof.proved] if tune.gain else []
         if not proved or any(use.name not in self.state.levers for use in proved[-1].levers):
             return
