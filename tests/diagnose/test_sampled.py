@@ -342,3 +342,4 @@ def test_of_a_loader_with_workers_the_worker_s_line_is_told(tmp_path: Path) -> N
     few = msgspec.structs.replace(worker, looks=3)
     loop = Place(file="a.py", line=84)
     assert with_samples(verdict("input", "input"), main, loop, worker=few).findings[0].where == LOOP
+    assert "a worker's" not in with_samples(verdict("input", "input"), main, worker=few).findings[0].evidence

@@ -144,18 +144,18 @@ class Samples:
 
 
 class WorkerSamples(Samples):
-    """The same of a loader's worker process, a fork of the one that trains, in its first batches: lines of
-    `workers-PID.jsonl`, PID that of its parent, one for each kind of dataset."""
+    """The same of a loader's worker process in its first batches: lines of `workers-PID.jsonl`, PID that of its parent,
+    one for each class of dataset."""
 
     def __init__(self, path: str, dataset: str, loop: CodeType, guarded: Callable[[Callable[[], Any]], Any]) -> None:
-        """loop: what the worker runs; the frames below it are the parent's."""
+        """loop: what the worker runs; in a fork the frames below it are the parent's."""
         super().__init__(threading.get_ident(), lambda: "data", guarded)
         self.path, self.dataset, self.loop = path, dataset, loop
         self._looking = threading.Thread(target=guarded, args=(self._run,), name="hotlap-samples", daemon=True)
 
     def begin(self) -> None:
         """Look from now on, unless another worker has said what there is to say of this dataset."""
-        if f'"dataset": {json.dumps(self.dataset)}' not in self._said():
+        if self._open():
             self._looking.start()
 
     def end(self) -> None:
@@ -164,12 +164,14 @@ class WorkerSamples(Samples):
             self._stop.set()
             self._looking.join(timeout=1.0)
 
-    def _said(self) -> str:
+    def _open(self) -> bool:
+        """Whether nothing was said of this dataset yet, and there is room for it."""
         try:
             with open(self.path, encoding="utf-8", errors="replace") as file:
-                return file.read(LONGEST_FILE)
+                said = file.read(LONGEST_FILE)
         except FileNotFoundError:
-            return ""
+            return True
+        return len(said) < LONGEST_FILE and f'"dataset": {json.dumps(self.dataset)}' not in said
 
     def _run(self) -> None:
         usual, last = sys.getswitchinterval(), time.perf_counter_ns()
@@ -185,11 +187,7 @@ class WorkerSamples(Samples):
                 last = now
         finally:
             sys.setswitchinterval(usual)
-        if (
-            self.looks
-            and len(said := self._said()) < LONGEST_FILE
-            and f'"dataset": {json.dumps(self.dataset)}' not in said
-        ):
+        if self.looks and self._open():
             rows = {name: value for name, value in self.document().items() if name in {"looks", "files", "lines"}}
             rows["lines"] = rows["lines"][:WORKER_ROWS]
             with open(self.path, "ab", buffering=0) as file:

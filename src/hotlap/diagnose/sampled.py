@@ -65,8 +65,9 @@ def with_samples(
     kept_ms: of a step, in which the loop's thread neither ran nor waited for a core or for a batch. worker: of the
     loader that feeds the loop, which knows more of what batches take than the thread that waits for them.
     """
-    samples = samples if worker is None or worker.looks < LEAST_LOOKS else _of_worker(samples, worker)
-    whose = "of it" if worker is None else "of a worker's time"
+    whose = "of it"
+    if worker is not None and worker.looks >= LEAST_LOOKS:
+        samples, whose = _of_worker(samples, worker), "of a worker's time"
     device = diagnosis.device != "cpu"
     findings = tuple(
         _profiled(found, one, samples.looks)

@@ -16,7 +16,7 @@ from ..records.diagnosis import NOT_STEADY, Diagnosis, bound_text
 from ..records.durations import ms
 from ..records.phases import PHASES
 from ..records.run import Environment, Versions
-from ..records.tune import Interval, Open, Parity, Proof, Reference, Trial, Tune, foretold
+from ..records.tune import Dropped, Interval, Open, Parity, Proof, Reference, Trial, Tune, foretold
 from .console import CommandLine, Parts, Screen, ShareBar, Tabled, columns, labelled, minutes, number, plain, ratio
 from .run_screen import at_place
 
@@ -326,17 +326,18 @@ def settings_text(settings: dict[str, Any]) -> str:
 
 
 def _dropped(tune: Tune) -> Iterator[RenderableType]:
-    """The levers that are not in the recipe: those that were measured first, then others that a trial was made with."""
+    """The levers that are not in the recipe: those that were measured first, then others that a trial was made with, then
+    those for which no time was left."""
     dropped, tried = tune.dropped, {lever.name for trial in tune.trials for lever in trial.requested}
     if not dropped:
         return
     table = columns("dropped", "measured", "why", right=("measured",), wide=("why",))
     failed = {trial.id: trial for trial in tune.trials if trial.outcome not in {"measured", "refused"}}
-    untried = [one for one in dropped if one.ratio is None and one.lever not in tried]
-    open_ = [one for one in untried if one.why.startswith(NOT_TRIED)]
-    order = [*(one for one in dropped if one not in untried), *open_, *(one for one in untried if one not in open_)]
-    order.sort(key=lambda one: one.ratio is None)
-    for lever in order[:MOST_DROPPED]:
+
+    def order(one: Dropped) -> tuple[bool, bool, bool]:
+        return one.ratio is None, one.lever not in tried, not one.why.startswith(NOT_TRIED)
+
+    for lever in sorted(dropped, key=order)[:MOST_DROPPED]:
         trial = failed.get(lever.trial) if lever.trial is not None else None
         measured = Text(ratio_text(lever.ratio, lever.interval))
         seen = (

@@ -215,7 +215,7 @@ def _end_workers(agent: "Agent", iterator: "weakref.ref[Any]", ours: bool) -> No
 
 
 def _patch_workers(agent: "Agent") -> None:
-    """Sample the first worker of each loader, where it is a fork of this process."""
+    """Sample the first worker of each loader."""
     original = getattr(*WORKER_LOOP, None)
     if original is None:
         return
