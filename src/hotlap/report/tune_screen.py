@@ -326,8 +326,8 @@ def settings_text(settings: dict[str, Any]) -> str:
 
 
 def _dropped(tune: Tune) -> Iterator[RenderableType]:
-    """The levers that are not in the recipe: those that were measured first, then others that a trial was made with, then
-    those for which no time was left."""
+    """The levers that are not in the recipe: those that were measured first, then others that a trial was made with,
+    then those for which no time was left."""
     dropped, tried = tune.dropped, {lever.name for trial in tune.trials for lever in trial.requested}
     if not dropped:
         return
